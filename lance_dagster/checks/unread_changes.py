@@ -16,7 +16,13 @@ from lance_dagster._context.definitions import assets_of_same_definition, inputs
 from lance_dagster._context.steps import asset_graph
 from lance_dagster.handlers.base import ChangesPart, ChangesRequest, ReadRequest
 from lance_dagster.handlers.changes import count_changes
-from lance_dagster.handlers.input_selection import columns_of_asset, counted_columns, wanted_columns, wanted_rows
+from lance_dagster.handlers.input_selection import (
+    columns_of_asset,
+    counted_columns,
+    split_key,
+    wanted_columns,
+    wanted_rows,
+)
 from lance_dagster.lineage.history import read_history
 from lance_dagster.lineage.watermarks import UnreadRange, updates_unknown
 from lance_dagster.tables.partitions import plan_partitions
@@ -78,7 +84,7 @@ class UnreadChanges:
             rows.append(_rows_of(upstream, keys, dataset))
         wanted = [one for one in rows if one is not None]
         beside = dict(assets_of_same_definition(context, own.key)) or {own.key: own.metadata or {}}
-        key = _merge_key(root, beside, dataset)
+        key = split_key(_merge_key(root, beside), columns, dataset.schema) or ()
         changes = ChangesRequest(
             parts=(ChangesPart(begin_version=unread.begin, filter=reduce(and_, wanted) if wanted else None),),
             key=key,
@@ -138,17 +144,14 @@ def _metadata_of_input(
     return {key: plain_metadata(value) for key, value in found[0].items()} if len(found) == 1 else {}
 
 
-def _merge_key(
-    root: TableRoot, readers: Mapping[dg.AssetKey, Mapping[str, Any]], dataset: lance_core.LanceDataset
-) -> tuple[str, ...]:
-    """The columns that the readers' merges match rows by; none if they are not the same, or the input lacks one."""
+def _merge_key(root: TableRoot, readers: Mapping[dg.AssetKey, Mapping[str, Any]]) -> list[str]:
+    """The columns that the readers' merges match rows by."""
     settings = root.output if isinstance(root, TableSettings) else OutputSettings()
-    keys = {
-        tuple(settings.overridden(metadata, asset=key.to_user_string(), strict=True).merge_key)
+    found = [
+        settings.overridden(metadata, asset=key.to_user_string(), strict=True).merge_key
         for key, metadata in readers.items()
-    }
-    key = keys.pop() if len(keys) == 1 else ()
-    return key if set(key) <= set(dataset.schema.names) else ()
+    ]
+    return list(dict.fromkeys(name for key in found for name in key))
 
 
 def _keys_read(

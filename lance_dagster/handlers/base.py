@@ -136,12 +136,14 @@ class ChangesRequest:
     Attributes:
         parts: The changes, of different rows where they are several.
         key: Columns whose update is a delete of the old row and an insert of the new one; none for any.
+        splits_updates: Whether each update is a delete of the old row and an insert of the new one.
         updates_of: Columns whose updates are changes; None for all.
         counts: Rows by kind of change, where the handler counts them as it reads.
     """
 
     parts: tuple[ChangesPart, ...]
     key: tuple[str, ...] = ()
+    splits_updates: bool = False
     updates_of: tuple[str, ...] | None = None
     counts: dict[str, int] = field(default_factory=dict)
 

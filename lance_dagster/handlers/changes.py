@@ -1,7 +1,8 @@
 """Changes as Arrow tables: read for an input, and split into what a merge writes and what it deletes.
 
 An updated row whose old values do not meet the filter is an insert; one whose new values do not is a delete. Where the
-columns of the key differ, it is a delete of the old row and an insert of the new one.
+columns of the key differ, it is a delete of the old row and an insert of the new one. Where the reader computes a
+column of its key, each update is both; it is counted as an update nevertheless.
 
     _change_type    insert | update_postimage | delete
 """
@@ -44,13 +45,15 @@ def read_changes(request: ReadRequest) -> pa.Table:
         LanceError: A version that is needed was cleaned up, or the changes cannot be read.
     """
     assert request.changes is not None
-    parts = [_of_part(request, part) for part in request.changes.parts]
+    parts, total = [], Counter[str]()
+    for part in request.changes.parts:
+        found, updates = _of_part(request, part)
+        total += _by_kind(found)
+        total += Counter(insert=-updates, update_postimage=updates, delete=-updates)
+        parts.append(found)
     wanted = request.dataset.schema.names if request.columns is None else request.columns
-    found = pa.concat_tables([part.select([*wanted, CHANGE_TYPE]) for part in parts])
-    counted = found.column(CHANGE_TYPE).value_counts()
-    numbers = {one["values"].as_py(): one["counts"].as_py() for one in counted}
-    request.changes.counts.update({kind: numbers.get(kind, 0) for kind in KINDS})
-    return found
+    request.changes.counts.update({kind: total[kind] for kind in KINDS})
+    return pa.concat_tables([part.select([*wanted, CHANGE_TYPE]) for part in parts])
 
 
 def count_changes(request: ReadRequest, *, all_of_them: bool = False) -> None:
@@ -76,8 +79,8 @@ def count_changes(request: ReadRequest, *, all_of_them: bool = False) -> None:
         elif part.filter is None and not (key and counts["update_postimage"]):
             total += counts
         elif all_of_them or counts.total() <= _MOST_COUNTED:
-            for one in _of_part(replace(request, columns=[column]), part)[CHANGE_TYPE].value_counts().to_pylist():
-                total[one["values"]] += one["counts"]
+            whole = replace(request, columns=[column], changes=replace(request.changes, splits_updates=False))
+            total += _by_kind(_of_part(whole, part)[0])
         else:
             return
     request.changes.counts.update({kind: total[kind] for kind in KINDS})
@@ -111,14 +114,23 @@ def _cheap_column(dataset: lance_core.LanceDataset) -> str:
     return next((one.name for one in schema if pa.types.is_primitive(one.type)), names[0])
 
 
-def _of_part(request: ReadRequest, part: ChangesPart) -> pa.Table:
+def _by_kind(found: pa.Table) -> Counter[str]:
+    counted = found.column(CHANGE_TYPE).value_counts()
+    return Counter({one["values"].as_py(): one["counts"].as_py() for one in counted})
+
+
+def _of_part(request: ReadRequest, part: ChangesPart) -> tuple[pa.Table, int]:
+    """The changes of a part, and how many updates among them come as a delete and an insert."""
     assert request.changes is not None
     dataset, key = request.dataset, list(request.changes.key)
     delta = dataset.delta(begin_version=part.begin_version, end_version=dataset.version)
     read = request.changes.columns_read(request.columns)
     columns = None if read is None else [name for name in read if name != ROW_ID] or dataset.schema.names[:1]
     options: dict[str, Any] = {"updates_of": request.changes.updates_of, "filter": part.filter}
-    pairs = (part.filter is not None or bool(key)) and bool(delta.plan(columns, **options).counts["update_postimage"])
+    splits = request.changes.splits_updates
+    pairs = (part.filter is not None or bool(key) or splits) and bool(
+        delta.plan(columns, **options).counts["update_postimage"]
+    )
     feed = delta.get_changes(
         columns,
         preimages=pairs,
@@ -126,7 +138,20 @@ def _of_part(request: ReadRequest, part: ChangesPart) -> pa.Table:
         blob_handling="all_binary",
         **options,
     ).read_all()
-    return _paired(feed, key) if pairs else feed
+    if pairs and splits:
+        return _split(feed)
+    return (_paired(feed, key) if pairs else feed), 0
+
+
+def _split(feed: pa.Table) -> tuple[pa.Table, int]:
+    """A feed whose updated rows come as deletes and inserts, and the number of those that come as both."""
+    kinds = feed.column(CHANGE_TYPE)
+    before, after = pc.equal(kinds, "update_preimage"), pc.equal(kinds, "update_postimage")
+    ids = feed.column(ROW_ID)
+    both = pc.sum(pc.is_in(ids.filter(after), ids.filter(before).combine_chunks())).as_py() or 0
+    kinds = pc.if_else(before, "delete", pc.if_else(after, "insert", kinds))
+    index = feed.schema.get_field_index(CHANGE_TYPE)
+    return feed.set_column(index, feed.schema.field(index), kinds), both
 
 
 def _paired(feed: pa.Table, key: Sequence[str]) -> pa.Table:

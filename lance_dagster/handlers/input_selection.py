@@ -22,7 +22,7 @@ from lance_dagster.tables.filters import LanceFilter
 from lance_dagster.tables.location import TABLE_KEY
 from lance_dagster.tables.settings import plain_metadata
 
-__all__ = ["MissingInputError", "columns_of_asset", "counted_columns", "wanted_columns", "wanted_rows"]
+__all__ = ["MissingInputError", "columns_of_asset", "counted_columns", "split_key", "wanted_columns", "wanted_rows"]
 
 
 class MissingInputError(DatasetNotFoundError):
@@ -79,6 +79,19 @@ def counted_columns(
     if set(names) - {*schema.names, "_rowid", "_rowaddr"}:
         return None
     return tuple(name for name in names if name in schema.names and name not in own)
+
+
+def split_key(key: Sequence[str], columns: Sequence[str] | None, schema: pa.Schema) -> tuple[str, ...] | None:
+    """The columns whose update may change the key of a row of the reader; None for any column.
+
+    A column of the key that the input does not have is one that the reader computes, from whichever columns it reads.
+
+    Args:
+        key: The columns that the reader's merge matches rows by.
+        columns: The columns that the input has; None for all.
+        schema: The columns of its table.
+    """
+    return tuple(key) if set(key) <= set(schema.names if columns is None else columns) else None
 
 
 def wanted_rows(value: object, dataset: lance_core.LanceDataset, where: str) -> pc.Expression | None:

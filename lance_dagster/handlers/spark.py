@@ -199,6 +199,7 @@ def _changes(request: ReadRequest) -> DataFrame:
             columns=request.columns,
             filter=part.filter,
             key=request.changes.key,
+            split_updates=request.changes.splits_updates,
             updates_of=request.changes.updates_of,
             storage_options=dict(request.table.storage_options) or None,
             blob_handling="all_binary",

@@ -108,8 +108,8 @@ class ChangeRange:
         dataset: The input's table at the last version whose changes are read.
         begins: The versions after which changes are read, each with the partitions of the downstream that it is for;
             None for all.
-        key: The columns by which a merge matches rows: where an update changes them, a reader gets a delete of the old
-            row and an insert of the new one.
+        key: The columns by which merges of the outputs match rows: where an update may change a key, a reader gets a
+            delete of the old row and an insert of the new one.
         readers: The assets that read them.
         consumed: What the commits of the outputs note.
     """
@@ -182,7 +182,7 @@ def range_of_input(
     return ChangeRange(
         dataset=end,
         begins=begins,
-        key=readers[0].key if len({reader.key for reader in readers}) == 1 else (),
+        key=tuple(dict.fromkeys(name for reader in readers for name in reader.key)),
         readers=tuple(reader.asset for reader in readers),
         consumed=ConsumedChanges(
             asset=asset,

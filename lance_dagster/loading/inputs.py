@@ -29,6 +29,7 @@ from lance_dagster.handlers.input_selection import (
     MissingInputError,
     columns_of_asset,
     counted_columns,
+    split_key,
     wanted_columns,
     wanted_rows,
 )
@@ -96,7 +97,9 @@ def read_requests(
 
     def reads(unread: UnreadRange, partition: str | None, key: Sequence[str], readers: Sequence[str]) -> bool:
         wanted = [partition] if partition is not None and partition in (keys or ()) else keys
-        updates_of = counted_columns(columns_of(unread.dataset.schema), key, unread.dataset.schema, readers)
+        schema = unread.dataset.schema
+        columns = columns_of(schema)
+        updates_of = counted_columns(columns, split_key(key, columns, schema) or (), schema, readers)
         return has_changes(unread.dataset, unread.begin, filter_of(wanted), updates_of)
 
     changes = _changes(context, facts, dataset, loading, reads, where) if CHANGES in metadata else None
@@ -204,11 +207,12 @@ def _changes_request(
                 f"tag {FULL_REFRESH}=true"
             )
     parts = tuple(ChangesPart(begin_version=begin, filter=filter_of(some)) for begin, some in wanted)
-    key = changes.key if set(changes.key) <= set(schema.names) else ()
+    key = split_key(changes.key, columns, schema)
     return ChangesRequest(
         parts=parts,
-        key=key,
-        updates_of=counted_columns(columns, key, schema, changes.readers),
+        key=key or (),
+        splits_updates=key is None,
+        updates_of=counted_columns(columns, key or (), schema, changes.readers),
         counts=changes.consumed.counts,
     )
 

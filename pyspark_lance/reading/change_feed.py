@@ -107,6 +107,7 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
     columns: Sequence[str] | None = None,
     filter: pc.Expression | str | None = None,  # noqa: A002 - the name that scanners give it
     key: Sequence[str] = (),
+    split_updates: bool = False,
     updates_of: Sequence[str] | None = None,
     preimages: bool = False,
     each_version: bool = False,
@@ -127,6 +128,7 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
         filter: SQL, or an Arrow expression: the changes of the rows that meet it. An updated row counts
             as deleted if only its old values meet it, and as inserted if only its new values do.
         key: Columns whose update counts as a delete of the old row and an insert of the new one.
+        split_updates: Give each update as a delete of the old row and an insert of the new one, whatever its columns.
         updates_of: Give updated rows only where one of these columns may have been written; None for all columns.
         preimages: Give an updated row twice: as it was ("update_preimage") and as it is ("update_postimage").
         each_version: Give the changes of each version. Otherwise they are net: a row comes once, and not at all if it
@@ -144,7 +146,7 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
         VersionNotFoundError: A version that is needed was cleaned up; the message names the oldest one that is left.
         UnsupportedError: The table has no stable row ids, and rows were updated; or Spark has no type for a column.
         SchemaError: The table lacks a column, or has one with the name of a column of the feed.
-        InvalidInputError: A filter or a key is given together with `preimages` or `each_version`.
+        InvalidInputError: A filter, a key or `split_updates` is given together with `preimages` or `each_version`.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -154,14 +156,16 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
         [Row(id=2, _change_type='delete')]
     """
     reject_memory(uri)
-    if (filter is not None or key) and (preimages or each_version):
-        raise InvalidInputError("filter and key are for net changes without preimages; DataFrame.where filters others")
+    if (filter is not None or key or split_updates) and (preimages or each_version):
+        raise InvalidInputError(
+            "filter, key and split_updates are for net changes without preimages; DataFrame.where filters others"
+        )
     dataset = lance_core.dataset(uri, end_version, storage_options=storage_options)
     names = feed_columns(dataset, columns, case_sensitive=case_sensitive(spark))
     if isinstance(filter, str):
         filter = dataset.parse_filter(filter, assume_utc=is_utc(session_zone(spark)))  # noqa: A001 - Arrow's name
     wanted = [*names, *FEED_COLUMNS]
-    pairs = filter is not None or bool(key)
+    pairs = (filter is not None or bool(key)) and not split_updates
     if pairs:  # columns of the key are read along
         names = list(dict.fromkeys([*names, *key, ROW_ID]))
     feed = plan_feed(
@@ -170,17 +174,28 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
         columns=names,
         updates_of=updates_of,
         filter=filter,
-        preimages=preimages or pairs,
+        preimages=preimages or pairs or split_updates,
         each_version=each_version,
         storage_options=storage_options,
         blob_handling=blob_handling,
         parallelism=parallelism_of(spark),
     )
+    if split_updates:
+        return _split(feed_frame(spark, feed)).select(*map(quoted, wanted))
     if not pairs:
         return feed_frame(spark, feed)
     has_updates = any(task.change_type == "update_postimage" for some in feed.tasks for task in some)
     frame = _paired(spark, feed, key) if has_updates else feed_frame(spark, feed)
     return frame.select(*map(quoted, wanted))
+
+
+def _split(frame: DataFrame) -> DataFrame:
+    """A feed whose old images are deletes, and new ones inserts."""
+    from pyspark.sql import functions
+
+    kind = functions.col(FEED_COLUMNS[0])
+    split = functions.when(kind == "update_preimage", "delete").when(kind == "update_postimage", "insert")
+    return frame.withColumn(FEED_COLUMNS[0], split.otherwise(kind))
 
 
 def _paired(spark: SparkSession, feed: ChangeFeed, key: Sequence[str]) -> DataFrame:

@@ -1,12 +1,13 @@
 """Incremental inputs as Spark frames: read on executors, merged in one commit, on branches, and on object storage."""
 
+import dagster as dg
 import lance
 import pyarrow as pa
 import pytest
 
 import pyspark_lance
 from lance_dagster.handlers import changes
-from tests.lance_dagster.loading.copies import ALL, CHANGED, DAYS, ONE, TWO, Copy, change, rows
+from tests.lance_dagster.loading.copies import ALL, CHANGED, DAYS, ONE, SINCE, TWO, Copy, change, rows, source
 
 
 @pytest.fixture
@@ -56,6 +57,47 @@ def test_partitions(lake, frames, monkeypatch):
     assert given == [(1, 0, "insert"), (3, 8, "update")]
     assert counts(result) == {}  # two rows changed: only Spark's job knows
     assert [row[:2] for row in lake.rows("copy")] == [(1, 0), (2, 0), (3, 8)]
+
+
+def test_a_key_that_the_asset_computes_leaves_no_row_behind(lake, frames, spark):
+    from pyspark.sql import functions
+
+    lance.write_dataset(rows(1, 2, 3), lake.uri("source"), enable_stable_row_ids=True)
+    given = []
+
+    @dg.asset(
+        name="copy",
+        ins={"source": dg.AssetIn(metadata={**SINCE, "lance/filter": "n < 100"})},
+        metadata={"lance/write_mode": "merge", "lance/merge_on": ["high", "id"]},
+    )
+    def copy(source: frames) -> frames:
+        found = source.toArrow().to_pylist()
+        given.append(sorted((row["id"], row["n"], row["_change_type"][:6]) for row in found))
+        return source.withColumn("high", functions.col("n") >= 10)
+
+    def run():
+        result = lake.run(source, copy, select=["copy"])
+        return (
+            given[-1],
+            sorted(map(tuple, (row.values() for row in lake.table("copy").to_table(["id", "n"]).to_pylist()))),
+            counts(result),
+        )
+
+    assert run()[:2] == (ALL, [(1, 0), (2, 0), (3, 0)])
+    lance.dataset(lake.uri("source")).update({"n": "id * 10 + 80"}, where="id < 3")
+    lance.dataset(lake.uri("source")).update({"n": "1"}, where="id = 3")
+    lance.dataset(lake.uri("source")).insert(rows(4))
+    split = [
+        (1, 0, "delete"),
+        (1, 90, "insert"),
+        (2, 0, "delete"),
+        (3, 0, "delete"),
+        (3, 1, "insert"),
+        (4, 0, "insert"),
+    ]
+    found = {"rows_inserted": 1, "rows_updated": 2, "rows_deleted": 1}
+    assert run() == (split, [(1, 90), (3, 1), (4, 0)], found)
+    assert run()[0] == []
 
 
 def test_a_merge_with_deletes_of_other_keys(spark, uri_of):

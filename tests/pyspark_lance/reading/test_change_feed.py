@@ -186,3 +186,19 @@ def test_updates_of_other_columns_are_left_out(lance, spark, tmp_path):
         return sorted(row.id for row in pyspark_lance.read_changes(spark, uri, begin_version=1, **options).collect())
 
     assert (changed("n"), changed("vec"), changed()) == ([], [2, 3], [2, 3])
+
+
+def test_updates_are_split_where_that_is_asked_for(lance, spark, uri):
+    lance.write_dataset(rows(1, 2, 3), uri, enable_stable_row_ids=True)
+    lance.dataset(uri).update({"n": "id * 10"}, where="id < 3")
+    names = ["id", "n", "_change_type"]
+
+    def split(**options):
+        options = {"begin_version": 1, "split_updates": True, **options}
+        return sorted_rows(pyspark_lance.read_changes(spark, uri, **options), names)
+
+    assert split() == [(1, 0, "delete"), (1, 10, "insert"), (2, 0, "delete"), (2, 20, "insert")]
+    assert split(filter="n < 15", key=["id"]) == [(1, 0, "delete"), (1, 10, "insert"), (2, 0, "delete")]
+    for options in ({"preimages": True}, {"each_version": True}):
+        with pytest.raises(InvalidInputError, match="split_updates are for net changes"):
+            split(**options)
