@@ -133,7 +133,7 @@ def undo_command(
         plans, before = _plans([branch for table in tables for branch in open_branches(table)], found)
         rows = []
         for plan in plans:
-            version = None if dry_run else plan.commit()
+            version = None if dry_run else plan.commit(options)
             rows.append(_undone(plan, version))
             if instance is not None and version is not None:
                 report_undo(instance, uri, plan, version)

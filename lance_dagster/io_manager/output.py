@@ -351,7 +351,8 @@ def release_consumed(output: TableOutput, written: lance_core.LanceDataset) -> N
     """Let cleanups remove the versions of inputs whose changes no part of the table that was written needs any more."""
     reader = output.context.asset_key.to_user_string()
     for one in output.changes:
-        release(one.dataset, written, reader, watermark_name(one.asset, reader, output.metadata))
+        name = watermark_name(one.asset, reader, output.metadata)
+        release(one.dataset, written, reader, name, one.moves.get(reader, ()))
 
 
 def move_watermarks(output: TableOutput) -> None:

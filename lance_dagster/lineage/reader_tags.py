@@ -4,28 +4,39 @@
 
 An asset reads incrementally by the metadata `lance/changes`; `LanceDataset.readers` makes the tags. A run tags the
 version up to which it reads, before it reads. After its commit it removes the tags of versions that no partition of its
-table needs any more, on any branch. A tag expires that no run has renewed for the days in the input's configuration
-(`lance-dagster.changes.days`, 30 by default): maintenance removes it.
+table needs any more, on any branch: each needs the version that it has consumed last, and the one before, which is the
+last one again if the run is undone. An undo tags these once more, if they are there. A tag expires that no run has
+renewed for the days in the input's configuration (`lance-dagster.changes.days`, 30 by default): maintenance removes it.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from lance_core.errors import InvalidInputError, VersionNotFoundError
-from lance_dagster.lineage.watermarks import consumed_versions
+import lance_core
+from lance_core.errors import InvalidInputError, NotFoundError, VersionNotFoundError
+from lance_dagster.lineage.watermarks import InputPosition, needed_versions, positions_of
 
 if TYPE_CHECKING:
-    import lance_core
+    from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["DAYS_KEY", "expired", "holders", "release", "release_expired"]
+    from lance_dagster.lineage.history import TableInput, TableVersion
+
+__all__ = ["DAYS_KEY", "expired", "hold_after_undo", "holders", "release", "release_expired"]
 
 DAYS_KEY: Final = "lance-dagster.changes.days"
 _DAYS: Final = 30
 
 
-def release(dataset: lance_core.LanceDataset, table: lance_core.LanceDataset, reader: str, name: str) -> None:
+def release(
+    dataset: lance_core.LanceDataset,
+    table: lance_core.LanceDataset,
+    reader: str,
+    name: str,
+    moves: Iterable[lance_core.WatermarkMove] = (),
+) -> None:
     """Remove a reader's tags from the versions of an input that no partition of its table needs any more.
 
     Args:
@@ -33,15 +44,57 @@ def release(dataset: lance_core.LanceDataset, table: lance_core.LanceDataset, re
         table: The reader's table after its commit.
         reader: The asset that reads the changes.
         name: The input's name in the watermarks of the reader's table.
+        moves: The moves of watermarks that the commit has made, which an undo takes back.
     """
     dataset.readers.hold(reader)  # a run that has consumed a later version may have released it meanwhile
-    needed = consumed_versions(table, name, dataset.branch)
+    before = [InputPosition.of(move.before) for move in moves if move.before is not None]
+    needed = {one.version for one in before if one.branch == dataset.branch}
+    needed |= needed_versions(table, name, dataset.branch)
     for line in {None, *table.branches.list()} - {table.branch}:
         try:
-            needed |= consumed_versions(table.checkout_version((line, None)), name, dataset.branch)
+            needed |= needed_versions(table.checkout_version((line, None)), name, dataset.branch)
         except VersionNotFoundError:  # the branch was removed meanwhile
             continue
     dataset.readers.release(reader, needed)
+
+
+def hold_after_undo(
+    table: lance_core.LanceDataset, made: Sequence[TableVersion], storage_options: Mapping[str, str] | None
+) -> None:
+    """Tag the versions of inputs that a table has consumed last after an undo, as far as they are there.
+
+    Versions that were consumed by the run that was undone stay tagged, as another run may read up to them now: the next
+    run that commits removes their tags.
+
+    Args:
+        table: The table after the undo.
+        made: The versions that were undone.
+        storage_options: How to reach the inputs.
+
+    Raises:
+        LanceError: An input cannot be read, or its tags cannot be written.
+    """
+    names = {move.name for one in made for move in lance_core.WatermarkMove.of(one.properties)}
+    done = set()
+    for read, reader in ((read, reader) for one in made for read in one.inputs for reader in one.assets):
+        if (read.uri, reader) in done:
+            continue
+        done.add((read.uri, reader))
+        for name in {read.asset, f"{read.asset} for {reader}"} & names:
+            for position in positions_of(table, name):
+                _hold(read, reader, position, storage_options)
+
+
+def _hold(read: TableInput, reader: str, position: InputPosition, options: Mapping[str, str] | None) -> None:
+    if read.uri is None:
+        return
+    with suppress(NotFoundError):  # a version that was cleaned up, or a table that was dropped
+        consumed = lance_core.dataset(read.uri, (position.branch, position.version), storage_options=options)
+        if consumed.identity != position.identity:
+            return
+        consumed.readers.hold(reader)
+        if position.branch is None and position.since:
+            consumed.checkout_version((None, position.since)).readers.hold(reader)
 
 
 def release_expired(dataset: lance_core.LanceDataset) -> dict[str, list[int]]:

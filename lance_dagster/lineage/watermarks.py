@@ -34,8 +34,9 @@ __all__ = [
     "InputPosition",
     "UnreadRange",
     "consumed_range",
-    "consumed_versions",
+    "needed_versions",
     "parts_of",
+    "positions_of",
     "unread_by_partition",
     "unread_ranges",
     "updates_unknown",
@@ -130,10 +131,18 @@ def watermark_name(asset: str, reader: str, metadata: Mapping[str, object]) -> s
     return f"{asset} for {reader}" if shares else asset
 
 
-def consumed_versions(table: lance_core.LanceDataset, name: str, branch: str | None) -> set[int]:
-    """The last versions of a branch of an input that parts of a table have consumed; `name` is of the watermarks."""
-    positions = [InputPosition.of(one.position) for one in table.watermarks(name).values()]
-    return {one.version for one in positions if one.branch == branch}
+def positions_of(table: lance_core.LanceDataset, name: str) -> set[InputPosition]:
+    """How far the parts of a table have consumed an input; `name` is of the watermarks."""
+    return {InputPosition.of(one.position) for one in table.watermarks(name).values()}
+
+
+def needed_versions(table: lance_core.LanceDataset, name: str, branch: str | None) -> set[int]:
+    """The versions of a branch of an input that parts of a table have consumed last, and those before.
+
+    The next run reads what came after the last one; the one before is the last again if the run is undone.
+    """
+    positions = [one for one in positions_of(table, name) if one.branch == branch]
+    return {version for one in positions for version in (one.version, one.since)}
 
 
 def unread_by_partition(

@@ -187,7 +187,7 @@ def _report(context: dg.OpExecutionContext, root: Any, planned: _Planned, run_id
     from lance_dagster.events.reporting import observation_of_table, record  # noqa: PLC0415 - heavy imports
     from lance_dagster.undo.events import UNDO_ENTRY, earlier_undo_events, undo_events  # noqa: PLC0415 - heavy imports
 
-    undone = None if planned.plan is None else planned.plan.commit()
+    undone = None if planned.plan is None else planned.plan.commit(root.options)
     if undone is None:
         context.log.info("%s: run %s was undone before", planned.names, run_id)
     else:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -26,6 +27,7 @@ import lance_core
 from lance_core.dataset import LANCE_COMMIT_MESSAGE_KEY
 from lance_core.errors import LanceError, RetryableConflictError, VersionNotFoundError
 from lance_dagster.lineage.history import TableVersion, partitions_of, read_history
+from lance_dagster.lineage.reader_tags import hold_after_undo
 from lance_dagster.lineage.runs import versions_of_run
 from lance_dagster.properties import (
     ASSET_KEY,
@@ -43,6 +45,7 @@ from lance_dagster.undo.columns import ColumnsBack, columns_back, sets_columns
 __all__ = ["AlreadyUndoneError", "CannotUndoError", "Undo", "plan_undo"]
 
 
+_log = logging.getLogger(__name__)
 _PLAIN: Final = ("Append", "Update", "Delete")
 _SYSTEM: Final = "__lance_"
 """The beginning of the names of indices that are none of rows."""
@@ -94,8 +97,11 @@ class Undo:
         """The assets that the undone versions were made for; none if they name none."""
         return sorted({name for one in self.made for name in one.assets})
 
-    def commit(self) -> int:
+    def commit(self, storage_options: Mapping[str, str] | None = None) -> int:
         """Commit; returns the new version.
+
+        Args:
+            storage_options: How to reach incremental inputs of the run, whose versions are held again.
 
         Raises:
             RetryableConflictError: Another commit came between; nothing was changed.
@@ -123,7 +129,12 @@ class Undo:
         transaction = lance_core.Transaction(
             read_version=head, operation=self.operation, transaction_properties=properties
         )
-        return lance_core.LanceDataset.commit(self.dataset, transaction, commit_lock=directly).version
+        undone = lance_core.LanceDataset.commit(self.dataset, transaction, commit_lock=directly)
+        try:
+            hold_after_undo(undone, self.made, storage_options)
+        except (LanceError, OSError) as error:  # the undo is done
+            _log.warning("%s: versions of its inputs could not be held: %s", self.dataset.uri, error)
+        return undone.version
 
 
 def plan_undo(dataset: lance_core.LanceDataset, run_id: str) -> Undo | None:

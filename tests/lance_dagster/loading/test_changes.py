@@ -14,7 +14,7 @@ from lance_dagster import BranchPolicy, LanceMaintenancePolicy, build_maintenanc
 from lance_dagster.lineage.reader_tags import holders
 from lance_dagster.undo.plan import CannotUndoError, plan_undo
 from tests.lance_dagster.lake import QUIET, Lake, errors
-from tests.lance_dagster.loading.copies import ALL, CHANGED, DAYS, ONE, SINCE, TWO, Copy, change, rows, source
+from tests.lance_dagster.loading.copies import ALL, CHANGED, DAYS, ONE, SINCE, THREE, TWO, Copy, change, rows, source
 
 
 @pytest.mark.parametrize("kind", ["arrow", "pandas", "polars", "lazy"])
@@ -318,6 +318,100 @@ def test_a_key_that_is_changed_leaves_no_row_behind(lake, table):
     assert lake.rows("copy") == [(1, 0), (3, 0), (102, 0)]
 
 
+KEYS = {
+    "computed, and one of the input": ({"lance/merge_on": ["group", "id"]}, None),
+    "with clauses": (
+        {"lance/merge_on": {"on": ["group", "id"], "when_matched": "update", "when_not_matched": "insert"}},
+        None,
+    ),
+    "left out of the columns of the input": ({"lance/merge_on": ["group", "id"]}, ["id", "n"]),
+}
+
+
+@pytest.mark.parametrize(("metadata", "columns"), KEYS.values(), ids=KEYS)
+def test_a_key_that_the_asset_computes_leaves_no_row_behind(lake, columns, metadata):
+    """Also where the input's table has a column of that name that the input does not have."""
+    table = rows(1, 2, 3)
+    if columns is not None:
+        table = table.append_column("group", pa.array(["other"] * 3))
+    lance.write_dataset(table, lake.uri("source"), enable_stable_row_ids=True)
+    given = []
+
+    @dg.asset(
+        ins={"source": dg.AssetIn(metadata={**SINCE, **({} if columns is None else {"columns": columns})})},
+        metadata={"lance/write_mode": "merge", **metadata},
+    )
+    def grouped(source: pa.Table) -> pa.Table:
+        given.append(sorted((row["id"], row["n"], row["_change_type"][:6]) for row in source.to_pylist()))
+        group = ["low" if n < 10 else "high" for n in source["n"].to_pylist()]
+        return source.append_column("group", pa.array(group, pa.string()))
+
+    def run():
+        (event,) = lake.run(source, grouped, select=["grouped"]).asset_materializations_for_node("grouped")
+        found = lake.table("grouped").to_table(["group", "id", "n"]).to_pylist()
+        now = lake.table("source").to_table(["id", "n"]).to_pylist()
+        expected = sorted(("low" if row["n"] < 10 else "high", row["id"], row["n"]) for row in now)
+        assert sorted(tuple(row.values()) for row in found) == expected
+        return given[-1], [event.metadata[f"lance/changes_{kind}"].value for kind in ("inserted", "updated", "deleted")]
+
+    assert run() == (ALL, [3, 0, 0])
+    lance.dataset(lake.uri("source")).update({"n": "n + 10"}, where="id = 1")
+    lance.dataset(lake.uri("source")).update({"n": "n + 1"}, where="id = 2")
+    lance.dataset(lake.uri("source")).delete("id = 3")
+    split = [(1, 0, "delete"), (1, 10, "insert"), (2, 0, "delete"), (2, 1, "insert"), (3, 0, "delete")]
+    assert run() == (split, [0, 2, 1])
+    assert run() == ([], [0, 0, 0])
+
+
+def test_a_row_that_moves_to_a_computed_partition_leaves_the_other_one(lake):
+    """Both partitions are in one run, and no column of their key is the input's."""
+    days = pa.concat_tables([rows(1, 2, day=ONE), rows(3, day=THREE)])
+    lance.write_dataset(days, lake.uri("source"), enable_stable_row_ids=True)
+    halves = dg.StaticPartitionsDefinition(["first", "second"])
+    mapping = dg.StaticPartitionMapping({"2024-01-01": "first", "2024-01-02": "first", "2024-01-03": "second"})
+    of_days = dg.StaticPartitionsDefinition(["2024-01-01", "2024-01-02", "2024-01-03"])
+    upstream = dg.asset(name="source", partitions_def=of_days, metadata={"partition_expr": "day"})(lambda: None)
+
+    @dg.asset(
+        partitions_def=halves,
+        ins={"source": dg.AssetIn(metadata={**SINCE, "lance/missing": "empty"}, partition_mapping=mapping)},
+        metadata={"partition_expr": "half", "lance/write_mode": "merge", "lance/merge_on": ["half", "id"]},
+    )
+    def copy(source: pa.Table) -> pa.Table:
+        half = ["second" if day == THREE else "first" for day in source["day"].to_pylist()]
+        return source.append_column("half", pa.array(half, pa.string()))
+
+    def run(**chosen):
+        lake.run(upstream, copy, select=["copy"], **chosen)
+        return sorted(tuple(row.values()) for row in lake.table("copy").to_table(["id", "half"]).to_pylist())
+
+    both = {"span": ("first", "second")}
+    assert run(**both) == [(1, "first"), (2, "first"), (3, "second")]
+    lance.dataset(lake.uri("source")).update({"day": "date '2024-01-03'"}, where="id = 1")
+    lance.dataset(lake.uri("source")).update({"day": "date '2024-01-02'"}, where="id = 2")
+    assert run(**both) == [(1, "second"), (2, "first"), (3, "second")]
+    lance.dataset(lake.uri("source")).update({"day": "date '2024-01-01'"}, where="id = 3")
+    assert run(partition="second") == [(1, "second"), (2, "first")]
+    assert run(partition="first") == [(1, "second"), (2, "first"), (3, "first")]
+
+
+def test_outputs_with_other_keys_leave_no_row_behind(lake, table):
+    """Each merges by a key of its own; the input splits updates of the columns of both."""
+    outs = {
+        name: dg.AssetOut(metadata={"lance/write_mode": "merge", "lance/merge_on": key})
+        for name, key in (("by_id", ["id"]), ("by_both", ["n", "id"]))
+    }
+
+    @dg.multi_asset(ins={"source": dg.AssetIn(metadata=SINCE)}, outs=outs)
+    def copies(source: pa.Table):
+        return source, source
+
+    lake.run(source, copies, select=["by_id", "by_both"])
+    lance.dataset(lake.uri("source")).update({"n": "7"}, where="id = 2")
+    lake.run(source, copies, select=["by_id", "by_both"])
+    assert lake.rows("by_id") == lake.rows("by_both") == [(1, 0), (2, 7), (3, 0)]
+
+
 @pytest.mark.parametrize(
     ("metadata", "kind", "said"),
     [
@@ -366,7 +460,9 @@ class TestHolds:
         assert list(held) == ["copy"]
         assert copy.run(lake)[0] == CHANGED
         now = lake.table("source").version
-        assert list(holders(lake.table("source")).values()) == [[now]]
+        assert list(holders(lake.table("source")).values()) == [[1, now]]
+        assert copy.run(lake)[0] == []
+        assert list(holders(lake.table("source")).values()) == [[1, now]]
 
     def test_each_partition_holds_its_own(self, lake):
         days = pa.concat_tables([rows(1, 2, day=ONE), rows(3, day=TWO)])
@@ -377,7 +473,11 @@ class TestHolds:
         copy.run(lake, partition="2024-01-02")
         assert list(holders(lake.table("source")).values()) == [[1, 2]]
         copy.run(lake, partition="2024-01-01")
-        assert list(holders(lake.table("source")).values()) == [[2]]
+        assert list(holders(lake.table("source")).values()) == [[1, 2]]
+        lance.dataset(lake.uri("source")).update({"n": "2"}, where="id = 3")
+        copy.run(lake, partition="2024-01-01")
+        copy.run(lake, partition="2024-01-02")
+        assert list(holders(lake.table("source")).values()) == [[2, 3]]
 
     def test_maintenance_names_the_holders_and_drops_those_that_are_too_old(self, lake, table):
         copy = Copy()
@@ -426,8 +526,10 @@ class TestHolds:
         given, _ = copy.run(lake)
         assert given == [(4, 0, "insert"), (5, 0, "insert"), (6, 0, "insert")]
         if cleanup == "maintenance":
-            maintain(lake)
-            assert [one["version"] for one in lake.table("source").version_refs()] == [lake.table("source").version]
+            consumed = lake.table("source").version
+            lance_core.write_dataset(rows(7), uri, mode="append")
+            assert copy.run(lake)[0] == [(7, 0, "insert")]
+            assert maintain(lake) == consumed
 
     def test_versions_of_branches_stay_until_the_branch_goes(self, lake, table):
         on_draft = {"tags": {"lance/branch": "draft"}, "branching": BranchPolicy.from_tag()}
@@ -439,7 +541,7 @@ class TestHolds:
         branch = lake.table("source").checkout_version(("draft", None))
         branch.cleanup_old_versions(retain_versions=1, delete_unverified=True, error_if_tagged_old_versions=False)
         assert copy.run(lake, **on_draft)[0] == [(5, 0, "insert"), (6, 0, "insert")]
-        assert [tag["branch"] for tag in lake.table("source").readers.list().values()] == ["draft"]
+        assert [tag["branch"] for tag in lake.table("source").readers.list().values()] == ["draft", "draft"]
         assert lake.table("source").branches.discard("draft")
         assert lake.table("source").readers.list() == {}
 
@@ -451,7 +553,7 @@ class TestHolds:
         assert copy.run(lake, **on_draft)[0] == [(4, 0, "insert")]
         lance.write_dataset(rows(5), lake.uri("source"), mode="append")
         assert len(copy.run(lake, branching=BranchPolicy.from_tag())[0]) == 2
-        assert list(holders(lake.table("source")).values()) == [[2, 3]]
+        assert list(holders(lake.table("source")).values()) == [[1, 2, 3]]
         lance.dataset(lake.uri("source")).cleanup_old_versions(
             dt.timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
         )
@@ -509,6 +611,52 @@ class TestUndo:
         plan_undo(lake.table("copy"), second.run_id).commit()
         plan_undo(lake.table("copy"), first.run_id).commit()
         assert copy.run(lake)[0] == sorted([*CHANGED, (9, 0, "insert")])
+
+    def test_what_was_consumed_before_a_run_is_held_until_the_run_after_it(self, lake, table):
+        copy, seen = Copy(), []
+        copy.run(lake)
+        for number in range(2):
+            lance.write_dataset(rows(10 + number), lake.uri("source"), mode="append")
+            seen.append(copy.run(lake))
+        assert holders(lake.table("source")) == {"copy": [2, 3]}
+        cleaned_up(lake)
+        plan_undo(lake.table("copy"), seen[1][1].run_id).commit()
+        assert copy.run(lake)[0] == seen[1][0]
+
+    def test_a_full_refresh_is_undone_as_well(self, lake, table):
+        copy = Copy()
+        copy.run(lake)
+        change(lake)
+        _, refresh = copy.run(lake, tags={"lance/full_refresh": "true"})
+        cleaned_up(lake)
+        plan_undo(lake.table("copy"), refresh.run_id).commit()
+        assert copy.run(lake)[0] == CHANGED
+
+    @pytest.mark.parametrize("others", [False, True])
+    @pytest.mark.parametrize("shared", [False, True])
+    def test_several_undos_hold_what_they_bring_back_while_it_is_there(self, lake, table, others, shared):
+        copy = Copy(write_mode="append", **({"shared_table": True} if shared else {}))
+        runs, expected = [copy.run(lake)[1]], []
+        for number in range(3):
+            lance.write_dataset(rows(10 + number), lake.uri("source"), mode="append")
+            given, result = copy.run(lake)
+            runs.append(result)
+            expected += given
+        assert holders(lake.table("source")) == {"copy": [3, 4]}
+        if others:
+            more = rows(50).append_column("_change_type", pa.array(["insert"]))
+            lance_core.dataset(lake.uri("copy")).insert(more)
+        for result in reversed(runs[1:]):
+            plan_undo(lake.table("copy"), result.run_id).commit()
+        cleaned_up(lake)
+        assert copy.run(lake)[0] == expected
+
+
+def cleaned_up(lake):
+    """Remove all versions of the input that nobody holds, by pylance."""
+    lance.dataset(lake.uri("source")).cleanup_old_versions(
+        dt.timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
+    )
 
 
 def test_on_object_storage(s3):
