@@ -83,6 +83,8 @@ def read_requests(
     check_input(metadata, where)
     keys = sorted(context.asset_partition_keys) if context.has_asset_partitions else None
     several = _loads_several(context, loading, keys, where)
+    if CHANGES in metadata:
+        _check_changes(context, loading, where, several=several)
     if (found := _open_if_there(context, facts, location, settings, metadata, loading, where)) is None:
         return None
     dataset = found
@@ -102,7 +104,7 @@ def read_requests(
         updates_of = counted_columns(columns, split_key(key, columns, schema) or (), schema, readers)
         return has_changes(unread.dataset, unread.begin, filter_of(wanted), updates_of)
 
-    changes = _changes(context, facts, dataset, loading, reads, where) if CHANGES in metadata else None
+    changes = _changes(context, facts, dataset, reads, where) if CHANGES in metadata else None
     dataset = dataset if changes is None else changes.dataset
     schema, columns = dataset.schema, columns_of(dataset.schema)
     has_read = changes is not None and changes.consumed.begin_version > 0
@@ -158,25 +160,37 @@ def _loads_several(context: dg.InputContext, loading: Loading, keys: Sequence[st
     return several
 
 
-def _changes(
-    context: dg.InputContext,
-    facts: RunFacts | None,
-    dataset: lance_core.LanceDataset,
-    loading: Loading,
-    reads: Reads,
-    where: str,
-) -> ChangeRange:
-    """The changes to read, which the commits of the step's outputs will note.
+def _check_changes(context: dg.InputContext, loading: Loading, where: str, *, several: bool) -> None:
+    """Reject an input that cannot be incremental, before anything is read.
 
     Raises:
         DagsterInvalidDefinitionError: The input's type, or its asset, is not for changes.
     """
-    several = loading.by_partition or (loading.as_list and not is_fan_in(context))
-    if several or not loading.handler.loads_changes or is_own_upstream(context):
+    if is_own_upstream(context):
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata {CHANGES} is for one frame or table of another asset, not for one value per "
-            f"partition, for an asset's own table, or for {type(loading.handler).__name__}"
+            f"{where}: metadata {CHANGES} is not for an asset's own table: each of its runs changes it. Remove the "
+            "entry: the input is then the rows of the partitions that its partition mapping names"
         )
+    if several:
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where}: metadata {CHANGES} is not for an input that is one value per partition: annotate it as one "
+            "frame or table, which has the changes of all partitions of the run"
+        )
+    if not loading.handler.loads_changes:
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where}: metadata {CHANGES} is for frames and tables, and {type(loading.handler).__name__} loads none of "
+            "changes: annotate the input as a pyarrow.Table, or as a frame of Spark, pandas, polars or DuckDB"
+        )
+
+
+def _changes(
+    context: dg.InputContext,
+    facts: RunFacts | None,
+    dataset: lance_core.LanceDataset,
+    reads: Reads,
+    where: str,
+) -> ChangeRange:
+    """The changes to read, which the commits of the step's outputs will note."""
     changes = range_of_input(context, facts, dataset, reads, where)
     remember_changes(None if facts is None else facts.step, changes.consumed)
     return changes

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
+from lance_core.errors import DatasetNotFoundError
 from lance_dagster import BranchPolicy, LanceMaintenancePolicy, build_maintenance_job
 from lance_dagster.lineage.reader_tags import holders
 from lance_dagster.undo.plan import CannotUndoError, plan_undo
@@ -418,7 +419,7 @@ def test_outputs_with_other_keys_leave_no_row_behind(lake, table):
         ({"lance/changes": "always"}, pa.Table, "must be since_last_run"),
         ({**SINCE, "lance/version": 1}, pa.Table, "cannot be combined"),
         (SINCE, dict[str, pa.Table], "one value per partition"),
-        (SINCE, lance_core.LanceDataset, "LanceDatasetHandler"),
+        (SINCE, lance_core.LanceDataset, "LanceDatasetHandler loads none of changes"),
     ],
 )
 def test_inputs_that_cannot_be_incremental(lake, table, metadata, kind, said):
@@ -427,6 +428,27 @@ def test_inputs_that_cannot_be_incremental(lake, table, metadata, kind, said):
 
     found = errors(lake.run(source, copy, select=["copy"], fails=True))
     assert said in found or "has no partitions" in found
+
+
+def test_an_asset_does_not_read_changes_of_its_own_table(lake):
+    """Its first run says so, before there is a table."""
+    before = dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
+
+    @dg.asset(
+        partitions_def=DAYS,
+        ins={"me": dg.AssetIn(metadata={**SINCE, "lance/missing": "empty"}, partition_mapping=before)},
+        metadata={"partition_expr": "day"},
+    )
+    def me(me: pa.Table) -> pa.Table:
+        return rows(1, day=ONE)
+
+    for day in ("2024-01-01", "2024-01-02"):
+        found = errors(lake.run(me, partition=day, fails=True))
+        assert "is not for an asset's own table" in found
+        assert "Remove the entry" in found
+        assert "one value per partition" not in found
+    with pytest.raises(DatasetNotFoundError):
+        lake.table("me")
 
 
 def test_an_asset_that_is_stored_elsewhere_is_rejected(lake, table):
@@ -669,9 +691,14 @@ def test_on_object_storage(s3):
         table = lake.table("source")
         table.update({"n": "n + 10"}, where="id = 2")
         table.delete("id = 1")
-        assert copy.run(lake)[0] == CHANGED[:2]
+        given, result = copy.run(lake)
+        assert given == CHANGED[:2]
         assert lake.rows("copy") == [(2, 10), (3, 0)]
-        assert list(holders(lake.table("source")).values()) == [[3]]
+        assert list(holders(lake.table("source")).values()) == [[1, 3]]
+        lake.table("source").checkout_version(1).readers.release_older_than(dt.timedelta(0))
+        plan_undo(lake.table("copy"), result.run_id).commit(s3.storage_options)
+        assert list(holders(lake.table("source")).values()) == [[1]]
+        assert copy.run(lake)[0] == CHANGED[:2]
 
 
 def reader(name, given, **metadata):
