@@ -65,6 +65,8 @@ class WriteRequest:
         require_empty: Whether the slices must have no row but those of earlier attempts when the commit is made.
         known: The columns that the asset's metadata `lance/schema` or its annotation declares.
         deletes: For a merge, rows whose keys are deleted, as the handler's `split_changes` gave them; None for none.
+        read: For columns, the version of the table that the step has read, whose rows may be deleted; None for none.
+        left_out: Where the handler counts rows that were deleted since `read`, and are left out.
     """
 
     uri: str
@@ -78,6 +80,8 @@ class WriteRequest:
     require_empty: bool = False
     known: pa.Schema = field(default_factory=no_columns)
     deletes: Any = None
+    read: lance_core.LanceDataset | None = None
+    left_out: list[int] = field(default_factory=list)
 
     @property
     def read_version(self) -> int:

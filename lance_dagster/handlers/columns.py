@@ -9,29 +9,36 @@ The files of the columns alone are written, and one commit sets them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lance_core import ColumnsResult, LanceDataset, WriteResult
-from lance_core.errors import EarlierAttemptError, SchemaError
+from lance_core.errors import EarlierAttemptError, InvalidInputError, SchemaError, VersionNotFoundError
 from lance_dagster.handlers.arrow_schema import fit_batch, with_known_types, with_vectors
 from lance_dagster.handlers.base import ROW_NAMES, WriteRequest, skips_empty
 from lance_dagster.handlers.exact_cast import CastRejectedError, can_cast
 from lance_dagster.handlers.merging import adopted
-from lance_dagster.properties import ASSET_KEY
+from lance_dagster.properties import ASSET_KEY, COLUMNS, properties_of, several
 
 __all__ = [
     "columns_result",
     "commit_arguments",
     "is_kept",
+    "key_fields",
     "matched_by",
+    "may_lack_rows",
     "set_columns",
     "stored_columns",
     "write_column_batches",
 ]
+
+
+_LAST_UPDATED: Final = "_row_last_updated_at_version"
 
 
 def matched_by(names: Sequence[str], key: Sequence[str]) -> list[str]:
@@ -119,18 +126,65 @@ def write_column_batches(
     if skips_empty(num_rows, request):
         return None
     stored = stored_columns(schema, request, without_rows=not num_rows)
-    if is_kept(request):
+    assert request.existing is not None
+    target = pa.schema([*key_fields(key, request.existing.schema), *stored])
+
+    def fitted() -> pa.Table:
+        return pa.concat_tables([fit_batch(table, target) for table in tables] or [target.empty_table()])
+
+    if is_kept(request, key, lambda: fitted().select(key)):
         return adopted(request)
-    target = pa.schema([*_key_fields(key, request), *stored])
+    data = fitted()
+    try:
+        return _write(data, key, request)
+    except InvalidInputError:
+        left = data
+        with suppress(pa.ArrowException):  # Arrow joins by plain types alone
+            left = _without_deleted(data, key, request)
+        if left.num_rows == data.num_rows:
+            raise
+    request.left_out.append(data.num_rows - left.num_rows)
+    return _write(left, key, request)
+
+
+def _write(data: pa.Table, key: Sequence[str], request: WriteRequest) -> WriteResult:
     dataset = at_base(request)
     done = dataset.write_columns(
-        pa.concat_tables([fit_batch(table, target) for table in tables] or [target.empty_table()]),
+        data,
         key,
         where=None if request.slices is None else request.slices.expression(dataset.schema),
         missing=request.output.missing,
         **commit_arguments(request),
     )
     return columns_result(dataset, done, request)
+
+
+def _without_deleted(data: pa.Table, key: Sequence[str], request: WriteRequest) -> pa.Table:
+    """The rows without those that the version which the step has read had, and the table has not any more."""
+    base = at_base(request)
+    base.checkout_latest()  # a write that was done again has looked there
+    if not may_lack_rows(key, replace(request, existing=base)):
+        return data
+    assert request.read is not None
+    names, number = list(key), "__lance_number"
+    numbered = data.select(names).append_column(number, pa.array(range(data.num_rows), pa.int64()))
+    lacking = numbered.join(base.to_table(names), keys=names, join_type="left anti")
+    deleted = lacking.join(request.read.to_table(names), keys=names, join_type="left semi").column(number)
+    return data.filter(pc.invert(pc.is_in(numbered.column(number), deleted.combine_chunks())))
+
+
+def may_lack_rows(key: Sequence[str], request: WriteRequest) -> bool:
+    """Whether rows of the version that the step has read may be deleted in the version that the write is based on.
+
+    Rows that are named by their addresses are followed from the version that was read.
+    """
+    read, existing = request.read, request.existing
+    if read is None or existing is None or "_rowaddr" in key or existing.version <= read.version:
+        return False
+    now = {one.fragment_id: one.metadata.deletion_file for one in existing.get_fragments()}
+    return any(
+        one.fragment_id not in now or one.metadata.deletion_file != now[one.fragment_id] for one in read.get_fragments()
+    )
 
 
 def at_base(request: WriteRequest) -> LanceDataset:
@@ -148,10 +202,16 @@ def commit_arguments(request: WriteRequest) -> dict[str, Any]:
     }
 
 
-def is_kept(request: WriteRequest) -> bool:
+def is_kept(request: WriteRequest, key: Sequence[str], keys: Callable[[], pa.Table]) -> bool:
     """Whether the columns of an earlier attempt are kept, and nothing is written.
 
-    Rows that the frame lacks are set to null, so that nothing of earlier attempts stays, unless they keep their values.
+    Rows that the frame lacks are set to null, so that nothing of earlier attempts stays, unless they keep their values:
+    then the frame must have all rows that these attempts have set, as it has if it is made of the same changes.
+
+    Args:
+        request: The write.
+        key: The columns that name the rows.
+        keys: These columns of the frame; asked for only after an earlier attempt.
 
     Raises:
         EarlierAttemptError: Cells that an earlier attempt set may stay, and `on_earlier_attempt` says to replace.
@@ -160,19 +220,60 @@ def is_kept(request: WriteRequest) -> bool:
     if write is None or not write.earlier or request.output.missing != "keep":
         return False
     if write.on_earlier_attempt == "replace":
+        left = _only_of_earlier(request, key, keys)
+        if left == "":
+            return False
         raise EarlierAttemptError(
             f"an earlier attempt of this write set columns of {request.uri} in version {write.earlier[-1]}, and "
-            "lance/missing is keep, so that cells which only that attempt has set would stay. Nothing was written. Say "
-            "by lance/on_earlier_attempt what to do: append sets the cells of this attempt beside them, adopt keeps "
-            "those of the earlier attempt"
+            f"lance/missing is keep, so that cells which only that attempt has set would stay{left}. Nothing was "
+            "written. Say by lance/on_earlier_attempt what to do: append sets the cells of this attempt beside them, "
+            "adopt keeps those of the earlier attempt"
         )
     return write.on_earlier_attempt == "adopt"
 
 
-def _key_fields(key: Sequence[str], request: WriteRequest) -> list[pa.Field]:
-    """The key in the table's types."""
-    assert request.existing is not None
-    table = request.existing.schema
+def _only_of_earlier(request: WriteRequest, key: Sequence[str], keys: Callable[[], pa.Table]) -> str:
+    """What earlier attempts have set and this one does not, for messages: an empty string if there is nothing.
+
+    It is known of rows with stable ids, whose last change is noted, as long as the versions are there.
+    """
+    existing, write = request.existing, request.write_attempt
+    assert existing is not None
+    assert write is not None
+    if not existing.has_stable_row_ids or "_rowaddr" in key:
+        return ", if there are any: that is known of tables with stable row ids alone, and not of _rowaddr"
+    names, columns, wanted = list(key), set(several(request.properties.get(COLUMNS))), keys().select(list(key))
+    for version in write.earlier:
+        try:
+            made = existing.checkout_version((existing.branch, version))
+        except VersionNotFoundError:
+            return f", if there are any: version {version} was cleaned up"
+        others = set(several(properties_of(made.read_transaction(version)).get(COLUMNS))) - columns
+        if others:
+            return f", in the columns {sorted(others)}"
+        rows = _set_in(made, list(dict.fromkeys((*names, "_rowid"))))
+        kinds = pa.schema([rows.schema.field(name) for name in names])
+        left = rows.join(wanted.cast(kinds), names, join_type="left anti")
+        if left.num_rows:  # rows that were deleted since have no cells; those that got another key have
+            left = left.join(existing.to_table(["_rowid"]), "_rowid", join_type="left semi")
+        if left.num_rows:
+            return f", in {left.num_rows} rows"
+    return ""
+
+
+def _set_in(made: LanceDataset, names: Sequence[str]) -> pa.Table:
+    """Some columns of the rows whose last change a version is."""
+    scanner = made.scanner(columns=[*names, _LAST_UPDATED])
+    batches = [one.filter(pc.equal(one.column(_LAST_UPDATED), made.version)) for one in scanner.to_batches()]
+    return pa.Table.from_batches(batches, scanner.projected_schema).select(list(names))
+
+
+def key_fields(key: Sequence[str], table: pa.Schema) -> list[pa.Field]:
+    """The key in the table's types.
+
+    Raises:
+        SchemaError: The table lacks a column of the key.
+    """
     unknown = [name for name in key if name not in ROW_NAMES and name not in table.names]
     if unknown:
         raise SchemaError(f"lance/key names {unknown}, which are not among the table's columns {table.names}")

@@ -21,6 +21,7 @@ from lance_dagster.handlers.columns import (
     commit_arguments,
     is_kept,
     matched_by,
+    may_lack_rows,
     set_columns,
     stored_columns,
 )
@@ -42,8 +43,13 @@ from pyspark_lance.types.column_names import quoted
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from lance_core import LanceDataset
+
 __all__ = ["SparkHandler", "session_of"]
 
+
+_MOST_BROADCAST = 100_000
+"""Keys that every executor gets, so that the rows of a frame stay where they are."""
 
 _ARROW_TYPES: Mapping[str, pa.DataType] = {
     "string": pa.string(),
@@ -220,12 +226,12 @@ def _write_columns(value: DataFrame, request: WriteRequest) -> WriteResult | Non
     key = matched_by(value.columns, output.row_key)
     if output.empty_output != "write" and value.isEmpty() and skips_empty(0, request):
         return None
-    if is_kept(request):
+    if is_kept(request, key, lambda: value.select(*map(quoted, key)).toArrow()):
         return adopted(request)
     given = SparkHandler().arrow_schema(value)
     stored_columns(given, request)
     columns = set_columns(value.columns, output.row_key)
-    value = value.select(*map(quoted, (*key, *columns)))
+    value = _without_deleted(value.select(*map(quoted, (*key, *columns))), key, request)
     vectors = {**_known_vectors(value, request), **output.vector_columns}
     with lossy_values():
         done = pyspark_lance.write_columns(
@@ -243,6 +249,35 @@ def _write_columns(value: DataFrame, request: WriteRequest) -> WriteResult | Non
             **commit_arguments(request),
         )
     return columns_result(existing.checkout_version((existing.branch, done.version)), done, request)
+
+
+def _without_deleted(value: DataFrame, key: Sequence[str], request: WriteRequest) -> DataFrame:
+    """The rows without those that the version which the step has read had, and the table has not any more."""
+    from pyspark.sql import functions
+
+    import pyspark_lance  # noqa: PLC0415 - optional
+
+    if not may_lack_rows(key, request):
+        return value
+    assert request.read is not None
+    assert request.existing is not None
+
+    def keys(dataset: LanceDataset) -> DataFrame:
+        return pyspark_lance.read(
+            value.sparkSession,
+            dataset.uri,
+            version=dataset.version,
+            columns=list(key),
+            storage_options=request.storage_options,
+        )
+
+    deleted = keys(request.read).join(keys(request.existing), on=list(key), how="left_anti").distinct()
+    count = deleted.count()
+    if not count:
+        return value
+    request.left_out.append(count)
+    deleted = functions.broadcast(deleted) if count <= _MOST_BROADCAST else deleted
+    return value.join(deleted, on=list(key), how="left_anti")
 
 
 def _with_columns_of_others(value: DataFrame, request: WriteRequest) -> DataFrame:

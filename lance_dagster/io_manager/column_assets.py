@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -19,11 +20,12 @@ import dagster as dg
 import pyarrow as pa
 
 import lance_core
-from lance_core.errors import DatasetNotFoundError, SchemaError
+from lance_core.errors import DatasetNotFoundError, SchemaError, VersionNotFoundError
 from lance_dagster.branches.writing import branch_for_writing
 from lance_dagster.events.materialization import column_schema
+from lance_dagster.handlers import LanceTypeHandler
 from lance_dagster.handlers.base import ROW_NAMES, WriteRequest
-from lance_dagster.handlers.columns import set_columns, stored_columns
+from lance_dagster.handlers.columns import key_fields, matched_by, set_columns, stored_columns
 from lance_dagster.io_manager.output import TableOutput, planned_partitions, write_request
 from lance_dagster.io_manager.ownership import check_column_owners
 from lance_dagster.properties import COLUMN_TYPE, COLUMNS
@@ -34,7 +36,7 @@ __all__ = [
     "check_still_column_owner",
     "column_entries",
     "columns_on_branch",
-    "columns_request",
+    "write_columns_of",
 ]
 
 
@@ -77,7 +79,7 @@ def at_read_version(output: TableOutput) -> lance_core.LanceDataset:
     named = next((name for name in ROW_NAMES if name in output.frame.names), None)
     if named is None or (named == "_rowid" and existing.has_stable_row_ids):
         return existing
-    read = [one for one in output.inputs if one["uri"] == existing.root_uri]
+    read = _inputs_of_table(output, existing)
     if read and read[0].get("branch") == existing.branch:
         return existing.checkout_version((existing.branch, read[0]["version"]))
     if (
@@ -94,8 +96,41 @@ def at_read_version(output: TableOutput) -> lance_core.LanceDataset:
     )
 
 
+def _inputs_of_table(output: TableOutput, table: lance_core.LanceDataset) -> list[dict[str, Any]]:
+    """The versions of a table that the step has loaded as inputs."""
+    return [one for one in output.inputs if one["uri"] == table.root_uri]
+
+
+def _read_version(output: TableOutput) -> lance_core.LanceDataset | None:
+    """The version of the table that the step has loaded, on the same branch; None if it is not known, or not there."""
+    existing = output.existing
+    assert existing is not None
+    for one in _inputs_of_table(output, existing)[:1]:
+        if one.get("branch") == existing.branch:
+            with suppress(VersionNotFoundError):
+                return existing.checkout_version((existing.branch, one["version"]))
+    return None
+
+
+def write_columns_of(output: TableOutput, handler: LanceTypeHandler, obj: Any) -> lance_core.WriteResult | None:
+    """Set columns of the table of another asset.
+
+    Rows that were deleted since the step has read them are left out, as if they had been deleted afterwards.
+    """
+    request = columns_request(output)
+    outcome = handler.write(obj, request)
+    for number in request.left_out:
+        assert request.read is not None
+        output.context.log.warning(
+            "%s: rows with %d keys of version %d of %s, which the step has read, were deleted since, and are left out",
+            output.where, number, request.read.version, output.uri,
+        )  # fmt: skip
+    return outcome
+
+
 def columns_request(output: TableOutput) -> WriteRequest:
     """The write that sets columns of the table of another asset."""
+    read = _read_version(output)
     output = replace(output, existing=at_read_version(output))
     assert output.existing is not None
     plan, settings = planned_partitions(output, output.existing.schema), output.settings
@@ -106,7 +141,7 @@ def columns_request(output: TableOutput) -> WriteRequest:
     attempt = output.tags.write_attempt(
         earlier=output.attempts.versions, on_earlier_attempt=settings.on_earlier_attempt
     )
-    return replace(made, write_attempt=attempt, properties={**made.properties, **columns})
+    return replace(made, write_attempt=attempt, properties={**made.properties, **columns}, read=read)
 
 
 def columns_on_branch(output: TableOutput, main: lance_core.LanceDataset | None) -> TableOutput:
@@ -121,8 +156,13 @@ def columns_on_branch(output: TableOutput, main: lance_core.LanceDataset | None)
 
     Raises:
         DatasetNotFoundError: There is no table.
+        SchemaError: The output or the table lacks the key.
     """
     reject_without_table(output)
+    assert output.existing is not None
+    key, table = matched_by(output.frame.names, output.settings.row_key), output.existing.schema
+    if not {name.lower() for name in key} <= {name.lower() for name in (*table.names, *ROW_NAMES)}:  # Spark's names
+        key_fields(key, table)
     if output.branch is None:
         return output
     check_column_owners(output)

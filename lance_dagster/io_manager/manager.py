@@ -43,7 +43,7 @@ from lance_dagster.io_manager.column_assets import (
     check_still_column_owner,
     column_entries,
     columns_on_branch,
-    columns_request,
+    write_columns_of,
 )
 from lance_dagster.io_manager.column_types import with_remedy
 from lance_dagster.io_manager.input import load_input
@@ -359,7 +359,7 @@ class LanceTableIOManager(dg.IOManager):
     def _write(self, output: TableOutput, handler: LanceTypeHandler, obj: Any) -> lance_core.WriteResult | None:
         check_column_owners(output)
         if output.sets_columns:
-            return handler.write(obj, columns_request(output))
+            return write_columns_of(output, handler, obj)
         alone = is_sole_writer(output)
         kept = None if alone else output.existing
         plan = planned_partitions(output, new_columns(output, obj) if kept is None else kept.schema)

@@ -5,14 +5,19 @@ import pytest
 from pyspark.sql import DataFrame, functions  # noqa: TID253 -- annotations of assets
 
 import lance_core
+from lance_dagster.handlers import spark as spark_handler
 from tests.lance_dagster.io_manager.test_column_assets import (
     BLOB,
     DAYS,
     ROWS,
     assert_vectors,
+    cells,
     ids_of,
     images_asset,
+    logged,
+    losing_the_event,
 )
+from tests.lance_dagster.lake import errors
 
 NAMED = {"lance/write_mode": "columns", "lance/table": "images", "partition_expr": "day", "lance/key": "id"}
 
@@ -48,6 +53,49 @@ def test_executors_write_the_cells_of_partitions(lake, spark, columns):
     lake.run(images, partition="2024-01-02")
     lake.run(images, embeddings, select=[embeddings], partition="2024-01-02")
     assert_vectors(lake, "2024-01-01", "2024-01-02")
+
+
+@pytest.mark.parametrize("most", [0, 100])
+def test_rows_that_were_deleted_since_the_input_was_loaded_are_left_out(lake, spark, monkeypatch, most):
+    monkeypatch.setattr(spark_handler, "_MOST_BROADCAST", most)
+    images, days = images_asset(), ["2024-01-01", "2024-01-02"]
+    lake.run(images, span=(days[0], days[1]))
+    first, *others = ids_of(days[0])
+    more = [[], [77]]
+
+    @dg.asset(partitions_def=DAYS, ins={"images": dg.AssetIn(metadata={"columns": ["id"]})}, metadata=NAMED)
+    def scores(images: DataFrame) -> DataFrame:
+        lake.table("images").delete(f"id = {first if len(more) == 2 else others[0]}")
+        added = spark.createDataFrame([(i,) for i in more.pop(0)], "id long")
+        return images.union(added).withColumn("score", functions.col("id"))
+
+    result = lake.run(images, scores, select=[scores], partition=days[0])
+    assert cells(lake, "score") == {i: i for i in others} | dict.fromkeys(ids_of(days[1]))
+    assert any("rows with 1 keys of version" in one for one in logged(lake, result))
+    failed = lake.run(images, scores, select=[scores], partition=days[0], fails=True)
+    assert "the key id = 77 names no row" in errors(failed)
+
+
+def test_a_retry_replaces_cells_beside_those_that_it_keeps(lake, spark, monkeypatch):
+    lance_core.write_dataset({"id": [1, 2, 3]}, lake.uri("images"), enable_stable_row_ids=True)
+    attempts, rows = [], [[1, 2], [2], [1, 2], [1, 2, 3]]
+
+    @dg.asset(
+        metadata={**{key: value for key, value in NAMED.items() if key != "partition_expr"}, "lance/missing": "keep"},
+        retry_policy=dg.RetryPolicy(max_retries=1),
+    )
+    def scores() -> DataFrame:
+        attempts.append(1)
+        values = [(i, 10 * i + len(attempts)) for i in rows.pop(0)]
+        return spark.createDataFrame(values, "id long, score long")
+
+    losing_the_event(monkeypatch, attempts)
+    asset = dg.AssetSpec("images")
+    failed = lake.run(asset, scores, select=["scores"], fails=True)
+    assert "would stay, in 1 rows" in errors(failed)
+    attempts.clear()
+    lake.run(asset, scores, select=["scores"])
+    assert cells(lake, "score") == {1: 12, 2: 22, 3: 32}
 
 
 def test_spark_writes_rows_beside_the_column(lake, spark):

@@ -51,6 +51,7 @@ def vector(i):
 
 def embeddings_asset(make=None, name="embeddings", columns=("id",), kind=pa.Table, retries=0, **metadata):
     metadata = {"lance/write_mode": "columns", "lance/table": "images", "lance/key": "id", **metadata}
+    metadata = {key: value for key, value in metadata.items() if value is not None}
 
     @dg.asset(
         name=name,
@@ -284,6 +285,196 @@ def test_retries_replace_the_earlier_attempt(lake):
         patch.setattr(LanceTableIOManager, "_report", failing)
         found = errors(lake.run(images, keep, select=[keep], partition="2024-01-01", fails=True))
     assert "lance/missing is keep" in found
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(
+    ("key", "message"), [(None, '"lance/key": "column"'), ("zz", "lacks the key column 'zz' of lance/key")]
+)
+def test_a_key_that_is_missing_is_named_before_the_owners_of_columns(lake, shared, key, message):
+    images, frame = images_asset(), lambda _, images: images.append_column("score", images["id"])
+    lake.run(images, partition="2024-01-01")
+    embeddings = embeddings_asset(frame, **{"lance/key": key, "lance/shared_table": shared})
+    found = errors(lake.run(images, embeddings, select=[embeddings], partition="2024-01-01", fails=True))
+    assert message in found
+    assert "is that of" not in found
+
+
+def test_a_key_that_the_table_lacks_is_named_before_the_owners_of_columns(lake):
+    images, frame = images_asset(), lambda _, images: images.append_column("zz", images["id"])
+    lake.run(images, partition="2024-01-01")
+    embeddings = embeddings_asset(frame, **{"lance/key": "zz"})
+    found = errors(lake.run(images, embeddings, select=[embeddings], partition="2024-01-01", fails=True))
+    assert "lance/key names ['zz'], which are not among the table's columns" in found
+    assert "is that of" not in found
+
+
+def losing_the_event(patch, attempts):
+    """Let the first attempt fail after its commit."""
+    report = LanceTableIOManager._report
+
+    def failing(self, output, *others):
+        if len(attempts) == 1 and output.sets_columns:
+            raise RuntimeError("after the commit")
+        return report(self, output, *others)
+
+    patch.setattr(LanceTableIOManager, "_report", failing)
+
+
+@pytest.mark.parametrize("again", ["retry", "re-execution"])
+def test_a_retry_of_an_incremental_asset_replaces_cells_beside_those_that_it_keeps(lake, again, monkeypatch):
+    """It gets the same changes, so that nothing that the first attempt has set stays."""
+    lance_core.write_dataset(
+        pa.table({"id": [1, 2, 3], "n": [1, 2, 3]}), lake.uri("images"), enable_stable_row_ids=True
+    )
+    attempts = []
+
+    @dg.asset(
+        ins={"images": dg.AssetIn(metadata={"lance/changes": "since_last_run", "columns": ["id", "n"]})},
+        metadata={"lance/write_mode": "columns", "lance/table": "images", "lance/key": "id", "lance/missing": "keep"},
+        retry_policy=dg.RetryPolicy(max_retries=1) if again == "retry" else None,
+    )
+    def scores(images: pa.Table) -> pa.Table:
+        attempts.append(sorted(images["id"].to_pylist()))
+        values = [n + 100 * len(attempts) for n in images["n"].to_pylist()]
+        return pa.table({"id": images["id"], "score": values, "_change_type": images["_change_type"]})
+
+    images = dg.AssetSpec("images")
+    run = {"select": ["scores"]}
+    lake.run(images, scores, **run)
+    lake.table("images").update({"n": "20"}, "id = 2")
+    attempts.clear()
+    losing_the_event(monkeypatch, attempts)
+    result = lake.run(images, scores, **run, fails=None)
+    if again == "re-execution":
+        assert not result.success
+        tags = {"dagster/parent_run_id": result.run_id, "dagster/root_run_id": result.run_id}
+        lake.table("images").update({"n": "30"}, "id = 3")
+        result = lake.run(images, scores, **run, tags=tags)
+    assert result.success
+    assert attempts == [[2], [2]]
+    assert cells(lake, "score") == {1: 101, 2: 220, 3: 103}
+    assert any("are replaced in version" in one for one in logged(lake, result))
+    lake.run(images, scores, **run)
+    assert attempts[2:] == ([[]] if again == "retry" else [[3]])
+
+
+STAYS = {
+    "fewer rows": (lambda t: t.slice(0, 2), "would stay, in 1 rows"),
+    "other columns": (lambda t: t.rename_columns(["id", "other"]), "would stay, in the columns ['score']"),
+    "all rows": (lambda t: t, None),
+    "a row that was deleted since": (lambda t: t.slice(1), None),
+}
+
+
+@pytest.mark.parametrize(("second", "message"), STAYS.values(), ids=STAYS)
+def test_a_retry_that_keeps_cells_is_rejected_where_those_of_the_first_attempt_would_stay(
+    lake, second, message, monkeypatch
+):
+    lance_core.write_dataset(pa.table({"id": [1, 2, 3, 4]}), lake.uri("images"), enable_stable_row_ids=True)
+    attempts = []
+
+    @dg.asset(
+        metadata={"lance/write_mode": "columns", "lance/table": "images", "lance/key": "id", "lance/missing": "keep"},
+        retry_policy=dg.RetryPolicy(max_retries=1),
+    )
+    def scores() -> pa.Table:
+        attempts.append(1)
+        table = pa.table({"id": [1, 2, 3], "score": [10 * len(attempts)] * 3})
+        if len(attempts) == 1:
+            return table
+        if second is STAYS["a row that was deleted since"][0]:
+            lake.table("images").delete("id = 1")
+        return second(table)
+
+    losing_the_event(monkeypatch, attempts)
+    result = lake.run(dg.AssetSpec("images"), scores, select=["scores"], fails=message is not None)
+    if message is None:
+        assert {i: score for i, score in cells(lake, "score").items() if i != 1} == {2: 20, 3: 20, 4: None}
+    else:
+        assert message in errors(result)
+        assert cells(lake, "score") == {1: 10, 2: 10, 3: 10, 4: None}
+
+
+def logged(lake, result):
+    return [entry.user_message for entry in lake.instance.all_logs(result.run_id)]
+
+
+@pytest.mark.parametrize("stable", [False, True])
+@pytest.mark.parametrize("missing", ["null", "keep", "error"])
+@pytest.mark.parametrize("name", ["id", "_rowid"])
+def test_rows_that_were_deleted_since_the_input_was_loaded_are_left_out(lake, stable, missing, name):
+    """A row of another key, which the version that was read has not either, is an error all the same."""
+    lance_core.write_dataset(
+        pa.table({"id": [1, 2, 3], "day": [day_of("2024-01-01")] * 3}), lake.uri("images"), enable_stable_row_ids=stable
+    )
+    made, others = [], [[], [7]]
+
+    def make(context, images):
+        if not made:
+            lake.table("images").delete("id = 3")
+        made.append(images)
+        values = pa.array([10 * i for i in images["id"].to_pylist()], pa.int64())
+        table = pa.table({name: images[name], "score": values})
+        more = others[len(made) - 1]
+        return pa.concat_tables([table, pa.table({name: more, "score": more}, table.schema)])
+
+    embeddings = embeddings_asset(make, columns=("id", "_rowid"), **{"lance/missing": missing})
+    images = images_asset()
+    result = lake.run(images, embeddings, select=[embeddings], partition="2024-01-01")
+    assert cells(lake, "score") == {1: 10, 2: 20}
+    found = [one for one in logged(lake, result) if "were deleted since, and are left out" in one]
+    followed = name == "_rowid" and not stable  # by the core, from the version that was read
+    assert [one.partition("rows with ")[2][:24] for one in found] == ([] if followed else ["1 keys of version 1 of /"])
+    lake.table("images").insert({"id": [4], "day": [day_of("2024-01-01")]})
+    failed = lake.run(images, embeddings, select=[embeddings], partition="2024-01-01", fails=True)
+    assert "1 of 4 rows of the data are not among the rows" in errors(failed)
+
+
+def test_rows_that_were_moved_out_of_the_scope_or_replaced_are_no_deleted_ones(lake):
+    one, two = (day_of(f"2024-01-0{day}") for day in (1, 2))
+    uri = lake.uri("images")
+    lance_core.write_dataset(pa.table({"id": [1, 2], "day": [one, one]}), uri, enable_stable_row_ids=True)
+    meanwhile = [
+        lambda: lake.table("images").update({"day": "date '2024-01-02'"}, "id = 2"),
+        lambda: lance_core.write_dataset(pa.table({"id": [1, 5], "day": [one, two]}), uri, mode="overwrite"),
+    ]
+
+    def make(context, images):
+        meanwhile.pop(0)()
+        return pa.table({"id": images["id"], "score": images["id"]})
+
+    embeddings, images = embeddings_asset(make), images_asset()
+    failed = lake.run(images, embeddings, select=[embeddings], partition="2024-01-01", fails=True)
+    assert "1 of 2 rows of the data are not among the rows" in errors(failed)
+    lake.table("images").update({"day": "date '2024-01-01'"}, "id = 2")
+    lake.run(images, embeddings, select=[embeddings], partition="2024-01-01")
+    assert cells(lake, "score") == {1: 1, 5: None}
+
+
+def test_a_retry_leaves_rows_out_that_were_deleted_since_an_incremental_input_was_read(lake):
+    lance_core.write_dataset(pa.table({"id": [1, 2, 3]}), lake.uri("images"), enable_stable_row_ids=True)
+    given = []
+
+    @dg.asset(
+        ins={"images": dg.AssetIn(metadata={"lance/changes": "since_last_run", "columns": ["id"]})},
+        metadata={"lance/write_mode": "columns", "lance/table": "images", "lance/key": "id", "lance/missing": "keep"},
+        retry_policy=dg.RetryPolicy(max_retries=1),
+    )
+    def scores(images: pa.Table) -> pa.Table:
+        given.append(images["id"].to_pylist())
+        if len(given) == 1:
+            lake.table("images").delete("id = 3")
+            raise RuntimeError("once")
+        return pa.table({"id": images["id"], "score": images["id"], "_change_type": images["_change_type"]})
+
+    images = dg.AssetSpec("images")
+    lake.run(images, scores, select=["scores"])
+    assert given == [[1, 2, 3], [1, 2, 3]]
+    assert cells(lake, "score") == {1: 1, 2: 2}
+    lake.run(images, scores, select=["scores"])
+    assert given[-1] == [3]  # a delete
+    assert cells(lake, "score") == {1: 1, 2: 2}
 
 
 def test_the_asset_of_the_rows_goes_on_beside_the_column(lake):
