@@ -83,12 +83,9 @@ def read_requests(
     check_input(metadata, where)
     keys = sorted(context.asset_partition_keys) if context.has_asset_partitions else None
     several = _loads_several(context, loading, keys, where)
-    if CHANGES in metadata:
-        _check_changes(context, loading, where, several=several)
     if (found := _open_if_there(context, facts, location, settings, metadata, loading, where)) is None:
         return None
-    dataset = found
-    columns_of = partial(_columns, context, loading, metadata, upstream, where)
+    dataset, columns_of = found, partial(_columns, context, loading, metadata, upstream, where)
     own = wanted_rows(metadata.get("lance/filter"), dataset, where)
 
     def filter_of_keys(wanted: Sequence[str] | None) -> pc.Expression | None:
@@ -99,8 +96,7 @@ def read_requests(
 
     def reads(unread: UnreadRange, partition: str | None, key: Sequence[str], readers: Sequence[str]) -> bool:
         wanted = [partition] if partition is not None and partition in (keys or ()) else keys
-        schema = unread.dataset.schema
-        columns = columns_of(schema)
+        schema, columns = unread.dataset.schema, columns_of(unread.dataset.schema)
         updates_of = counted_columns(columns, split_key(key, columns, schema) or (), schema, readers)
         return has_changes(unread.dataset, unread.begin, filter_of(wanted), updates_of)
 
@@ -144,7 +140,8 @@ def _loads_several(context: dg.InputContext, loading: Loading, keys: Sequence[st
     """Whether an input is one value per partition.
 
     Raises:
-        DagsterInvalidDefinitionError: The input is a list of several assets, or the asset has no partitions.
+        DagsterInvalidDefinitionError: The input is a list of several assets, the asset has no partitions, or the input
+            cannot be incremental.
     """
     if is_list_of_assets(context):
         raise dg.DagsterInvalidDefinitionError(
@@ -157,6 +154,8 @@ def _loads_several(context: dg.InputContext, loading: Loading, keys: Sequence[st
             f"{where} is annotated as a {'dict' if loading.by_partition else 'list'}, one value per partition, but the "
             "asset has no partitions"
         )
+    if CHANGES in context.definition_metadata:
+        _check_changes(context, loading, where, several=several)
     return several
 
 
