@@ -81,8 +81,8 @@ class PageTask:
         num_rows: Number of rows of the array.
         num_bytes: Approximate number of bytes to read.
         is_whole: Whether the whole page is read, in one request.
-        encoded_bytes: Approximate number of bytes of the rows alone, without those that find them; None for
-            `num_bytes`.
+        encoded_bytes: Approximate number of encoded bytes of the rows, without what is read to find them in a page;
+            None for `num_bytes`.
     """
 
     __slots__ = ("_future", "_result", "_steps", "_where", "encoded_bytes", "is_whole", "num_bytes", "num_rows")

@@ -200,11 +200,11 @@ class MergeFrames:
 
     def _lacking(self, base: LanceDataset) -> list[str]:
         """Columns of the table that the source lacks."""
-        schema, columns = base.schema, self.source.columns
-        unknown = sorted(set(columns) - set(schema.names), key=columns.index)
+        schema, given = base.schema, dict.fromkeys(self.source.columns)
+        known = set(schema.names)
+        unknown = [name for name in given if name not in known]
         if unknown:
             raise SchemaError(f"merge: {base.uri} has no columns {unknown}; it has {schema.names}. {_ADD_OR_DROP}")
-        given = set(columns)
         lacking = [name for name in schema.names if name not in given]
         strict = [name for name in lacking if not base.schema.field(name).nullable]
         if strict and self.inserts:
