@@ -89,7 +89,7 @@ def test_an_index_on_a_field_that_has_none(tmp_path, kind):
         return replace(manifest, indices=tuple(replace(index, fields=(list_id,)) for index in manifest.indices))
 
     forge(tmp_path / "t", changed)
-    with pytest.raises(CorruptFileError, match=r"a_idx.* is on c, whose type list.* has none"):
+    with pytest.raises(CorruptFileError, match=r"a_idx.* is on c, whose type list.* cannot have one"):
         lance.dataset(tmp_path / "t").optimize.optimize_indices()
 
 

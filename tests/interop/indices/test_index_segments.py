@@ -112,7 +112,7 @@ def test_new_segments_replace_those_that_they_cover(dataset):
     assert segments(dataset.uri) == [[0, 1], [2], [3]]
     dataset.commit_existing_index_segments("id_idx", "id", [part(2, 3)])
     assert segments(dataset.uri) == [[0, 1], [2, 3]]
-    with pytest.raises(InvalidInputError, match=r"covers fragment 1 .* fragment 0, which they leave out"):
+    with pytest.raises(InvalidInputError, match=r"covers fragment 1 .* fragment 0, which they do not cover"):
         dataset.commit_existing_index_segments("id_idx", "id", [part(1)])
     with pytest.raises(InvalidInputError, match=r"'id_idx' is of type BTree; .* fragment 2 is missing"):
         dataset.commit_existing_index_segments("id_idx", "id", [part(0, 1, kind="BITMAP")])
@@ -143,7 +143,7 @@ def test_what_happens_before_the_commit_is_seen(dataset):
     with pytest.raises(RetryableConflictError, match="build them again"):
         dataset.commit_existing_index_segments("second", "id", [dataset.merge_existing_index_segments([ready])])
     newer, first = part(dataset.get_fragments()[0].fragment_id), lance_core.dataset(uri, version=1)
-    with pytest.raises(InvalidInputError, match=f"on version {dataset.version}, and this is version 1"):
+    with pytest.raises(InvalidInputError, match=f"on version {dataset.version}, and this is version 1: open the latest"):
         first.commit_existing_index_segments("second", "id", [newer])
     late = part(*[fragment.fragment_id for fragment in lance_core.dataset(uri).get_fragments()])
     old = lance_core.dataset(uri)
