@@ -61,8 +61,8 @@ def check_dictionaries(schema: Schema, fragments: Sequence[Fragment], store: Obj
 def _check(field: Field, values: pa.Array, recorded: pa.Array | None) -> None:
     if recorded is None or not recorded.slice(0, len(values)).equals(values):
         raise SchemaError(
-            f"column {field.name!r}: all files of a dataset of version 0.1 share one dictionary, and the data has other "
-            "values; write the column as plain values, or write a dataset of a later version"
+            f"column {field.name!r}: all files of a dataset of version 0.1 share one dictionary, and the data has "
+            "other values; write the column as plain values, or write a dataset of a later version"
         )
 
 

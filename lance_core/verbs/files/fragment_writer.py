@@ -236,7 +236,7 @@ class FragmentWriter:
         return self._file
 
     def _end_file(self, *, is_last: bool = False, in_background: bool = False) -> None:
-        """End a file. As closing waits for the storage, the file is closed in the background unless its result is needed.
+        """End a file; as closing waits for the storage, it happens in the background unless its result is needed.
 
         Args:
             is_last: Whether no other file follows.

@@ -63,9 +63,9 @@ def check_present(store: ObjectStore, fragments: Iterable[Fragment]) -> None:
     if missing:
         raise ObjectNotFoundError(
             f"{store.data_root}/{data_key(missing[0])}: a fragment that is to be committed refers to this file, which "
-            f"does not exist ({len(missing)} of {len(names)} files are missing). A cleanup removes files that no version "
-            "refers to after seven days, or at once with delete_unverified=True; a discarded write removes its own. "
-            "Write the fragments again, and commit the new ones"
+            f"does not exist ({len(missing)} of {len(names)} files are missing). A cleanup removes files to which no "
+            "version refers after seven days, or at once with delete_unverified=True; a discarded write removes its "
+            "own. Write the fragments again, and commit the new ones"
         )
 
 

@@ -46,7 +46,7 @@ class SliceWriter:
         max_open: int | None = None,
     ) -> None:
         self.rows: dict[int, int] = {}
-        """Rows written, by position of their slice: -1 for rows outside of all slices; 0 for all rows without slices."""
+        """Rows written, by position of their slice: -1 for rows in no slice; 0 for all rows if there are no slices."""
         self._new_writer = new_writer
         self._assign = assign
         self._max_open = max_open

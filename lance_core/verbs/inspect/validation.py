@@ -107,5 +107,6 @@ def check_columns(file: DataFile, reader: DataFileReader, schema: Schema) -> Non
     for field_id, index in file.columns():
         if index >= count:
             raise CorruptFileError(
-                f"data file {file.path}: field {field_id} is recorded as column {index}, and the file has {count} columns"
+                f"data file {file.path}: field {field_id} is recorded as column {index}, but the file has {count} "
+                "columns"
             )

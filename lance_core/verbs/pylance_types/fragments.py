@@ -139,7 +139,9 @@ class DeletionFile:
     def to_record(self) -> records_of_deletion.DeletionFile:
         """The record of the table layer."""
         if self.file_type not in _FILE_TYPES:
-            raise InvalidInputError(f"the file_type of a deletion file must be one of {[*_FILE_TYPES]}, not {self.file_type!r}")
+            raise InvalidInputError(
+                f"the file_type of a deletion file must be one of {[*_FILE_TYPES]}, not {self.file_type!r}"
+            )
         return records_of_deletion.DeletionFile(
             file_type=_FILE_TYPES[self.file_type],
             read_version=self.read_version,

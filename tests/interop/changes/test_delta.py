@@ -140,7 +140,8 @@ def test_versions_that_were_cleaned_up(history):
     dataset = lance_core.dataset(history)
     for use in (dataset.delta(1).get_changes, dataset.delta(1).plan, dataset.delta(1).list_transactions):
         with pytest.raises(
-            VersionNotFoundError, match=r"version [1-5] was cleaned up.*oldest version after which no version is missing is 6"
+            VersionNotFoundError,
+            match=r"version [1-5] was cleaned up.*oldest version after which no version is missing is 6",
         ):
             use()
     with pytest.raises(VersionNotFoundError, match="version 4 was cleaned up; the versions that are left are"):
@@ -160,7 +161,9 @@ def test_wrong_versions(history):
     for wrong in ({}, {"begin_version": 1}, {"end_version": 1}, {"compared_against": 1, "begin_version": 1}):
         with pytest.raises(InvalidInputError, match=r"compared_against"):
             dataset.delta(**wrong)
-    with pytest.raises(InvalidInputError, match="begin_version is 7; it must lie between 0 and end_version, which is 6"):
+    with pytest.raises(
+        InvalidInputError, match="begin_version is 7; it must lie between 0 and end_version, which is 6"
+    ):
         dataset.delta(7)
     with pytest.raises(VersionNotFoundError, match="no version 9; the latest is 6"):
         dataset.delta(begin_version=1, end_version=9)

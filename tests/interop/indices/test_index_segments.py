@@ -143,7 +143,9 @@ def test_what_happens_before_the_commit_is_seen(dataset):
     with pytest.raises(RetryableConflictError, match="build them again"):
         dataset.commit_existing_index_segments("second", "id", [dataset.merge_existing_index_segments([ready])])
     newer, first = part(dataset.get_fragments()[0].fragment_id), lance_core.dataset(uri, version=1)
-    with pytest.raises(InvalidInputError, match=f"on version {dataset.version}, and this is version 1: open the latest"):
+    with pytest.raises(
+        InvalidInputError, match=f"on version {dataset.version}, and this is version 1: open the latest"
+    ):
         first.commit_existing_index_segments("second", "id", [newer])
     late = part(*[fragment.fragment_id for fragment in lance_core.dataset(uri).get_fragments()])
     old = lance_core.dataset(uri)

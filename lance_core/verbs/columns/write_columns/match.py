@@ -129,8 +129,8 @@ def _check_table(source: Snapshot, index: KeyIndex, keys: pa.Table, counts: npt.
     twice, lacking = np.flatnonzero(counts > 1), np.flatnonzero(counts == 0)
     if len(twice):
         raise InvalidInputError(
-            f"{len(twice)} keys of the data occur twice in {where}, such as {_shown(index, keys, twice)}: give a key of "
-            "more columns, or a scope (where) in which it is unique"
+            f"{len(twice)} keys of the data occur twice in {where}, such as {_shown(index, keys, twice)}: give a key "
+            "of more columns, or a scope (where) in which it is unique"
         )
     if len(lacking):
         raise InvalidInputError(

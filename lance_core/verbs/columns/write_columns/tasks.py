@@ -289,7 +289,8 @@ def _check_nulls(columns: Schema, nulls: BitMap) -> None:
     strict = [field.name for field in columns.fields if not field.nullable]
     if nulls and strict:
         raise SchemaError(
-            f"column {strict[0]!r} allows no null, and the data lacks {len(nulls)} rows; missing='keep' keeps their values"
+            f"column {strict[0]!r} allows no null, and the data lacks {len(nulls)} rows; missing='keep' keeps their "
+            "values"
         )
 
 
