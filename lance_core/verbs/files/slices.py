@@ -200,7 +200,7 @@ class Slices:
             uri: The table.
 
         Raises:
-            InvalidInputError: Always, as the caller has found that the row lies in none of the slices.
+            InvalidInputError: The row lies in none of the slices, as the caller has found out before the call.
         """
         values = " and ".join(f"{name} = {_shown(row[name])}" for name in self.columns)
         where = f"table {uri}" if self.owner is None else f"{self.owner}, table {uri}"

@@ -158,7 +158,7 @@ def _check_versions(source: Snapshot, segments: Sequence[IndexMetadata]) -> None
         if known[number].timestamp_ns // 1_000_000 > segment.created_at_ms:
             raise IncompatibleConflictError(
                 f"{source.store.root}: version {number} is younger than segment {segment.uuid}, which was built on it: "
-                "the table was dropped and created again meanwhile, or the clocks of two machines differ. Build the "
+                "the table was dropped and made again meanwhile, or the clocks of two machines differ. Build the "
                 "segments again"
             )
 

@@ -91,7 +91,7 @@ class Branch:
                 if file.base_id == self.base_id and file.path not in known:
                     raise IncompatibleConflictError(
                         f"branch {self.name!r} refers to {file.path}, which version {self.fork_version} of "
-                        f"{self.parent_name} does not have: the dataset was dropped and created again before an old "
+                        f"{self.parent_name} does not have: the dataset was dropped and made again before an old "
                         f"handle created the branch; branches.delete({self.name!r}) removes it"
                     )
 

@@ -137,10 +137,10 @@ def test_what_happens_before_the_commit_is_seen(dataset):
     ready = part(2, 3)
     lance_core.dataset(uri).optimize.compact_files()
     dataset.checkout_latest()
-    with pytest.raises(RetryableConflictError, match="build them again"):
+    with pytest.raises(RetryableConflictError, match="build the segments again"):
         dataset.commit_existing_index_segments("second", "id", [ready])
     # Put together on the latest version, they are still of the older one.
-    with pytest.raises(RetryableConflictError, match="build them again"):
+    with pytest.raises(RetryableConflictError, match="build the segments again"):
         dataset.commit_existing_index_segments("second", "id", [dataset.merge_existing_index_segments([ready])])
     newer, first = part(dataset.get_fragments()[0].fragment_id), lance_core.dataset(uri, version=1)
     with pytest.raises(
