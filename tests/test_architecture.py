@@ -178,15 +178,15 @@ def definitions(tree: ast.Module) -> set[str]:
 
 
 def test_names_are_imported_from_their_home(trees):
-    """Packages and modules of public names pass names on; modules do not."""
+    """Only packages and modules of public names re-export names."""
     made = {name: definitions(tree) for name, tree in trees.items()}
-    doors = {named(path) for path in MODULES if path.name == "__init__.py"}
-    doors |= {f"lance_core.{name}" for name in ("fragment", "lance", "optimize", "progress", "udf")}
+    public = {named(path) for path in MODULES if path.name == "__init__.py"}
+    public |= {f"lance_core.{name}" for name in ("fragment", "lance", "optimize", "progress", "udf")}
     elsewhere = [
         f"{name}: {alias.name} of {node.module}"
         for name, tree in trees.items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module in trees and node.module not in doors
+        if isinstance(node, ast.ImportFrom) and node.module in trees and node.module not in public
         for alias in node.names
         if alias.name not in made[node.module]
     ]
