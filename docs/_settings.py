@@ -66,8 +66,8 @@ INPUT_ENTRIES: Final[Mapping[str, str]] = {
 
 _BLOBS: Final = """\
 Frames hold the payloads of columns of blobs, so that an asset gets what another one wrote. An input that is
-annotated as `LanceDataset` is a handle, as `lance_core.dataset` returns it: its scans give descriptions of blobs, and payloads with
-`blob_handling="all_binary"`; returned as an output it is written with its payloads.
+annotated as `LanceDataset` is a handle, as `lance_core.dataset` returns it: its scans give descriptions of blobs, and
+payloads with `blob_handling="all_binary"`; returned as an output it is written with its payloads.
 """
 
 _UNDESCRIBED: Final = {

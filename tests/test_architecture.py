@@ -37,7 +37,7 @@ TOP = {
 }
 
 
-def test_the_top_level_holds_what_a_stranger_expects():
+def test_the_top_level_has_the_expected_files():
     if not (ROOT / ".git").exists():
         pytest.skip("this is not a checkout of Git")
     tracked = processes.run(["git", "ls-files"], check=True).stdout
@@ -109,7 +109,7 @@ def test_docstrings_are_understood_alone(modules):
     ] == []
 
 
-def test_imports_flow_straight_down():
+def test_imports_run_downwards():
     linter = Path(sys.executable).with_name("lint-imports")
     done = processes.run([linter])
     assert done.returncode == 0, done.stdout + done.stderr
