@@ -130,7 +130,7 @@ class TestIdentity:
         query = Query(uri)
         query.all()
         lance_core.LanceDataset.drop(uri)
-        with pytest.raises(IncompatibleConflictError, match="there is no table any more"):
+        with pytest.raises(IncompatibleConflictError, match="and now there is no table"):
             query.batch()
 
     def test_made_again_between_the_offset_and_the_read(self, uri):
@@ -187,7 +187,7 @@ class TestIdentity:
         clean_but_tagged = {"delete_unverified": True, "error_if_tagged_old_versions": False}
         lance.dataset(uri).cleanup_old_versions(timedelta(0), **clean_but_tagged)
         with pytest.raises(
-            LanceError, match=f"version {query.start['version'] + 1} of .* behind the clean-up.*{RESTART}"
+            LanceError, match=f"version {query.start['version'] + 1} of .* behind the cleanup.*{RESTART}"
         ):
             query.load().batch()
 

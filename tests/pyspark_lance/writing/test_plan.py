@@ -171,7 +171,7 @@ def test_a_table_knows_the_width_of_its_vectors(kind, widths):
 
 @pytest.mark.parametrize(("kind", "widths"), [((FLOATS, {VECTOR_WIDTH: 3}), None), (FLOATS, {"v": 3})])
 def test_another_width_than_the_table_has_is_rejected(kind, widths):
-    with pytest.raises(SchemaError, match="column 'v': vectors of 3 items, the table has 2"):
+    with pytest.raises(SchemaError, match="column 'v': the DataFrame has vectors of 3 items, the table of 2"):
         plan_write(frame(v=kind), vector_table(2), vector_columns=widths)
 
 
