@@ -212,7 +212,7 @@ class LanceTable:
         """
         if not isinstance(condition, str) and not hasattr(condition, "eqNullSafe"):
             raise InvalidInputError(
-                f"merge: the condition is Spark SQL, such as 't.id = s.id', or a column, not a"
+                f"merge: the condition must be Spark SQL, such as 't.id = s.id', or a Column, not a"
                 f" {type(condition).__name__}"
             )
         return LanceMergeBuilder(table=self, source=source, condition=condition)
@@ -239,7 +239,7 @@ class LanceMergeBuilder:
 
     def _with(self, side: Side, action: int, condition: Value | None, values: Any = None) -> LanceMergeBuilder:
         if values is not None and not isinstance(values, Mapping):
-            raise InvalidInputError(f"merge: the values of a clause are a dict by name of the column, not {values!r}")
+            raise InvalidInputError(f"merge: the values of a clause must be a dict by column name, not {values!r}")
         if values is not None and not values:
             raise InvalidInputError(f"merge: a clause for rows {side} gives no column a value")
         given = None if values is None else dict(values)

@@ -156,7 +156,7 @@ def write_with(
     df: DataFrame, uri: str | PathLike[str], options: WriteArguments, *, transport: Transport = "auto"
 ) -> WriteResult | None:
     """Write over a chosen transport, as `write` does."""
-    check_frame("write: df is", df)
+    check_frame("write: df must be", df)
     reject_memory(uri)
     done, options = find_earlier_write(uri, options)
     if done is not None:

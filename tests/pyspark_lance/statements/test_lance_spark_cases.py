@@ -98,8 +98,8 @@ def test_encodings_by_property(sql, lake, lance):
 @pytest.mark.parametrize(
     ("properties", "message"),
     [
-        ("'payload.lance.compression' = 'gzip'", r"payload.*'gzip'; possible is"),
-        ("'id.lance.structural-encoding' = 'rle'", r"id.*'rle'; possible is"),
+        ("'payload.lance.compression' = 'gzip'", r"payload.*'gzip', and must be"),
+        ("'id.lance.structural-encoding' = 'rle'", r"id.*'rle', and must be"),
         ("'id.lance.compresion' = 'zstd'", "compresion"),
         ("'nope.lance.compression' = 'zstd'", "no columns.*nope"),
     ],
