@@ -270,7 +270,7 @@ class LanceMergeBuilder:
         return self._with("matched", UPDATE, condition, set or {})
 
     def whenMatchedUpdateAll(self, condition: Value | None = None) -> LanceMergeBuilder:  # noqa: N802 - Delta's name
-        """Set all columns of the table's rows that have a partner to the values of the source's columns of the same names.
+        """Set all columns of the table's rows that have a partner to the source's columns of the same names.
 
         Args:
             condition: A further condition, over both sides.

@@ -145,7 +145,7 @@ class TableFinder:
         catalog = self.catalog(name.parts[0])
         if catalog is None:
             raise InvalidInputError(
-                f"{name} is not a Lance table: {name.parts[0]!r} is not a catalog of this session; register_catalog adds it"
+                f"{name} is not a Lance table: {name.parts[0]!r} is no registered catalog; register_catalog adds it"
             )
         path = name.parts[1:]
         if not path:
@@ -153,8 +153,8 @@ class TableFinder:
         for segment in path:
             if not _SEGMENT.fullmatch(segment):
                 raise InvalidInputError(
-                    f"{name}: {segment!r} cannot be a folder: its name has 1 to 200 letters, digits and _=@+.- and begins"
-                    " with another character than a dot"
+                    f"{name}: {segment!r} cannot be a folder: use 1 to 200 letters, digits and _=@+.-, with no dot at"
+                    " the beginning"
                 )
         return self._listed(catalog, path) or _named(catalog, "/".join(path) + _SUFFIX)
 

@@ -58,7 +58,9 @@ def check_clauses(clauses: Sequence[MergeClause]) -> None:
         raise InvalidInputError("merge: there is no clause; add one, such as WHEN MATCHED THEN UPDATE SET *")
     for clause in clauses:
         if (clause.action == INSERT) != (clause.side == "not matched"):
-            raise InvalidInputError(f"merge: {clause} is not possible: INSERT belongs to WHEN NOT MATCHED, and only there")
+            raise InvalidInputError(
+                f"merge: {clause} is not possible: INSERT belongs to WHEN NOT MATCHED, and only there"
+            )
         if clause.side == "not matched by source" and clause.action == UPDATE and clause.values is None:
             raise InvalidInputError(f"merge: {clause} needs values: these rows have no source")
     for side in {clause.side for clause in clauses}:

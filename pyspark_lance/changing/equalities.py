@@ -145,7 +145,7 @@ class _Sides:
         return self._folded(name) == self._alias
 
     def of(self, value: Value) -> str | None:
-        """The side of an expression; None for a constant, and for an expression that uses, or resolves on, both sides."""
+        """The side of an expression; None for a constant, and for an expression that fits both sides."""
         texts = [value] if isinstance(value, str) else names_of_column(value)
         if texts is not None and not any(_OPAQUE.search(text) for text in texts):
             found = {side for text in texts for path in _paths(text) for side in self._of_name(path)}

@@ -9,8 +9,8 @@
     values | address | kind  --> `RowLevelChange`: one commit
 
 Several rows of the source that would change the same row of the table are an error, as in Delta, unless the only WHEN
-MATCHED clause is a DELETE without a condition. Equalities in the condition narrow what is read of the table, and are the
-key by which concurrent merges that insert the same rows are detected (`merge_keys`).
+MATCHED clause is a DELETE without a condition. Equalities in the condition narrow what is read of the table, and are
+the key by which concurrent merges that insert the same rows are detected (`merge_keys`).
 """
 
 from __future__ import annotations

@@ -299,7 +299,7 @@ def by_key(source: DataFrame, tasks: int, keys: Sequence[str]) -> DataFrame:
 
 
 def can_look_up(base: LanceDataset, source: DataFrame, keys: Sequence[str], tasks: int = 1) -> bool:
-    """Whether tasks look up the keys of a source in the table: they compare them as Spark does, and the table is small."""
+    """Whether tasks look up the keys of a source in the table: they compare keys as Spark does, and read few enough."""
     stored = {one.name: one.dataType for one in spark_schema(base.schema)}
     same = all(has_bytes(base.schema.field(name)) and source.schema[name].dataType == stored[name] for name in keys)
     return same and base.count_rows() * tasks <= _LOOKUP_ROWS

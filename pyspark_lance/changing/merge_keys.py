@@ -118,7 +118,7 @@ class MergeKeys:
         return list(dict.fromkeys(found))
 
     def guarded(self, base: LanceDataset, source: DataFrame, clauses: Sequence[MergeClause]) -> tuple[list[str], bool]:
-        """The columns by which concurrent inserts are detected, and whether rows that are equal have equal values there.
+        """The columns by which concurrent inserts are detected, and whether equal inserted rows are equal in them.
 
         Args:
             base: The version.

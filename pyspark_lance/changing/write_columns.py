@@ -88,7 +88,7 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
             keeps their values, "error" rejects the write.
         vector_columns: Array columns to store as vectors, as for `pyspark_lance.write`.
         field_metadata: Metadata of the fields of columns that are added.
-        allow_external_blob_outside_bases: Accept blobs by any URI, instead of only by URIs below the table's base paths.
+        allow_external_blob_outside_bases: Accept blobs by any URI, and not only by URIs below the table's base paths.
         transaction_properties: Strings by key that the commit records.
         commit_message: A message that the commit records.
         idempotency_key: A transaction property (key, value) that at most one commit may carry; if one does, it is
@@ -124,9 +124,7 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
     reject_memory(uri)
     dataset = open_version(lance_core.canonical_uri(uri), read_version, storage_options, identity)
     if dataset is None:
-        raise DatasetNotFoundError(
-            f"there is no table at {uri}: write_columns needs a table with rows, which pyspark_lance.write creates"
-        )
+        raise DatasetNotFoundError(f"there is no table at {uri}: write_columns needs a table with rows")
     df = df.withColumnsRenamed(_ROW_NAMES)
     df = in_case_of_table(df, batch_schema(df.schema), dataset.schema)
     keys = _keys(dataset, [on] if isinstance(on, str) else list(on or ()), df)

@@ -358,7 +358,7 @@ def _compare(ours: DataFrame, theirs: DataFrame, what: str) -> int:
 
 
 def _sums(frame: DataFrame, like: DataFrame) -> dict[str, int]:
-    """The number of rows, and for each column the number of non-null values, and the sum of their hashes if Spark has one."""
+    """The number of rows; and for each column the number of non-null values, and the sum of hashes if it has them."""
     from pyspark.sql import functions
 
     parts = [functions.count(functions.lit(1)).alias("rows")]

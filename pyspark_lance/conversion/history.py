@@ -123,10 +123,14 @@ class ConversionHistory:
             continues = not changed and not deleted and self.dataset.version == self.newest
             return (left, False) if continues else (list(files.sizes), True)
         if changed or (deleted and mode == "create"):
-            what = f"{len(changed)} files were changed, such as {changed[0]}" if changed else f"{deleted} files were deleted"
+            what = (
+                f"{len(changed)} files were changed, such as {changed[0]}"
+                if changed
+                else f"{deleted} files were deleted"
+            )
             raise InvalidInputError(
-                f"{source} has changed since its conversion to {self.dataset.uri} began: {what}, and the table has their"
-                " old rows. mode='overwrite' converts all files again"
+                f"{source} has changed since its conversion to {self.dataset.uri} began: {what}, and the table has"
+                " their old rows. mode='overwrite' converts all files again"
             )
         return left, False
 

@@ -121,8 +121,8 @@ def _newest_metadata(source: str) -> str:
     newest = found[max(found)] if found else []
     if len(newest) != 1:
         raise InvalidInputError(
-            f"{source}: {len(newest)} metadata files, {newest}, have the highest number, instead of one; name the newest"
-            " metadata file as the source"
+            f"{source}: {len(newest)} metadata files, {newest}, have the highest number, instead of one; name the"
+            " newest metadata file as the source"
         )
     return str(newest[0])
 

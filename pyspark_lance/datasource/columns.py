@@ -82,7 +82,9 @@ class WatchedColumns:
         added = sorted(now.keys() - self.columns.keys()) if self.all_columns else []
         dropped = sorted(self.columns.keys() - now.keys())
         changed = [
-            f"{name} (was {kind}, is {now[name][0]})" if now[name][0] != kind else f"{name} (replaced by another column)"
+            f"{name} (was {kind}, is {now[name][0]})"
+            if now[name][0] != kind
+            else f"{name} (replaced by another column)"
             for name, (kind, number) in self.columns.items()
             if name in now and now[name] != (kind, number)
         ]

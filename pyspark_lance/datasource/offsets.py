@@ -83,6 +83,6 @@ def check_offset(options: SourceOptions, offset: dict[str, Any], latest: LanceDa
     now = latest if latest.version == version else version_at(options, version)
     if now.identity != offset["table"]:
         raise IncompatibleConflictError(
-            f"version {version} of {options.uri} differs from the one that the stream has read: the table was dropped and "
-            f"made again, or the stream is now to read another table. {RESTART}"
+            f"version {version} of {options.uri} differs from the one that the stream has read: the table was dropped "
+            f"and made again, or the stream is now to read another table. {RESTART}"
         )

@@ -211,7 +211,7 @@ class SourceOptions:
 
     @property
     def assume_utc(self) -> bool:
-        """Whether option timeZone says that times without a zone are in UTC: a data source cannot see the session's zone.
+        """Whether times without a zone are in UTC, by option timeZone: a data source cannot see the session's zone.
 
         Raises:
             InvalidInputError: Option timeZone names no zone.

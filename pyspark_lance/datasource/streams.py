@@ -10,8 +10,8 @@
     -------------------------------------------------------------- ----------------------------------------------------
     appends                                                        its rows
     compacts, builds indices, sets configuration, adds columns     no rows
-    deletes, updates, overwrites, restores                         an error; with ignoreChanges its new rows, and no rows
-                                                                   of a restore
+    deletes, updates, overwrites                                   an error; with ignoreChanges its new rows
+    restores                                                       an error; with ignoreChanges no rows
 
 With readChangeFeed the first batch holds the table's rows as inserts, and later batches what each version changed.
 

@@ -2,8 +2,8 @@
 
     executor JVM: rows -> Arrow IPC record batches (without schema) -> RDD of bytes -> Python worker -> one answer
 
-This mechanism takes a third of the time of `mapInArrow`, and uses internals of Spark. If one of them is missing, as in a
-Connect session or another version of Spark, `ArrowRdd.of` returns None and the caller uses `mapInArrow`.
+This mechanism takes a third of the time of `mapInArrow`, and uses internals of Spark. If one of them is missing, as in
+a Connect session or another version of Spark, `ArrowRdd.of` returns None and the caller uses `mapInArrow`.
 
 The job runs as an SQL execution, so that it appears in the SQL tab with its metrics, and reaches listeners and
 `DataFrame.observe`.

@@ -30,12 +30,12 @@ _WORKER: Final = "PYTHON_WORKER_FACTORY_"
 _OWN: Final = re.compile(
     rf"lance_core\.errors\.(\w+): (.*?)(?=\n{errors.NOTE}|\n\n|\n\s+at |\n\s*JVM stacktrace|\Z)", re.DOTALL
 )
-"""An error of `lance_core` in Spark's report of a failed task. Its message ends where its note or Java's stack begins."""
+"""An error of `lance_core` in Spark's report of a failed task; its message ends before its note, or Java's stack."""
 
 
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
-    """Let Spark report only the class and message of a `LanceError`. Elsewhere than in Spark's workers it has no effect."""
+    """Let Spark report only the class and message of a `LanceError`; this has no effect outside of Spark's workers."""
     try:
         yield
     except LanceError as error:

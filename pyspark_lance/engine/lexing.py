@@ -3,8 +3,8 @@ r"""Finds comments, strings and names in Spark SQL, as Spark's own lexer does.
     DELETE FROM t -- old\rWHERE id = 1        the comment ends at the carriage return
     DELETE FROM t /* /*+ a */ WHERE id = 1    a hint in a comment opens no nested comment
 
-Other SQL parsers end a comment elsewhere. They get statements whose comments are replaced by blanks, so that they cannot
-mistake a condition for a comment.
+Other SQL parsers end a comment elsewhere. They get statements whose comments are replaced by blanks, so that they
+cannot mistake a condition for a comment.
 """
 
 from __future__ import annotations

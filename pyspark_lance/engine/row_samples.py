@@ -30,7 +30,7 @@ _ROWS: Final = 16
 """Rows that are sampled of a relation."""
 _MOST_ROWS: Final = 4096
 _LONG: Final = 32 << 10
-"""Bytes of strings above which more rows are sampled, four times as many each time: the first rows may be exceptions."""
+"""Bytes of strings above which four times as many rows are sampled, repeatedly: the first rows may be exceptions."""
 
 
 def string_bytes_read(frame: DataFrame) -> int | None:

@@ -163,7 +163,7 @@ def column_path(column: Column) -> tuple[str, ...] | None:
 
 
 def names_of_column(column: Column) -> list[str] | None:
-    """The names, and SQL expressions with names, that a column is made from; None if one of its parts is not known here."""
+    """The names, and SQL expressions with names, that a column is made from; None if one of its parts is unknown."""
     path, text, call = column_path(column), expression_text(column), called_function(column)
     if path is not None:
         return [".".join("`" + part.replace("`", "``") + "`" for part in path)]

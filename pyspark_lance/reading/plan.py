@@ -4,8 +4,8 @@
     tasks       |----------- 950k --|-- 950k --|-- 950k --|----------- 950k -------|
 
 Small fragments share a task and large ones are split, so that all tasks take about the same time. There are as many
-tasks as run at once, or a multiple of that, and no more than needed: Spark spends about 50 ms of processor time on each.
-The plan names the version: however often Spark computes the DataFrame again, it sees the same rows.
+tasks as run at once, or a multiple of that, and no more than needed: Spark spends about 50 ms of processor time on
+each. The plan names the version: however often Spark computes the DataFrame again, it sees the same rows.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ def replace_condition(
         if isinstance(value, dt.datetime) and value.tzinfo is None and not is_in_zone(name, value, str(zone)):
             raise InvalidInputError(
                 f"REPLACE WHERE: parameter :{name} has no zone, and {value} is one time in the zone of this process and"
-                f" another in that of the session ({zone}): write it into the condition, or give it as a string. Nothing"
-                " was done"
+                f" another in that of the session ({zone}): write it into the condition, or give it as a string."
+                " Nothing was done"
             )
     # The tree has strings without quotes, which Spark and Lance may read in two ways.
     _check(replaced(text, bound(text, params, _stand_in)), schema, exact=exact)

@@ -125,8 +125,8 @@ def restore(context: Context, statement: records.Restore) -> DataFrame:
         wanted = dataset.checkout_version(version_reference(dataset, statement.version))
         if wanted.branch != dataset.branch:
             raise InvalidInputError(
-                f"RESTORE {statement.table}: {statement.version} is a version of branch {wanted.branch or 'main'}, and a"
-                " branch can only be restored to a version of its own"
+                f"RESTORE {statement.table}: {statement.version} is a version of branch {wanted.branch or 'main'}, and"
+                " a branch can only be restored to a version of its own"
             )
     wanted.restore()
     row = (wanted.version, wanted.count_rows(), len(wanted.get_fragments()))

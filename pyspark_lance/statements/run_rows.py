@@ -231,7 +231,9 @@ def merge(context: Context, statement: records.Merge) -> DataFrame:
     source, source_alias = _source(context, statement)
     if source_alias is not None:
         if source_alias.lower() == alias.lower():
-            raise InvalidInputError(f"merge: the table and the source are both called {alias}: give one of them an alias")
+            raise InvalidInputError(
+                f"merge: the table and the source are both called {alias}: give one of them an alias"
+            )
         source = source.alias(source_alias)
 
     for when in statement.clauses:

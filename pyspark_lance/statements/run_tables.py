@@ -317,7 +317,7 @@ def rename_column(context: Context, statement: records.RenameColumn) -> DataFram
 
 
 def _fields_with(schema: pa.Schema, path: str) -> dict[str, pa.Field]:
-    """The columns, or the fields of the struct, that the last part of a path names one of; none without such a struct."""
+    """The columns, or the fields of the struct, of which a path names one; none if there is no such struct."""
     found = {field.name: field for field in schema}
     for name in path.split(".")[:-1]:
         kind = found[name].type if name in found else None

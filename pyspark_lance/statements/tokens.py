@@ -284,7 +284,7 @@ class Cursor:
         return int(self.token().text)
 
     def piece(self, *stops: str) -> Piece:
-        """Read up to one of these sequences of words outside of parentheses and CASE, a closing parenthesis, or the end.
+        """Read up to one of these sequences of words outside of parentheses and CASE, a closing parenthesis or the end.
 
         Raises:
             InvalidInputError: There is nothing to read, or a parenthesis is not closed.

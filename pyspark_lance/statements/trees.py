@@ -113,7 +113,7 @@ def needs_of(
 
 
 def _is_opaque(text: str) -> bool:
-    """Whether a query may need columns that it does not name, or a WHERE in it may apply to other rows than the table's.
+    """Whether a query may need columns that it does not name, or has a WHERE over other rows than those of its tables.
 
     Examples are `FROM t |> LIMIT 1 |> WHERE id = 3`, and `${variable}`, which Spark replaces by the value of a setting.
     """

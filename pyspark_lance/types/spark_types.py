@@ -91,7 +91,9 @@ def _check_depth(field: pa.Field) -> None:
         level = [kind.field(index).type for kind in level for index in range(kind.num_fields)]
         if not level:
             return
-    raise UnsupportedError(f"column {field.name!r} is nested more than {_MOST_LEVELS} deep, and Spark cannot pass it on")
+    raise UnsupportedError(
+        f"column {field.name!r} is nested more than {_MOST_LEVELS} deep, and Spark cannot pass it on"
+    )
 
 
 def check_names(names: Iterable[str], within: str = "", *, reads: bool = False) -> None:

@@ -7,8 +7,8 @@
                   the table's rows; a write that replaces some rows by a condition accepts no new ones
     overwrite     has any columns, which replace the table's; the mode must be overwrite
 
-A column of the table whose type is null gets the DataFrame's type in every mode, except in writes that replace rows by a
-condition, by dynamic partitions or by keys.
+A column of the table whose type is null gets the DataFrame's type in every mode, except in writes that replace rows by
+a condition, by dynamic partitions or by keys.
 A column fits if Spark reads the stored type as the type that the DataFrame has (`spark_types`): what Spark read from
 columns of uint8 or of dictionaries can be written back, and a vector needs no mark if the table has its width. Numbers
 fit into any other type of numbers, value by value (`number_casts`). Names follow the session's rule (`column_names`).

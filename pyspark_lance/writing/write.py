@@ -109,7 +109,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         partition_overwrite: "dynamic": mode "overwrite" replaces only the partitions that have rows.
         require_empty: With mode "append" or "replace": `slices` must be empty except for rows of earlier attempts, also
             in versions of concurrent writers.
-        allow_external_blob_outside_bases: Accept blobs by any URI, instead of only by URIs below the table's base paths.
+        allow_external_blob_outside_bases: Accept blobs by any URI, and not only by URIs below the table's base paths.
 
     Returns:
         The result; None if there were no rows and `empty_output` is "skip", or if the table exists and the mode is
