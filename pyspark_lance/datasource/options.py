@@ -300,7 +300,7 @@ class SourceOptions:
         try:
             given: Any = {} if value is None else json.loads(value)
         except ValueError as error:
-            raise InvalidInputError(f"option transaction_properties is not JSON: {error}") from error
+            raise InvalidInputError(f"option transaction_properties is no JSON: {error}") from error
         if not isinstance(given, dict) or not all(isinstance(one, str) for one in given.values()):
             raise InvalidInputError("option transaction_properties must be a JSON object whose values are strings")
         return {**given, **(self._with_prefix("transaction.") or {})} or None

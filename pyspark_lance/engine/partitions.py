@@ -149,7 +149,7 @@ def run_on_partitions(
             raise LanceError(f"Spark answered for {len(answers)} of {count} partitions")
     elif transport == "arrow_rdd":
         raise LanceError(
-            "this Spark session does not hand out Arrow batches, for transport='arrow_rdd': it is a Connect session, or"
+            "this Spark session does not hand out Arrow batches for transport arrow_rdd: it is a Connect session, or"
             " an unsupported version of Spark"
         )
     else:

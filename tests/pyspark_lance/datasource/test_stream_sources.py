@@ -119,7 +119,7 @@ class TestIdentity:
             append(uri, 10 + number)
         if restarted:
             query.load()
-        what = "latest version is" if versions < 3 else "version 3 of .* is another one"
+        what = "latest version is" if versions < 3 else "version 3 of .* differs from the one"
         with pytest.raises(IncompatibleConflictError, match=f"{what}.*made again.*{RESTART}"):
             query.batch()
         assert ids(query.rows) == [0, 1, 2]
@@ -142,9 +142,9 @@ class TestIdentity:
         lance_core.LanceDataset.drop(uri)
         for number in range(3):
             append(uri, 10 + number)
-        with pytest.raises(IncompatibleConflictError, match=r"version 2 of .* is another one"):
+        with pytest.raises(IncompatibleConflictError, match=r"version 2 of .* differs from the one"):
             query.replay(start, end)
-        with pytest.raises(IncompatibleConflictError, match=r"version 2 of .* is another one"):
+        with pytest.raises(IncompatibleConflictError, match=r"version 2 of .* differs from the one"):
             query.replay({"version": 0}, end)
         assert ids(query.rows) == [1]
 

@@ -61,7 +61,7 @@ def test_create_and_replace_as_select(spark, sql, people, lance):
     sql("REPLACE TABLE lake.default.people (new_id INT, description STRING)")
     assert lance.dataset(people).schema.names == ["new_id", "description"]
     assert lance.dataset(people).count_rows() == 0
-    with pytest.raises(DatasetNotFoundError, match="CREATE OR REPLACE TABLE creates it"):
+    with pytest.raises(DatasetNotFoundError, match="CREATE OR REPLACE TABLE creates a missing table"):
         sql("REPLACE TABLE lake.default.nothing (a INT)")
 
 

@@ -379,7 +379,7 @@ def test_an_overwrite_of_partitions_needs_their_columns(spark, sql, lake, lance)
     lance.dataset(f"{lake}/a/p.lance").alter_columns({"path": "day", "name": "d"})
     spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
     try:
-        with pytest.raises(SchemaError, match="PARTITIONED BY day, and has no such columns"):
+        with pytest.raises(SchemaError, match="PARTITIONED BY day, and no longer has these columns"):
             sql("INSERT OVERWRITE lake.a.p SELECT 30L, 2")
         sql("ALTER TABLE lake.a.p SET TBLPROPERTIES ('lance-dagster.partitioned_by' = 'd')")
         assert sql("INSERT OVERWRITE lake.a.p SELECT 30L, 2") == [(1, 1)]
