@@ -75,14 +75,17 @@ class NearestQuery:
         unknown = sorted(set(nearest) - {"column", "q", "k", "metric", "distance_range"} - _OF_AN_INDEX)
         if unknown or "column" not in nearest or "q" not in nearest:
             raise InvalidInputError(
-                f"nearest needs the keys column and q, and can have k, metric and distance_range; its keys are {sorted(nearest)}"
+                "nearest needs the keys column and q, and can have k, metric and distance_range; "
+                f"its keys are {sorted(nearest)}"
             )
         kind = schema_to_arrow(schema.project([nearest["column"]])).field(0).type
         if not pa.types.is_fixed_size_list(kind) or not pa.types.is_floating(kind.value_type):
             raise UnsupportedError(f"nearest: {nearest['column']!r} is not a column of vectors of floats but {kind}")
         vector = _vector(nearest["q"])
         if len(vector) != kind.list_size:
-            raise InvalidInputError(f"nearest: q has {len(vector)} dimensions, but column {nearest['column']!r} has {kind.list_size}")
+            raise InvalidInputError(
+                f"nearest: q has {len(vector)} dimensions, but column {nearest['column']!r} has {kind.list_size}"
+            )
         k = 10 if nearest.get("k") is None else nearest["k"]
         if not isinstance(k, int | np.integer) or k < 1:
             raise InvalidInputError(f"nearest: k must be a positive number of rows, not {k!r}")
