@@ -168,7 +168,7 @@ class NearestScanner(LanceScanner):
         return self.to_table().slice(0, num_rows)
 
     def explain_plan(self, verbose: bool = False) -> str:
-        """The plan of the search, the last step first; it shows the scan of the result columns, not of the vectors."""
+        """The plan of the search, the last step first."""
         scan = super()._plan(verbose=verbose)
         query = self._query
         facts = (f"column={query.column}", f"k={query.k}", f"metric={query.metric}", f"prefilter={self._prefilter}")

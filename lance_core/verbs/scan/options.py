@@ -296,7 +296,9 @@ def _default_batch_size() -> int | None:
     if not given:
         return None
     if not given.isdecimal():
-        raise InvalidInputError(f"the environment variable {_BATCH_SIZE_VARIABLE} must be a number of rows, not {given!r}")
+        raise InvalidInputError(
+            f"the environment variable {_BATCH_SIZE_VARIABLE} must be a number of rows, not {given!r}"
+        )
     return int(given)
 
 

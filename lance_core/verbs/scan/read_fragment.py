@@ -225,7 +225,9 @@ def _assemble(field: Field, parts: list[pa.Array], num_rows: int) -> pa.Array:
     if len(parts) == 1 and parts[0].type == kind:
         return parts[0]
     if not pa.types.is_struct(kind):
-        raise UnsupportedError(f"column {field.name!r}: parts of a {field.logical_type} in different files are not supported")
+        raise UnsupportedError(
+            f"column {field.name!r}: parts of a {field.logical_type} in different files are not supported"
+        )
     children = []
     for child in field.children:
         pieces = [part.field(child.name) for part in parts if part.type.get_field_index(child.name) >= 0]
