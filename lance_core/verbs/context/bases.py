@@ -20,7 +20,7 @@ class DatasetBasePath:
         path: URI or path of the place.
         name: A name to refer to it by.
         is_dataset_root: Whether files lie below `data/` and `_deletions/` there, rather than directly in it.
-        id: The number by which data files, deletion files and indices refer to it; None or 0 lets the commit choose one.
+        id: The number by which files and indices refer to it; None or 0 lets the commit choose one.
     """
 
     __slots__ = ("_record",)

@@ -151,7 +151,7 @@ class Handle:
 
     @property
     def max_field_id(self) -> int:
-        """Highest field id of the schema and the data files, or the highest that was allocated if the dataset records it."""
+        """Highest field id of the schema and the data files, and of all allocated ids if the dataset records them."""
         return self._manifest.max_field_id
 
     @property

@@ -10,7 +10,7 @@ __all__ = ["Session"]
 
 
 class Session:
-    """Caches that several handles can share: metadata of data files, and contents of indices. A pickled session is empty.
+    """Caches that handles can share: metadata of data files, and contents of indices. A pickled session is empty.
 
     Args:
         index_cache_size_bytes: About how many bytes of indices are kept; None for 256 MiB.

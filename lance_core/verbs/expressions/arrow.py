@@ -48,8 +48,8 @@ def check_filter(filter_: object, schema: Schema | pa.Schema) -> pc.Expression |
         schema: The columns that it can refer to.
 
     Raises:
-        InvalidInputError: The argument is not a filter, or the SQL has no boolean value. The type of an Arrow expression is
-            checked by `matching`.
+        InvalidInputError: The argument is not a filter, or the SQL has no boolean value. `matching` checks the type of
+            an Arrow expression.
         SchemaError: The SQL refers to a column that does not exist.
         UnsupportedError: The SQL uses a function or syntax that is not supported, or the mapping has another key.
     """
@@ -145,7 +145,7 @@ def calls_of(expression: pc.Expression) -> list[str]:
 
 
 def prepare(expression: pc.Expression) -> None:
-    """Register with Arrow the functions of this library that an expression calls, as it may come from another process."""
+    """Register this library's functions that an expression calls with Arrow, as it may come from another process."""
     buffer = _serialized(expression).buffer
     if b"lance." in memoryview(buffer).tobytes():
         from lance_core.verbs.expressions.sql.python_functions import register  # noqa: PLC0415 - it imports the SQL parser
@@ -239,7 +239,7 @@ def true_places(mask: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def matching_all(batch: pa.RecordBatch, expressions: Sequence[pc.Expression], mask: pa.Array | None = None) -> pa.Array:
-    """For each row, whether all expressions are true; if few rows are left, the next expression is evaluated only on them.
+    """For each row, whether all expressions are true; if few rows are left, only these are evaluated further.
 
     Args:
         batch: The rows.

@@ -47,7 +47,7 @@ class Split:
 
 
 def in_deep_thread(function: Callable[[], _Result]) -> _Result:
-    """Call a function in a thread with a large stack, because it may recurse deeper than the stack of this thread allows."""
+    """Call a function in a thread with a large stack, as it may recurse deeper than the stack of this thread allows."""
     done: Future[_Result] = Future()
 
     def run() -> None:

@@ -2,8 +2,8 @@
 
 Arrow's kernels follow IEEE 754, where every comparison with NaN except `<>` is false. They fail where an unsigned
 integer of 64 bits or a decimal is compared with an integer of another type, into which it does not fit. Such
-comparisons in a user's expression are replaced by those of the SQL compiler. So is `is_in`, for which Arrow matches null
-with null where SQL's `IN` is null. Long chains of AND or OR become trees of few levels. Nothing recurses.
+comparisons in a user's expression are replaced by those of the SQL compiler. So is `is_in`, for which Arrow matches
+null with null where SQL's `IN` is null. Long chains of AND or OR become trees of few levels. Nothing recurses.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SIDES: Final = ("left side", "right side")
 
 
 @dataclass(slots=True)
-class _Part:
+class _ExpressionPart:
     """A part of an expression.
 
     Attributes:
@@ -62,7 +62,7 @@ class _Part:
     value: pa.Scalar | None = None
     levels: int = 1
     chain: bytes = b""
-    links: deque[_Part] = field(default_factory=deque)
+    links: deque[_ExpressionPart] = field(default_factory=deque)
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class _Call:
     """A call whose arguments are being read."""
 
     start: Entry
-    arguments: list[_Part] = field(default_factory=list)
+    arguments: list[_ExpressionPart] = field(default_factory=list)
     options: Entry | None = None
 
 
@@ -129,7 +129,7 @@ def _is_wide(kind: pa.DataType) -> bool:
 
 def _rewritten(buffer: pa.Buffer, schema: pa.Schema) -> pc.Expression:
     pieces = entries_of(buffer)
-    writer = _Rewriter(schema, pieces.columns)
+    writer = _SqlRewriter(schema, pieces.columns)
     root = writer.read(pieces.entries)
     if root.levels > _MOST_LEVELS:
         raise InvalidInputError(
@@ -141,7 +141,7 @@ def _rewritten(buffer: pa.Buffer, schema: pa.Schema) -> pc.Expression:
     return pc.Expression._deserialize(buffer)  # noqa: SLF001 - Arrow has no public way
 
 
-def _linked(call: _Call, end: Entry) -> _Part:
+def _linked(call: _Call, end: Entry) -> _ExpressionPart:
     """AND or OR of two parts; a part that is a chain of the same function is replaced by its links."""
     name = end[1]
     left, right = call.arguments
@@ -154,15 +154,15 @@ def _linked(call: _Call, end: Entry) -> _Part:
     else:
         links = deque((left, right))
     joined = _joined(name, left, right)
-    return _Part(joined.node, pa.bool_(), levels=joined.levels, chain=name, links=links)
+    return _ExpressionPart(joined.node, pa.bool_(), levels=joined.levels, chain=name, links=links)
 
 
-def _joined(name: bytes, left: _Part, right: _Part) -> _Part:
+def _joined(name: bytes, left: _ExpressionPart, right: _ExpressionPart) -> _ExpressionPart:
     node = [(b"call", name), left.node, right.node, (b"end", name)]
-    return _Part(node, pa.bool_(), levels=1 + max(left.levels, right.levels))
+    return _ExpressionPart(node, pa.bool_(), levels=1 + max(left.levels, right.levels))
 
 
-class _Rewriter:
+class _SqlRewriter:
     """Reads the entries of an expression, and replaces its comparisons by those of SQL.
 
     Args:
@@ -175,7 +175,7 @@ class _Rewriter:
         self.changed = False
         self._schema = schema
 
-    def read(self, entries: list[Entry]) -> _Part:
+    def read(self, entries: list[Entry]) -> _ExpressionPart:
         """The whole expression, with its comparisons replaced."""
         calls = [_Call((b"", b""))]
         parts = iter(entries)
@@ -191,15 +191,15 @@ class _Rewriter:
                 top.options = entry
             elif kind == b"literal":
                 scalar = self.columns[int(value)][0]
-                top.arguments.append(_Part(entry, scalar.type, scalar))
+                top.arguments.append(_ExpressionPart(entry, scalar.type, scalar))
             else:
                 path = [entry, *(next(parts) for _ in range(int(value)))] if kind == b"nested_field_ref" else [entry]
                 top.arguments.append(
-                    _Part(path, self._type_of_field([name for key, name in path if key == b"field_ref"]))
+                    _ExpressionPart(path, self._type_of_field([name for key, name in path if key == b"field_ref"]))
                 )
         return self._closed(calls[0].arguments[0])
 
-    def _called(self, call: _Call, end: Entry) -> _Part:
+    def _called(self, call: _Call, end: Entry) -> _ExpressionPart:
         name = end[1]
         if name in _CHAINS and len(call.arguments) == 2:
             return _linked(call, end)
@@ -207,14 +207,14 @@ class _Rewriter:
         node: list[Any] = [call.start, *(one.node for one in call.arguments)]
         if call.options is not None:
             node.append(call.options)
-        plain = _Part([*node, end], levels=1 + max((one.levels for one in call.arguments), default=0))
+        plain = _ExpressionPart([*node, end], levels=1 + max((one.levels for one in call.arguments), default=0))
         if name in _OPERATORS and len(call.arguments) == 2:
             return self._compared(_OPERATORS[name], call.arguments) or plain
         if name == b"is_in" and len(call.arguments) == 1 and call.options is not None:
             return self._looked_up(call.arguments[0], self.columns[int(call.options[1])][0]) or plain
         return plain
 
-    def _closed(self, part: _Part) -> _Part:
+    def _closed(self, part: _ExpressionPart) -> _ExpressionPart:
         """A part that is complete: a long chain becomes a tree of few levels with the same value, null included."""
         if not part.chain or part.levels <= _SHORT:
             return part
@@ -225,8 +225,8 @@ class _Rewriter:
             found = [*pairs, *found[2 * len(pairs) :]]
         return found[0]
 
-    def _compared(self, operator: str, sides: list[_Part]) -> _Part | None:
-        """SQL's comparison of floats, or of uint64 or decimals with integers of another type; None for all other types."""
+    def _compared(self, operator: str, sides: list[_ExpressionPart]) -> _ExpressionPart | None:
+        """SQL's comparison of floats, or of uint64 or decimals with other integers; None for all other types."""
         from lance_core.verbs.expressions.sql.compare import compare, compare_floats  # noqa: PLC0415 - the SQL parser
         from lance_core.verbs.expressions.sql.typed import MISSING, Typed, is_number  # noqa: PLC0415 - the SQL parser
 
@@ -243,8 +243,8 @@ class _Rewriter:
             return None
         return self._of_template((compare_floats if floats else compare)(operator, *typed).expression, sides)
 
-    def _looked_up(self, side: _Part, options: Any) -> _Part | None:
-        """SQL's `IN`, which is null where the result depends on a null; None if the expression does not fit the columns."""
+    def _looked_up(self, side: _ExpressionPart, options: Any) -> _ExpressionPart | None:
+        """SQL's `IN`, null where the result depends on a null; None if the expression does not fit the columns."""
         from lance_core.verbs.expressions.sql.compare import in_set  # noqa: PLC0415 - it imports the SQL parser
         from lance_core.verbs.expressions.sql.typed import Typed  # noqa: PLC0415 - it imports the SQL parser
 
@@ -255,7 +255,7 @@ class _Rewriter:
             in_set(Typed(pc.field(_SIDES[0]), kind), options["value_set"].values).expression, [side]
         )
 
-    def _of_template(self, template: pc.Expression, sides: list[_Part]) -> _Part:
+    def _of_template(self, template: pc.Expression, sides: list[_ExpressionPart]) -> _ExpressionPart:
         """The template, whose placeholder columns are replaced by the sides."""
         pieces: Pieces = entries_of(buffer_of(template))
         entries = pieces.after(len(self.columns))
@@ -265,7 +265,7 @@ class _Rewriter:
         node = [
             places[value].node if key == b"field_ref" and value in places else (key, value) for key, value in entries
         ]
-        return _Part(node, pa.bool_(), levels=_TEMPLATE_LEVELS + max(side.levels for side in sides))
+        return _ExpressionPart(node, pa.bool_(), levels=_TEMPLATE_LEVELS + max(side.levels for side in sides))
 
     def _type_of_field(self, path: list[bytes]) -> pa.DataType | None:
         kind: Any = None
@@ -278,8 +278,8 @@ class _Rewriter:
             children = kind if pa.types.is_struct(kind) else pa.schema([])
         return kind
 
-    def _kind(self, part: _Part) -> pa.DataType:
-        """The type of the values; null if the expression does not fit the columns: its evaluation will raise the error."""
+    def _kind(self, part: _ExpressionPart) -> pa.DataType:
+        """The type of the values; null if the expression does not fit the columns, as its evaluation will show."""
         if part.kind is None:
             from pyarrow import acero  # noqa: PLC0415 - it imports pandas
 

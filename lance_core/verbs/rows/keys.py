@@ -68,7 +68,7 @@ class KeyIndex:
         return dict(zip(self._columns, self._values, strict=True))
 
     def look_up(self, table: pa.Table) -> tuple[Codes, Codes]:
-        """The ascending numbers of the rows of another table whose keys are in the index, and the numbers of these keys."""
+        """The ascending numbers of another table's rows whose keys are in the index, and the numbers of these keys."""
         if len(self._columns) == 1:
             numbers = _in_table(table.column(self._columns[0]), self._values[0])
             if numbers is not None:

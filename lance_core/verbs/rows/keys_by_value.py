@@ -35,7 +35,7 @@ def _are_comparable(left: pa.DataType, right: pa.DataType) -> bool:
 
 
 def keys_by_value(keys: pa.Table, wanted: pa.Schema) -> pa.Table:
-    """The keys in the dataset's types, without keys that these types cannot hold; columns of incomparable types stay as they are.
+    """The keys in the dataset's types, without keys that these types cannot hold; incomparable columns stay.
 
     Args:
         keys: The key columns.

@@ -43,7 +43,7 @@ class MergeClauses:
             `target.<column>`.
         inserts: Whether source rows whose key is not in the dataset are inserted.
         deletes_others: Whether rows whose key is not in the source are deleted.
-        delete_condition: For `deletes_others`: only rows for which this is true are deleted; it uses the dataset's columns.
+        delete_condition: For `deletes_others`: delete only rows for which this is true, over the dataset's columns.
         write_mode: How updated rows are stored.
         use_index: Whether an index of the key may decide which rows are read, and how updated rows are stored.
         within: Slices that must contain the matched rows that are updated or deleted; None for the whole dataset.
@@ -145,7 +145,7 @@ def _keys_of(source: SourceRows, schema: Schema, on: Sequence[str]) -> SourceRow
 
 
 def primary_key(schema: Schema) -> tuple[str, ...]:
-    """The columns of the unenforced primary key, in its order; empty without a key, or if a part is not a top-level column."""
+    """The columns of the unenforced primary key, in order; empty without a key, or if a part is a nested field."""
     members, top = key_fields(schema), {field.id for field in schema.fields}
     return tuple(field.name for field in members) if all(field.id in top for field in members) else ()
 

@@ -1,4 +1,4 @@
-"""`merge_insert`: update, insert and delete rows of a dataset with the rows of a source, joined by key, in one version."""
+"""`merge_insert`: update, insert and delete rows of a dataset from a source of rows, joined by key, in one version."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class MergeInsertBuilder:
         return self
 
     def target_bases(self, bases: Sequence[str]) -> Self:
-        """Names or URIs of base paths to which new fragments are written, round-robin; the dataset's URI selects its root."""
+        """Names or URIs of base paths for new fragments, round-robin; the dataset's URI selects its root."""
         self._target_bases = list(bases)
         return self
 
@@ -260,7 +260,7 @@ class MergeInsertBuilder:
         return "\n".join(merge_steps(source, self._clauses, found).lines())
 
     def analyze_plan(self, data_obj: ReaderLike, *, schema: pa.Schema | None = None) -> str:
-        """Compute the merge without a commit, and return its plan with its numbers of rows, its time and its new fragments.
+        """Compute the merge without a commit; return its plan with its numbers of rows, its time and its new fragments.
 
         Its files are deleted. Arguments and errors are those of `execute` and `explain_plan`.
         """

@@ -346,7 +346,7 @@ class _MergeAttempt:
         return rows
 
     def _complete(self, rows: pa.Table, match: _Match | None) -> pa.Table:
-        """Rows of the source with all columns of the dataset; missing columns have the old values, or nulls for new rows."""
+        """Rows of the source with all columns of the dataset; others have the old values, or nulls for new rows."""
         for missing in typed_schema(self.rows.missing):
             if match is None:
                 rows = rows.append_column(missing, pa.nulls(rows.num_rows, missing.type))

@@ -100,7 +100,7 @@ def each_fragment(
         plan = ScanPlan.of(source, source.manifest.fragments, options) if plan_of is None else plan_of()
         places = {fragment.id: place for place, (fragment, _) in enumerate(plan.parts)}
         pairs = heapq.merge(_whole(plan), _looked_at(plan, look), key=lambda pair: places[pair[0].id])
-        # If indices make claims, which all rows have to confirm, the rows are few: all are read before the first is yielded.
+        # If indices make claims, all rows, which are few then, are checked before the first is yielded.
         return pairs if plan.selection is None or not plan.selection.claims else list(pairs)
 
     yield from until_consistent(found)
@@ -247,7 +247,7 @@ def _rows_at(
 def rows_of(
     source: Snapshot, parts: Sequence[tuple[Fragment, BitMap]]
 ) -> Iterator[tuple[Fragment, pa.RecordBatch, npt.NDArray[np.int64]]]:
-    """Yield rows of fragments with all columns, in storage types, each batch with its fragment and the offsets of its rows.
+    """Yield rows of fragments with all columns, in storage types, each batch with its fragment and its rows' offsets.
 
     Args:
         source: The version.
@@ -318,7 +318,7 @@ def _put(source: Snapshot, hidden: list[_Hidden]) -> None:
 
 
 def with_deletions(source: Snapshot, fragment: Fragment, deleted: BitMap, files: UncommittedFiles) -> Fragment:
-    """Write a deletion file for further rows of a fragment, which is not durable yet, and return the changed fragment."""
+    """Write a deletion file for further rows of a fragment, not durable yet, and return the changed fragment."""
     found = _hidden(source, fragment, deleted)
     source.store.put(found.key, found.data)
     files.add(source.store, found.key)

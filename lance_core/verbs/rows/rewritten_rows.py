@@ -29,8 +29,7 @@ def rewritten_rows(live: Sequence[BitMap], rows: Sequence[BitMap], sizes: Sequen
         sizes: The number of rows of each new fragment.
 
     Returns:
-        The offsets of the rows in each new fragment; None if the new fragments have another number of rows than there are
-        live rows.
+        The offsets of the rows in each new fragment; None if the new fragments do not have one row for each live row.
     """
     ends = np.cumsum([0, *sizes])
     starts = np.cumsum([0, *map(len, live)])

@@ -218,7 +218,7 @@ def _tables(batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
 
 
 def _bytes_of(rows: pa.Table | _Parts) -> int:
-    """The bytes of rows; with view columns the bytes of whole buffers, because pyarrow 24 crashes at `nbytes` of views."""
+    """The bytes of rows; with view columns the bytes of whole buffers, as pyarrow 24 crashes at `nbytes` of views."""
     if isinstance(rows, pa.Table) and any(field.type in _VIEWS for field in rows.schema):
         return int(rows.get_total_buffer_size())
     return int(rows.nbytes)

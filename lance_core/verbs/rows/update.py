@@ -63,7 +63,7 @@ def update_rows(
         raise InvalidInputError("No updates provided")
     if write_mode is WriteMode.REWRITE_COLUMNS and data_storage_version is not None:
         raise InvalidInputError(
-            "write_mode='rewrite_columns' writes files of the dataset's version, and takes no data_storage_version; omit it"
+            "write_mode='rewrite_columns' writes files of the dataset's version, and takes no data_storage_version"
         )
 
     def attempt(base: Snapshot) -> tuple[Manifest, int]:
@@ -228,7 +228,7 @@ def _changed(rows: pa.RecordBatch, values: Mapping[str, pc.Expression], schema: 
 
 
 def _share_fields(left: pa.DataType, right: pa.DataType) -> bool:
-    """Whether each struct shares a field with the struct to which it is cast; without one, Arrow's cast returns nulls."""
+    """Whether each struct shares a field with the struct to which it is cast; otherwise Arrow's cast returns nulls."""
     if pa.types.is_struct(left) and pa.types.is_struct(right):
         shared = {f.name for f in left} & {f.name for f in right}
         return bool(shared) and all(_share_fields(left.field(name).type, right.field(name).type) for name in shared)

@@ -71,8 +71,8 @@ def check_columns_can_be_replaced(manifest: Manifest, fragments: Iterable[Fragme
     """
     if not can_replace_columns(manifest, fragments, columns):
         raise UnsupportedError(
-            "write_mode='rewrite_columns' cannot replace the first column of files of version 0.1, which pylance could not "
-            "read afterwards; use 'rewrite_rows', or rewrite the table as 2.x first"
+            "write_mode='rewrite_columns' cannot replace the first column of files of version 0.1, which pylance could "
+            "not read afterwards; use 'rewrite_rows', or rewrite the table as 2.x first"
         )
 
 
@@ -81,8 +81,8 @@ def writes_less_by_columns(
 ) -> bool:
     """Whether new files of the columns have fewer bytes than the rows that would move, by the sizes in the data files.
 
-    The metadata of the fragments' data files is read and, if it does not suffice, the descriptors of the blobs that would
-    move. The result is False if a blob column changes, and for files of 0.1, which do not record sizes.
+    The metadata of the fragments' data files is read and, if it does not suffice, the descriptors of the blobs that
+    would move. The result is False if a blob column changes, and for files of 0.1, which do not record sizes.
 
     Args:
         source: The version.

@@ -6,8 +6,8 @@
     kind 3  external    `blob_uri`                  the same; all bytes if `size` is 0
 
 <name> is the key of the data file without `.lance`, <bits> the 32 bits of `blob_id`, the lowest bit first. The
-`blob_uri` of an external blob is relative to the base path of id `blob_id`, or absolute and percent-encoded if `blob_id`
-is 0.
+`blob_uri` of an external blob is relative to the base path of id `blob_id`, or absolute and percent-encoded if
+`blob_id` is 0.
 
 The layout is that of tables written by pylance 14.0.2.
 """

@@ -123,7 +123,7 @@ def scan_steps(
 
 
 def order_steps(source: Snapshot, options: ScanOptions, keys: PlanStep) -> PlanStep:
-    """The steps of a scan with `order_by`: `keys` reads the columns to order by; other columns are read by row address."""
+    """The steps of a scan with `order_by`: `keys` reads the columns to order by, the others are read by row address."""
     stop = "the last" if options.limit is None else f"{options.offset + options.limit}"
     facts = (_list("by", map(_ordering, options.order_by)), f"rows={options.offset} to {stop}")
     order = PlanStep(name="Order", facts=facts, inputs=(keys,))

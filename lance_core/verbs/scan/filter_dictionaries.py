@@ -73,7 +73,7 @@ def matching_entries(
 
 
 def _of_entries(batch: pa.RecordBatch, condition: pc.Expression, name: str) -> pa.Array | None:
-    """For each row, whether its entry meets a condition; None if an entry raises an error, as no row may have that entry."""
+    """For each row, whether its entry meets a condition; None if an entry, which may be in no row, raises an error."""
     column = batch.column(name)
     entries = pa.concat_arrays([column.dictionary, pa.nulls(1, column.type.value_type)])
     try:

@@ -1,4 +1,4 @@
-"""Evaluate a filter in stages: columns of cheap conditions are read first, other columns for the rows that still match."""
+"""Evaluate a filter in stages: columns of cheap conditions are read first, others for the rows that still match."""
 
 from __future__ import annotations
 

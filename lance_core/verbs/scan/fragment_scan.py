@@ -40,7 +40,7 @@ TWO_STEP_SHARE: Final = 1 / 16
 """If a filter keeps less than this share of the rows, the other columns are read only for these rows."""
 
 STAGED_ROWS: Final = 65_536
-"""The least number of rows for which conditions on columns of fixed width are evaluated before other columns are read."""
+"""From this many rows on, conditions on columns of fixed width are evaluated before other columns are read."""
 
 ENTRY_ROWS: Final = 8_192
 """The least number of rows for which strings that are stored as dictionaries are compared once per entry."""
@@ -55,7 +55,7 @@ SMALL_BYTES: Final = 16 * 1024 * 1024
 """The most bytes of the files of a fragment that is read ahead, in parallel with others, from a remote store."""
 
 SPAN_SHARE: Final = 4
-"""All rows from the first to the last possible match are read if they are at most this many times the possible matches."""
+"""All rows from the first to the last possible match are read if at least one in this many can match."""
 
 FEW_ROWS: Final = 4096
 """If indices leave at most this many possible matches, all columns are read at once."""
@@ -336,7 +336,7 @@ class FragmentScan:
     def _staged(
         self, stages: Stages, own: Schema, rows: Rows, keep: _Mask, live: _Mask, entries: set[str]
     ) -> Iterator[Found]:
-        """Evaluate the first conditions, then the others: on the remaining rows if they are few, otherwise on all rows."""
+        """Evaluate the first conditions, then the others: on the remaining rows if they are few, else on all rows."""
         first = [
             (batch, where, matching_all(batch, stages.first))
             for batch, where in self._read(stages.schema, rows, keep, live)
@@ -384,7 +384,7 @@ class FragmentScan:
     def _at_offsets(
         self, schema: Schema, offsets: npt.NDArray[np.int64], out_of: int, live: _Mask
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows at ascending offsets: sparse rows are read by offset, others as a range, which is then filtered."""
+        """Yield the rows at ascending offsets: sparse rows by offset, others as a range that is then filtered."""
         is_dense = int(offsets[-1]) - int(offsets[0]) < 4 * len(offsets)
         if not is_dense and len(offsets) < out_of * TWO_STEP_SHARE:
             for batch, _ in self._read(schema, offsets, None, live):

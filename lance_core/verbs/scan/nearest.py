@@ -68,7 +68,7 @@ class NearestQuery:
         Raises:
             InvalidInputError: A key is missing or unknown, or a value is invalid.
             SchemaError: There is no such column.
-            UnsupportedError: The column has no vectors of floats, `q` is several vectors, or the metric is not supported.
+            UnsupportedError: The column has no vectors of floats, `q` is not a vector, or the metric is not supported.
         """
         if not isinstance(nearest, Mapping):
             raise InvalidInputError(f"nearest must be a mapping with the keys column and q, not {nearest!r}")

@@ -75,21 +75,21 @@ class ScanArguments(TypedDict, total=False):
         late_materialization: False reads the columns of the filter and all others together; otherwise the others are
             read only for rows that match. The result is the same.
         batch_readahead: Accepted without effect: scans read ahead by pages, within a fixed bound.
-        fragment_readahead: How many small fragments are read in parallel from object storage, 8 by default; with 0 or 1,
-            they are read one by one.
+        fragment_readahead: How many small fragments are read in parallel from object storage, 8 by default; with 0 or
+            1, they are read one by one.
         io_buffer_size: Accepted without effect: memory is bounded by a few pages of each column.
         scan_in_order: Accepted without effect: batches are always in order.
         use_stats: Accepted without effect: statistics never change the result.
-        use_scalar_index: False uses no index; otherwise indices exclude fragments and rows that cannot match the filter.
-            The result is the same.
+        use_scalar_index: False uses no index; otherwise indices exclude fragments and rows that cannot match the
+            filter. The result is the same.
         prefilter: Whether the filter selects the rows that `nearest` searches; if false, it filters the rows that are
             found.
         disable_scoring_autoprojection: True omits the column `_distance` of `nearest` if columns are named.
         fast_search: Only False is offered.
         blob_handling: The form of blob columns, also for filters and computed columns. "blobs_descriptions" (the
             default) and "all_descriptions" return structs with position and size, for which no payload is read;
-            "all_binary" returns bytes; "as_stored" (not in pylance) returns payloads in the types of the table's schema,
-            which other tables accept.
+            "all_binary" returns bytes; "as_stored" (not in pylance) returns payloads in the types of the table's
+            schema, which other tables accept.
         nearest: Search for the rows whose vectors are nearest to a vector: a mapping with `column`, `q`, `k` (10 by
             default), `metric` ("l2", "cosine" or "dot") and `distance_range`. All vectors are compared and indices are
             not used, so the result is exact; keys about indices have no effect. Only for datasets, not for fragments.

@@ -1,7 +1,7 @@
 """Skip batches of 0.1 files that cannot match a filter, by the page statistics of these files.
 
-Arrow gets the bounds of each batch as the guarantee of an Arrow fragment that is never opened, and selects the fragments
-that can have a match.
+Arrow gets the bounds of each batch as the guarantee of an Arrow fragment that is never opened, and selects the
+fragments that can have a match.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class ScanPlan:
                 yield FragmentScan(self.source, fragment, self.options, possible=rows, claims=claims)
 
     def counted(self) -> tuple[int, ScanPlan]:
-        """Count the matching rows of fragments for which indices suffice; return the number and a plan of the others."""
+        """Count matching rows of fragments for which indices suffice; return the number and a plan of the others."""
         total = sum(live_counts(self.source, [fragment for fragment, _ in self.parts if fragment.id in self.whole]))
         left = [(fragment, rows) for fragment, rows in self.parts if fragment.id not in self.whole]
         sure = self._certain() if left else None

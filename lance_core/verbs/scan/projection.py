@@ -84,8 +84,8 @@ class Projection:
 
         Raises:
             ArgumentTypeError: A name in a mapping is not a string, or a value is neither SQL nor an expression.
-            InvalidInputError: `columns` is not a list of names or a mapping, a column is named twice, or an expression is
-                invalid.
+            InvalidInputError: `columns` is not a list of names or a mapping, a column is named twice, or an expression
+                is invalid.
             SchemaError: A column does not exist.
             UnsupportedError: An expression uses a function or syntax that is not supported.
         """

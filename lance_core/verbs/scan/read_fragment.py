@@ -57,7 +57,7 @@ class _FileColumns:
 
 
 def physical_rows(source: Snapshot, fragment: Fragment) -> int:
-    """The number of rows in the files of a fragment; it is read from a file if the manifest (of 2023) does not record it.
+    """The number of rows in the files of a fragment; it is read from a file if the manifest, of 2023, lacks it.
 
     Raises:
         CorruptFileError: A number above `_TRUSTED_ROWS` differs from that of the file.
@@ -185,7 +185,7 @@ def _check_rows(source: Snapshot, fragment: Fragment, parts: Sequence[_FileColum
 
 
 def files_of(fragment: Fragment, schema: Schema) -> list[tuple[DataFile, Schema, dict[int, int]]]:
-    """The files that have fields of `schema`, each with these fields and its column indices by field id; later files win."""
+    """The files with fields of `schema`, each with these fields and its column indices by field id; later files win."""
     taken: set[int] = set()
     found = []
     for file in reversed(fragment.files):

@@ -359,7 +359,7 @@ class LanceScanner:
             pool.shutdown(cancel_futures=True)
 
     def _ordered(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in order: sort only the columns to order by, then read all columns of the rows within the limit."""
+        """Yield the rows in order: sort only the columns to order by, then read all columns within the limit."""
         options = self._options
         found = self._for_order().to_table()
         paths = [ordering.column_name for ordering in options.order_by]

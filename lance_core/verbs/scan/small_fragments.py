@@ -62,7 +62,7 @@ def coalesced(scans: Iterable[FragmentScan], *, at_once: bool = False) -> Iterat
 
 
 def grouped(scans: Iterable[FragmentScan], *, at_once: bool = False) -> Iterator[list[FragmentScan]]:
-    """Yield scans in their order, in groups: a group of at least `FEWEST` scans is read together, other scans one by one.
+    """Yield scans in their order, in groups: groups of at least `FEWEST` scans are read together, others one by one.
 
     Args:
         scans: Scans with the same source and options.

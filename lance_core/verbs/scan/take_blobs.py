@@ -81,7 +81,7 @@ def blobs_at(
         indices: Positions among the live rows.
 
     Raises:
-        InvalidInputError: More or fewer than one of the three is given, the column has no blobs, or there is no such row.
+        InvalidInputError: None or several of the three are given, the column has no blobs, or there is no such row.
         SchemaError: There is no such column.
         UnsupportedError: A row is deleted.
     """
@@ -110,7 +110,8 @@ def blob_ranges_at(
     for number, (row, offset, length) in enumerate(requests):
         if min(row, offset, length) < 0 or offset + length >= 1 << 64:
             raise InvalidInputError(
-                f"blob range {number} has a negative number or ends above 2**64: row {row}, offset {offset}, length {length}"
+                f"blob range {number} has a negative number or ends above 2**64: row {row}, offset {offset}, "
+                f"length {length}"
             )
     found = []
     payloads = blobs_at(source, column, **{selector: [row for row, _, _ in requests]})

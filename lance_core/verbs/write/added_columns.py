@@ -1,4 +1,4 @@
-"""Writes that add columns: they commit a Merge, which changes the schema, adds fragments and deletes rows in one version."""
+"""Writes that add columns: they commit a Merge, which changes the schema and the rows in one version."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@
                 Merge         append and replace, where the fragments have columns that the commit adds to the dataset
 
 A replacement that conflicts with a commit that only moved rows (a compaction) is computed again on the latest version.
-A replacement that conflicts with a replacement of the same slice fails, because the table cannot decide which of the two
-should win. With `require_empty`, a write to slices with rows of another write fails (module `require_empty`).
+A replacement that conflicts with a replacement of the same slice fails, because the table cannot decide which of the
+two should win. With `require_empty`, a write to slices with rows of another write fails (module `require_empty`).
 
 Of several attempts of one write (`WriteAttempt`), only the rows of the last one remain in the table: overwrite and
 replace remove the earlier rows anyway; append commits an Update that removes them and adds the new rows.

@@ -58,7 +58,7 @@ class CommitOutcome:
         }
 
     def _removed(self, operation: Operation) -> tuple[int | None, int]:
-        """The numbers of rows and of fragments that the commit removed; None for rows if the transaction does not record it."""
+        """The numbers of rows and of fragments that the commit removed; None if the rows are not recorded."""
         if self.removal is not None:
             return self.removal.num_rows, len(self.removal.removed_fragment_ids)
         if isinstance(operation, Update | Delete):

@@ -13,8 +13,8 @@ A transaction names the fragments that its commit added. Their rows are identifi
                      others      rows stay where they are
 
 Rows that were deleted meanwhile are skipped. If the version of the attempt was cleaned up, the table's configuration
-records its fragments and row ids (`table.idempotency`): its rows are found by stable row ids, or by the fragments if all
-of them still exist and have no deleted row.
+records its fragments and row ids (`table.idempotency`): its rows are found by stable row ids, or by the fragments if
+all of them still exist and have no deleted row.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _replaced_by(transaction: Transaction | None) -> list[str]:
 
 
 def _rows_of_attempt(source: Snapshot, write: WriteAttempt, version: int) -> RowsByFragment:
-    """The rows of an attempt that are alive in a version, by the attempt's version or, if it does not exist, by its proof.
+    """The rows of an attempt that are alive in a version, by the attempt's version, or by its proof without it.
 
     Raises:
         TraceLostError: The rows cannot be identified.

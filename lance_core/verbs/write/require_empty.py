@@ -1,7 +1,7 @@
 """Check that slices are empty, for writes with `require_empty`.
 
-The slices may have no rows except those of earlier attempts of the same write. The check is made in the version that the
-write is based on, and again in each later version that the write would follow, before the manifest is put.
+The slices may have no rows except those of earlier attempts of the same write. The check is made in the version that
+the write is based on, and again in each later version that the write would follow, before the manifest is put.
 """
 
 from __future__ import annotations

@@ -72,8 +72,8 @@ def write_fragments(
         target_all_bases: If given, files are written to all base paths; True puts the dataset's root before them.
         initial_bases: Base paths of the new dataset.
         dataset_schema: `LanceDataset.lance_schema_bytes` of the dataset to append to, so that it is not read.
-        allow_external_blob_outside_bases: Accept any URI of an external blob, not only URIs below base paths that are no
-            dataset roots.
+        allow_external_blob_outside_bases: Accept any URI of an external blob, not only URIs below base paths that are
+            not dataset roots.
         **others: Arguments of pylance that are not offered.
 
     Raises:

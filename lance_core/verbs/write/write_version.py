@@ -226,8 +226,8 @@ def prepare(target: TableTarget, options: WriteOptions) -> PreparedWrite:
     """Look up the version that a write is based on, and check that the write can begin.
 
     Raises:
-        InvalidInputError: The mode is unknown, a base path is not known, or `initial_bases` are given for a dataset that
-            exists.
+        InvalidInputError: The mode is unknown, a base path is not known, or `initial_bases` are given for a dataset
+            that exists.
         UnsupportedError: The version that the write is based on has feature flags that are not known.
     """
     if options.mode not in WRITE_MODES:
