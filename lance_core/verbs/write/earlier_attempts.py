@@ -138,8 +138,8 @@ def committed_attempts(store: ObjectStore, write: WriteAttempt | None, since: in
 def gap_error(root: str, since: int, version: int) -> HistoryGapError:
     """The error for a version that was cleaned up and may conflict."""
     return HistoryGapError(
-        f"{root}: version {version}, after version {since} that the write is based on, was cleaned up, so its changes "
-        "are not known; do the write again"
+        f"{root}: version {version} was cleaned up, so it is not known whether it conflicts with this write, which is "
+        f"based on version {since}; do the write again"
     )
 
 

@@ -59,6 +59,6 @@ def _check_empty(source: Snapshot, slices: Slices, own: RowsByFragment) -> None:
     if found:
         names = ", ".join(map(repr, slices.names[:_NAMED])) + (" ..." if len(slices.names) > _NAMED else "")
         raise DatasetExistsError(
-            f"{source.store.root}: version {source.manifest.version} has {found} rows in {names}, and require_empty "
-            "writes only to empty slices; nothing was written"
+            f"{source.store.root}: version {source.manifest.version} has rows in {names} ({found} in all), and "
+            "require_empty writes only to empty slices; nothing was written"
         )
