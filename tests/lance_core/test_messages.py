@@ -75,7 +75,7 @@ def test_storage_that_cannot_be_reached_is_named(user):
 
 @pytest.mark.parametrize("kind", [lance.LanceDataset, lance.LanceFragment])
 def test_objects_that_are_being_made_can_be_shown(kind):
-    assert repr(kind.__new__(kind)) == f"<{kind.__name__} that is not open>"
+    assert repr(kind.__new__(kind)) == f"<{kind.__name__} that is not opened>"
 
 
 @pytest.mark.parametrize("place", ["", "none/there"])

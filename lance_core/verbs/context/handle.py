@@ -75,7 +75,7 @@ class Handle:
     def __repr__(self) -> str:
         """The root and the version; debuggers may call it before the handle is initialized."""
         if not hasattr(self, "_manifest"):
-            return f"<{type(self).__name__} that is not open>"
+            return f"<{type(self).__name__} that is not opened>"
         return f"{type(self).__name__}({self._uri!r}, version={self.version})"
 
     def __reduce__(self) -> tuple[Any, ...]:
