@@ -70,7 +70,7 @@ class CommitRequest:
             self.slices.check(self.schema)
         if self.options.idempotency_key is not None and self.options.write_attempt is not None:
             raise InvalidInputError(
-                "idempotency_key keeps the first of several commits, write_attempt the last one: only one can be given"
+                "idempotency_key keeps the first of several commits, write_attempt the last one: give one of them"
             )
         if self.identity is not None and not self.read_version:
             raise InvalidInputError("identity needs read_version, the number of the version that it identifies")
