@@ -65,7 +65,7 @@ def test_more_rows_deleted_than_there_are(tmp_path):
         return replace(fragment, deletion_file=replace(fragment.deletion_file, num_deleted_rows=2**64 - 1))
 
     forge_fragments(tmp_path / "t", changed)
-    with pytest.raises(CorruptFileError, match="live rows, which cannot be"):
+    with pytest.raises(CorruptFileError, match="live rows, which is impossible"):
         lance.dataset(tmp_path / "t").take([0])
 
 

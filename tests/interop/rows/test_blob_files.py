@@ -299,7 +299,7 @@ def test_what_cannot_be(tmp_path, outside):
     uri = made(tmp_path / "t", lance, outside)
     name = next(name for name in sidecars(uri))
     (Path(uri) / name).unlink()
-    with pytest.raises(CorruptFileError, match=r"its file of blobs data/.*\.blob is missing"):
+    with pytest.raises(CorruptFileError, match=r"its blob file data/.*\.blob is missing"):
         seen(uri, lance_core)
     (tmp_path / "photos" / "a b%.bin").unlink()
     with pytest.raises(lance_core.errors.ObjectNotFoundError, match=r"a b%\.bin"):
