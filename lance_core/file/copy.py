@@ -193,7 +193,7 @@ def _check(source: CopySource, schema: Schema, version: FileVersion) -> None:
         stored = {field.id for field in fields}
         if any(field.id in source.columns and field.id not in stored for field, _ in top.walk()):
             raise UnsupportedError(
-                f"pages of {top.name!r} cannot be copied: it is a packed struct in only one of the old and new file"
+                f"pages of {top.name!r} cannot be copied: it is a packed struct in only one of the two files"
             )
         if not there and not version.has_levels:
             raise UnsupportedError(f"pages of 2.0 files that lack the column {top.name!r} cannot be copied")
