@@ -106,7 +106,9 @@ def erase_rows(dataset: Handle, where: str, options: ErasureOptions) -> ErasureR
     main = dataset.checkout_version(("main", None)).source
     condition.of(described_columns(main.manifest) or main.manifest.schema)
     if any(condition.is_in_string(value) for value in options.transaction_properties.values()):
-        raise InvalidInputError("transaction_properties contain a value of the condition, which no version may record: leave it out")
+        raise InvalidInputError(
+            "transaction_properties contain a value of the condition, which no version may record: leave it out"
+        )
     report = run.run()
     if not options.dry_run:
         dataset.move_to(load_following(dataset.source.store, dataset.source.manifest))
@@ -127,7 +129,7 @@ class _Erasure:
     def run(self) -> ErasureReport:
         """Survey the versions, erase the rows unless there are obstacles, and prove the result."""
         found, tags, refs = self._survey(None)
-        table = self.dataset._refs  # noqa: SLF001 - part of this library
+        table = self.dataset._refs  # noqa: SLF001 - same library
         obstacles, clones = find_obstacles(table, found, tags, refs, self.options)
         self.report = ErasureReport(
             uri=table.root.root,
@@ -165,7 +167,7 @@ class _Erasure:
 
     def _survey(self, known: ErasureSurvey | None) -> tuple[ErasureSurvey, dict[str, TagRef], dict[str, BranchRef]]:
         """A new survey, all tags, and all branches."""
-        root = self.dataset._refs.root  # noqa: SLF001 - part of this library
+        root = self.dataset._refs.root  # noqa: SLF001 - same library
         tags, torn_tags = read_tags(root)
         refs, torn = read_branches(root)
         reject_torn([*torn_tags, *torn.values()])
@@ -195,7 +197,7 @@ class _Erasure:
         )
 
     def _proven(self) -> ErasureReport:
-        table = self.dataset._refs  # noqa: SLF001 - part of this library
+        table = self.dataset._refs  # noqa: SLF001 - same library
         remaining, reading = prove(table, self.condition, self.report, self.columns)
         return replace(self.report, remaining=remaining, read=reading, proven=not remaining)
 
@@ -334,7 +336,7 @@ class _Erasure:
                 continue  # on a later version the reader would miss rows
             if is_fork_tag(name, ref):
                 continue  # a branch cannot be promoted on a later version
-            Tags(self.dataset._refs).update(name, (line.name, line.latest.number))  # noqa: SLF001 - part of this library
+            Tags(self.dataset._refs).update(name, (line.name, line.latest.number))  # noqa: SLF001 - same library
             self.report = replace(self.report, tags_moved={**self.report.tags_moved, name: line.latest.number})
 
     def _release_forks(self, found: ErasureSurvey, tags: Mapping[str, TagRef]) -> None:
@@ -344,7 +346,7 @@ class _Erasure:
         for name, ref in tags.items():
             is_allowed = self.options.release_branches or is_needless_fork_tag(name, ref, refs)
             if is_fork_tag(name, ref) and is_allowed and ref.version in doomed.get(ref.branch, ()):
-                delete_durably(self.dataset._refs.root, tag_ref_key(name))  # noqa: SLF001 - part of this library
+                delete_durably(self.dataset._refs.root, tag_ref_key(name))  # noqa: SLF001 - same library
 
     def _release_readers(self, found: ErasureSurvey, tags: Mapping[str, TagRef]) -> None:
         """Delete the tags of readers on versions to remove: their next run finds no version, and needs a full refresh."""
@@ -352,7 +354,7 @@ class _Erasure:
         released = set(self.report.readers_released)
         for name, ref in tags.items():
             if is_reader_tag(name, ref) and ref.version in doomed.get(ref.branch, ()):
-                delete_durably(self.dataset._refs.root, tag_ref_key(name))  # noqa: SLF001 - part of this library
+                delete_durably(self.dataset._refs.root, tag_ref_key(name))  # noqa: SLF001 - same library
                 released.add(ref.metadata[READER_KEY])
         self.report = replace(self.report, readers_released=tuple(sorted(released)))
 

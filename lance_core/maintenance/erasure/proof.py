@@ -147,7 +147,8 @@ class _PlaceCollector:
         files = {meta.key: meta for meta in self.root.list("")}
         for meta in self.root.list_owned(""):
             if meta.key not in files:
-                self._add("unknown", meta.key, "a link to a folder, or to nothing, which cannot be checked: look at it, and remove it")
+                message = "a link to a folder, or to nothing, which cannot be checked: look at it, and remove it"
+                self._add("unknown", meta.key, message)
         for meta in files.values():
             self.count += 1
             self.size += meta.size
