@@ -36,7 +36,7 @@ from lance_core.verbs.pylance_types.transactions import Transaction
 __all__ = ["HistoryVerbs", "Timestamp"]
 
 Timestamp = datetime | date | str
-"""A point in time, as in pylance: a day or a string without a zone is in UTC, a `datetime` without one in local time."""
+"""A point in time, as in pylance. A day or a string without a zone is UTC, a `datetime` without one local time."""
 
 _MOST_AT_ONCE: Final = 16
 

@@ -349,7 +349,7 @@ class _Erasure:
                 delete_durably(self.dataset._refs.root, tag_ref_key(name))  # noqa: SLF001 - same library
 
     def _release_readers(self, found: ErasureSurvey, tags: Mapping[str, TagRef]) -> None:
-        """Delete the tags of readers on versions to remove: their next run finds no version, and needs a full refresh."""
+        """Delete the tags of readers on versions to remove; the readers then need a full refresh."""
         doomed = {line.branch: set(line.doomed()) for line in found.lines}
         released = set(self.report.readers_released)
         for name, ref in tags.items():
