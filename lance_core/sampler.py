@@ -44,7 +44,7 @@ def maybe_sample(
         InvalidInputError: A number is not positive, or the filter is not a condition.
     """
     if min(n, batch_size, max_takes) < 1:
-        raise InvalidInputError(f"n {n}, batch_size {batch_size} and max_takes {max_takes} must be at least 1")
+        raise InvalidInputError(f"n {n}, batch_size {batch_size} and max_takes {max_takes} must be positive")
     source = dataset if isinstance(dataset, LanceDataset) else open_dataset(dataset)
     wanted: Any = [columns] if isinstance(columns, str) else columns
     total = source.count_rows()

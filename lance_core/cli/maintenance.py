@@ -188,7 +188,7 @@ def cleanup(dataset: LanceDataset, output: CommandOutput, dry_run: bool, **argum
 @command("verify")
 @click.option("--all", "all_versions", is_flag=True, help="Check all versions.")
 def verify(dataset: LanceDataset, output: CommandOutput, all_versions: bool) -> None:
-    """Check that each file exists and agrees with the manifest.
+    """Check that the files agree with the manifest.
 
     The exit code is 4 if there is a problem.
     """

@@ -28,7 +28,7 @@ from tests.history.releases import (
 from tests.history.write_tables import INDICES, rows
 
 SCRIPT = Path(__file__).with_name("write_tables.py")
-# Label lists and zone maps of old releases are left aside, with a warning, and rows are read instead.
+# Label lists and zone maps of old releases are ignored with a warning, and rows are read instead.
 pytestmark = [
     pytest.mark.history,
     pytest.mark.filterwarnings("ignore:index .* is ignored:UserWarning"),

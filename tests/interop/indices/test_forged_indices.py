@@ -1,4 +1,4 @@
-"""Indices that contradict themselves or the table are left aside with a warning; honest ones never are."""
+"""Indices that contradict themselves or the table are ignored with a warning; honest ones never are."""
 
 import dataclasses
 import random
