@@ -204,7 +204,7 @@ def test_an_index_of_a_version_that_was_cleaned_up_is_not_committed_over_a_merge
         (
             lambda d, _: d.create_index_uncommitted("id", "BTREE", fragment_ids=[0], index_uuid="x"),
             InvalidInputError,
-            "'x' is no UUID",
+            "'x' is not a UUID",
         ),
         (lambda d, _: d.create_scalar_index("id", "BTREE", fragment_ids=[0]), UnsupportedError, "create_index_uncomm"),
         (lambda d, _: d.merge_existing_index_segments([]), InvalidInputError, "at least one"),
