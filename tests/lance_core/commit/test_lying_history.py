@@ -65,5 +65,5 @@ def test_a_listing_of_what_is_not_there(tmp_path, monkeypatch, by):
     handle = lance.write_dataset(ROWS, tmp_path / "t")
     location = ManifestLocation(key=f"_versions/{name(3)}", size_bytes=100, naming=Naming.V2)
     monkeypatch.setattr(versions, "locate_latest", lambda *_: (3, location))
-    with pytest.raises(CorruptFileError, match="not there to read"):
+    with pytest.raises(CorruptFileError, match="does not exist"):
         lance.write_dataset(ROWS, handle if by == "handle" else tmp_path / "t", mode="append")
