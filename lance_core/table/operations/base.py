@@ -155,7 +155,7 @@ def check_same_fragments(manifest: Manifest, fragments: Iterable[Fragment], oper
         ):
             raise IncompatibleConflictError(
                 f"{operation}: fragment {fragment.id} has none of the data files that it had when it was read: the "
-                "table was dropped and created again meanwhile, or all columns were written again. Open the table "
+                "table was dropped and made again meanwhile, or all columns were written again. Open the table "
                 "again and repeat the operation"
             )
 

@@ -212,7 +212,7 @@ def test_retries_end(path, monkeypatch):
 
 
 def test_from_a_version_to_come(path):
-    with pytest.raises(InvalidInputError, match="the latest is 1"):
+    with pytest.raises(InvalidInputError, match="the latest version is 1"):
         commit(open_store(path), appending(5, fragment_of(0, 5, path)))
 
 
