@@ -48,11 +48,11 @@ class WriteAttempt:
 
     Attributes:
         token: Key and value of the transaction property that all attempts of the write carry, and no other write.
-        number: The number of the attempt; of two attempts the later one has the higher number, compared from the left.
+        number: The number of the attempt, compared from the left; a later attempt has a higher number.
         earlier: Versions that earlier attempts have committed, as far as the caller knows them. The commit itself finds
             versions that earlier attempts commit while this attempt runs.
         on_earlier_attempt: What an append does if the rows of an earlier attempt cannot be identified any more:
-            "replace" raises, "adopt" keeps the earlier commit and adds nothing, "append" adds the rows beside them.
+            "replace" raises, "adopt" keeps the earlier commit and adds nothing, "append" adds the rows in addition.
         conflict_policy: What happens if another write has committed since the version that this attempt was made from.
             "fail": a commit that filled the same rows is a conflict. "later_wins": an overwrite or a replacement also
             replaces rows of writes with a lower number; a write with a higher number supersedes it. "exclusive": any
@@ -62,7 +62,7 @@ class WriteAttempt:
         note: A short string that the table keeps with the attempt, such as the id of the run that made it.
 
     Raises:
-        InvalidInputError: A field has no value that can be used.
+        InvalidInputError: The policy or the number is invalid.
     """
 
     token: tuple[str, str]
@@ -76,9 +76,13 @@ class WriteAttempt:
     def __post_init__(self) -> None:
         for name, known in (("on_earlier_attempt", OnEarlierAttempt), ("conflict_policy", ConflictPolicy)):
             if getattr(self, name) not in get_args(known):
-                raise InvalidInputError(f"{name} is one of {', '.join(get_args(known))}, not {getattr(self, name)!r}")
+                raise InvalidInputError(
+                    f"{name} must be one of {', '.join(get_args(known))}, not {getattr(self, name)!r}"
+                )
         if not self.number or any(type(part) is not int or part < 0 for part in self.number):
-            raise InvalidInputError(f"the number of an attempt is some integers of at least 0, not {self.number!r}")
+            raise InvalidInputError(
+                f"the number of an attempt must be a tuple of integers of at least 0, not {self.number!r}"
+            )
 
     @property
     def properties(self) -> dict[str, str]:
@@ -86,11 +90,11 @@ class WriteAttempt:
         return {self.token[0]: self.token[1], ATTEMPT_KEY: ".".join(map(str, self.number))}
 
     def made(self, properties: Mapping[str, str] | None) -> bool:
-        """Whether a commit with these properties was made by any attempt of this write."""
+        """Whether any attempt of this write made a commit with these properties."""
         return (properties or {}).get(self.token[0]) == self.token[1]
 
     def is_superseded_by(self, properties: Mapping[str, str] | None) -> bool:
-        """Whether a commit with these properties was made by a later attempt of this write."""
+        """Whether a later attempt of this write made a commit with these properties."""
         return self.made(properties) and number_of(properties or {}) > self.number
 
 
@@ -137,7 +141,7 @@ def check_concurrent_attempts(write: WriteAttempt, root: str, committed: Mapping
     if write.conflict_policy == "exclusive" and others:
         raise RetryableConflictError(
             f"{root}: version {max(others)} was committed meanwhile by another writer, and this write would remove "
-            "its rows; do it again"
+            "its rows; repeat the write"
         )
     if earlier:
         raise EarlierAttemptCommittedError(
@@ -146,7 +150,12 @@ def check_concurrent_attempts(write: WriteAttempt, root: str, committed: Mapping
 
 
 def reject_overruled(write: WriteAttempt, root: str, others: Mapping[int, Transaction]) -> None:
-    """Reject a write if one of some other commits is a later write of the same rows.
+    """Reject a write if a commit of a later write filled the same rows.
+
+    Args:
+        write: This attempt.
+        root: The dataset, for messages.
+        others: The transactions of the commits that filled the same rows, by version.
 
     Raises:
         SupersededError: A later write has filled the rows.

@@ -8,8 +8,8 @@ verdict, or a function that gives the verdict where it depends on the content of
     retryable      the whole operation must be done again on the latest version
     incompatible   the operation makes no sense any more
 
-A transaction can name the slices of the table that it fills (`SLICES_KEY`). If both transactions name one slice, a
-compatible or rebasable verdict becomes retryable: both may have created the slice, which their fragments do not show.
+A transaction can name the slices of the table that it fills (`SLICES_KEY`). If both transactions name the same slice, a
+compatible or rebasable verdict becomes retryable: both may have created the slice, and their fragments do not show it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ AffectedRows: TypeAlias = Mapping[int, BitMap]
 
 
 class Verdict(Enum):
-    """The verdict on a pending transaction and a committed one; the head of the module explains the values."""
+    """The verdict on a pending transaction and a committed one; the docstring of the module explains the values."""
 
     COMPATIBLE = "compatible"
     REBASABLE = "rebasable"
@@ -64,13 +64,13 @@ _OK, _REBASE, _RETRY, _NEVER = Verdict.COMPATIBLE, Verdict.REBASABLE, Verdict.RE
 
 
 def judge(pending: Transaction, committed: Transaction, affected_rows: AffectedRows | None = None) -> Verdict:
-    """Return the verdict: whether a pending transaction can follow one that was committed since its read version.
+    """Return whether a pending transaction can follow a transaction that was committed since its read version.
 
     Args:
         pending: The transaction to be committed.
         committed: A transaction that is in the history already.
-        affected_rows: The rows that the pending Delete or Update takes away; without them no fragment that both
-            transactions change is rebased.
+        affected_rows: The rows that the pending Delete or Update removes. For a fragment without them, a change by both
+            transactions is retryable.
     """
     cell = VERDICTS[type(pending.operation)][type(committed.operation)]
     verdict = cell if isinstance(cell, Verdict) else cell(pending.operation, committed.operation, affected_rows or {})
@@ -125,7 +125,7 @@ def _same_fragments(pending: Operation, committed: Operation, _: AffectedRows) -
 
 
 def _rows(pending: Delete | Update, committed: Delete | Update, affected: AffectedRows) -> Verdict:
-    """Both take rows away: deletion vectors of a shared fragment merge if rows are known and data files are equal."""
+    """Merge the deletion vectors of shared fragments if removed rows are known and data files equal; else retry."""
     if isinstance(pending, Update) and isinstance(committed, Update) and _inserted_same(pending, committed):
         return _RETRY
     shared = affected_fragments(pending) & affected_fragments(committed)
@@ -228,7 +228,7 @@ def _merge_config(_: Merge, committed: UpdateConfig, __: AffectedRows) -> Verdic
 
 
 def _project_config(_: Project, committed: UpdateConfig, __: AffectedRows) -> Verdict:
-    # The schema that the projection brings has the field metadata of its read version.
+    # The schema in the projection has the field metadata of its read version.
     return _retry_if(committed.field_metadata)
 
 
@@ -249,7 +249,7 @@ def _index_index(pending: CreateIndex, committed: CreateIndex, _: AffectedRows) 
 
 
 def _covers(operation: CreateIndex, fragment_ids: Collection[int]) -> bool:
-    """Whether a new index covers one of some fragments, or may."""
+    """Whether a new index covers one of some fragments, or has no bitmap and may cover them."""
     covered = [index.covered_fragments() for index in operation.new_indices]
     return any(bitmap is None or bool(bitmap & BitMap(fragment_ids)) for bitmap in covered)
 
@@ -296,7 +296,7 @@ def _replacement_replacement(pending: DataReplacement, committed: DataReplacemen
 
 
 def _wal(pending: Update | UpdateMemWalState, committed: Update | UpdateMemWalState, _: AffectedRows) -> Verdict:
-    """Levels of one shard's write-ahead log must be merged in order."""
+    """Reject a level that is not newer than a merged one: levels of a shard's log must be merged in order."""
     mine = {table.shard_id: table.generation for table in pending.compacted_sstables}
     verdict = _OK
     for table in committed.compacted_sstables:

@@ -8,10 +8,11 @@ a request before every commit, the manifest names no file and sets feature flag 
 checks its commits against such versions, lists their transactions and cleans them up; writers that know transaction
 files only do not commit to such a dataset.
 
-The manifest's conditional put is the commit; everything before it is garbage if it fails, everything after it is a
-convenience. The answer to that put can be lost, and a retry then meets the writer's own manifest, so an object that
-exists already is read back and its transaction's uuid compared before it counts as another writer's. Once an answer was
-lost, every error leaves the outcome open: the files of the commit must not be removed, as the put may still arrive.
+The manifest's conditional put is the commit. If the put fails, everything written before it is garbage; everything
+written after it only saves time. The answer to the put can be lost, and the next put then finds the writer's own
+manifest. An object that exists already is therefore read back, and counts as another writer's only if its transaction
+has another uuid. Once an answer was lost, every error leaves the outcome open: the files of the commit must not be
+removed, as the put may still arrive.
 
 If the store's options carry a commit lock, the lock is held around the put. The put stays conditional, so that writers
 without the lock do no harm.
@@ -21,9 +22,9 @@ A version can be put under a number that cleanup had freed:
     look at the latest version N  ->  put N + 1 unless it exists  ->  look again
 
 A put of N + 1 also succeeds if other writers have committed N + 1 and later versions meanwhile, and cleanup has removed
-their N + 1. No later version was made from the version that was put, so that it must not be acknowledged. The latest
-version is never cleaned up: if the second look finds no version above N + 1, the put is part of the history. Otherwise
-the version above shows whether it was made from this N + 1.
+their N + 1. No later version was made from the version that was put, so this version must not be acknowledged. The
+latest version is never cleaned up: if the second look finds no version above N + 1, the put is part of the history.
+Otherwise the version above shows whether it was made from this N + 1.
 
 The second look is always made where it costs no request. On object storage it is made if the first look is more than
 `LOOK_AGAIN_AFTER` old, and cleanup keeps younger versions there for a few times as long. An external index that gives
@@ -72,7 +73,7 @@ _PUT_ATTEMPTS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """A moment by two clocks: the monotonic clock stands still while a machine sleeps, the wall clock can be set.
+    """A moment by two clocks: the monotonic clock stops while a machine sleeps, and the wall clock can be set.
 
     Attributes:
         monotonic_s: Seconds since some start.
@@ -88,7 +89,7 @@ class Clock:
         return cls(monotonic_s=time.monotonic(), wall_ns=time.time_ns())
 
     def age(self) -> timedelta:
-        """How long ago the moment was: the longer of the two clocks' answers."""
+        """How long ago the moment was, by the clock that shows the longer time."""
         now = Clock.now()
         passed = max(now.monotonic_s - self.monotonic_s, (now.wall_ns - self.wall_ns) / 1e9)
         return timedelta(seconds=passed)
@@ -103,7 +104,7 @@ class VersionWriter:
         naming: Scheme of manifest names.
         durable: Whether a version must survive a power loss once it is committed.
         ready: Waits until the files that a version refers to are durable.
-        winning_manifest: The other writer's manifest in the place of the last `put`, once `resolve_outcome` has read
+        winning_manifest: The other writer's manifest under the key of the last `put`, once `resolve_outcome` has read
             it.
     """
 
@@ -126,11 +127,11 @@ class VersionWriter:
             transaction: The transaction that made the version.
 
         Returns:
-            The manifest with its location; None if a version of that number exists: `resolve_outcome` finds out whose
-            it is.
+            The manifest with its location; None if a version of that number exists. Then `resolve_outcome` finds out
+            who committed it.
 
         Raises:
-            DatasetExistsError: The versions of a dataset whose files were deleted are still known to an external index.
+            DatasetExistsError: An external index still has the versions of a dataset whose files were deleted.
             OutcomeUnknownError: The store failed, and whether the version was committed is not known.
         """
         record = transaction.to_bytes()
@@ -147,7 +148,7 @@ class VersionWriter:
             if lock is not None:
                 try:
                     held.enter_context(lock(manifest.version))
-                except BaseException:  # whatever a lock of the user raises, nothing was put
+                except BaseException:  # the user's lock failed before the put
                     self.discard()
                     raise
             location = self._put_manifest(key, data, transaction.uuid)
@@ -158,7 +159,7 @@ class VersionWriter:
         return self._committed(manifest, location)
 
     def resolve_outcome(self) -> Manifest | None:
-        """Find out who committed the version that the last `put` found in its place.
+        """Find out who committed the version that the last `put` found under its key.
 
         Returns:
             The manifest with its location if this writer committed it, and only the storage's answer was lost; None if
@@ -175,14 +176,15 @@ class VersionWriter:
             found = self._read(key)
         except ObjectNotFoundError as error:
             if self._answer_lost:
-                raise self._unknown(key, uuid) from error  # one of the two was committed, and is cleaned up already
-            return None  # another's, and cleaned up already
+                # The version was this writer's or another's, and was cleaned up.
+                raise self._unknown(key, uuid) from error
+            return None  # another writer's version, which was cleaned up
         except StoreError as error:
             raise self._unknown(key, uuid) from error
         if not _is_of(found, uuid):
             self.winning_manifest = found
             return None
-        assert found.location is not None, "it was read from there"
+        assert found.location is not None, "the manifest was read from its location"
         return self._committed(manifest, found.location)
 
     def _committed(self, manifest: Manifest, location: ManifestLocation) -> Manifest:
@@ -191,7 +193,7 @@ class VersionWriter:
         return replace(manifest, location=location)
 
     def is_in_history(self, own: Manifest, base: Manifest | None, looked: Clock) -> bool:
-        """Whether the version that was put last is part of the history; a version that is not is removed.
+        """Whether the version that was put last is part of the history; otherwise the version is removed.
 
         Args:
             own: The version, with its location.
@@ -214,7 +216,7 @@ class VersionWriter:
             raise self._overtaken(own, str(error)) from error
         if not is_there:
             _logger.info(
-                "version %d of %s was put under a number that cleanup had freed, and is taken away",
+                "version %d of %s was put under a number that cleanup had freed, and was removed",
                 own.version,
                 store.root,
             )
@@ -225,9 +227,9 @@ class VersionWriter:
         store = self.store
         listed = Listed.of(store)
         if listed.latest is None:
-            return True  # it was there, and the dataset was dropped since
+            return True  # the version was part of the history, and the dataset was dropped since
         if listed.latest[0] <= own.version and not store.put_is_a_request:
-            # A listing of a folder may leave out both what is removed and what is added while it is made.
+            # A listing of a folder may leave out files that are removed or added while it is made.
             again = locate_latest(store)
             if again is not None and again[0] > own.version:
                 listed = Listed.of(store)
@@ -249,11 +251,11 @@ class VersionWriter:
         if any(self._was_there_before(other, own, listed) for other in others):
             return False
         if made_by is not None and isinstance(made_by.operation, Overwrite | Restore):
-            return True  # whatever was in that place, all of it was replaced
-        raise self._overtaken(own, f"version {above[-1]} does not show whether it was made from that one")
+            return True  # this operation replaced all content of the version before it
+        raise self._overtaken(own, f"version {above[-1]} does not show whether it was made from version {own.version}")
 
     def _was_there_before(self, other: Manifest, own: Manifest, listed: Listed) -> bool:
-        """Whether a later version is older than the put: then another version had this number before the put."""
+        """Whether a later version is older than the put; then another version had its number before the put."""
         if not self.store.put_is_a_request and 0 < other.timestamp_ns < self._began_ns:
             return True  # both times are by the clock of this machine
         theirs, ours = (listed.seen.get(one.version) for one in (other, own))
@@ -262,7 +264,7 @@ class VersionWriter:
         return theirs.modified < ours.modified  # both times are by the clock of the storage
 
     def discard(self) -> None:
-        """Remove the files of a commit; only to be called when it certainly failed."""
+        """Remove the transaction file of a commit; to be called only if the commit certainly failed."""
         if self._transaction_file:
             try:
                 self.store.delete(transaction_key(self._transaction_file))
@@ -280,7 +282,7 @@ class VersionWriter:
         self._transaction_file, self._record = transaction.file_name, record
 
     def _put_manifest(self, key: str, data: bytes, uuid: str) -> ManifestLocation | None:
-        """Put the manifest; None if a manifest of this version exists, be it this writer's or another's."""
+        """Put the manifest; None if a manifest of this version exists, which may be this writer's own."""
         location = ManifestLocation(key=key, size_bytes=len(data), naming=self.naming)
         self._began_ns, self._answer_lost = 0, False
         store = naming_after(self.store, self._before_naming)
@@ -292,13 +294,13 @@ class VersionWriter:
             except LanceError as error:
                 if isinstance(error, AlreadyExistsError) and not isinstance(error, DatasetExistsError):
                     return None
-                if self._answer_lost:  # an earlier put may still arrive, whatever became of this one
+                if self._answer_lost:  # an earlier put may still arrive, although this one failed
                     raise self._unknown(key, uuid) from error
                 raise
             try:
                 found = self._read(key)
             except ObjectNotFoundError:
-                continue  # not there yet: it may still arrive, so only the same bytes may be put under this key
+                continue  # the lost put may still arrive, so only the same bytes may be put under this key
             except LanceError as error:
                 raise self._unknown(key, uuid) from error
             if not _is_of(found, uuid):
@@ -308,7 +310,7 @@ class VersionWriter:
         raise self._unknown(key, uuid)
 
     def _make_name_durable(self, key: str) -> None:
-        """Sync a manifest that a put without a reported success has left under its name, so that it is on disk."""
+        """Sync the manifest to disk after a put that wrote it, but did not report success."""
         if not self.durable:
             return
         try:
@@ -319,19 +321,19 @@ class VersionWriter:
     def _before_naming(self) -> None:
         if self.ready is not None:
             self.ready()
-        self._began_ns = self._began_ns or time.time_ns()  # of the first attempt: it may be the one that commits
+        self._began_ns = self._began_ns or time.time_ns()  # of the first put, which may be the one that commits
 
     def _unknown(self, key: str, uuid: str) -> OutcomeUnknownError:
         return OutcomeUnknownError(
-            f"{self.store.root}/{key}: the storage did not answer; whether the version was committed shows in "
+            f"{self.store.root}/{key}: the storage did not answer. The version was committed if its manifest has "
             f"transaction {uuid}"
         )
 
     def _overtaken(self, own: Manifest, reason: str) -> OutcomeUnknownError:
         return OutcomeUnknownError(
-            f"{self.store.root}: version {own.version} was put, but other writers and a cleanup went on meanwhile, and "
-            f"whether it became part of the history is not known: {reason}. Open the dataset again, and look whether "
-            "the change is there before it is made again"
+            f"{self.store.root}: version {own.version} was put, but other writers and a cleanup were active meanwhile, "
+            f"and whether the version is part of the history is not known: {reason}. Open the dataset again and check "
+            "whether it has the change before you repeat it"
         )
 
     def _read(self, key: str) -> Manifest:
@@ -361,7 +363,7 @@ def _is_of(found: Manifest, uuid: str) -> bool:
 
 
 def _was_dropped(store: ObjectStore, own: Manifest, base: Manifest | None, listed: Listed) -> bool:
-    """Whether the dataset that the version belongs to was dropped; another one may be in its place."""
+    """Whether the dataset of the version was dropped; another dataset may have been created in its place."""
     if base is None or base.version in listed.seen:
         return False
     kept = set(own.fragments.ids)

@@ -32,7 +32,7 @@ def summaries(store: ObjectStore) -> Iterator[VersionSummary]:
     """Yield the summary of each version of an opened dataset, in ascending order, for a list of versions.
 
     Raises:
-        DatasetNotFoundError: There are none any more.
+        DatasetNotFoundError: The dataset has no version any more.
         VersionNotFoundError: A version was removed after it was listed.
     """
     keys = {version: location.key for version, location in located_versions(store)}
@@ -78,10 +78,10 @@ def find_by_property(
     Args:
         store: The dataset's store.
         key: The property.
-        value: What it must be.
-        newest: Where to start; older versions are read one after the other.
-        not_before: Do not look at versions committed before this time; must be aware of its time zone.
-        newer_than: Do not look at this version or older ones; they are not read.
+        value: Its value.
+        newest: The version to start from; older versions are read one after the other.
+        not_before: Time at which to stop: versions committed earlier are ignored. It must have a time zone.
+        newer_than: Version at which to stop: it and older versions are not read.
 
     Raises:
         UnsupportedError: The version that was found has unknown feature flags.
@@ -104,13 +104,12 @@ def find_all_by_property(
     Args:
         store: The dataset's store.
         key: The property.
-        value: What it must be.
-        newest: Where to start; older versions are read one after the other.
-        not_before: Do not look at versions committed before this time; must be aware of its time zone.
+        value: Its value.
+        newest: The version to start from; older versions are read one after the other.
+        not_before: Time at which to stop: versions committed earlier are ignored. It must have a time zone.
 
     Returns:
-        The transactions by version, newest first, and the versions in between whose transactions are not known any
-        more.
+        The transactions by version, newest first, and the versions whose transactions are not known any more.
     """
     found: dict[int, Transaction] = {}
     missing: list[int] = []

@@ -14,7 +14,7 @@ from lance_core.table.manifest.manifest import Manifest
 __all__ = ["LISTENERS", "Listener", "on_commit"]
 
 Listener: TypeAlias = Callable[[ObjectStore, Manifest], None]
-"""Is called with the dataset's store and the version that was made. It must not raise: the commit has succeeded."""
+"""A function of the dataset's store and the committed version. It must not raise: the commit has succeeded."""
 
 LISTENERS: Final[list[Listener]] = []
 

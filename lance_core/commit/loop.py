@@ -1,4 +1,4 @@
-"""The commit loop: judges, rebases, applies and puts a transaction, and starts again if another writer committed first.
+"""The commit loop: judges, rebases, applies and puts a transaction, and repeats this if another writer committed first.
 
     latest manifest -> transactions since the read version -> verdicts -> rebased transaction
         -> next manifest -> conditional put -> committed, or back to the start after a pause
@@ -6,7 +6,7 @@
 When writers collide, one of them has committed. The first attempts follow each other without a pause, because a writer
 that pauses rarely commits beside writers that do not. Later attempts wait for a random time of up to 2^n slots, a slot
 being a little longer than one attempt, so that many writers spread out. The loop raises if a version since the read
-version is missing from the history, or if the version after it was not made from it: what was changed is then unknown.
+version is missing from the history, or was not made from the version before it: what was changed is then unknown.
 For the same reason the writer checks the history after its put (`commit.handler`).
 """
 
@@ -63,19 +63,19 @@ from lance_core.threads import ThreadPool
 __all__ = ["Prepare", "commit"]
 
 Prepare: TypeAlias = Callable[[Transaction, Manifest], Rebased]
-"""Completes a transaction with facts of the version that it will follow, such as ids of fragments."""
+"""Completes a transaction with facts of the version that it will follow, such as fragment ids."""
 
 _logger = logging.getLogger(__name__)
 
 _MAX_PAUSE_S = 5.0
 
 _HASTY = 12
-"""Attempts that follow each other without a pause."""
+"""Number of attempts that follow each other without a pause."""
 
 _READS_AT_A_TIME = 8
 
 _MAX_AHEAD_NS = 3600 * 10**9
-"""If the clock of another writer is ahead by no more than this, the next version takes a time after that writer's."""
+"""If the clock of another writer is ahead by less than this, the next version gets a time after that version."""
 
 _MAX_UNSEEN = 4
 """How often a put may report that a version exists while a listing does not show it."""
@@ -97,20 +97,23 @@ def commit(
     Args:
         store: The dataset's store.
         transaction: The change. `read_version` 0 creates the dataset.
-        base: A manifest that was read before, which saves reading it again if it still is the latest.
+        base: A manifest that was read before; it is not read again if it still is the latest.
         options: How to commit.
-        affected_rows: The rows that a Delete or Update takes away, so that it can follow others on the same fragment.
+        affected_rows: The rows that a Delete or Update removes; with them it can follow others on the same fragment.
         source: The manifest that a Clone copies.
         prepare: Completes the transaction; is called in each attempt with the transaction and the version to follow.
         ready: Waits until the files that the transaction refers to are durable; is called before the version is put.
 
     Raises:
-        RetryableConflictError: Another writer's commit needs the whole operation to be done again; if that was an
-            earlier attempt of the same write, `EarlierAttemptCommittedError`.
+        CommitConflictError: The transaction is a strict Overwrite (`CommitOptions.max_retries`), and another writer has
+            committed since its read version.
+        RetryableConflictError: Another writer's commit requires that the whole operation is repeated. If an earlier
+            attempt of the same write made that commit, the error is an `EarlierAttemptCommittedError`.
         SupersededError: A later attempt of the same write has committed.
         CorruptFileError: A listing of `_versions` contradicts the files in it.
-        IncompatibleConflictError: Another writer's commit rules this one out, the history has a gap, or the dataset
-            was dropped and made again since `base` was read.
+        IncompatibleConflictError: Another writer's commit is incompatible with this one, the history has a gap, or the
+            dataset was dropped and created again since `base` was read.
+        InvalidInputError: The operation does not fit the version that it would follow.
         DatasetExistsError: The transaction would create a dataset that exists, or whose files were deleted while an
             external manifest store still has its versions.
         DatasetNotFoundError: The operation needs a dataset and there is none, or the dataset of `base` was dropped.
@@ -146,7 +149,9 @@ def _notify(store: ObjectStore, manifest: Manifest) -> None:
         try:
             listener(store, manifest)
         except Exception:
-            _logger.exception("version %d of %s is committed; what was to follow failed", manifest.version, store.root)
+            _logger.exception(
+                "version %d of %s is committed, but a listener of commits failed", manifest.version, store.root
+            )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -169,7 +174,7 @@ class _CommitLoop:
     before: Manifest | None = None
 
     def run(self) -> Committed:
-        # Not `retrying`, which computes a change again: here the same change is put again, rebased.
+        # `retrying` would compute the change again; this loop rebases the same change and puts it again.
         started = time.monotonic()
         self.store.prepare_commits()
         self.looked = Clock.now()
@@ -198,11 +203,11 @@ class _CommitLoop:
         writer.discard()
         raise RetryableConflictError(
             f"Retryable commit conflict: {self.store.root}: Failed to commit the transaction after "
-            f"{self.options.max_retries} retries: other writers committed first each time"
+            f"{attempt} attempts: other writers committed first each time"
         )
 
     def _look_again(self, latest: Manifest | None, attempt: int) -> Manifest | None:
-        """Read the latest manifest after a lost attempt; after many lost attempts with a pause before."""
+        """Read the latest manifest after a lost attempt; after many lost attempts, pause before that."""
         pause = backoff(max(attempt - _HASTY, 0), first=self.slot_s, longest=_MAX_PAUSE_S)
         time.sleep(pause)
         listing, self.listing = self.listing, None
@@ -228,7 +233,7 @@ class _CommitLoop:
             return writer.resolve_outcome()
 
     def detached(self) -> Committed:
-        """Commit beside the history, on top of the read version."""
+        """Commit a version that follows the read version and is not part of the history."""
         base = self.base
         if base is None or base.version != self.original.read_version:
             base = load_manifest(self.store, self.original.read_version)
@@ -236,7 +241,10 @@ class _CommitLoop:
             check_identity(self.store, base, latest=base.version)
         writer = self._writer(base)
         if writer.naming is not Naming.V2:
-            raise InvalidInputError("detached commits need the V2 names of manifests")
+            raise InvalidInputError(
+                f"{self.store.root}: detached commits need V2 manifest names; migrate_manifest_paths_v2 renames the "
+                "manifests"
+            )
         while True:
             version = random.getrandbits(63) | DETACHED_BIT
             manifest = self._next(self.original, base, version)
@@ -289,16 +297,16 @@ class _CommitLoop:
     def _taken_away(self, version: int) -> RetryableConflictError:
         """The error of a version that was put under a number that cleanup had freed: its files must not be used again.
 
-        A cleanup that has read the version takes its files for those of an old version, and may remove them at any
+        A cleanup that has read the version treats its files as those of an old version, and may remove them at any
         time.
         """
         return RetryableConflictError(
             f"Retryable commit conflict: {self.store.root}: version {version} was committed and cleaned up by others"
-            " while this one was written; nothing of it was committed, and it is to be done again"
+            " while this version was written; nothing of this write was committed: repeat it"
         )
 
     def _proven(self, latest: Manifest | None) -> Committed | None:
-        """The commit of the same write by the latest version's proofs, which stay when that commit is cleaned up."""
+        """The commit of the same write that the latest version's proofs show; proofs outlive its version."""
         options = self.options
         if latest is None:
             return None
@@ -314,13 +322,14 @@ class _CommitLoop:
         return found
 
     def _load_since(self, latest: Manifest | None) -> None:
-        """Read the transactions of all versions since the read version, or since `checked_through` if that is older."""
+        """Read the transactions of all versions since the read version, or since `checked_through` if it is older."""
         if latest is None:
             return
         read_version = self.original.read_version
         if read_version > latest.version:
             raise InvalidInputError(
-                f"the transaction was made from version {read_version}, the latest is {latest.version}"
+                f"{self.store.root}: the transaction was made from version {read_version}, but the latest version is "
+                f"{latest.version}"
             )
         looked = self.options.checked_through
         first = read_version if looked is None or self._creates else min(looked, read_version)
@@ -374,11 +383,14 @@ class _CommitLoop:
                 raise already_exists(self.store.root) from None
             raise HistoryGapError(
                 f"Incompatible transaction: version {version} is missing from the history since version "
-                f"{self.original.read_version}, so what it changed is not known"
+                f"{self.original.read_version} of {self.store.root}, so what it changed is not known"
             ) from None
         transaction = load_transaction(self.store, manifest)
         if transaction is None:
-            raise IncompatibleConflictError(f"Incompatible transaction: version {version} does not say what it changed")
+            raise IncompatibleConflictError(
+                f"Incompatible transaction: version {version} of {self.store.root} records no transaction, so what it "
+                "changed is not known"
+            )
         return manifest, transaction
 
     @property
@@ -451,8 +463,8 @@ class _CommitLoop:
     def _unseen(self, latest: Manifest | None) -> CorruptFileError:
         version = self._version_after(latest)
         return CorruptFileError(
-            f"{self.store.root}: the manifest of version {version} is there, but can be neither listed nor read, so "
-            "that nothing can be committed. Remove what stands in its place below _versions/"
+            f"{self.store.root}: the manifest of version {version} exists, but can be neither listed nor read, so "
+            "nothing can be committed. Remove the object under its name below _versions/"
         )
 
     def _next(self, transaction: Transaction, latest: Manifest | None, version: int) -> Manifest:
@@ -482,9 +494,9 @@ class _CommitLoop:
 
 
 def _time_after(latest: Manifest | None) -> int:
-    """The time of a new version: now, or just after the previous version if the clock of that writer was a bit ahead.
+    """The time of a new version: now, or just after the latest version if the clock of that writer was a bit ahead.
 
-    Times therefore ascend: a version that is younger than its successor was put under a number that was freed.
+    Times therefore ascend: a version with a later time than its successor was put under a number that was freed.
     """
     now = time.time_ns()
     if latest is not None and now <= latest.timestamp_ns < now + _MAX_AHEAD_NS:

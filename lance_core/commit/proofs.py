@@ -43,7 +43,7 @@ def known_idempotent_commit(store: ObjectStore, latest: Manifest, idempotency_ke
 
 
 def committed_version(store: ObjectStore, latest: Manifest, version: int) -> Committed:
-    """The commit that made a version; if the version was cleaned up, the latest version without a transaction."""
+    """The commit that made a version; if it was cleaned up or has no transaction, the latest version without one."""
     try:
         manifest = latest if version == latest.version else load_manifest(store, version)
     except VersionNotFoundError:
@@ -72,10 +72,10 @@ def find_idempotent_commit(
         store: The dataset's store.
         newest: The latest version.
         idempotency_key: Key and value of the transaction property that the write carries.
-        newer_than: A version that is known to be no newer than the write; older ones are not read.
+        newer_than: A version that is older than the write; it and older versions are not read.
 
     Raises:
-        UndecidedWriteError: A version after `newer_than` was cleaned up that may have been the write's.
+        UndecidedWriteError: A version after `newer_than` was cleaned up, and the write may have made it.
     """
     committed = known_idempotent_commit(store, newest, idempotency_key)
     if committed is not None:
@@ -89,9 +89,9 @@ def find_idempotent_commit(
         if missing:
             raise UndecidedWriteError(
                 f"{store.root}: whether a write with {idempotency_key[0]}={idempotency_key[1]!r} was committed since "
-                f"version {newer_than} is not known: version {max(missing)} was cleaned up, and what it was is "
-                "forgotten. Nothing was written. Look, and say by a later version to look back to, or by another key, "
-                "that the rows are to be written"
+                f"version {newer_than} is not known: version {max(missing)} was cleaned up, and its key is no longer "
+                "recorded. Nothing was written. Check whether the table has the rows; to write them, give a later "
+                "version at which the search ends, or another key"
             )
     return None
 
@@ -117,7 +117,7 @@ def reject_later_attempt(latest: Manifest, write: WriteAttempt, root: str) -> No
 
 
 def proof_of(transaction: Transaction, latest: Manifest | None, options: CommitOptions) -> CommitProof:
-    """The proof that a commit leaves in the table, by which it is recognized after its version was cleaned up.
+    """The proof that a commit leaves in the table, which identifies the commit after its version was cleaned up.
 
     An attempt that only replaces rows, all of them or those of its slices, leaves no proof: a repeated attempt has the
     same effect, whether the first one was committed or not.

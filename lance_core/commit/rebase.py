@@ -3,9 +3,9 @@
     Delete, Update   deletion vectors of fragments that others also deleted from are merged, and the transaction is
                      recorded as made from the latest version
     CreateIndex      fragments whose indexed values changed meanwhile are taken out of the new indices
-    Overwrite        columns get new ids in a dataset that uses no field id again
+    Overwrite        columns get new ids in a dataset that never reuses a field id
 
-Everything else carries on as it is, with its original read version.
+Every other operation stays as it is, with its original read version.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ def rebase(
         transaction: The pending transaction as it was made.
         latest: The latest manifest.
         committed: The transactions since its read version.
-        affected_rows: The rows that the transaction takes away.
+        affected_rows: The rows that the transaction removes.
 
     Raises:
         RetryableConflictError: Another transaction changed the same rows.
-        InvalidInputError: The files of an Overwrite go by field ids that are not its own.
+        InvalidInputError: The data files of an Overwrite have unknown or ambiguous field ids.
     """
     operation = transaction.operation
     if isinstance(operation, Overwrite):
@@ -111,7 +111,7 @@ def _with_merged_deletions(
 
 
 def load_deletion_vector(store: ObjectStore, manifest: Manifest, fragment: Fragment) -> DeletionVector:
-    """Read which rows of a fragment are deleted; an empty vector without a deletion file."""
+    """Read which rows of a fragment are deleted; the vector is empty if there is no deletion file."""
     found = fragment.deletion_file
     if found is None:
         return DeletionVector()
@@ -130,11 +130,11 @@ def deletion_vector(data: BytesLike, fragment: Fragment, manifest: Manifest) -> 
     """Read the deletion file of a fragment that has one, and check it against the manifest.
 
     Raises:
-        CorruptFileError: The bytes are no deletion file, or do not fit the fragment.
+        CorruptFileError: The bytes are not a deletion file, or do not fit the fragment.
     """
     found = fragment.deletion_file
     assert found is not None
-    if is_early(manifest.writer_version):  # their counts can be wrong
+    if is_early(manifest.writer_version):  # early writers recorded wrong counts
         return DeletionVector.from_bytes(data, found.file_type)
     return DeletionVector.from_bytes(
         data, found.file_type, num_rows=fragment.physical_rows, num_deleted=found.num_deleted_rows
@@ -144,7 +144,7 @@ def deletion_vector(data: BytesLike, fragment: Fragment, manifest: Manifest) -> 
 def _merged(
     store: ObjectStore, fragment: Fragment, current: Fragment, latest: Manifest, affected: BitMap
 ) -> tuple[Fragment, str]:
-    """Delete the affected rows from the fragment as it is in the latest version; returns it and the new file's key."""
+    """Delete the affected rows from the latest fragment; returns the fragment and the key of its new deletion file."""
     deleted = load_deletion_vector(store, latest, current)
     both = deleted.bitmap & affected
     if both:
@@ -152,7 +152,7 @@ def _merged(
             f"Retryable commit conflict for version {latest.version} of {store.root}: both modified rows of fragment "
             f"{fragment.id} at offsets {list(both[:5])}"
         )
-    # A vector that was merged is written as a bitmap at any size, which distinguishes it from a new one.
+    # A merged vector is written as a bitmap at any size, which distinguishes it from a new vector.
     union = deleted | affected
     data, file_type = union.to_bytes(DeletionFileType.BITMAP)
     file = DeletionFile(
@@ -168,7 +168,8 @@ def _without_changed(
     """The CreateIndex without coverage of fragments whose indexed values changed since the read version.
 
     Raises:
-        RetryableConflictError: A Merge was committed, and the read version, which shows what it replaced, was removed.
+        RetryableConflictError: A Merge was committed, and the read version, which shows what the Merge replaced, was
+            cleaned up.
     """
     operation = transaction.operation
     assert isinstance(operation, CreateIndex)
@@ -183,8 +184,8 @@ def _without_changed(
             read = load_manifest(store, transaction.read_version)
         except VersionNotFoundError as error:
             raise RetryableConflictError(
-                f"version {transaction.read_version}, whose values index {indices[0].name!r} has, was cleaned up, and"
-                " columns were written since; build the index again"
+                f"{store.root}: index {indices[0].name!r} was built from version {transaction.read_version}, which was"
+                " cleaned up, and columns were written since; build the index again"
             ) from error
         indices = without_replaced(indices, read.fragments, latest.fragments)
     return replace(operation, new_indices=indices)

@@ -18,22 +18,23 @@ class CommitOptions:
     """Options for one commit: attempts, durability, and how an earlier commit of the same write is recognized.
 
     Attributes:
-        max_retries: Attempts, at least one. With 0 an Overwrite is strict: it must follow its read version directly.
+        max_retries: Most attempts; 0 allows one attempt, and makes an Overwrite strict: it must follow its read version
+            directly.
         timeout_s: Seconds after which no further attempt is begun.
         durable: Whether the version must survive a power loss once it is committed; costs a few milliseconds on a
             local disk.
-        detached: Commit a version that is not part of the history: it follows its read version whatever else
-            happened, and is not found unless its number is known.
-        idempotency_key: A transaction property. If a version since the read version carries it, or the table's proofs
-            have an older version that did, that version is returned and nothing is written.
+        detached: Whether to commit a version that is not part of the history. It follows its read version, whatever was
+            committed since, and can be opened only by its number.
+        idempotency_key: Key and value of a transaction property. If a version since the read version carries it, or the
+            table's proofs have it from an older version, that version is returned and nothing is written.
         stream_batch: A stream and the number of its batch. If the table's proofs show that this batch or a later one
             was committed, nothing is written.
         write_attempt: The write and the number of the attempt, if the write may be attempted several times; its
             properties are on the transaction.
         checked_through: Version up to which the caller has looked for `idempotency_key` or other attempts. If it is
-            before the read version, the commit looks at the versions between as well.
+            older than the read version, the commit checks the versions between them as well.
         table_format: The format of a dataset that is created; an existing one keeps its own.
-        branch_config: Configuration of a branch whose rows the commit adds: proofs of writes on the branch are kept.
+        branch_config: Configuration of a branch whose rows the commit adds; proofs of writes on the branch are kept.
     """
 
     max_retries: int = 20
@@ -60,11 +61,12 @@ class Committed:
 
     Attributes:
         manifest: The committed version.
-        transaction: The transaction as it was recorded, after rebases; None if an earlier commit was found whose
-            version was cleaned up.
+        transaction: The transaction as it was recorded, after rebases; None if an earlier commit was found, and its
+            transaction is not known any more.
         attempts: Number of attempts that the commit took; 0 if an earlier commit was found instead.
-        deduplicated: Whether an earlier commit with the same `idempotency_key` property, or of the same batch, was
-            found instead. If its version was cleaned up, the manifest is that of the latest version.
+        deduplicated: Whether an earlier commit with the same `idempotency_key`, or of the same or a later batch, was
+            found instead. For a batch, or if that commit's version was cleaned up, the manifest is that of the latest
+            version.
     """
 
     manifest: Manifest

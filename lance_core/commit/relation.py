@@ -33,15 +33,15 @@ _Files: TypeAlias = tuple[tuple[str, ...], str | None]
 
 
 class Relation(Enum):
-    """What the manifests of two versions with neighbouring numbers show."""
+    """What the manifests of two versions with consecutive numbers show."""
 
-    FOLLOWS = "the later one was made from the earlier one, or from one that had the same effect"
+    FOLLOWS = "the later one was made from the earlier one, or from a version with the same effect"
     CONTRADICTS = "the later one was not made from the earlier one"
-    UNKNOWN = "they do not show it"
+    UNKNOWN = "they do not show whether the later one was made from the earlier one"
 
 
 def relation(before: Manifest, after: Manifest, made_by: Transaction) -> Relation:
-    """Compare two versions with neighbouring numbers: whether the later one can have been made from the earlier one.
+    """Return whether the later of two versions with consecutive numbers can have been made from the earlier one.
 
     Args:
         before: The earlier one.
@@ -62,12 +62,12 @@ def relation(before: Manifest, after: Manifest, made_by: Transaction) -> Relatio
 
 
 def is_later_than(before: Manifest, after: Manifest) -> bool:
-    """Whether the earlier of two versions has a later time of commit; False if either records no time."""
+    """Whether `before` has a later time of commit than `after`; False if either records no time."""
     return bool(after.timestamp_ns) and before.timestamp_ns > after.timestamp_ns
 
 
 def carries_on(before: Manifest, after: Manifest, made_by: Transaction) -> bool:
-    """Whether a version can have been made from the version before it: no time and no content contradicts that."""
+    """Whether a version can have been made from the version before it, by the times and the content of both."""
     return not is_later_than(before, after) and relation(before, after, made_by) is not Relation.CONTRADICTS
 
 
@@ -78,7 +78,7 @@ def new_files(manifest: Manifest, base: Manifest | None) -> frozenset[str]:
 
 
 def refers_to(manifest: Manifest, names: Collection[str]) -> bool:
-    """Whether a version refers to any of some files; names of files are random, so that no two writers use one name."""
+    """Whether a version refers to any of some files; file names are random, so two writers never use the same name."""
     return bool(names) and not _all_names(manifest).isdisjoint(names)
 
 
@@ -109,7 +109,7 @@ def _explained(before: Manifest, after: Manifest, touched: Collection[int], adde
 
 
 def _differing(left: Manifest, right: Manifest) -> Mapping[int, _Files]:
-    """The files of the fragments that another version does not have in the same bytes, by id."""
+    """The files of the fragments that differ from those of another version in any byte, by fragment id."""
     ours, others = left.fragments.raw, right.fragments.raw
     known = {others[place] for place in others.differing(ours)}
     fragments = (left.fragments[place] for place in ours.differing(others) if ours[place] not in known)

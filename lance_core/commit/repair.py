@@ -2,12 +2,12 @@
 
     no writer version      2023, up to 0.8: rows per fragment and deletions are missing or wrong, file sizes missing;
                            counted again from the files
-    lance 0.x              columns that were added after others were dropped took over their field ids, so that an id
-                           stands in two files of a fragment; the newest file has the column, in older ones the id is
-                           marked as dead
+    lance 0.x              columns that were added after others were dropped took over their field ids, so two files of
+                           a fragment have the same id; the newest file has the column, and in older files the id is
+                           replaced by the tombstone
 
-An index of lance below 0.8.15 may also claim wrong fragments. Only the files of the index show what it covers, and
-these are not read: such a manifest keeps the old writer version, by which other libraries recognize that the claims
+The bitmap of an index from lance below 0.8.15 may also have wrong fragments. Only the files of the index show what it
+covers, and these are not read: such a manifest keeps the old writer version, which shows other libraries that bitmaps
 must be checked.
 """
 
@@ -41,14 +41,14 @@ def repaired(store: ObjectStore, manifest: Manifest, base: Manifest) -> Manifest
         base: The version before it.
 
     Returns:
-        The manifest with counts and field ids that can be trusted.
+        The manifest with correct counts and field ids.
 
     Raises:
         CorruptFileError: A data file or deletion file cannot be read.
     """
     writer = base.writer_version
     if manifest.base_paths:
-        return manifest  # early versions had none: this is a copy that a later one made
+        return manifest  # early releases had no base paths: a later release made this clone
     if writer is None:
         manifest = replace(manifest, fragments=_listed(_counted(store, manifest, f) for f in manifest.fragments))
     manifest = _with_unique_field_ids(manifest)
@@ -84,7 +84,7 @@ def _with_unique_field_ids(manifest: Manifest) -> Manifest:
 
 
 def _doubles(fragment: table_pb2.DataFragment) -> set[int]:
-    """Field ids that stand in several files of a fragment."""
+    """Field ids that several files of a fragment have."""
     if len(fragment.files) < 2:
         return set()
     seen: set[int] = set()
@@ -95,7 +95,7 @@ def _doubles(fragment: table_pb2.DataFragment) -> set[int]:
 
 
 def _without_idle_fields(fragment: Fragment) -> Fragment:
-    """Mark fields of older data files as dead where a newer file of the fragment has the same field id."""
+    """Replace fields of older data files by the tombstone if a newer file of the fragment has the same field id."""
     seen: set[int] = set()
     newest_first = []
     for file in reversed(fragment.files):

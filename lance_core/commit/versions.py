@@ -4,9 +4,9 @@ The latest version is always found by listing, never by guessing the next number
 between can have been cleaned up, and a guess would take the gap for the end of the history. With V2 names the newest
 version sorts first, so that the listing is one short request. Detached versions, hints and staging files are skipped.
 
-A dataset can be dropped and made again in its old place, and then has versions of the same numbers. Code that continues
-from a version read before makes sure that it is still the same one (`load_following`): by the e-tag, which the listing
-shows anyway, and if that is missing or differs, by the time and the transaction of the manifest.
+A dataset can be dropped and created again at the same URI, and then has versions with the same numbers. Code that
+continues from a version read before checks that it is still the same version (`load_following`): by the e-tag, which
+the listing shows anyway, and if the e-tag is missing or differs, by the time and the transaction of the manifest.
 """
 
 from __future__ import annotations
@@ -66,16 +66,16 @@ _Found = TypeVar("_Found", Manifest, VersionHeader)
 
 # A few staging files of running commits can come before the newest manifest.
 _SHORT_LISTING = 5
-# A version that others have followed since should be among them, too.
+# A version that was opened should be listed as well, although others have followed it.
 _LONGER_LISTING = 20
-# How often the latest manifest may have been deleted when it is read: each time a cleanup must have removed it.
+# How often the latest manifest may be deleted between listing and reading it, each time by a cleanup.
 _LOOKS = 20
 
 
 def locate_latest(
     store: ObjectStore, seen: dict[int, ManifestLocation] | None = None
 ) -> tuple[int, ManifestLocation] | None:
-    """Find the latest version and where its manifest lies; None if there is no dataset.
+    """Find the latest version and the location of its manifest; None if there is no dataset.
 
     Args:
         store: The dataset's store.
@@ -136,18 +136,18 @@ def load_latest(store: ObjectStore, opened: Manifest | None = None) -> Manifest 
         try:
             return _read(store, version, location)
         except ObjectNotFoundError:
-            # Removed since it was listed: the next listing shows what came after it.
+            # The version was removed after it was listed: the next listing shows a later one.
             opened = None
     raise _listed_only(store, location)
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The latest versions of a dataset and where their manifests are, as one listing shows them.
+    """The latest versions of a dataset and the locations of their manifests, as one listing shows them.
 
     Attributes:
-        latest: Number and place of the latest version; None if there is no dataset.
-        seen: The versions that it shows, the latest ones at least.
+        latest: Number and location of the latest version; None if there is no dataset.
+        seen: The versions that the listing shows, the latest ones at least.
     """
 
     latest: tuple[int, ManifestLocation] | None
@@ -169,8 +169,7 @@ def load_following(
         store: The dataset's store.
         opened: The manifest that was read; it is returned if it still is the latest.
         listed: A listing that was made just now; None to make one.
-        winning_manifest: Another manifest that was read; it is returned if the listing shows that very one as the
-            latest.
+        winning_manifest: Another manifest that was read; it is returned if the listing shows it as the latest.
 
     Raises:
         DatasetNotFoundError: The dataset was dropped.
@@ -191,12 +190,12 @@ def load_following(
         try:
             return _read(store, version, location)
         except ObjectNotFoundError:
-            continue  # removed since it was listed: the next listing shows what came after it
+            continue  # the version was removed after it was listed: the next listing shows a later one
     raise _listed_only(store, location)
 
 
 def _is_latest(store: ObjectStore, opened: Manifest) -> bool:
-    """Whether a short listing, which costs no request here, shows a version as the latest, with its file unchanged."""
+    """Whether a short listing shows a version as the latest, with its file unchanged."""
     location = opened.location
     return location is not None and location.e_tag is not None and locate_latest(store) == (opened.version, location)
 
@@ -207,7 +206,9 @@ def dropped(store: ObjectStore) -> DatasetNotFoundError:
 
 
 def _listed_only(store: ObjectStore, location: ManifestLocation) -> CorruptFileError:
-    return CorruptFileError(f"{store.root}/{location.key}: is listed as the latest version, and is not there to read")
+    return CorruptFileError(
+        f"{store.root}/{location.key}: the latest version is listed, but cannot be read: it does not exist"
+    )
 
 
 def check_identity(
@@ -221,7 +222,7 @@ def check_identity(
         store: The dataset's store.
         opened: The manifest that was read.
         latest: Number of the latest version.
-        location: Where a listing showed that version; None if it did not.
+        location: The location of `opened` in a listing; None if no listing shows it.
 
     Raises:
         IncompatibleConflictError: The dataset was dropped and made again.
@@ -248,12 +249,12 @@ def check_identity(
 
 
 def reject_another(store: ObjectStore, manifest: Manifest, identity: str) -> None:
-    """Make sure that a version is of the dataset that was read before, not of one that was created in its place.
+    """Make sure that a version belongs to the dataset that was read before, not to a recreated dataset.
 
     Args:
         store: The dataset's store.
         manifest: The version as it is now.
-        identity: The value of `identity_of` at that time.
+        identity: The value of `identity_of` when the version was read before.
 
     Raises:
         IncompatibleConflictError: The dataset was dropped and made again.
@@ -263,7 +264,7 @@ def reject_another(store: ObjectStore, manifest: Manifest, identity: str) -> Non
 
 
 def identity_of(manifest: Manifest) -> str:
-    """A short string that identifies a version across datasets in the same place: its time and its transaction."""
+    """A short string that distinguishes versions of datasets at the same URI, by time and transaction."""
     made_by = manifest.transaction_bytes or b""
     digest = hashlib.sha256(f"{manifest.transaction_file}\0".encode() + bytes(made_by)).hexdigest()
     return f"{manifest.timestamp_ns}-{digest[:32]}"
@@ -271,13 +272,13 @@ def identity_of(manifest: Manifest) -> str:
 
 def _made_again(store: ObjectStore, version: int) -> IncompatibleConflictError:
     return IncompatibleConflictError(
-        f"{store.root}: version {version}, which was read before, is no longer there: the dataset was "
-        f"dropped and made again meanwhile. Open it again and repeat the operation on what it is now"
+        f"{store.root}: version {version}, which was read before, no longer exists: the dataset was dropped and "
+        "made again meanwhile. Open it again and repeat the operation"
     )
 
 
 def load_manifest(store: ObjectStore, version: int) -> Manifest:
-    """Read the manifest of a version, detached ones included.
+    """Read the manifest of a version, which can be detached.
 
     Raises:
         VersionNotFoundError: The dataset has no such version.
@@ -332,10 +333,10 @@ def located_versions(store: ObjectStore) -> Iterator[tuple[int, ManifestLocation
 def newest_versions(store: ObjectStore) -> Iterator[int]:
     """Yield the versions of an opened dataset, newest first, listing only as many as the caller asks for.
 
-    With the old names of manifests all are listed.
+    With V1 manifest names all versions are listed.
 
     Raises:
-        DatasetNotFoundError: There are none any more.
+        DatasetNotFoundError: The dataset has no version any more.
     """
     old = set()
     latest = None
@@ -355,7 +356,7 @@ def existing_versions(store: ObjectStore) -> list[int]:
     """Return the numbers of all versions of an opened dataset, which must have at least one.
 
     Raises:
-        DatasetNotFoundError: There are none any more.
+        DatasetNotFoundError: The dataset has no version any more.
     """
     found = list_versions(store)
     if not found:
@@ -364,7 +365,7 @@ def existing_versions(store: ObjectStore) -> list[int]:
 
 
 def reject_dropped_dataset(store: ObjectStore) -> None:
-    """Make sure that an opened dataset still exists, after something of it was not found.
+    """Make sure that an opened dataset still exists, after a file or version of it was not found.
 
     Raises:
         DatasetNotFoundError: The dataset has no version any more.
@@ -379,7 +380,7 @@ def explain_missing(store: ObjectStore, opened: Manifest, error: Exception) -> N
     Args:
         store: The dataset's store.
         opened: A manifest that was read before.
-        error: The error since then.
+        error: The error that was raised since then.
 
     Raises:
         DatasetNotFoundError: The dataset was dropped.

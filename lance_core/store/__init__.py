@@ -1,4 +1,4 @@
-"""Stores: objects of bytes by key, on disk, in memory or in object storage. All dataset files go through one."""
+"""Stores: bytes by key, on disk, in memory or in object storage. A dataset's files are accessed through a store."""
 
 from lance_core.store.base import (
     DEFAULT_READ_BYTES,

@@ -7,7 +7,7 @@ A store is rooted at a dataset root or at a base path. Keys are relative to it, 
     list_owned         objects that may be deleted, none of them behind a symbolic link
     put                atomic replacement: a reader sees the old object or the new one
     put_if_absent      atomic creation: of many racing callers, one wins
-    open_writer        a stream of bytes, and of ranges of other objects, which the storage copies itself where it can;
+    open_writer        a stream of bytes, and of ranges of other objects, which the storage itself copies if it can;
                        nothing is visible under the key before `close`
     delete, delete_many, copy, remove_link
 
@@ -82,7 +82,7 @@ class ObjectWriter(Protocol):
     As a context manager it closes on success and aborts on an error. Writers derive from this class for that.
 
     Attributes:
-        least_copy_bytes: The size from which on `copy_range` is better than reading some ranges together.
+        least_copy_bytes: The size of a range from which `copy_range` is faster than reading several ranges together.
         copy_alignment: The storage can share a range with its source if both begin at the same position modulo this.
     """
 
@@ -98,14 +98,14 @@ class ObjectWriter(Protocol):
     ) -> None:
         """Append bytes `start` to `end` of an object.
 
-        Where both objects are in one storage that can, the storage copies them; otherwise they are read and written.
+        If both objects are in one storage that can copy ranges, it copies them; otherwise they are read and written.
 
         Args:
             source: The store that has the object.
             key: Its key there.
             start: First byte.
             end: Byte after the last.
-            read_bytes: Bytes per read, if they are read.
+            read_bytes: Bytes per read, if the storage does not copy.
 
         Raises:
             ObjectNotFoundError: The source has no such object.
@@ -119,14 +119,14 @@ class ObjectWriter(Protocol):
         ...
 
     def close_unnamed(self) -> int:
-        """Close; on a disk the file's name becomes durable only when its folder is synced (`sync_names`)."""
+        """Close the writer; on a disk the file's name becomes durable only when its folder is synced (`sync_names`)."""
         return self.close()
 
     def close_early(self) -> Sequence[Callable[[], object]]:
-        """Make visible an object that nothing refers to before it is durable.
+        """Make the object visible before it is durable; nothing may refer to the object until it is.
 
         Returns:
-            Calls that make it durable; all of them have to run, in any order or in parallel.
+            Calls that make the object durable; all of them have to run, in any order or in parallel.
         """
         self.close()
         return ()
@@ -155,7 +155,7 @@ class ObjectWriter(Protocol):
 
 @runtime_checkable
 class ObjectStore(Protocol):
-    """Bytes by key below a root; the promises of each method are listed at the head of the module."""
+    """Bytes by key below a root; the docstring of the module lists the promises of each method."""
 
     @property
     def root(self) -> str:
@@ -195,7 +195,7 @@ class ObjectStore(Protocol):
         ...
 
     def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[BytesLike]:
-        """Return several ranges of one object, in the given order; neighbouring ranges are read together."""
+        """Return several ranges of one object, in the given order; ranges that lie close together are read together."""
         ...
 
     def read(self, key: str) -> tuple[BytesLike, ObjectMeta]:
@@ -289,10 +289,10 @@ class ObjectStore(Protocol):
     def keeps_removed_objects(self) -> bool:
         """Whether the storage still has objects below the root that were removed or replaced.
 
-        False as well where the storage cannot be asked: only S3 can.
+        Also False for a storage that does not report this: only S3 does.
 
         Raises:
-            StoreError: The storage rejects the question.
+            StoreError: The storage rejects the request.
         """
         ...
 
@@ -334,7 +334,7 @@ class RootedStore:
 
     @property
     def data_root(self) -> str:
-        """The root: objects and manifests are stored below the same one."""
+        """The root: objects and manifests are stored below the same root."""
         return self._root
 
     @property
@@ -343,7 +343,7 @@ class RootedStore:
         return self._options
 
     def keeps_removed_objects(self) -> bool:
-        """Whether the storage still has objects that were removed; False where it cannot be asked."""
+        """Return False: the storage does not report removed objects."""
         return False
 
     def __repr__(self) -> str:
@@ -382,7 +382,7 @@ class LinklessStore(RootedStore):
 
 
 def delete_each(delete: Callable[[str], None], keys: Sequence[str]) -> dict[str, StoreError]:
-    """Remove objects one after the other, by the function for one; returns the errors by key."""
+    """Remove objects one after the other, with the function for one object; returns the errors by key."""
     errors = {}
     for key in keys:
         try:
@@ -402,7 +402,7 @@ def check_key(key: str) -> str:
     """Return `key` if it names an object below the root.
 
     Raises:
-        InvalidInputError: The key is empty, absolute, or has an empty, `.` or `..` part.
+        InvalidInputError: The key is empty or absolute, has an empty, `.` or `..` part, or has a NUL character.
     """
     parts = key.split("/")
     if "" in parts or "." in parts or ".." in parts or "\0" in key:

@@ -60,7 +60,7 @@ class PendingWrites:
             try:
                 self._waiting[0].result()
             except BaseException:
-                self.stop()  # that one too, if it is this thread that was interrupted
+                self.stop()  # waits for the failed write too: it may still run, if this thread was interrupted
                 raise
             self._waiting.popleft()
 
@@ -72,7 +72,7 @@ class PendingWrites:
 
 
 def make_durable(store: ObjectStore, keys: Sequence[str], pending: PendingWrites | None = None) -> None:
-    """Make sure that objects that `put` wrote survive a power loss; only on a disk this takes work.
+    """Make sure that objects that `put` wrote survive a power loss; this takes time only on a disk.
 
     Args:
         store: The store of the objects.
@@ -125,7 +125,7 @@ def replace_durably(store: ObjectStore, key: str, data: ReadableBuffer) -> None:
 
 
 def delete_durably(store: ObjectStore, key: str) -> None:
-    """Remove an object so that no power loss restores it once the call has returned; a missing one is fine.
+    """Remove an object so that no power loss restores it once the call has returned; a missing object is no error.
 
     Raises:
         StoreError: The storage failed.
@@ -137,7 +137,7 @@ def delete_durably(store: ObjectStore, key: str) -> None:
 
 
 def naming_after(store: ObjectStore, ready: Callable[[], None]) -> ObjectStore:
-    """Call `ready` before an object gets its name: on a disk in `put_if_absent`, after the bytes; elsewhere at once.
+    """Return a store whose `put_if_absent` calls `ready` before it names a file; without a disk, call it at once.
 
     Raises:
         StoreError: `ready` failed, here or in `put_if_absent`.

@@ -12,15 +12,16 @@ A writer can die after step 2, so a reader that finds a staging key performs ste
 dataset must go through the same database.
 
 When a manifest is deleted its row is deleted first; an interrupted deletion can be repeated. The highest row stays, and
-only versions above it are created, so that no number is used twice. Dropping the dataset deletes it, after the last
-file. Where files were deleted in another way, only the row is left, and no dataset can be created there until
-`LanceDataset.drop` has deleted the row.
+only versions above it are created, so that no number is used twice (DynamoDB cannot check this in the request that
+inserts, so two writers can race there). Dropping the dataset deletes the highest row, after the last file. If the files
+were deleted in another way, only that row is left, and no dataset can be created at the URI until `LanceDataset.drop`
+has deleted the row.
 
     s3+ddb://bucket/path?ddbTableName=T              DynamoDB, with the rows that pylance reads and writes:
                                                      base_uri S (path without bucket), version N, path S, size N,
                                                      committer S; hash key base_uri, range key version
     storage option manifest_store=sqlite:///file     SQLite, for the writers of one host; not for pylance
-    storage option manifest_store=postgresql://...   PostgreSQL, for the writers of many; not for pylance
+    storage option manifest_store=postgresql://...   PostgreSQL, for the writers of many hosts; not for pylance
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class ExternallyCommittedStore:
     Args:
         store: The store of the objects.
         table: The rows that decide about versions.
-        root: The store's `root`; None for that of `store`.
+        root: The `root` of this store; None for the root of `store`.
     """
 
     def __init__(self, store: ObjectStore, table: ManifestTable, root: str | None = None) -> None:
@@ -196,7 +197,7 @@ class ExternallyCommittedStore:
         if (latest is not None and latest[0] >= version) or self._exists(key):
             raise AlreadyExistsError(f"{self._root}/{key}: exists already")
         if self._store.is_local:
-            self._store.put_if_absent(staging, data, durable=durable)  # the row may be durable at once
+            self._store.put_if_absent(staging, data, durable=durable)  # before its row, which may be durable at once
         else:
             self._store.put(staging, data)
         if not self._table.add(version, staging, size):
@@ -211,7 +212,7 @@ class ExternallyCommittedStore:
             self._store.delete(staging)
         except StoreError as error:
             # The version is committed; the next reader finishes it.
-            _logger.debug("version %d of %s is left to be finished by a reader: %s", version, self._root, error)
+            _logger.debug("the next reader finishes the commit of version %d of %s: %s", version, self._root, error)
         return e_tag
 
     def open_writer(self, key: str, *, durable: bool = True) -> ObjectWriter:
@@ -239,7 +240,7 @@ class ExternallyCommittedStore:
         return self._store.remove_link(folder)
 
     def delete(self, key: str) -> None:
-        """Remove an object; with a manifest also its row, except for the highest one."""
+        """Remove an object. If it is a manifest, its row is removed as well, unless it is the highest row."""
         self._remove_row(key)
         self._store.delete(key)
 
@@ -258,7 +259,7 @@ class ExternallyCommittedStore:
         return self._store.keeps_removed_objects()
 
     def _remove_row(self, key: str) -> None:
-        """Remove the row of a manifest, except for the highest one; other objects have none."""
+        """Remove the row of a manifest, unless it is the highest row; other objects have no row."""
         version = _version_of(key)
         if version is not None and self._has_reached(version + 1):
             self._table.remove(version)

@@ -1,8 +1,8 @@
 """The store of every other URI that fsspec knows: Google Cloud Storage, Azure, and more.
 
-Reads and plain writes work on any fsspec filesystem. Commits need an atomic creation, which fsspec does not promise:
-it is offered where the filesystem's library maps it to a condition of the service (Google's generation match, Azure's
-overwrite=False), and rejected elsewhere.
+Reads and plain writes work on any fsspec filesystem. Commits need an atomic creation, which fsspec does not promise.
+It is offered for schemes whose library maps it to a condition of the service (Google's generation match, Azure's
+overwrite=False), and rejected for other schemes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class FsspecStore(SingleDeletes, LinklessStore):
     def __init__(self, root: str, options: StorageOptions | None = None) -> None:
         super().__init__(root, options)
         self._scheme = root.partition("://")[0]
-        _filesystem(self._scheme, self._options)  # mistakes in options are reported here, not at the first request
+        _filesystem(self._scheme, self._options)  # report mistakes in options here, not at the first request
 
     @property
     def _files(self) -> Any:
@@ -105,7 +105,10 @@ class FsspecStore(SingleDeletes, LinklessStore):
         """
         del durable
         if self._scheme not in _ATOMIC_CREATION:
-            raise UnsupportedError(f"{self._scheme}:// has no atomic creation through fsspec, so commits are not safe")
+            raise UnsupportedError(
+                f"{self._root}: {self._scheme}:// has no atomic creation through fsspec, so commits are not safe; "
+                "commit through a database, by the storage option manifest_store"
+            )
         path = self._path(key)
         with _errors(f"{self._root}/{key}"):
             self._files.pipe_file(path, bytes(bytes_view(data)), mode="create")
@@ -180,7 +183,7 @@ class FsspecWriter(ObjectWriter):
         return self._size
 
     def abort(self) -> None:
-        """Drop what was written; a filesystem whose files cannot be dropped keeps an unfinished upload."""
+        """Drop what was written; if the file has no `discard`, the storage keeps the unfinished upload."""
         if not self._file.closed and hasattr(self._file, "discard"):
             self._file.discard()
         self._file.closed = True
@@ -228,9 +231,7 @@ def _filesystem(scheme: str, options: StorageOptions) -> Any:
     except ImportError:
         library = _LIBRARIES.get(scheme)
         remedy = f"pip install {library}" if library else "install the fsspec library that serves it"
-        raise UnsupportedError(
-            f"{scheme}:// needs the fsspec library for it, which is not installed: {remedy}"
-        ) from None
+        raise UnsupportedError(f"{scheme}:// needs an fsspec library that is not installed: {remedy}") from None
     except ValueError:
         raise UnsupportedError(
             f"no store serves the scheme {scheme!r}: install a file system of fsspec for it, or give a path such as "

@@ -1,9 +1,9 @@
 """Copies ranges between files inside the kernel, by the first of these methods that the file system offers.
 
 share             both files use the same blocks on disk afterwards (XFS, btrfs), for whole blocks only
-copy_file_range   a network file system copies on its server; also where files are on no device of their own
-splice            from page cache to page cache, through a pipe; with a large one this takes less time than the
-                  small internal pipe of copy_file_range
+copy_file_range   a network file system copies on its server; used for files that are on no block device
+splice            from page cache to page cache, through a pipe; a large pipe takes less time than the small internal
+                  pipe of copy_file_range
 
 source    |....######|##########|##########|###.......|      # the range, | the ends of blocks
 target    |....######|##########|##########|###
@@ -25,7 +25,7 @@ __all__ = ["BLOCK_BYTES", "copy", "share"]
 BLOCK_BYTES: Final = 4096
 """Size of the blocks that file systems share between files."""
 
-_PIPE_BYTES: Final = 1 << 20  # what Linux gives to any user
+_PIPE_BYTES: Final = 1 << 20  # the most that Linux gives to any user by default
 _CLONE_RANGE: Final = 0x4020940D  # FICLONERANGE
 _CLONED: Final = struct.Struct("=qQQQ")
 _NOT_OFFERED: Final = frozenset({
@@ -38,10 +38,10 @@ def share(source: int, start: int, target: int, position: int, length: int) -> b
 
     Args:
         source: Descriptor of the other file.
-        start: Begin of the range there, a multiple of `BLOCK_BYTES` like all positions here.
-        target: Descriptor of the file, which is written at the end of the range afterwards.
-        position: Begin of the range in it, which is where it is written.
-        length: Bytes.
+        start: Start of the range in `source`, a multiple of `BLOCK_BYTES`, as are `position` and `length`.
+        target: Descriptor of the file; afterwards its position is the end of the range.
+        position: Start of the range in `target`.
+        length: Number of bytes.
 
     Raises:
         OSError: The disk failed, or is full.
@@ -57,11 +57,11 @@ def share(source: int, start: int, target: int, position: int, length: int) -> b
 
 
 def copy(source: int, start: int, end: int, target: int) -> int:
-    """Copy a range of a file to where another file is written.
+    """Copy a range of a file to the position of another file.
 
     Args:
         source: Descriptor of the file.
-        start: Begin of the range.
+        start: Start of the range.
         end: End of the range.
         target: Descriptor of the other file.
 
@@ -96,7 +96,7 @@ def _splice(source: int, start: int, end: int, target: int) -> Iterator[int]:
     """Yield the numbers of bytes that were copied."""
     outlet, inlet = os.pipe()
     try:
-        with contextlib.suppress(PermissionError):  # the user has many pipes: it keeps its size
+        with contextlib.suppress(PermissionError):  # the user has many pipes: this one keeps its size
             fcntl.fcntl(inlet, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         while start < end:
             left = os.splice(source, inlet, min(end - start, _PIPE_BYTES), offset_src=start)

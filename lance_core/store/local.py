@@ -5,13 +5,13 @@ hard-linked (put_if_absent) to its name: a crash leaves a staging file, never ha
 that nothing refers to before they are on disk get their name earlier (`LocalWriter.close_early`). A link, unlike a
 rename, fails if the name is taken, which makes it the atomic creation that commits need.
 
-Symbolic links are followed where they are part of a key or of the folder of a prefix, and nowhere else: a listing does
-not descend into links, and nothing is deleted behind one (`list_owned`).
+Symbolic links are followed only if they are part of a key or of the folder of a prefix: a listing does not descend into
+links to folders, and nothing behind a link is deleted (`list_owned`).
 """
 
 from __future__ import annotations
 
-# Descriptors, links and fsync are the business of this module; pathlib offers half of them.
+# This module needs descriptors, links and fsync; pathlib offers only some of them.
 # ruff: noqa: PTH100, PTH106, PTH108, PTH114, PTH116, PTH120
 import contextlib
 import copy
@@ -55,7 +55,7 @@ class LocalStore(RootedStore, SingleDeletes):
     """Files below a directory, which is created by the first write.
 
     Args:
-        path: The directory. A relative one is made absolute; symbolic links are kept as they are.
+        path: The directory. A relative path is made absolute; symbolic links are kept as they are.
         options: Options for other stores of the same dataset; a disk needs none.
     """
 
@@ -123,7 +123,7 @@ class LocalStore(RootedStore, SingleDeletes):
         return _meta(key, found)
 
     def put(self, key: str, data: ReadableBuffer, *, durable: bool = False) -> str:
-        """Replace a file by renaming a staged one over it, which is synced first if it has to be durable."""
+        """Replace a file by renaming a staging file over it, which is synced first if it has to be durable."""
         with self.open_writer(key, durable=durable) as writer:
             writer.write(data)
         return writer.e_tag
@@ -139,12 +139,12 @@ class LocalStore(RootedStore, SingleDeletes):
             try:
                 sync_directory(folder)
             except FileNotFoundError:
-                continue  # deleted with all its names
+                continue  # the folder was deleted with all its files
             except OSError as error:
                 raise store_error(folder, error) from error
 
     def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> str:
-        """Create a file by linking a staged one to its name."""
+        """Create a file by linking a staging file to its name."""
         path = self.path_of(key)
         writer = self.open_writer(key, durable=durable)
         try:
@@ -166,7 +166,7 @@ class LocalStore(RootedStore, SingleDeletes):
         return writer.e_tag
 
     def open_writer(self, key: str, *, durable: bool = True) -> LocalWriter:
-        """Start a staged file that `close` renames to its name."""
+        """Start a staging file that `close` renames to its name."""
         return LocalWriter(self.path_of(key), durable=durable)
 
     def list(self, prefix: str, *, start_after: str | None = None, limit: int | None = None) -> Iterator[ObjectMeta]:
@@ -180,7 +180,7 @@ class LocalStore(RootedStore, SingleDeletes):
                 yield found
 
     def list_owned(self, prefix: str) -> Iterator[ObjectMeta]:
-        """Yield files, and links instead of their targets; nothing if the prefix is behind a link."""
+        """Yield files, and links instead of their targets; nothing if the folder of the prefix is behind a link."""
         folder = check_prefix(prefix).rpartition("/")[0]
         parts = folder.split("/") if folder else []
         if any(os.path.islink(f"{self._root}/{'/'.join(parts[: end + 1])}") for end in range(len(parts))):
@@ -241,7 +241,7 @@ class LocalStore(RootedStore, SingleDeletes):
             raise store_error(self.path_of(key), error) from error
 
     def _walk(self, folder: str, prefix: str, *, owned: bool = False) -> Iterator[ObjectMeta]:
-        """Yield the files below a folder; links to folders are left out, or listed as objects of their own."""
+        """Yield the files below a folder; links to folders are left out, or yielded as objects if `owned` is set."""
         path = f"{self._root}/{folder}" if folder else self._root
         try:
             with os.scandir(path) as entries:
@@ -263,7 +263,7 @@ class LocalStore(RootedStore, SingleDeletes):
 
 
 def _status(entry: os.DirEntry[str], *, follow: bool) -> os.stat_result | None:
-    """The status of a directory entry; None if it was removed meanwhile, or is a broken link."""
+    """The status of a directory entry; None if the entry was removed meanwhile, or is a broken link."""
     try:
         return entry.stat(follow_symlinks=follow)
     except FileNotFoundError:
@@ -279,7 +279,7 @@ def _meta(key: str, status: os.stat_result) -> ObjectMeta:
 
 
 def _read(fd: int, start: int, end: int) -> BytesLike:
-    """Read a range of a file that is known to reach to `end`."""
+    """Read a range of a file that has at least `end` bytes."""
     data = os.pread(fd, end - start, start)
     if len(data) == end - start:
         return data
@@ -295,7 +295,7 @@ def _read(fd: int, start: int, end: int) -> BytesLike:
 
 
 def _read_all(fd: int, merged: Sequence[MergedRange], size: int) -> list[BytesLike]:
-    """Read some ranges: as copies if they are small, as views of one mapping of the file if their sum is large."""
+    """Read some ranges: as copies if they are small in total, else as views of one mapping of the file."""
     if sum(read.end - read.start for read in merged) < MAPPED_READ_BYTES:
         return [_read(fd, read.start, read.end) for read in merged]
     mapped = memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED))
@@ -303,7 +303,7 @@ def _read_all(fd: int, merged: Sequence[MergedRange], size: int) -> list[BytesLi
 
 
 def _link(source: str, target: str) -> None:
-    """Give a file a second name, failing if that is taken."""
+    """Give a file a second name; fails if the name is taken."""
     try:
         os.link(source, target)
     except FileExistsError:

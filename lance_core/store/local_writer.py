@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Descriptors and fsync are the business of this module.
+# This module needs descriptors and fsync.
 # ruff: noqa: PTH104, PTH108, PTH112, PTH120, PTH102
 import contextlib
 import logging
@@ -33,7 +33,7 @@ _SYNC_BYTES = 32 * 1024 * 1024
 
 
 class LocalWriter(ObjectWriter):
-    """A staged file that becomes the object when closed.
+    """A staging file that becomes the object when closed.
 
     A durable writer flushes large files to disk while they are written, so that closing is fast.
 
@@ -64,13 +64,13 @@ class LocalWriter(ObjectWriter):
                 self._fd = os.open(self.staging, flags, 0o666)
         except OSError as error:
             raise store_error(path, error) from error
-        except BaseException:  # an interruption comes when the system has opened it, and before its number is kept
+        except BaseException:  # an interruption can come after the file was created and before its descriptor is kept
             with contextlib.suppress(OSError):
                 os.unlink(self.staging)
             raise
 
     def write(self, data: ReadableBuffer) -> None:
-        """Append bytes, straight from the caller's memory."""
+        """Append bytes, without a copy in this process."""
         view = bytes_view(data)
         try:
             while view:
@@ -85,7 +85,7 @@ class LocalWriter(ObjectWriter):
     def copy_range(
         self, source: ObjectStore, key: str, start: int, end: int, *, read_bytes: int = DEFAULT_READ_BYTES
     ) -> None:
-        """Append a range of an object; the kernel copies it from another file."""
+        """Append a range of an object; if the object is a local file, the kernel copies the range."""
         if source.is_local:
             path = f"{source.data_root}/{check_key(key)}"
             with opened(path) as fd:
@@ -112,7 +112,7 @@ class LocalWriter(ObjectWriter):
         return self._copy_in_steps(fd, start, end)
 
     def _copy_in_steps(self, fd: int, start: int, end: int) -> int:
-        """Copy a range of a file, on the way to disk; returns the first position that the kernel did not copy."""
+        """Copy a range of a file and flush it meanwhile; returns the first position that the kernel did not copy."""
         while start < end:
             step = min(end, start + _SYNC_BYTES)
             copied = kernel_copy.copy(fd, start, step, self._fd)
@@ -144,14 +144,14 @@ class LocalWriter(ObjectWriter):
         try:
             os.fsync(self._fd)
         except OSError as error:
-            self._sync_error = error  # the system reports an error once: a later fsync would succeed
+            self._sync_error = error  # the system reports the error once, and a later fsync would succeed
 
     def _end_sync(self) -> None:
         if self._sync is not None:
             self._sync.join()
 
     def flush(self) -> None:
-        """Close the staging file, on disk if the writer is durable."""
+        """Close the staging file; if the writer is durable, sync it before."""
         self._end_sync()
         try:
             if self._sync_error is not None:
@@ -174,7 +174,7 @@ class LocalWriter(ObjectWriter):
         return self._close(syncs_name=False)
 
     def close_early(self) -> Sequence[Callable[[], object]]:
-        """Give the file its name before it is on disk: a file system then writes both together."""
+        """Give the file its name before it is on disk: the file system then writes the bytes and the name together."""
         if not self._durable:
             self.close()
             return ()
@@ -206,7 +206,7 @@ class LocalWriter(ObjectWriter):
     def abort(self) -> None:
         """Remove the staging file; does nothing once the file has its name.
 
-        A staging file that cannot be removed is left to cleanup: what was or was not written does not depend on it.
+        A staging file that cannot be removed is left to cleanup; the result of the write does not depend on it.
         """
         self._end_sync()
         if self._fd >= 0:

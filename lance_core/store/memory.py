@@ -1,7 +1,7 @@
 """The store of `memory://` URIs: objects in this process, for tests and small experiments.
 
-All memory stores of a process share one space of keys, so that a store rooted deeper, such as a branch, sees the
-objects of the one above. A child process starts with a copy and shares nothing.
+All memory stores of a process share one space of keys, so a store of a dataset and a store of its branch have the same
+objects. A child process starts with a copy and shares nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _lock = threading.Lock()
 
 
 class MemoryStore(SingleDeletes, LinklessStore):
-    """Objects whose full name starts with a root.
+    """Objects whose full name starts with the root.
 
     Args:
         root: The root, `memory://` and a path.
@@ -113,7 +113,7 @@ class MemoryStore(SingleDeletes, LinklessStore):
             yield self.head(key)
 
     def forget_unused(self) -> None:
-        """Remove all objects unless another store of this root, or of one below it, is in use."""
+        """Remove all objects, unless another store of this root or of a root below it is in use."""
         below = f"{self._root}/"
         if any(other is not self and f"{other.root}/".startswith(below) for other in list(_stores)):
             return

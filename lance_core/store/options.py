@@ -1,7 +1,7 @@
 """Storage options: endpoints and credentials, under object_store's names.
 
 The canonical names are those that pylance, deltalake and object_store take (`aws_access_key_id`, `aws_endpoint`, ...),
-in upper or lower case. s3fs's and the short spellings are accepted for them (`key`, `secret`, `client_kwargs`, ...).
+in upper or lower case. The spellings of s3fs and short spellings are accepted as well (`key`, `secret`, ...).
 Values are strings; numbers and booleans are converted to strings. Secrets appear in no `repr` and no error: an error
 names a key, never a value. Pickling keeps the values, because another process cannot open the dataset without them.
 
@@ -21,7 +21,7 @@ from lance_core.errors import ArgumentTypeError, InvalidInputError
 __all__ = ["OWN_OPTIONS", "S3_OPTIONS", "CommitLock", "StorageOptions", "parse_seconds"]
 
 CommitLock: TypeAlias = Callable[[int], AbstractContextManager[object]]
-"""(version) -> a context manager that is held while the version's manifest is put."""
+"""A function of the version that returns a context manager, which is held while the version's manifest is put."""
 
 S3_OPTIONS: dict[str, tuple[str, ...]] = {
     "aws_access_key_id": ("access_key_id", "key"),
@@ -47,7 +47,7 @@ S3_OPTIONS: dict[str, tuple[str, ...]] = {
 """Each canonical S3 option with its other accepted spellings."""
 
 OWN_OPTIONS = ("base_path_schemes", "dynamodb_endpoint", "manifest_store")
-"""Options of this library; they are not passed on to other libraries' file systems."""
+"""Options of this library, which are not passed to the file systems of other libraries."""
 
 _CANONICAL = {alias: name for name, aliases in S3_OPTIONS.items() for alias in (name, *aliases)}
 _NESTED = ("client_kwargs", "config_kwargs")
@@ -60,12 +60,13 @@ class StorageOptions(Mapping[str, str]):
 
     Args:
         options: The options; `None` for none.
-        commit_lock: The lock that is held while a manifest is put; None for that of `options`, if these are
-            `StorageOptions`. Options are equal whatever their locks.
+        commit_lock: The lock that is held while a manifest is put; None for the lock of `options`, if these are
+            `StorageOptions`. Equality ignores the lock.
 
     Raises:
-        InvalidInputError: A value is not a string, number or boolean, or a key occurs twice with different values.
-        TypeError: The lock is not callable.
+        InvalidInputError: A key is not a string, a value is not a string, number or boolean, or a key occurs twice
+            with different values.
+        ArgumentTypeError: The lock is not callable.
     """
 
     __slots__ = ("_commit_lock", "_values")

@@ -8,8 +8,8 @@
         PRIMARY KEY (base_uri, version)
     )
 
-The table is created in the first schema of the connection's search path unless it exists. For a role without the right
-to create tables it has to be created beforehand, with SELECT, INSERT, UPDATE and DELETE granted. Each method opens a
+The table is created in the first schema of the connection's search path unless it exists. If the role may not create
+tables, the table has to be created beforehand, with SELECT, INSERT, UPDATE and DELETE granted. Each method opens a
 connection and a transaction of its own, so that threads and forked processes share nothing, and poolers such as
 PgBouncer work.
 
@@ -44,7 +44,7 @@ _SELECT = "SELECT path FROM lance_manifests WHERE base_uri = %s AND version = %s
 _LATEST = "SELECT version, path FROM lance_manifests WHERE base_uri = %s ORDER BY version DESC LIMIT 1"
 
 _CONNECT_TIMEOUT_S = 10
-# Two sessions that create the table at the same time: one of them finds its name or its type in the catalogue.
+# If two sessions create the table at the same time, one of them finds its name or its type in the catalog.
 _CREATED_MEANWHILE = frozenset({"42P07", "42710", "23505"})
 
 
@@ -136,7 +136,7 @@ class PostgresTable:
 
     def _execute(self, statement: str, values: tuple[str | int, ...]) -> tuple[int, list[tuple[Any, ...]]]:
         psycopg = _driver()
-        # No statement is prepared on the server: a pooler may send the next one to another.
+        # No statement is prepared on the server, as a pooler may send the next statement to another server.
         connected = psycopg.connect(
             self._uri,
             connect_timeout=_CONNECT_TIMEOUT_S,
@@ -157,12 +157,12 @@ class PostgresTable:
             return cursor.rowcount, cursor.fetchall() if cursor.description else []
 
     def _insert(self, connection: Any, values: tuple[str | int, ...]) -> int:
-        """Insert a row and delete it if there is a higher one, in one transaction; returns the number of rows left.
+        """Insert a row, and roll back if there is a higher row; returns the number of inserted rows.
 
-        The highest row is never deleted: one that was there before the insertion is seen after it.
+        The highest row is never deleted, so a higher row that existed before the insertion is seen after it.
         """
         place, version = values[:2]
-        inserted = [0]  # the number of rows left if the transaction is rolled back
+        inserted = [0]  # the result if the transaction is rolled back
         with connection.transaction() as transaction:
             count = int(connection.execute(_INSERT, values).rowcount)
             if count and connection.execute(_HIGHER, (place, version)).fetchall():
@@ -171,7 +171,7 @@ class PostgresTable:
         return inserted[-1]
 
     def _describe(self, error: Any) -> str:
-        """Say what failed without libpq's own words, which can repeat the URI."""
+        """Describe an error without the message of libpq, which can repeat the URI."""
         return f"{self._name}: {type(error).__name__}, state {error.sqlstate or 'unknown'}"
 
 

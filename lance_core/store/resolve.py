@@ -71,9 +71,9 @@ def open_store(uri: str | os.PathLike[str], storage_options: Mapping[str, Any] |
 def open_base(path: str, root: str, options: Mapping[str, Any]) -> ObjectStore:
     """Return the store of a base path in a manifest.
 
-    A manifest can come from an untrusted source, and opening a base path can mean a request to a host of its choice, or
-    native code. Allowed are base paths of the dataset's own scheme, local disks, memory and the object storages; others
-    if the storage option `base_path_schemes` lists their schemes, separated by commas.
+    A manifest can come from an untrusted source, and opening a base path can send a request to a host that the manifest
+    names, or run native code. Allowed are base paths of the dataset's own scheme, local disks, memory and the object
+    storages, and those whose scheme is in the storage option `base_path_schemes`, a list separated by commas.
 
     Args:
         path: A path or URI.
@@ -100,7 +100,7 @@ def open_base(path: str, root: str, options: Mapping[str, Any]) -> ObjectStore:
 def open_object(
     uri: str, root: str, options: Mapping[str, Any], opened: dict[str, ObjectStore]
 ) -> tuple[ObjectStore, str]:
-    """Return the store and the key of one object that a dataset refers to by its URI, without its percent-escapes.
+    """Return the store and the key of one object that a dataset refers to by its URI; the key has no percent-escapes.
 
     The schemes that are allowed are those of `open_base`.
 
@@ -108,11 +108,11 @@ def open_object(
         uri: URI of the object.
         root: Root of the dataset.
         options: Storage options of the dataset.
-        opened: The stores of earlier objects by their roots; a new one is added.
+        opened: The stores of earlier objects by their roots; a new store is added.
 
     Raises:
         UnsupportedError: The scheme is not allowed.
-        CorruptFileError: There can be no object of that URI.
+        CorruptFileError: The URI is invalid, or names no object.
     """
     try:
         place = canonical_uri(uri)
@@ -125,7 +125,7 @@ def open_object(
         raise CorruptFileError(f"{root}: the URI of a blob names no object: {uri}")
     if top not in opened:
         opened[top] = open_base(top, root, options)
-    # `canonical_uri` has resolved the escapes of a local file's URI alone.
+    # `canonical_uri` has resolved the escapes only in the URI of a local file.
     return opened[top], unquote(key) if scheme else key
 
 
@@ -133,8 +133,8 @@ def split_uri(uri: str | os.PathLike[str]) -> tuple[str, str]:
     """Return scheme (empty for a path) and the rest of a URI; a single slash is allowed: `file:/path`.
 
     Raises:
-        InvalidInputError: The URI is empty, has a character that no name can have, or its scheme is followed by no
-            slash: `dbfs:path`.
+        InvalidInputError: The URI is empty, has a character that no name can have, or has a scheme without a slash
+            after it: `dbfs:path`.
     """
     string = os.fspath(uri)
     if not isinstance(string, str) or not string:
@@ -212,10 +212,10 @@ def uri_above(uri: str, path: str) -> str | None:
 
 
 def _check_characters(string: str) -> None:
-    """Reject what no file can be called by, or no manifest can hold, as the names there are UTF-8.
+    """Reject characters that no file name can have, or that UTF-8, the encoding of manifests, cannot represent.
 
     Raises:
-        InvalidInputError: There is a NUL, or half of a surrogate pair.
+        InvalidInputError: The string has a NUL, or half of a surrogate pair.
     """
     if "\0" in string:
         raise InvalidInputError(f"a URI cannot contain a NUL character: {string!r}")
@@ -224,7 +224,7 @@ def _check_characters(string: str) -> None:
 
 
 def _split_query(uri: str) -> tuple[str, str]:
-    """A URI, and the query that selects a database, for schemes that allow one."""
+    """A URI without its query, and the query that selects a database; only s3+ddb URIs have one."""
     place, mark, query = uri.partition("?") if split_uri(uri)[0] == "s3+ddb" else (uri, "", "")
     return place, mark + query
 
@@ -253,7 +253,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 # abfs://container@account.dfs.core.windows.net/path: the part before the @ is not a secret.
 _CONTAINER_SCHEMES = ("abfs", "abfss")
 
-# Hadoop's and Spark's spelling of a URI without a host. A letter alone is a drive.
+# Hadoop's and Spark's spelling of a URI without a host. A single letter is a drive.
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 _NO_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")

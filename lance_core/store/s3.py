@@ -9,14 +9,15 @@
     put_if_absent    PUT with If-None-Match: *; never in parts, because some servers then ignore the condition
     open_writer      PUT, or above 8 MiB a multipart upload, some parts at a time
     copy_range       of writers, from 5 MiB on: a part that the server copies from an object of the bucket, if that has
-                     the e-tag that one HEAD reported; servers that do not offer it, or join other parts, are remembered
+                     the e-tag that one HEAD reported; a server that does not offer this, or fails to join such parts,
+                     is not asked again
     list             LIST, one request per page
     delete           DELETE
     copy             HEAD and COPY; above 5 GiB a multipart upload by copy_range
 
 Before the first conditional put to a server other than AWS, once per process, two puts of a scratch object show whether
-it honours the condition: a server that ignores it would lose concurrent commits silently. The storage option
-`aws_conditional_put=etag` vouches for a server and skips that.
+it honors the condition: a server that ignores it would lose concurrent commits silently. The storage option
+`aws_conditional_put=etag` declares that a server honors it, and skips these puts.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class S3Store(LinklessStore):
         super().__init__(root, options)
         self._bucket, _, prefix = root.removeprefix("s3://").partition("/")
         self._prefix = prefix + "/" if prefix else ""
-        self._options.for_s3()  # mistakes in options are reported here, not at the first request
+        self._options.for_s3()  # report mistakes in options here, not at the first request
 
     @property
     def _client(self) -> S3Client:
@@ -130,7 +131,7 @@ class S3Store(LinklessStore):
         return _e_tag(self._call("put_object", Key=self._name(key), Body=bytes(bytes_view(data))))
 
     def prepare_commits(self) -> None:
-        """Prove that the server honours the condition."""
+        """Make sure that the server honors the condition of `put_if_absent`."""
         self._prove_conditional_puts()
 
     def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> str | None:
@@ -168,9 +169,9 @@ class S3Store(LinklessStore):
         self._call("delete_object", Key=self._name(key))
 
     def delete_many(self, keys: Sequence[str]) -> dict[str, StoreError]:
-        """Remove objects, 1,000 by one request; one by one where the server does not offer that.
+        """Remove objects, 1,000 by one request; one by one if the server does not offer DeleteObjects.
 
-        Keys that the server could not remove for a reason that may pass are sent again.
+        Keys that the server could not remove because of a transient error are sent again.
         """
         errors: dict[str, StoreError] = {}
         for first in range(0, len(keys), self.keys_per_delete):
@@ -185,7 +186,7 @@ class S3Store(LinklessStore):
         return errors
 
     def keeps_removed_objects(self) -> bool:
-        """Whether the bucket has noncurrent versions of objects; False without versioning, or where S3 has none."""
+        """Whether the bucket has noncurrent versions of objects; False if it has no versioning."""
         try:
             if not self._call("get_bucket_versioning", optional=True).get("Status"):
                 return False
@@ -222,7 +223,7 @@ class S3Store(LinklessStore):
         return client.run(request)
 
     async def _read_all(self, name: str, merged: Sequence[MergedRange]) -> Sequence[BytesLike]:
-        """Read some ranges; a long one in parts."""
+        """Read some ranges; a long range is read in parts."""
         gate = asyncio.Semaphore(_REQUESTS_AT_A_TIME)
         client = self._client
 
@@ -268,7 +269,7 @@ class S3Store(LinklessStore):
             else:
                 raise UnsupportedError(
                     f"{self._root}: the server ignores If-None-Match, so that concurrent commits would be lost; "
-                    "commits need an external manifest store there"
+                    "commit through a database, by the storage option manifest_store"
                 )
             finally:
                 self._call("delete_object", Key=name)
@@ -283,13 +284,13 @@ def _e_tag(answer: dict[str, Any]) -> str | None:
 
 
 class S3Writer(ObjectWriter):
-    """An upload; a small object is one PUT, a large one is sent in parts while the next parts are filled.
+    """An upload; a small object is one PUT, and a large object is sent in parts while the next parts are filled.
 
     Args:
         client: The process's client.
         bucket: The bucket.
         name: Full name of the object.
-        options: The options of the store: objects of stores with the same ones can be copied by the server.
+        options: The options of the store; the server can copy objects from stores with the same options.
     """
 
     least_copy_bytes = LEAST_PART_BYTES
@@ -325,8 +326,8 @@ class S3Writer(ObjectWriter):
     ) -> None:
         """Append a range of an object; within the bucket the server copies it.
 
-        Buffered bytes become a part before the range; if they are too few for a part, bytes of the range are read and
-        added.
+        Buffered bytes become a part before the range. If they are too few for a part, bytes of the range are read and
+        added to them.
         """
         self._check_open()
         name = self._name_of(source, key)
@@ -342,7 +343,7 @@ class S3Writer(ObjectWriter):
         """Finish the upload and return the object's size.
 
         Raises:
-            UnsupportedError: The server does not join the parts that it copied itself; it will copy none again.
+            UnsupportedError: The server cannot join the parts that it copied itself; it is not asked to copy again.
         """
         self._check_open()
         if not self._upload_id:
@@ -361,7 +362,7 @@ class S3Writer(ObjectWriter):
         if not self._open:
             return
         self._open = False
-        wait(self._copies, _COPY_END_S)  # the server would go on with them, and keep them
+        wait(self._copies, _COPY_END_S)  # the server would finish copies after the abort, and keep their bytes
         for part in self._parts:
             part.cancel()
         if self._upload_id:
@@ -376,17 +377,17 @@ class S3Writer(ObjectWriter):
 
     @property
     def _part_bytes(self) -> int:
-        # An upload has at most 10 000 parts; growing ones let it reach terabytes.
+        # An upload has at most 10 000 parts; parts that grow let it reach terabytes.
         return PART_BYTES * (1 + len(self._parts) // 1000)
 
     def _name_of(self, source: ObjectStore, key: str) -> str | None:
-        """The full name of an object that the server can copy from: it is in the same bucket; else None."""
+        """The full name of an object in the same bucket, from which the server can copy; None for other objects."""
         bucket = f"s3://{self._place['Bucket']}/"
         place = f"{source.data_root}/{check_key(key)}"
         return place.removeprefix(bucket) if place.startswith(bucket) and source.options == self._options else None
 
     def _send(self) -> None:
-        """Upload what is buffered as a part."""
+        """Upload the buffered bytes as a part."""
         data, self._chunks, self._buffered = b"".join(self._chunks), [], 0
         self._add_part(self._put_part, data, most=_UPLOADS_AT_A_TIME)
 
@@ -409,7 +410,7 @@ class S3Writer(ObjectWriter):
         return end
 
     def _add_part(self, make: Callable[..., Coroutine[Any, Any, str]], *arguments: Any, most: int) -> Any:
-        """Start the next part, once at most `most` of the earlier ones are not done."""
+        """Start the next part, once the part `most` places before it is done."""
         if not self._upload_id:
             self._upload_id = self._call("create_multipart_upload")["UploadId"]
         if len(self._parts) >= most:
@@ -442,11 +443,11 @@ class S3Writer(ObjectWriter):
                 CopySourceIfMatch=found["ETag"],
                 **self._place,
             )
-        except AlreadyExistsError:  # a condition was not fulfilled
+        except AlreadyExistsError:  # the condition on the e-tag was not fulfilled
             raise StoreError(f"s3://{bucket}/{name}: was written again while it was copied") from None
         e_tag = response.get("CopyPartResult", {}).get("ETag")
         if not e_tag:
-            raise UnsupportedError(f"s3://{bucket}/{name}: the server uploaded a part that it was to copy")
+            raise UnsupportedError(f"s3://{bucket}/{name}: the server did not copy a part")
         return str(e_tag)
 
     def _complete(self, parts: list[dict[str, Any]]) -> None:
@@ -465,13 +466,14 @@ class S3Writer(ObjectWriter):
             self._prove_copies()
 
     def _prove_copies(self) -> None:
-        """Make sure, once per client, that the server has copied the ranges and nothing else."""
+        """Make sure, once per client, that the object has the expected size after the server copied parts."""
         size = self._call("head_object")["ContentLength"]
         self._client.copies_parts = size == self._size
         if size != self._size:
             self._call("delete_object")
             raise UnsupportedError(
-                f"s3://{self._place['Bucket']}/{self._place['Key']}: the server made {size} bytes of {self._size}"
+                f"s3://{self._place['Bucket']}/{self._place['Key']}: after copies by the server the object "
+                f"has {size} bytes instead of {self._size}; it was deleted"
             )
 
     def _call(self, method: str, *, optional: bool = False, **parameters: Any) -> Any:

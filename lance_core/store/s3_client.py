@@ -9,7 +9,7 @@ with exponential backoff and jitter.
     412                            AlreadyExistsError                   exists; after a lost response possibly our own
     409                            concurrent conditional puts          did not happen; repeated
     429, 503                       slow down                            did not happen; repeated
-    500, 502, 504, broken          no reliable response                 may have happened; repeated, then
+    408, 500, 502, 504, broken     no reliable response                 may have happened; repeated, then
                                                                         OutcomeUnknownError
     other                          StoreError                           did not happen
 """
@@ -79,7 +79,7 @@ _UNREACHABLE: Final = {
 _CONDITIONAL_PUTS: Final = ("etag", "disabled")
 _ENCRYPTIONS: Final = ("AES256", "aws:kms", "aws:kms:dsse")
 _BEGIN_AN_OBJECT: Final = ("put_object", "copy_object", "create_multipart_upload")
-"""The operations that say how an object is encrypted."""
+"""The operations whose parameters set how an object is encrypted."""
 _ENVIRONMENT: Final = (
     ("AWS_ENDPOINT", "aws_endpoint"),
     ("AWS_ALLOW_HTTP", "aws_allow_http"),
@@ -95,7 +95,7 @@ class S3Client:
         options: Storage options.
 
     Raises:
-        InvalidInputError: An option is unknown, or the endpoint is no URL, or plain HTTP without `aws_allow_http`.
+        InvalidInputError: An option is unknown, or the endpoint is not a URL, or plain HTTP without `aws_allow_http`.
         UnsupportedError: s3fs is not installed.
     """
 
@@ -105,7 +105,7 @@ class S3Client:
         self.conditional_put = _one_of(s3_options, "aws_conditional_put", _CONDITIONAL_PUTS) or ""
         self._encryption = _encryption(s3_options)
         self.copies_parts: bool | None = None
-        """Whether the server copies parts of objects; None if that is not known yet."""
+        """Whether the server copies parts of objects; None as long as this is not known."""
         self._attempts = _attempts(s3_options)
         self._filesystem = _filesystem(s3_options)
         # The loop resolves host names in this pool, also once the main thread has returned.
@@ -147,7 +147,7 @@ class S3Client:
         Args:
             method: Name of the operation, as botocore spells it in Python.
             writes: Whether a request without a response may have taken effect.
-            optional: Whether some servers do not offer the operation, or not with these parameters.
+            optional: Whether some servers lack the operation, or reject these parameters.
             **parameters: Its parameters: `Bucket`, mostly `Key`, and others.
 
         Raises:
@@ -189,7 +189,7 @@ class S3Client:
         raise AssertionError("the last attempt returns or raises")
 
     async def delete_objects(self, bucket: str, names: Sequence[str]) -> dict[str, StoreError]:
-        """Remove objects by one request; those that failed in a way that may pass are sent again.
+        """Remove objects by one request; objects that failed with a transient error are sent again.
 
         Args:
             bucket: The bucket.
@@ -222,13 +222,13 @@ class S3Client:
         client = await self._filesystem.get_s3(parameters["Bucket"])
         response = await getattr(client, method)(**parameters)
         if method == "get_object":
-            # The body is read here, so that an incomplete one is requested again.
+            # The body is read here, so that an incomplete body is requested again.
             response["Body"] = await response["Body"].read()
         return response
 
 
 def _is_not_offered(status: int, code: str) -> bool:
-    """Whether a server rejects an operation as such: parameters that no other server rejects are bad requests."""
+    """Whether a server lacks an operation; a bad request counts as that, as other servers accept the parameters."""
     is_bad_request = status == 400 and code not in _REMEDIES and code not in _PASSING_CODES
     return is_bad_request or status in _NOT_OFFERED or code in _NOT_OFFERED_CODES
 
@@ -317,7 +317,7 @@ def _not_removed(url: str, code: str) -> StoreError:
 
 
 def _environment() -> dict[str, str]:
-    """The endpoint from the environment, if set; the session looks up credentials itself."""
+    """Endpoint, region and permission of HTTP from the environment; the session itself looks up credentials."""
     return {name: os.environ[key] for key, name in _ENVIRONMENT if os.environ.get(key)}
 
 
@@ -334,10 +334,10 @@ def _flag(s3_options: dict[str, str], name: str) -> bool:
 
 
 def _with_endpoint(s3_options: dict[str, str]) -> dict[str, str]:
-    """The options with the endpoint that requests go to, if it is not AWS's own: botocore looks for one, too.
+    """The options with the endpoint of requests, unless it is AWS's own; settings of botocore can name one as well.
 
     Raises:
-        InvalidInputError: The endpoint is no URL; the message does not show it, as it may hold credentials.
+        InvalidInputError: The endpoint is not a URL; the message does not show it, as it may hold credentials.
     """
     endpoint = s3_options.get("aws_endpoint") or _endpoint_of_aws_settings(s3_options.get("aws_profile"))
     if endpoint is None:
@@ -390,7 +390,7 @@ def _one_of(s3_options: dict[str, str], name: str, values: Sequence[str]) -> str
     """The value of an option that has a fixed set of values; None if it is not given.
 
     Raises:
-        InvalidInputError: The value is none of them.
+        InvalidInputError: The value is not in the set.
     """
     value = s3_options.get(name)
     if value is not None and value not in values:

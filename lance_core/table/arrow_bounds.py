@@ -33,12 +33,12 @@ def checked_stream(file: bytes | memoryview, max_rows: int, max_bytes: int) -> p
 
     Raises:
         CorruptFileError: The bytes are not an Arrow file, or declare larger sizes.
-        pyarrow.ArrowException: pyarrow cannot read it.
+        pyarrow.ArrowException: pyarrow cannot read the file.
     """
     if bytes(file[: len(_MAGIC)]) != _MAGIC:
-        raise CorruptFileError("no Arrow file")
+        raise CorruptFileError("not an Arrow file")
     if bytes(file[-len(_END) :]) != _END:
-        raise CorruptFileError("an Arrow file that is truncated")
+        raise CorruptFileError("the Arrow file is truncated")
     start = len(_MAGIC)
     while bytes(file[start : start + 8]) == bytes(8):  # arrow-rs pads the magic to 64 bytes
         start += 8
@@ -48,12 +48,15 @@ def checked_stream(file: bytes | memoryview, max_rows: int, max_bytes: int) -> p
         length, sizes = _claims(message)
         rows += length
         if length < 0 or rows > max_rows or sum(sizes) > max_bytes:
-            raise CorruptFileError(f"Arrow batches of {rows} rows or more where at most {max_rows} are possible")
+            raise CorruptFileError(
+                f"an Arrow batch declares {length} rows, {rows} with the batches before it, in {sum(sizes)} bytes; at "
+                f"most {max_rows} rows, and {max_bytes} bytes in a batch, are possible"
+            )
     return pa.ipc.open_stream(stream).read_all()
 
 
 def _messages(stream: pa.Buffer) -> Iterator[pa.Message]:
-    """The messages after the schema."""
+    """The record batch messages, which follow the schema message."""
     reader = pa.ipc.MessageReader.open_stream(stream)
     kind = "schema"
     while True:
@@ -62,14 +65,14 @@ def _messages(stream: pa.Buffer) -> Iterator[pa.Message]:
         except StopIteration:
             return
         if message.type != kind:
-            raise CorruptFileError(f"an Arrow message of the kind {message.type!r} instead of a {kind}")
+            raise CorruptFileError(f"the Arrow file has a message of the kind {message.type!r} instead of a {kind}")
         if kind == "record batch":
             yield message
         kind = "record batch"
 
 
 def _claims(message: pa.Message) -> tuple[int, list[int]]:
-    """Rows of a batch, and bytes of its buffers once they are decompressed."""
+    """The number of rows that a batch declares, and the size of each of its buffers after decompression."""
     data, body = memoryview(message.metadata), message.body
     batch = _table(data, _at(data, struct.unpack_from("<I", data)[0], _HEADER))
     place = _at(data, batch, _LENGTH)
@@ -89,9 +92,9 @@ def _claims(message: pa.Message) -> tuple[int, list[int]]:
 
 
 def _table(data: memoryview, place: int) -> int:
-    """Follow an offset to a table."""
+    """Follow the offset at a position to a table; position 0 stands for no table."""
     if not place:
-        raise CorruptFileError("an Arrow message without header")
+        raise CorruptFileError("an Arrow message has no header")
     return int(place + struct.unpack_from("<I", data, place)[0])
 
 

@@ -44,7 +44,7 @@ class DeletionFileType(IntEnum):
 
     @property
     def suffix(self) -> str:
-        """End of the file's name."""
+        """The extension of the file's name, without the dot."""
         return "arrow" if self is DeletionFileType.ARROW else "bin"
 
 
@@ -88,7 +88,7 @@ class DeletionFile:
             CorruptFileError: The form of the file is unknown.
         """
         if message.file_type not in list(map(int, DeletionFileType)):
-            raise CorruptFileError(f"a deletion file of the unknown form {message.file_type}")
+            raise CorruptFileError(f"deletion file {message.id} has the unknown form {message.file_type}")
         return cls(
             file_type=DeletionFileType(message.file_type),
             read_version=message.read_version,
@@ -138,9 +138,13 @@ class DeletionVector:
         return np.frombuffer(self._rows.to_array(), dtype=np.uint32) if self._rows else np.zeros(0, np.uint32)
 
     def live_rows(self, num_rows: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Return, for each of `num_rows` rows, whether it is live."""
+        """Return, for each of `num_rows` rows, whether it is live.
+
+        Raises:
+            CorruptFileError: The number of rows is larger than a fragment can have.
+        """
         if num_rows > _MOST_ROWS:
-            raise CorruptFileError(f"a fragment of {num_rows} rows")
+            raise CorruptFileError(f"the fragment has {num_rows} rows, more than the {_MOST_ROWS} that are possible")
         mask = np.ones(num_rows, dtype=np.bool_)
         mask[self.within(num_rows).to_array()] = False
         return mask
@@ -185,7 +189,7 @@ class DeletionVector:
             CorruptFileError: The bytes are not a deletion file of that form, or delete rows that do not exist.
         """
         if num_rows > _MOST_ROWS:
-            raise CorruptFileError(f"of a fragment of {num_rows} rows, more than a fragment can have")
+            raise CorruptFileError(f"the fragment has {num_rows} rows, more than the {_MOST_ROWS} that are possible")
         try:
             if file_type is DeletionFileType.BITMAP:
                 rows = BitMap.deserialize(bytes(data))
@@ -193,7 +197,7 @@ class DeletionVector:
                 most = num_rows or _MOST_ARROW_ROWS
                 column = checked_stream(data, most, 16 * (most + 64)).column("row_id")
                 if not pa.types.is_integer(column.type) or column.null_count:
-                    raise CorruptFileError(f"a file of row ids of type {column.type}, {column.null_count} null")
+                    raise CorruptFileError(f"column row_id has type {column.type} and {column.null_count} nulls")
                 rows = BitMap(column.cast(pa.uint32()).to_numpy())
         except MemoryError:
             raise

@@ -61,7 +61,9 @@ def read_dictionaries(schema: Schema, view: memoryview) -> Schema:
         kind: Any = arrow_type_of(field)
         position, count = field.dictionary
         if position < 0 or not 0 <= count <= len(view):
-            raise CorruptFileError(f"field {field.name!r}: a dictionary of {count} values at byte {position}")
+            raise CorruptFileError(
+                f"field {field.name!r} has a dictionary of {count} values at byte {position} of {len(view)}"
+            )
         table = PageTable(pages={}, dictionaries={}, size=len(view))
         steps = read_dictionary_values(kind.value_type, table, position, count)
         values = run_steps(steps, lambda ranges: [np.frombuffer(view[a:b], np.uint8) for a, b in ranges])

@@ -1,13 +1,13 @@
-"""Rules for field ids in datasets that never use a field id again, and therefore record the highest id.
+"""Rules for field ids in datasets that never reuse a field id, and therefore record the highest one.
 
 Such a dataset has `max_allocated_field_id` in its manifests, with bit 15 among the writer's flags; a manifest with only
 one of the two is corrupt. pylance 14.0.2 creates no such datasets, but follows their rules:
 
-    overwrite        the commit numbers its columns from the next id on, also in the records of its files
-    new columns      have ids above the mark
-    other columns    keep parent and type; another type is another id
-    data files       bring no id above the mark that the schema lacks
-    restore          goes back to no version from before the mark
+    overwrite        the commit numbers its columns from the next id on, also in the records of its data files
+    new columns      have ids above `max_allocated_field_id`
+    other columns    keep their parent and type; a column of another type needs a new id
+    data files       have no id above `max_allocated_field_id` that the schema lacks
+    restore          goes back only to a version that has `max_allocated_field_id`
     detached         keeps the schema
 """
 
@@ -29,17 +29,17 @@ __all__ = ["check_field_ids", "with_new_ids"]
 
 
 def with_new_ids(operation: Overwrite, before: Manifest) -> Overwrite:
-    """Number the columns of an Overwrite from the next free id on, in a dataset that never uses a field id again.
+    """Number the columns of an Overwrite from the next free id on, in a dataset that never reuses a field id.
 
-    Only the commit knows the next id: files can have been written long before. The ids of a data file are recorded in
-    the manifest, so that the files stay as they are.
+    Only the commit knows the next id, because the files can have been written long before. The manifest records the ids
+    of a data file, so the file itself does not change.
 
     Args:
         operation: An overwrite whose fragments use the ids of its schema, or already the new ids.
-        before: The version that is followed.
+        before: The version that the overwrite follows.
 
     Raises:
-        InvalidInputError: A fragment uses other ids, or ids that could be either.
+        InvalidInputError: A fragment uses ids that are in neither numbering, or ids that could be in either.
     """
     if before.max_allocated_field_id is None:
         return operation
@@ -65,16 +65,16 @@ def _renamed(fragment: Fragment, new_ids: Mapping[int, int], leaves: AbstractSet
     whole = used in (set(new_ids), leaves)
     if own and given and not whole and any(new_ids[i] != i for i in used):
         raise InvalidInputError(
-            f"data file {fragment.files[0].path} has field ids {sorted(used)}, which could be those of the schema that "
-            "was given or those that the dataset gives its columns now: have all columns in the file"
+            f"data file {fragment.files[0].path} has field ids {sorted(used)}, which could be ids of the given schema "
+            "or ids that the dataset gives its columns now: write all columns to the file"
         )
     if given and not (own and whole):
         return fragment
     if not own:
         strange = min(used - set(new_ids))
         raise InvalidInputError(
-            f"data file {fragment.files[0].path} has field id {strange}, which neither the schema has nor the columns "
-            "as the dataset numbers them now: write the files again if it was changed since"
+            f"data file {fragment.files[0].path} has field id {strange}, which is neither in the given schema nor "
+            "among the ids that the dataset gives its columns now: if the dataset has changed, write the file again"
         )
     return replace(fragment, files=tuple(_renamed_file(file, new_ids) for file in fragment.files))
 
@@ -83,22 +83,22 @@ def _renamed_file(file: DataFile, new_ids: Mapping[int, int]) -> DataFile:
     fields = tuple(new_ids.get(i, i) for i in file.fields)
     if file.version == "0.1" and len({new - old for new, old in zip(fields, file.fields, strict=True) if old >= 0}) > 1:
         raise InvalidInputError(
-            f"data file {file.path} has gaps between its field ids {list(file.fields)}, which files of version 0.1 "
-            "cannot do without: write the rows again"
+            f"data file {file.path} has gaps between its field ids {list(file.fields)}, and a file of version 0.1 "
+            "keeps them, while the new ids have none: write the rows again"
         )
     return replace(file, fields=fields)
 
 
 def check_field_ids(before: Manifest, after: Manifest, operation: Operation) -> None:
-    """Reject a change that would use a field id again.
+    """Reject a change that would reuse a field id.
 
     Args:
-        before: The version that is followed.
+        before: The version that the change follows.
         after: The new version, with its number.
         operation: The operation between the two versions.
 
     Raises:
-        InvalidInputError: The change uses a field id again, in a dataset that does not allow it.
+        InvalidInputError: The change breaks a rule of this module, in a dataset that never reuses a field id.
     """
     mark = before.max_allocated_field_id
     if mark is None:
@@ -125,7 +125,7 @@ def _check_schema(fields: Mapping[int, tuple[Field, int]], own: Mapping[int, tup
             raise InvalidInputError(f"field {field.name!r}, id {field_id}, cannot move to another parent")
         if old.logical_type != field.logical_type:
             raise InvalidInputError(
-                f"field {field.name!r}, id {field_id}: its type differs from the dataset's, so it needs a new id"
+                f"field {field.name!r}, id {field_id}, has another type than in the dataset, so it needs a new id"
             )
 
 
@@ -141,14 +141,14 @@ def _check_new(fields: Iterable[Field], mark: int) -> None:
     for field in fields:
         if field.id <= mark:
             raise InvalidInputError(
-                f"new field {field.name!r} has id {field.id}, but ids up to {mark} were used before and are not used "
-                "again in this dataset: number new columns from there on"
+                f"new field {field.name!r} has id {field.id}, but ids up to {mark} were used before, and this dataset "
+                f"never reuses a field id: number new columns from {mark + 1} on"
             )
 
 
 def _check_detached(before: Schema, after: Schema) -> None:
     if before != after:
-        raise InvalidInputError("detached commits cannot change the schema of a dataset that uses no field id again")
+        raise InvalidInputError("detached commits cannot change the schema of a dataset that never reuses a field id")
 
 
 def _by_id(schema: Schema) -> dict[int, tuple[Field, int]]:

@@ -9,11 +9,12 @@
     5       32  no transaction files, inline only                   x
     7      128  indices with covering fields                x       x     kept
     8      256  data files of several 2.x versions          x       x     kept
-    15   32768  field ids are never used again                      x     with max_allocated_field_id
+    15   32768  field ids are never reused                          x     with max_allocated_field_id
 
-Bits 0 to 4 are computed for every manifest. All others (overlays 64, fragment trees 512, reuse transitions
-1024, spilled row lineage 2048, managed blobs 16384, and unknown ones) are rejected: a reader that ignores them would
-return wrong rows.
+Every commit computes the flags of its manifest. The flags marked "kept" also stay if the version before has them; an
+Overwrite drops bit 8. All flags outside of the table (overlays 64, fragment trees 512, reuse transitions 1024, spilled
+row lineage 2048, managed blobs 16384, and unknown ones) are rejected: a reader that ignores them would return wrong
+rows.
 """
 
 from __future__ import annotations
@@ -91,10 +92,10 @@ def check_writable(reader_flags: int, writer_flags: int) -> None:
 
 
 def check_field_id_mark(writer_flags: int, *, has_mark: bool) -> None:
-    """Reject a manifest with only one of the two marks of field ids that are never used again.
+    """Reject a manifest with only one of the two marks of a dataset that never reuses field ids.
 
     Raises:
-        CorruptFileError: Either the flag or `max_allocated_field_id` is set without the other.
+        CorruptFileError: The flag is set without `max_allocated_field_id`, or the reverse.
     """
     if bool(writer_flags & NO_FIELD_ID_REUSE) != has_mark:
         raise CorruptFileError(

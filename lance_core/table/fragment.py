@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 TOMBSTONE = -2
-"""In a data file's fields, the mark of a column that a later file replaces."""
+"""The value in a data file's `fields` for a column that a later file replaces."""
 _ID_BITS: Final = 32
 
 
@@ -110,12 +110,12 @@ class DataFile:
         """The format's version, for example "2.2".
 
         Raises:
-            UnsupportedError: The numbers are of no known version.
+            UnsupportedError: No known version has these numbers.
         """
         return data_file_version(self.file_major_version, self.file_minor_version)
 
     def columns(self) -> Sequence[tuple[int, int]]:
-        """Each field id with its column, -1 for none; in 0.1 files with its position among the fields.
+        """Each field id with its column, -1 for none. In 0.1 files the column is the position among the fields.
 
         Raises:
             CorruptFileError: The numbers of columns and fields differ, or two fields have the same column.
@@ -148,7 +148,7 @@ class DataFile:
             return
         for field_id, index in pairs:
             if has_column.get(field_id, index >= 0) != (index >= 0):
-                said = f"column {index} for field {field_id}, which is made of others"
+                said = f"column {index} for field {field_id}, which has no column of its own"
                 raise CorruptFileError(
                     f"data file {self.path}: column_indices has {said if index >= 0 else f'none for field {field_id}'}"
                 )
@@ -230,15 +230,17 @@ class Fragment:
         """Build the record from its protobuf message.
 
         Raises:
-            CorruptFileError: The id has more than the 32 bits of row addresses.
-            UnsupportedError: The fragment has overlays, or keeps row ids or row versions outside of the manifest.
+            CorruptFileError: The id has more than the 32 bits that row addresses have for it.
+            UnsupportedError: The fragment has overlay files, or keeps row ids or row versions outside of the manifest.
         """
         check_fragment_id(message.id)
         if message.overlays:
-            raise UnsupportedError(f"fragment {message.id}: overlay files are not read")
+            raise UnsupportedError(f"fragment {message.id} has overlay files, which are not supported")
         for name in _ELSEWHERE:
             if message.HasField(name):
-                raise UnsupportedError(f"fragment {message.id}: {name} are not read, only those in the manifest")
+                raise UnsupportedError(
+                    f"fragment {message.id} has {name}, but row ids and row versions are read from the manifest only"
+                )
         return cls(
             id=message.id,
             files=tuple(DataFile.from_protobuf(file) for file in message.files),
@@ -271,7 +273,7 @@ def data_file_version(major: int, minor: int) -> str:
     """Return the data storage version that a data file's numbers in a manifest stand for.
 
     Raises:
-        UnsupportedError: The numbers are of no known version.
+        UnsupportedError: No known version has these numbers.
     """
     name = _FILE_VERSIONS.get((major, minor))
     if name is None:
@@ -300,4 +302,4 @@ def check_fragment_id(number: int) -> None:
         CorruptFileError: The id is too large.
     """
     if number >> _ID_BITS:
-        raise CorruptFileError(f"fragment {number}: ids have {_ID_BITS} bits")
+        raise CorruptFileError(f"fragment id {number} has more than {_ID_BITS} bits")

@@ -1,7 +1,7 @@
 """Reads a few fields of many serialized fragments at once: ids, physical rows, and which optional fields they have.
 
-All fragments are parsed at once: with numpy, the next field of each fragment at a time, if they are many; with protobuf
-messages of these fields if they are few, have unknown or unusually many fields, or are corrupt.
+Many fragments are parsed together with numpy, one field of every fragment at a time. Few fragments, and fragments with
+unknown, unusually many or corrupt fields, are parsed with protobuf messages that have only the fields read here.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class FragmentColumns:
 
     Attributes:
         ids: The fragment ids.
-        rows: The physical rows; 0 where none are recorded, or more than offsets can count, which readers of the
-            fragment report.
+        rows: The physical rows; 0 where none are recorded, or more than offsets can count. Readers of the fragment
+            report the latter.
         deletions: Whether a fragment has a deletion file.
-        row_ids: Whether a fragment has inline row ids; also False where it has them, and others elsewhere.
+        row_ids: Whether a fragment has inline row ids, and no row ids in another file.
     """
 
     ids: _I64s
@@ -90,7 +90,7 @@ class FragmentColumns:
         Args:
             updated: Positions of replaced fragments.
             removed: Positions of removed fragments.
-            put: The columns of the fragments that replace others, in order, and then of those that are added.
+            put: The columns of the replacing fragments, in the order of `updated`, and then of the added fragments.
         """
 
         def column(old: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -111,7 +111,7 @@ def _of_messages(run: FragmentRun) -> FragmentColumns:
     try:
         found = _FragmentFields.FromString(run.data).fragments
     except DecodeError as error:
-        raise CorruptFileError("a fragment of the manifest is no DataFragment") from error
+        raise CorruptFileError("a fragment of the manifest cannot be parsed") from error
     elsewhere = [one.HasField("external_row_ids") or one.HasField("spilled_row_ids") for one in found]
     return FragmentColumns(
         ids=np.fromiter(map(attrgetter("id"), found), np.uint64, len(found)).astype(np.int64),
@@ -128,8 +128,8 @@ def _plausible(rows: _U64s) -> _I64s:
 def _walked(run: FragmentRun) -> Mapping[int, npt.NDArray[Any]] | None:
     """The numbers of each fragment by their tags, and which tags it has; None if a fragment is unusual.
 
-    A field is a tag of one byte (field number << 3 | 0 for a varint, 2 for a length and bytes), and its value. The next
-    field of all fragments is read at a time.
+    A field is a tag of one byte (field number << 3 | 0 for a varint, 2 for a length and bytes), and its value. Each
+    step reads the next field of all fragments.
     """
     count = len(run)
     bounds = run.bounds()
@@ -162,7 +162,7 @@ def _walked(run: FragmentRun) -> Mapping[int, npt.NDArray[Any]] | None:
 
 
 def _varint(data: npt.NDArray[np.uint8], at: _I64s) -> tuple[_U64s, _I64s]:
-    """The varints at some positions, and their ends; one that is too long ends beyond all data."""
+    """The varints at some positions, and their ends; the end of a varint that is too long is beyond all data."""
     byte = data[at]
     value = (byte & 0x7F).astype(np.uint64)
     end = at + 1

@@ -246,8 +246,8 @@ class FragmentList(Sequence[Fragment]):
 
         Args:
             changes: The new fragments by the positions of those that they replace; None where one is removed.
-            fresh: The new fragments, and then those that are added.
-            updated: Number of the former.
+            fresh: The replacing fragments, and then the added ones.
+            updated: Number of replacing fragments.
         """
         replaced = [place for place, fragment in changes.items() if fragment is not None]
         removed = [place for place, fragment in changes.items() if fragment is None]
@@ -273,7 +273,7 @@ def _parsed(raw: bytes) -> table_pb2.DataFragment:
     try:
         message = table_pb2.DataFragment.FromString(raw)
     except DecodeError as error:
-        raise CorruptFileError("a fragment of the manifest is no DataFragment") from error
+        raise CorruptFileError("a fragment of the manifest cannot be parsed") from error
     check_fragment_id(message.id)
     return message
 

@@ -28,7 +28,7 @@ _Entries: Final = partial_message(table_pb2.Manifest.DESCRIPTOR, {"fragments": N
 
 
 class FragmentRun(Sequence[bytes]):
-    """Serialized fragments: the bytes between the tags and lengths, which are found when they are needed.
+    """Serialized fragments, as a sequence; the entries are parsed when a fragment is first needed.
 
     Args:
         data: The entries, one after the other.
@@ -107,11 +107,7 @@ class FragmentRun(Sequence[bytes]):
         return FragmentRun(b"".join(pieces), len(self) - removed + len(added))
 
     def differing(self, other: FragmentRun) -> range:
-        """The positions between the fragments that two runs share at their beginnings and at their ends.
-
-        Args:
-            other: The other run.
-        """
+        """The positions of this run's fragments between the beginning and the end that both runs share."""
         bounds, other_bounds = self.bounds(), other.bounds()
         ours, theirs = np.frombuffer(self.data, np.uint8), np.frombuffer(other.data, np.uint8)
         shared = _num_equal(ours, theirs)
@@ -128,7 +124,7 @@ class FragmentRun(Sequence[bytes]):
             except DecodeError as error:
                 raise CorruptFileError("the fragments of the manifest cannot be parsed") from error
             if len(found) != self._count:
-                raise CorruptFileError(f"{len(found)} fragments in the manifest instead of {self._count}")
+                raise CorruptFileError(f"the manifest has {len(found)} fragments instead of {self._count}")
             self._entries = found
         return self._entries
 

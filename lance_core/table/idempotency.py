@@ -1,7 +1,7 @@
 """Proofs that writes were committed, kept in the table's own state.
 
 A version that records its write can be cleaned up. Proofs are kept in the table's configuration instead, which every
-later version, branch and clone inherits, whoever commits it. A proof is written in the same version as its rows.
+later version, branch and clone inherits, whichever tool commits it. A proof is written in the same version as its rows.
 
     lance-dagster.idempotency.stream.<id>   "<batch> <version> <hour>"         the last batch of a stream
     lance-dagster.idempotency.keys          {"<digest>": [version, hour]}      keys of writes: each is committed once

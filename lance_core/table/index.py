@@ -64,7 +64,7 @@ class IndexMetadata:
     """One segment of an index.
 
     Attributes:
-        uuid: Names its directory below `_indices/`.
+        uuid: Name of its directory below `_indices/`.
         name: Name of the index; several segments can share it.
         fields: Ids of the indexed fields; empty for system indices.
         dataset_version: Version that the index was built on.
@@ -105,7 +105,7 @@ class IndexMetadata:
     def kind(self) -> str:
         """The kind of the index, by the type of its details: `/lance.table.BTreeIndexDetails` is a BTree.
 
-        Details of a vector index name its kind, such as IVF_PQ; without a name in old details it is a Vector.
+        A vector index is named by its details, for example IVF_PQ; without details it is a Vector.
         """
         kind = self.details_type_url.rpartition(".")[2].removesuffix("IndexDetails") or "Unknown"
         if not (self.is_vector and self.details):
@@ -160,9 +160,11 @@ class IndexMetadata:
             CorruptFileError: The UUID or the time is invalid.
         """
         if len(message.uuid.uuid) != _UUID_BYTES:
-            raise CorruptFileError(f"index {message.name!r}: a UUID of {len(message.uuid.uuid)} bytes")
+            raise CorruptFileError(f"index {message.name!r}: its UUID has {len(message.uuid.uuid)} bytes instead of 16")
         if message.created_at >= _LAST_MS:
-            raise CorruptFileError(f"index {message.name!r}: made {message.created_at} ms after 1970")
+            raise CorruptFileError(
+                f"index {message.name!r}: its time of creation, {message.created_at} ms after 1970, is too late"
+            )
         return cls(
             uuid=uuid.UUID(bytes=message.uuid.uuid),
             name=message.name,
@@ -190,7 +192,7 @@ def decode_index_section(data: bytes) -> tuple[IndexMetadata, ...]:
 
 
 def with_bitmap(index: IndexMetadata, change: Callable[[BitMap], BitMap]) -> IndexMetadata:
-    """Return the index with a changed fragment bitmap; one without a bitmap stays as it is."""
+    """Return the index with a changed fragment bitmap; an index without a bitmap stays as it is."""
     covered = index.covered_fragments()
     return index if covered is None else replace(index, fragment_bitmap=change(covered).serialize())
 
@@ -198,7 +200,7 @@ def with_bitmap(index: IndexMetadata, change: Callable[[BitMap], BitMap]) -> Ind
 def without_fragments(
     indices: Iterable[IndexMetadata], fields: Collection[int], fragment_ids: Iterable[int]
 ) -> tuple[IndexMetadata, ...]:
-    """Remove fragments from the bitmaps of indices over some fields, whose values changed there."""
+    """Remove fragments in which the values of some fields changed from the bitmaps of the indices on these fields."""
     removed = BitMap(fragment_ids)
     if not fields or not removed:
         return tuple(indices)
@@ -213,7 +215,7 @@ def without_fragments(
 def without_replaced(
     indices: Iterable[IndexMetadata], before: FragmentList, after: FragmentList
 ) -> tuple[IndexMetadata, ...]:
-    """Remove fragments from the bitmaps of indices where an indexed field is stored in another file than before."""
+    """Remove each fragment whose indexed fields are stored in other files than before from the bitmaps of indices."""
     return tuple(_without_replaced(index, before, after) for index in indices)
 
 
@@ -236,8 +238,8 @@ def retain_relevant(
 ) -> tuple[IndexMetadata, ...]:
     """Drop the indices that no query can use any more.
 
-    Dropped are: indices on a deleted field; of several segments of a name those that cover no live
-    fragment, but for the oldest one of a scalar index when all are empty; an empty vector index.
+    Dropped are indices on a deleted field, and segments that cover no live fragment. If no segment of a scalar index
+    covers a live fragment, its oldest segment stays. A segment without a bitmap counts as one that covers none.
     """
     kept = [index for index in indices if index.is_system or all(f in field_ids for f in index.fields)]
     if all(index.is_system for index in kept):

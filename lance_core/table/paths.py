@@ -80,7 +80,7 @@ class ManifestName:
     """The parsed name of a manifest.
 
     Attributes:
-        version: The version; of a detached one with the top bit set.
+        version: The version; the number of a detached version has the top bit set.
         naming: The scheme; detached manifests occur with V2 only.
     """
 
@@ -139,7 +139,7 @@ def checked_path(path: str, kind: str) -> str:
     """Return a path from a manifest, if it stays below its folder.
 
     Raises:
-        CorruptFileError: The path is empty or absolute, or has an empty, `.` or `..` part.
+        CorruptFileError: The path is empty or absolute, has an empty, `.` or `..` part, or has a NUL character.
     """
     if not {"", ".", ".."}.isdisjoint(path.split("/")) or "\0" in path:
         raise CorruptFileError(f"the manifest names the {kind} {path!r}, which is not a path below its folder")

@@ -5,11 +5,11 @@
     branch   {"parentBranch":null,"identifier":{"version_mapping":[[4,"<32 hex>"]]},"parentVersion":4,
               "createAt":1767225600,"manifestSize":N,"metadata":{}}
 
-The identifier is the branch's lineage: its parent's, and the fork version with a new UUID. A branch
-descends from another if its identifier starts with the other's. Unknown keys are kept when a file is changed.
+The identifier is the branch's lineage: the identifier of its parent, and then the fork version with a new UUID. A
+branch descends from another if its identifier starts with the other's. Unknown keys are kept when a file is changed.
 
-New names are ASCII. pylance allows letters of all scripts: it uses and lists branches of such names, but fails to list
-such tags. Both are read here; in the names of files their bytes are percent-encoded.
+New names are ASCII. pylance allows letters of all scripts: it uses and lists branches with such names, but fails to
+list such tags. Such branches and tags can be read; in the names of files their bytes are percent-encoded.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ MAIN = "main"
 
 _PART = re.compile(r"[A-Za-z0-9._-]+")
 _LONGEST = {"tag": 230, "branch": 216}
-"""Characters of new names: a file of a local disk has 255, of which `.json` and the staging name take 25. The tag that
-keeps the fork of a branch has 14 more than the branch."""
+"""Most characters of a new name: the name of a file on a local disk has at most 255, of which `.json` and the name for
+staging take 25. The tag that keeps a branch's fork version has 14 characters more than the branch's name."""
 _KNOWN_PART = re.compile("[A-Za-z0-9._\\-\u0080-\ud7ff\ue000-\U0010ffff]+")
 
 
@@ -180,16 +180,16 @@ def check_branch_name(name: str) -> str:
 
 
 def check_known_branch_name(name: str) -> str:
-    """Return the name, if a branch of any tool may have it.
+    """Return the name, if a branch that any tool made can have it.
 
     Raises:
-        InvalidInputError: No branch can have it.
+        InvalidInputError: No branch can have the name.
     """
     return _possible(_not_main(name), name.split("/"), "branch")
 
 
 def is_branch_name(name: str) -> bool:
-    """Whether a branch of any tool may have a name; main is none."""
+    """Whether a branch that any tool made can have a name; False for main."""
     try:
         check_known_branch_name(name)
     except InvalidInputError:
@@ -208,10 +208,10 @@ def check_tag_name(name: str) -> str:
 
 
 def check_known_tag_name(name: str) -> str:
-    """Return the name, if a tag of any tool may have it.
+    """Return the name, if a tag that any tool made can have it.
 
     Raises:
-        InvalidInputError: No tag can have it.
+        InvalidInputError: No tag can have the name.
     """
     return _possible(name, [name], "tag")
 
@@ -236,7 +236,7 @@ def _not_main(name: str) -> str:
 
 
 def _branch(name: str | None) -> str | None:
-    """The name of a branch as read from a file; None for main, which may be named there."""
+    """The branch that a file names; None for main, which the file can name or leave out."""
     return None if name == MAIN else name
 
 

@@ -53,7 +53,7 @@ class Move:
 
 
 def live_coverage(indices: Sequence[IndexMetadata]) -> Iterator[tuple[IndexMetadata, BitMap]]:
-    """Yield the indices of columns, each with the fragments that it covers; one without a bitmap covers none."""
+    """Yield the indices of columns, each with the fragments that it covers; an index without a bitmap covers none."""
     moves = [move for index in indices if index.name == FRAGMENT_REUSE_INDEX for move in _fragment_moves(index)]
     for index in indices:
         if index.is_system:
@@ -66,12 +66,12 @@ def live_coverage(indices: Sequence[IndexMetadata]) -> Iterator[tuple[IndexMetad
 
 
 def without_moved(indices: Sequence[IndexMetadata], index: IndexMetadata) -> BitMap:
-    """The fragments in an index's bitmap for which its files have entries.
+    """The fragments in an index's bitmap for which the index's files have entries.
 
     Any commit of pylance replaces old fragments by new ones in the bitmaps of indices, through the fragment reuse
-    index, while the files of these indices keep the old addresses. For zone maps and Bloom filters, whose entries are
-    never moved, such new fragments are left out. For other kinds the result is empty if the bitmap was changed in this
-    way, or if the reuse index keeps its details in a file.
+    index, while the files of these indices keep the old addresses. Entries of zone maps and Bloom filters are never
+    moved, so the result leaves out such new fragments. For other kinds the result is empty if the bitmap has such
+    fragments. For every kind it is empty if the reuse index keeps its details in a file.
     """
     covered = index.covered_fragments() or BitMap()
     for reuse in indices:
@@ -87,13 +87,13 @@ def without_moved(indices: Sequence[IndexMetadata], index: IndexMetadata) -> Bit
             if not covered & new:
                 continue  # unchanged: the files have entries for the fragments of the bitmap
             if index.kind not in ("ZoneMap", "BloomFilter"):
-                return BitMap()  # some of its entries may have been moved since
+                return BitMap()  # some entries of the index may have been moved since
             covered = covered - new
     return covered
 
 
 def can_record_moves(indices: Sequence[IndexMetadata]) -> bool:
-    """Whether moves can be added to the fragment reuse index: only if its details are inline."""
+    """Whether moves can be recorded: the fragment reuse index has inline details, or does not exist yet."""
     reuse = [index for index in indices if index.name == FRAGMENT_REUSE_INDEX]
     return all(_details(index).WhichOneof("content") != "external" for index in reuse)
 
@@ -102,7 +102,7 @@ def trimmed(indices: Sequence[IndexMetadata]) -> tuple[IndexMetadata, ...]:
     """The indices with the fragment reuse index reduced to moves that an index needs, or dropped if no move is needed.
 
     An index needs a move if it was built before the move, and its rows were in the old fragments, directly or through
-    other moves.
+    other moves. An index without a bitmap needs each move after it was built.
     """
     reuse = next((index for index in indices if index.name == FRAGMENT_REUSE_INDEX), None)
     if reuse is None or not can_record_moves([reuse]):
@@ -137,7 +137,7 @@ def _origins(index: IndexMetadata, details: table_pb2.FragmentReuseIndexDetails)
         for group in version.groups:
             if any(fragment.id in found for fragment in group.new_fragments):
                 found |= BitMap(fragment.id for fragment in group.old_fragments)
-    for version in details.inline.versions:  # an unchanged bitmap names only the first ones
+    for version in details.inline.versions:  # a bitmap that no commit changed has only the oldest fragments
         for group in version.groups:
             if any(fragment.id in found for fragment in group.old_fragments):
                 found |= BitMap(fragment.id for fragment in group.new_fragments)
@@ -164,7 +164,7 @@ def with_moves(
     Args:
         indices: All indices of a dataset.
         moves: The moved rows.
-        dataset_version: The read version of the moves.
+        dataset_version: The version before the moves.
 
     Raises:
         UnsupportedError: The index keeps its details in a file.

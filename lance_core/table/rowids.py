@@ -6,7 +6,7 @@
       with bitmap    start + i for every bit i that is set, least significant bit first
       sorted_array, array                     any numbers: 2 or 4 bytes each above a base, or 8 bytes each
 
-    RowDatasetVersionSequence { runs* }       (number of rows, version); of a run's span only the length counts
+    RowDatasetVersionSequence { runs* }       (number of rows, version); only the length of a run's span counts
 
 Both are kept inline in fragments; fragments that keep them in another file are rejected. The commit assigns ids, from
 the manifest's `next_row_id` on.
@@ -74,7 +74,7 @@ def row_record_problems(fragment: Fragment) -> Iterator[str]:
         ("created versions", fragment.created_at_versions, decode_versions),
         ("updated versions", fragment.last_updated_at_versions, decode_versions),
     )
-    # A limit of twice the rows still reveals the actual number, and a few bytes can declare billions.
+    # A few bytes can declare billions of rows. Up to twice the rows the message has the actual number.
     most = 2 * fragment.physical_rows
     for name, data, decode in sequences:
         if data is None:
@@ -89,7 +89,7 @@ def row_record_problems(fragment: Fragment) -> Iterator[str]:
 
 
 def row_ids_of(fragment: Fragment) -> U64Array | None:
-    """The row ids of all rows of a fragment, deleted ones included; None if they have none.
+    """The row ids of all rows of a fragment, deleted ones included; None if the fragment has no row ids.
 
     Raises:
         CorruptFileError: The number of row ids differs from the number of rows.
@@ -159,7 +159,7 @@ def assign_row_ids(fragments: Iterable[Fragment], next_row_id: int) -> tuple[lis
         ids = decode_row_ids(fragment.row_ids or b"")
         missing = fragment.physical_rows - len(ids)
         if missing < 0:
-            raise InvalidInputError(f"fragment {fragment.id} has {len(ids)} row ids for fewer rows")
+            raise InvalidInputError(f"fragment {fragment.id} has {len(ids)} row ids for {fragment.physical_rows} rows")
         if fragment.row_ids is not None and not missing:
             result.append(fragment)
             continue
@@ -186,8 +186,8 @@ def with_updated_rows(fragment: Fragment, offsets: Iterable[int], version: int) 
     """Record `version` as the one in which some rows of a fragment were updated last.
 
     Args:
-        fragment: The fragment, which records versions.
-        offsets: The rows; those beyond the fragment are ignored.
+        fragment: The fragment; a fragment that records no versions is returned as it is.
+        offsets: The rows; offsets beyond the fragment are ignored.
         version: Version of the commit.
     """
     if fragment.last_updated_at_versions is None:

@@ -15,8 +15,8 @@ class TableFormat:
     """The format of a table that a commit creates; a table that exists keeps its own.
 
     Attributes:
-        data_storage_version: Version of data files; None for that of the files, or the default. An Overwrite can change
-            it.
+        data_storage_version: Version of data files; None for the version of the given files, or the default if there
+            are none. An Overwrite can change it.
         stable_row_ids: Whether rows have ids that survive compaction.
         v2_manifest_paths: Whether the newest manifest is the first in a listing.
     """

@@ -35,7 +35,7 @@ FIRST_ADDED_KEY = "lance.first_added_fragment"
 """Property of a Merge that also adds rows: the id of the first new fragment; all later ids are new as well."""
 
 SLICE_NAMES_KEY = "lance.slice_names"
-"""Property with the names of these partition slices for people, in the same order."""
+"""Property with the names of the slices in `SLICES_KEY` for people, in the same order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Transaction:
     Attributes:
         read_version: The version that the change is based on; 0 for a new dataset.
         operation: The change.
-        uuid: Identifies the transaction; it survives rebases, and a writer recognizes its own version by it.
+        uuid: Identifies the transaction; a rebase keeps it, and a writer recognizes its own version by it.
         properties: Strings that describe the change.
         tag: A string for the manifest; empty in practice.
     """
@@ -70,7 +70,7 @@ class Transaction:
         """Return the serialized message.
 
         Raises:
-            UnsupportedError: Operations of this kind are not written.
+            UnsupportedError: The operation is of a kind that is not written.
         """
         body: dict[str, Any] = {self.operation.wire_name: self.operation.to_protobuf()}
         message = transaction_pb2.Transaction(
@@ -240,13 +240,14 @@ def _has_other_data_files(manifest: Manifest) -> bool:
     """Whether new data files have another version than the dataset.
 
     Raises:
-        InvalidInputError: Either the dataset or the data files are of version 0.1; no reader can mix these.
+        InvalidInputError: The dataset or a new data file has version 0.1, and the other a later one: no reader can mix
+            these.
     """
     numbers = {(file.file_major_version, file.file_minor_version) for file in data_files(manifest.fragments.fresh)}
     others = {data_file_version(*pair) for pair in numbers} - {manifest.data_storage_version}
     if others and "0.1" in (*others, manifest.data_storage_version):
         raise InvalidInputError(
             f"data files of version {min(others)} cannot be added to a dataset of version "
-            f"{manifest.data_storage_version}"
+            f"{manifest.data_storage_version}: write them with the version of the dataset"
         )
     return bool(others)

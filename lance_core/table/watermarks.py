@@ -7,10 +7,10 @@ later.
     transaction property   lance-dagster.watermark.<name>   [{"parts": ["p"], "from": "7", "to": "9", "by": "run"}, ...]
     configuration          lance-dagster.watermark.<name>   [["9", "run", ["p", "q"]], ...]
 
-A part is a share of the table that consumes by itself, such as a partition. `from` and `to` are positions that only the
-reader of the input interprets; a `to` of null removes the watermark of the part. `by` is the writer: a move conflicts
-if its `from` is not the present position, unless the same writer has moved the watermark there. A restore brings back
-the watermarks of that version.
+A part is a share of the table that consumes the input separately, such as a partition. `from` and `to` are positions
+that only the reader of the input interprets; a `to` of null removes the watermark of the part. `by` is the writer: a
+move conflicts if its `from` is not the present position, unless the same writer made the last move. A restore brings
+back the watermarks of the restored version.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class WatermarkMove:
     Attributes:
         name: The input.
         parts: The parts that move.
-        before: The position where they are; None if they have none yet.
-        after: The position where they will be; None for none.
-        by: The writer, whose attempts may move them again.
+        before: The position before the move; None if the parts have no watermark yet.
+        after: The position after the move; None to remove the watermarks.
+        by: The writer; a later attempt of the same writer may move the watermarks again.
     """
 
     name: str
@@ -112,7 +112,7 @@ def watermarks(config: Mapping[str, str], name: str) -> dict[str, Watermark]:
 
 
 def moved(config: Mapping[str, str], properties: Mapping[str, str]) -> dict[str, str]:
-    """A configuration with its watermarks moved as the properties of a commit say."""
+    """A configuration after the moves of watermarks in the transaction properties of a commit."""
     result = dict(config)
     for key, moves in _moves(properties).items():
         known = _positions(key, config)
@@ -131,6 +131,11 @@ def moved(config: Mapping[str, str], properties: Mapping[str, str]) -> dict[str,
 def reject_moved(config: Mapping[str, str], properties: Mapping[str, str], root: str) -> None:
     """Reject moves that do not begin at the present position of their watermark.
 
+    Args:
+        config: The configuration of the latest version.
+        properties: The transaction properties of the commit.
+        root: The dataset, for messages.
+
     Raises:
         IncompatibleConflictError: Another writer has moved a watermark.
     """
@@ -144,13 +149,13 @@ def reject_moved(config: Mapping[str, str], properties: Mapping[str, str], root:
                     by = "was removed since" if now is None else f"was moved since by {now.by or 'another writer'}"
                     raise IncompatibleConflictError(
                         f"{root}: the changes of {key.removeprefix(PREFIX)!r} were read from a watermark of {part!r}"
-                        f" that {by}. Nothing was committed; run it again: the changes are then read from the"
-                        " watermark as it is"
+                        f" that {by}. Nothing was committed; run the write again, so that it reads the changes from the"
+                        " present watermark"
                     )
 
 
 def differences(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
-    """The transaction properties that move the watermarks of one configuration to those of another."""
+    """The transaction properties that move the watermarks of `before` to those of `after`."""
     moves = []
     for key in sorted({*filter(is_watermark, before), *filter(is_watermark, after)}):
         old, new = _positions(key, before), _positions(key, after)

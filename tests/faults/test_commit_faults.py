@@ -123,7 +123,7 @@ def test_an_answer_that_stays_lost_is_not_guessed():
             raise OutcomeUnknownError("injected")
 
     store, base = memory_table()
-    with pytest.raises(OutcomeUnknownError, match="whether the version was committed"):
+    with pytest.raises(OutcomeUnknownError, match="The version was committed if"):
         commit(Deaf(store), appending(2), base=base)
     # The transaction file stays: the put may still arrive.
     assert sum(1 for _ in store.list("_transactions/2-")) == 1

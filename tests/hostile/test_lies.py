@@ -21,7 +21,7 @@ def with_field(manifest, **changes):
     ("change", "said"),
     [
         (lambda m: replace(m, timestamp_ns=2**62 * 10**9), "a time of"),
-        (lambda m: with_field(m, id=-1), "without an id"),
+        (lambda m: with_field(m, id=-1), "has no id"),
         (lambda m: with_field(m, children=(replace(m.schema.fields[0], id=7),)), "has children"),
     ],
     ids=["time", "id", "children"],

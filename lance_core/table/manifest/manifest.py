@@ -112,7 +112,7 @@ class Manifest:
     """One version of a dataset.
 
     Attributes:
-        version: Its number; of a detached version with the top bit set.
+        version: Its number; the number of a detached version has the top bit set.
         schema: The columns.
         fragments: The rows, in order.
         timestamp_ns: Time of the commit, nanoseconds since the epoch; 0 = unknown.
@@ -121,7 +121,7 @@ class Manifest:
         writer_flags: Features that a writer must support.
         max_fragment_id: Highest fragment id ever used; None before the first.
         transaction_file: Name of the transaction file; empty if there is none.
-        writer_version: The library that wrote it; None in manifests without a record of it.
+        writer_version: The library that wrote the manifest; None if the manifest does not record it.
         next_row_id: The stable row id of the next new row.
         data_storage_version: Version of the data files: "0.1", "2.0", "2.1", "2.2".
         config: Table configuration.
@@ -167,7 +167,7 @@ class Manifest:
 
     @property
     def max_field_id(self) -> int:
-        """Highest field id of the schema and the data files; -1 if there is none."""
+        """Highest field id of the schema, the data files and `max_allocated_field_id`; -1 if there is none."""
         highest = max(
             self.schema.max_field_id, -1 if self.max_allocated_field_id is None else self.max_allocated_field_id
         )
@@ -178,7 +178,7 @@ class Manifest:
 
     @property
     def first_new_field_id(self) -> int:
-        """First field id of an overwrite: 0, unless field ids of the dataset are never used again."""
+        """First field id of an overwrite: 0 if the dataset may reuse field ids, else the first that was never used."""
         return 0 if self.max_allocated_field_id is None else self.max_field_id + 1
 
     def check_writable(self) -> None:
@@ -193,7 +193,7 @@ class Manifest:
         """Return the base path with an id.
 
         Raises:
-            CorruptFileError: The manifest has none.
+            CorruptFileError: The manifest has no base path with this id.
         """
         for base in self.base_paths:
             if base.id == base_id:
@@ -223,7 +223,7 @@ class Manifest:
         try:
             message = self._message_parts(schema, index_section, transaction_section)
         except (ValueError, OverflowError) as error:
-            # Numbers that follow from impossible ones in the version before.
+            # Impossible numbers in the version before lead to numbers that protobuf rejects.
             raise CorruptFileError(f"version {self.version} cannot be written: {error}") from error
         _append_section(parts, *message)
         parts.append(_FOOTER.pack(position, 0, 2, _MAGIC))
@@ -291,7 +291,7 @@ class Manifest:
                 fragments = FragmentRun.of(map(_without_counts, fragments))
             flags.check_readable(message.reader_feature_flags)
             if message.fragment_tree:
-                raise UnsupportedError("a fragment tree, in which fragments may stand, is not read")
+                raise UnsupportedError("the manifest keeps fragments in a fragment tree, which is not supported")
             flags.check_field_id_mark(message.writer_feature_flags, has_mark=message.HasField("max_allocated_field_id"))
             schema = _schema_of(fields, tuple(sorted(message.schema_metadata.items())))
             return cls._from_message(message, schema, fragments, view, location)
@@ -350,9 +350,9 @@ def _schema_of(raw: tuple[bytes, ...], metadata: tuple[tuple[str, bytes], ...]) 
     fields = [file_pb2.Field.FromString(field) for field in raw]
     schema = schema_from_protobuf(fields, dict(metadata))
     if len(set(schema.names)) < len(schema.names):
-        raise CorruptFileError(f"two columns have the same name, of {schema.names[:20]}")
+        raise CorruptFileError(f"two columns have the same name; the first columns are {schema.names[:20]}")
     if any(field.id < 0 for field in fields):
-        raise CorruptFileError("a column without an id")
+        raise CorruptFileError("a column has no id")
     return schema
 
 
@@ -367,11 +367,11 @@ def _divided(data: memoryview) -> tuple[tuple[bytes, ...], FragmentRun, bytes]:
     start, end = len(before), len(data) - len(after)
     if data[:start] == before and data[end:] == after:
         return fields, FragmentRun(data[start:end], count), after
-    return fields, FragmentRun.of(fragments), after  # the fields stand in another order
+    return fields, FragmentRun.of(fragments), after  # the fields have another order
 
 
 def _check_ids(fragments: FragmentRun) -> None:
-    """Reject empty fragment messages: a small file could declare millions of them."""
+    """Reject more than one empty fragment message: a small file could declare millions of them."""
     count = len(fragments)
     may_be_empty = count <= _FEW_FRAGMENTS or len(fragments.data) < count * _USUAL_BYTES
     if may_be_empty and sum(not fragment for fragment in fragments) > 1:
@@ -388,11 +388,11 @@ def _append_section(parts: list[bytes | memoryview], *data: bytes | memoryview) 
 def section_at(view: memoryview, position: int) -> bytes:
     """Return the bytes of the length-prefixed section at a position."""
     if not 0 <= position <= len(view) - _LENGTH.size:
-        raise CorruptFileError(f"a section at byte {position} of {len(view)}")
+        raise CorruptFileError(f"a section begins at byte {position} of {len(view)}")
     (length,) = _LENGTH.unpack_from(view, position)
     start = position + _LENGTH.size
     if start + length > len(view):
-        raise CorruptFileError(f"a section of {length} bytes at byte {position} of {len(view)}")
+        raise CorruptFileError(f"a section at byte {position} declares {length} bytes, and the file has {len(view)}")
     return bytes(view[start : start + length])
 
 
@@ -408,7 +408,7 @@ def message_range(view: memoryview) -> tuple[int, int]:
     (length,) = _LENGTH.unpack_from(view, position)
     start = position + _LENGTH.size
     if length > _MAX_MESSAGE or start + length > len(view) - _FOOTER.size:
-        raise CorruptFileError(f"the manifest message claims {length} bytes at byte {position}")
+        raise CorruptFileError(f"the manifest message at byte {position} declares {length} bytes")
     return start, start + length
 
 
@@ -462,7 +462,8 @@ def _writer_version(message: table_pb2.Manifest) -> WriterVersion | None:
 def _data_storage_version(message: table_pb2.Manifest, fragments: FragmentList) -> str:
     """Return the version of the data files.
 
-    Manifests before 0.16 do not record it, and some of 0.16 say 0.1 although all files are 2.0: then the files decide.
+    Manifests before 0.16 do not record it, and some of 0.16 record 0.1 although all files are 2.0. In both cases the
+    version of the data files is returned, if they have only one.
     """
     said = message.data_format.version
     if said not in ("", "0.1"):

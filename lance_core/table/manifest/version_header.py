@@ -1,7 +1,7 @@
 """Reads the number, time and transaction of a version, even if the version has unknown features.
 
-An unknown feature flag means that the rows cannot be read; time and transaction are recorded in the same way whatever
-the features.
+If a version has an unknown feature flag, its rows cannot be read. Its time and its transaction can: no feature changes
+how they are recorded.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class VersionSummary:
     Attributes:
         version: Its number.
         timestamp_ns: Time of the commit, nanoseconds since the epoch.
-        counters: Numbers of files, rows and bytes, under pylance's names; none if it has unknown features.
+        counters: Numbers of files, rows and bytes, under pylance's names; empty if the version has unknown features.
     """
 
     version: int
@@ -91,7 +91,7 @@ class FragmentCounter(dict[bytes, tuple[int, int, int, int, int]]):
         try:
             message = table_pb2.DataFragment.FromString(raw)
         except DecodeError as error:
-            raise CorruptFileError("a fragment of the manifest is no DataFragment") from error
+            raise CorruptFileError("a fragment of the manifest cannot be parsed") from error
         found = self[raw] = (
             message.physical_rows,
             len(message.files),

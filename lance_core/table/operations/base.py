@@ -33,8 +33,8 @@ class ApplyContext:
     """Inputs of an operation besides the manifest that it changes.
 
     Attributes:
-        version: Version that is being made.
-        table_format: The requested format.
+        version: Number of the new version.
+        table_format: The requested format of the table.
         source: Manifest that Restore goes back to, or that Clone copies.
         proof: The proof of this commit that later versions keep; None for no proof.
     """
@@ -97,7 +97,7 @@ def next_fragment_id(manifest: Manifest) -> int:
 
 
 def number_fragments(fragments: Iterable[Fragment], next_id: int) -> list[Fragment]:
-    """Give ids to the fragments with id 0, which stands for none; other ids were reserved and are kept."""
+    """Give ids to the fragments with id 0, which means no id yet; other ids were reserved and are kept."""
     result = []
     for fragment in fragments:
         if fragment.id == 0:
@@ -136,11 +136,11 @@ def check_not_empty_files(fragments: Iterable[Fragment]) -> None:
 
 
 def check_same_fragments(manifest: Manifest, fragments: Iterable[Fragment], operation: str) -> None:
-    """Reject fragments of another table: a table that was dropped and made again has fragments with the same ids.
+    """Reject fragments of another table: a table that was dropped and created again has fragments with the same ids.
 
     Args:
         manifest: The version that the operation is applied to.
-        fragments: Fragments as they were read, or with another deletion file; columns may have changed since.
+        fragments: Fragments as they were read, or with another deletion file.
         operation: Name of the operation.
 
     Raises:
@@ -154,9 +154,9 @@ def check_same_fragments(manifest: Manifest, fragments: Iterable[Fragment], oper
             (file.base_id, file.path) for file in now.files
         ):
             raise IncompatibleConflictError(
-                f"{operation}: fragment {fragment.id} is not the one that was read, all its data files are others: the "
-                "table was dropped and made again meanwhile, or all columns were written again. Open the table again "
-                "and repeat the operation"
+                f"{operation}: fragment {fragment.id} has none of the data files that it had when it was read: the "
+                "table was dropped and made again meanwhile, or all columns were written again. Open the table "
+                "again and repeat the operation"
             )
 
 
@@ -173,7 +173,9 @@ def check_new_fragments(manifest: Manifest, fragments: Sequence[Fragment]) -> No
         stored = {field_id for file in fragment.files for field_id in file.fields}
         missing = [field.name for field, _ in manifest.schema.walk() if field.id not in stored]
         if missing:
-            raise InvalidInputError(f"a new fragment lacks the columns {missing}, which version 0.1 does not fill in")
+            raise InvalidInputError(
+                f"a new fragment lacks the columns {missing}, and version 0.1 fills in no nulls: write all columns"
+            )
 
 
 def retained_indices(manifest: Manifest) -> tuple[IndexMetadata, ...]:

@@ -22,7 +22,7 @@ class Clone:
     """Copy a version of another dataset; the copy has the source's version number.
 
     Attributes:
-        is_shallow: Whether files stay with the source and a base path refers to them; else they were copied.
+        is_shallow: True if a base path refers to the files of the source; False if the files were copied.
         ref_version: Version of the source.
         ref_path: Root of the source.
         ref_name: Branch of the source; None for main.
@@ -65,7 +65,7 @@ class Clone:
             raise DatasetExistsError("Dataset already exists: Clone must be its first operation")
         source = context.source
         if source is None or source.version != self.ref_version:
-            raise InvalidInputError(f"Clone: the manifest of version {self.ref_version} of the source is needed")
+            raise InvalidInputError(f"Clone needs the manifest of version {self.ref_version} of the source")
         if not self.is_shallow:
             return replace(_with_bases(source, lambda _: None), base_paths=_bases_of_blobs(source), branch=None)
         base_id = max((base.id for base in source.base_paths), default=-1) + 1
@@ -78,7 +78,7 @@ class Clone:
 
 
 def _bases_of_blobs(source: Manifest) -> tuple[BasePath, ...]:
-    """The base paths below which blobs name external objects, which are not the dataset's own and are not copied."""
+    """The base paths of external blobs: a copy of a dataset still refers to these objects."""
     if not any(is_blob_v2(field) for field, _ in source.schema.walk()):
         return ()
     return tuple(base for base in source.base_paths if not base.is_dataset_root)

@@ -73,7 +73,7 @@ class DataReplacement:
 
 
 def _with_file(fragment: Fragment, new: DataFile, version: int) -> Fragment:
-    """Replace the file with exactly these fields; without one, mark them as replaced and add the file."""
+    """Replace the file that has exactly these fields and this version; without such a file, add the new one."""
     files, swapped = [], False
     for file in fragment.files:
         same_version = (file.file_major_version, file.file_minor_version) == (

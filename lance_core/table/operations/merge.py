@@ -30,8 +30,8 @@ class Merge:
         fragments: All fragments of the new version, with their ids.
         schema: The new schema.
         preserves_nullability: Whether new columns are nullable, so that concurrent appends stay valid.
-        updated_rows: Offsets of the rows that got values, by fragment id; None for all rows of a fragment with another
-            file. It is not part of the message of the wire.
+        updated_rows: Offsets of the rows that got values, by fragment id; None for all rows of each fragment whose
+            files changed. It is not part of the message of the wire.
     """
 
     fragments: tuple[Fragment, ...]
@@ -61,7 +61,7 @@ class Merge:
         )
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
-        """Set schema and fragments; all fragments must be kept. Rows that got a new file count as updated."""
+        """Set schema and fragments; all fragments must be kept. Rows that got values count as updated."""
         base = the_manifest(manifest, self.name)
         check_not_empty_files(self.fragments)
         lost = set(base.fragments.ids) - {fragment.id for fragment in self.fragments}

@@ -71,7 +71,9 @@ class Overwrite:
             raise InvalidInputError("Overwrite cannot take fragments with deletion files")
         base = self._created(context) if manifest is None else manifest
         if manifest is not None and self.initial_bases:
-            raise InvalidInputError("base paths can be given only when a dataset is created")
+            raise InvalidInputError(
+                "base paths can be given only when a dataset is created; UpdateBases adds them later"
+            )
         fresh = [replace(fragment, id=0) for fragment in self.fragments]
         added, next_row_id = add_fragments(base, fresh, context)
         return replace(
@@ -88,7 +90,7 @@ class Overwrite:
         )
 
     def _file_version(self, context: ApplyContext) -> str | None:
-        """The version that is asked for, or else that of all data files; None without files, or if they differ."""
+        """The requested version, or else the one version of all data files; None if they have no version in common."""
         if context.table_format.data_storage_version is not None:
             return context.table_format.data_storage_version
         used = {data_file_version(f.file_major_version, f.file_minor_version) for f in data_files(self.fragments)}

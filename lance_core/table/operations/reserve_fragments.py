@@ -35,7 +35,7 @@ class ReserveFragments:
         return cls(num_fragments=message.num_fragments)
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
-        """Raise the highest id; in a dataset without any fragment id yet, 0 is skipped, because it means no id."""
+        """Raise the highest id. A dataset that has had no fragment skips id 0, which means no id in a transaction."""
         del context
         base = the_manifest(manifest, self.name)
         return replace(base, max_fragment_id=max(0, next_fragment_id(base) - 1) + self.num_fragments)

@@ -44,10 +44,10 @@ class Restore:
         base = the_manifest(manifest, self.name)
         source = context.source
         if source is None or source.version != self.version:
-            raise InvalidInputError(f"Restore: the manifest of version {self.version} is needed")
+            raise InvalidInputError(f"Restore needs the manifest of version {self.version}")
         if base.max_allocated_field_id is not None and source.max_allocated_field_id is None:
             raise InvalidInputError(
-                f"Cannot restore version {self.version}: since then the dataset uses no field id again"
+                f"Cannot restore version {self.version}: after it, the dataset began never to reuse a field id"
             )
         highest = max(next_fragment_id(base), next_fragment_id(source)) - 1
         return replace(

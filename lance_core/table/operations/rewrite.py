@@ -32,7 +32,7 @@ class RewriteGroup:
 
     Attributes:
         old_fragments: The fragments as they were read.
-        new_fragments: The new ones, with reserved ids.
+        new_fragments: The new fragments, with reserved ids, or id 0 for ids that the commit assigns.
     """
 
     old_fragments: tuple[Fragment, ...]
@@ -48,8 +48,8 @@ class RewrittenIndex:
         new_id: UUID of the new index.
         details_type_url: Type of the new details; empty to keep the old ones.
         details: New serialized details.
-        index_version: New version of the index's format.
-        files: New files.
+        index_version: New version of the index's format; 0 to keep the old one.
+        files: New files; empty to keep the old ones.
     """
 
     old_id: uuid.UUID
@@ -170,7 +170,7 @@ def _group(old: Sequence[table_pb2.DataFragment], new: Sequence[table_pb2.DataFr
 
 def _rewritten_index(message: transaction_pb2.Transaction.Rewrite.RewrittenIndex) -> RewrittenIndex:
     if len(message.old_id.uuid) != 16 or len(message.new_id.uuid) != 16:
-        raise UnsupportedError("a rewritten index without its UUIDs is not supported")
+        raise UnsupportedError("a Rewrite with a rewritten index that has no UUIDs is not supported")
     return RewrittenIndex(
         old_id=uuid.UUID(bytes=message.old_id.uuid),
         new_id=uuid.UUID(bytes=message.new_id.uuid),
@@ -194,10 +194,11 @@ def _replaced(index: IndexMetadata, new: RewrittenIndex) -> IndexMetadata:
 
 
 def _moved(index: IndexMetadata, groups: Sequence[RewriteGroup]) -> IndexMetadata:
-    """The index with the new fragments of groups that it covers as a whole, without the old ones of the other groups.
+    """The index after its rows moved: its bitmap has the new fragments of each group that it covered as a whole.
 
-    Where rows were dropped, the old fragments stay in the bitmap as well: pylance filters entries of deleted rows only
-    if a fragment of the bitmap is missing, or has deletions. Otherwise such an entry would stand for another row.
+    Old fragments leave the bitmap, unless the group is covered and had deleted rows: pylance filters entries of deleted
+    rows only if a fragment of the bitmap is missing, or has deletions. Without the filter such an entry would refer to
+    another row.
     """
 
     def change(covered: BitMap) -> BitMap:

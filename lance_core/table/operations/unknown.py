@@ -31,7 +31,7 @@ class UnknownOperation:
         Raises:
             UnsupportedError: The operation is not known.
         """
-        raise UnsupportedError(f"operation {self.described} is not written")
+        raise UnsupportedError(f"operation {self.described} cannot be written")
 
     @classmethod
     def from_protobuf(cls, message: object) -> NoReturn:
@@ -40,7 +40,7 @@ class UnknownOperation:
         Raises:
             UnsupportedError: The operation is not known.
         """
-        raise UnsupportedError(f"operation {type(message).__name__} is not read")
+        raise UnsupportedError(f"operation {type(message).__name__} cannot be read")
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> NoReturn:
         """Reject applying an operation that is not known.
@@ -49,4 +49,4 @@ class UnknownOperation:
             UnsupportedError: The operation is not known.
         """
         del manifest, context
-        raise UnsupportedError(f"operation {self.described} is not carried out")
+        raise UnsupportedError(f"operation {self.described} cannot be applied")

@@ -1,4 +1,4 @@
-"""Update: replace rows or column values, in one version."""
+"""Update: replace rows or column values."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class CompactedSsTable:
         """Build the record from its protobuf message.
 
         Raises:
-            UnsupportedError: The message is of 2025, when the same number described a log differently.
+            UnsupportedError: The message is of 2025, when its field numbers had another meaning.
         """
         if len(message.shard_id.uuid) != 16 or len(UnknownFieldSet(message)):
             raise UnsupportedError("a write-ahead log in the form of 2025 is not supported")
@@ -82,7 +82,7 @@ class KeyExistenceFilter:
     Attributes:
         field_ids: Fields of the key.
         key_hashes: Hashes of the keys, if they are listed exactly.
-        bloom: Serialized Bloom filter, if they are not.
+        bloom: Serialized Bloom filter, if the keys are not listed exactly.
     """
 
     field_ids: tuple[int, ...]
@@ -133,8 +133,9 @@ class Update:
         update_mode: How rows were changed.
         inserted_rows: Inserted keys, by which concurrent inserts of the same key are detected.
         compacted_sstables: Merged levels of a write-ahead log.
-        updated_fragment_fields: Changed fields per fragment.
-        updated_fragment_offset_bitmaps: Serialized roaring bitmaps of the rows whose values changed, per fragment.
+        updated_fragment_fields: Changed fields by fragment id.
+        updated_fragment_offset_bitmaps: Offsets of the rows whose values changed, as a serialized roaring bitmap by
+            fragment id.
     """
 
     removed_fragment_ids: tuple[int, ...] = ()
@@ -198,7 +199,7 @@ class Update:
         if self.compacted_sstables:
             raise UnsupportedError("Update with compacted_sstables: write-ahead logs are not written")
         check_not_empty_files(self.updated_fragments)
-        if not self.fields_modified:  # else all columns can have new files
+        if not self.fields_modified:  # if values changed, all columns can have new files
             check_same_fragments(base, self.updated_fragments, self.name)
         check_new_fragments(base, self.new_fragments)
         added = number_fragments(self.new_fragments, next_fragment_id(base))
@@ -234,7 +235,7 @@ class Update:
         if not unknown:
             return list(added)
         ids = [decode_row_ids(fragment.row_ids) for fragment in unknown if fragment.row_ids is not None]
-        created = created_versions_of(np.concatenate(ids), origins, version)  # once, however many fragments there are
+        created = created_versions_of(np.concatenate(ids), origins, version)  # one look-up for all fragments
         ends = np.cumsum([len(each) for each in ids])
         made = {f.id: with_versions(f, version, c) for f, c in zip(unknown, np.split(created, ends[:-1]), strict=True)}
         return [made.get(fragment.id, fragment) for fragment in added]
@@ -252,7 +253,7 @@ class Update:
             return indices
         changed = set(self.fields_for_preserving_frag_bitmap)
         origins = BitMap([*self.removed_fragment_ids, *(fragment.id for fragment in self.updated_fragments)])
-        # An index by row id still points at rows that merely moved, unless their indexed values changed.
+        # An index by row id still refers to moved rows, unless their indexed values changed.
         return tuple(
             with_bitmap(index, lambda covered: covered | BitMap(moved_ids) if origins <= covered else covered)
             if index.holds_row_ids and not index.is_system and changed.isdisjoint(index.fields)

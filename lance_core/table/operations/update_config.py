@@ -128,7 +128,7 @@ class UpdateConfig:
         result = the_manifest(manifest, self.name)
         if self.config is not None:
             config = self.config.apply(result.config, str)
-            # What commits maintain is not a setting of the user: replacing the whole configuration keeps it.
+            # Entries that commits maintain are not settings of the user: replacing the whole configuration keeps them.
             kept = {key: value for key, value in result.config.items() if is_of_commits(key)} | config
             kept = kept if self.config.replace else config
             result = replace(result, config=kept)
@@ -144,7 +144,7 @@ class UpdateConfig:
         return replace(result, schema=schema)
 
     def _check_keys(self, before: Schema, after: Schema) -> None:
-        """Reject a change of a key that is set, and metadata that declares no valid key."""
+        """Reject a change of a primary or clustering key that is set, and metadata that declares no valid key."""
         by_id = after.by_id()
         for key in _KEYS:
             old, new = ([node.id for node in key.members(schema)] for schema in (before, after))
@@ -162,7 +162,7 @@ class UpdateConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _KeyKind:
-    """A kind of key: its fields, the metadata that declares it, and whether that of a field does."""
+    """A kind of key: its fields in a schema, the metadata keys that declare it, and whether metadata declares it."""
 
     name: str
     members: Callable[[Schema], Sequence[Field]]
@@ -199,7 +199,7 @@ def _with_field_metadata(schema: Schema, field_id: int, change: UpdateMap) -> Sc
         if node.id != field_id:
             return node
         metadata = change.apply(node.metadata, str.encode)
-        # A key that other libraries declared on the wire alone stays unless its metadata changes.
+        # A key that other libraries declared in the message alone stays unless the metadata of the key changes.
         primary, clustering = node.primary_key, node.clustering_key
         if change.replace or not {PRIMARY_KEY, PRIMARY_KEY_POSITION}.isdisjoint(change.entries):
             primary = primary_key_mark(metadata)

@@ -47,7 +47,7 @@ class UpdateMemWalState:
         return cls(compacted_sstables=tuple(CompactedSsTable.from_protobuf(t) for t in message.compacted_sstables))
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> NoReturn:
-        """Reject: the state is kept in an index that this library does not write.
+        """Reject applying the operation: its state is kept in an index that this library does not write.
 
         Raises:
             UnsupportedError: The operation cannot be applied.

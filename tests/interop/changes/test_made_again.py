@@ -51,7 +51,7 @@ class TestMadeAgain:
         plan = Compaction.plan(dataset, {"target_rows_per_fragment": 1000})
         results = [task.execute(dataset) for task in plan.tasks]
         now = again()
-        with pytest.raises(IncompatibleConflictError, match="fragment 0 is not the one that was read"):
+        with pytest.raises(IncompatibleConflictError, match="fragment 0 has none of the data files"):
             Compaction.commit(now, results)
         assert_untouched(now)
 
@@ -105,7 +105,7 @@ class TestMadeAgain:
         change = getattr(lance_core.LanceOperation, operation)
         given = {"Delete": {"predicate": "id = 1", "deleted_fragment_ids": []}, "Update": {"new_fragments": []}}
         now = again()
-        with pytest.raises(IncompatibleConflictError, match="fragment 0 is not the one that was read"):
+        with pytest.raises(IncompatibleConflictError, match="fragment 0 has none of the data files"):
             lance_core.LanceDataset.commit(
                 now.uri, change(updated_fragments=[fragment], **given[operation]), read_version=3
             )

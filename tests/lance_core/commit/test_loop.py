@@ -179,7 +179,7 @@ def test_a_version_without_transaction_is_rejected(path):
     done = commit(store, Transaction(read_version=1, operation=operation)).manifest
     store.delete(f"_transactions/{done.transaction_file}")
     store.put(done.location.key, done.to_bytes())
-    with pytest.raises(IncompatibleConflictError, match="does not say what it changed"):
+    with pytest.raises(IncompatibleConflictError, match="records no transaction"):
         commit(store, appending(1, fragment_of(0, 5, path)), base=manifest)
 
 
@@ -207,12 +207,12 @@ def test_retries_end(path, monkeypatch):
     store = open_store(path)
     monkeypatch.setattr(loop_module.VersionWriter, "put", lambda *_: None)
     monkeypatch.setattr(loop_module.time, "sleep", lambda _: None)
-    with pytest.raises(RetryableConflictError, match="after 3 retries"):
+    with pytest.raises(RetryableConflictError, match="after 3 attempts"):
         commit(store, appending(1, fragment_of(0, 5, path)), options=CommitOptions(max_retries=3))
 
 
 def test_from_a_version_to_come(path):
-    with pytest.raises(InvalidInputError, match="the latest is 1"):
+    with pytest.raises(InvalidInputError, match="the latest version is 1"):
         commit(open_store(path), appending(5, fragment_of(0, 5, path)))
 
 

@@ -35,8 +35,8 @@ def last_number(place):
 
 
 LIES = {
-    folder: "version 3 is there, but can be neither",
-    dangling: "version 3 is there, but can be neither",
+    folder: "version 3 exists, but can be neither",
+    dangling: "version 3 exists, but can be neither",
     renamed: "holds version 2",
     last_number: "holds version 2",
 }
@@ -56,7 +56,7 @@ def test_an_insert_ends_and_says_what_lies(tmp_path, lie, by):
 
 def test_a_first_version_that_cannot_be_seen(tmp_path):
     (tmp_path / "t" / "_versions" / name(1)).mkdir(parents=True)
-    with pytest.raises(CorruptFileError, match="version 1 is there"):
+    with pytest.raises(CorruptFileError, match="version 1 exists"):
         lance.write_dataset(ROWS, tmp_path / "t")
 
 
@@ -65,5 +65,5 @@ def test_a_listing_of_what_is_not_there(tmp_path, monkeypatch, by):
     handle = lance.write_dataset(ROWS, tmp_path / "t")
     location = ManifestLocation(key=f"_versions/{name(3)}", size_bytes=100, naming=Naming.V2)
     monkeypatch.setattr(versions, "locate_latest", lambda *_: (3, location))
-    with pytest.raises(CorruptFileError, match="not there to read"):
+    with pytest.raises(CorruptFileError, match="does not exist"):
         lance.write_dataset(ROWS, handle if by == "handle" else tmp_path / "t", mode="append")

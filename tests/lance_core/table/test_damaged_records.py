@@ -209,5 +209,5 @@ def test_fragment_ids_fit_row_addresses():
         listed.sizes,
         lambda: list(listed.messages()),
     ):
-        with pytest.raises(CorruptFileError, match="fragment 4294967296: ids have 32 bits"):
+        with pytest.raises(CorruptFileError, match="fragment id 4294967296 has more than 32 bits"):
             ask()

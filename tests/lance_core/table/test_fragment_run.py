@@ -113,7 +113,7 @@ def test_lengths_of_more_bytes_than_needed_are_read_and_spliced():
 
 
 def test_a_run_of_another_number_of_fragments_is_rejected():
-    with pytest.raises(CorruptFileError, match="2 fragments in the manifest instead of 3"):
+    with pytest.raises(CorruptFileError, match="the manifest has 2 fragments instead of 3"):
         list(FragmentRun(b"\x12\x00\x12\x00", 3))
     with pytest.raises(CorruptFileError, match="cannot be parsed"):
         list(FragmentRun(b"\x12\x05a", 1))
