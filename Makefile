@@ -73,12 +73,13 @@ test: java setup $(CLASSES) ## Run the tests
 	$(RUN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 40
 
 .PHONY: coverage
-coverage: java setup $(CLASSES) ## Run the tests and tell which lines they leave out
+coverage: java setup $(CLASSES) ## Run the tests, and report the lines that no test runs
 	$(RUN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term --cov-report=html:.coverage_html
 
-# Where slow tests are taken from, and their examples of properties: those of each run (`same`), or new ones.
+# Where slow tests are taken from, and the profile of Hypothesis in tests/conftest.py: the `same` examples in each run, or
+# `random` ones.
 SLOW ?= tests
-DRAWN ?= anew
+DRAWN ?= random
 
 .PHONY: test-slow
 test-slow: java setup $(CLASSES) ## Run the tests that take minutes (MINUTES, SEED, SLOW)
@@ -124,7 +125,7 @@ LOWEST_SQLGLOT := 30.0.0
 LOWEST_CORE := numpy==1.26.0 pyarrow==24.0.0 protobuf==6.31.0 pyroaring==1.0.1 fsspec==2025.3.1 s3fs==2025.3.1 \
   sqlglot==$(LOWEST_SQLGLOT)
 
-# The tools of the tests are those that are locked; what is tried is the lowest versions of what the core stands on.
+# The tools of the tests have their locked versions; the dependencies of the core have their lowest ones.
 .PHONY: lowest-core
 lowest-core: setup
 	$(UV) venv --quiet --clear --python .venv/bin/python $(LOWEST)
@@ -166,13 +167,13 @@ CODE ?= lance_core pyspark_lance lance_dagster
 TESTS ?= tests/lance_core tests/interop tests/hostile tests/faults tests/pyspark_lance tests/lance_dagster
 
 .PHONY: mutants
-mutants: setup ## Change the code here and there, and see which changes no test notices (SEED, FIRST, NUMBER, CODE, TESTS)
+mutants: setup ## Change the code at random places, and list the changes that no test notices (SEED, FIRST, NUMBER, CODE, TESTS)
 	$(UV) run --quiet --isolated --no-project --python .venv/bin/python --with cosmic-ray==$(COSMIC_RAY_VERSION) \
 	  --with coverage --with pytest python tests/mutants.py --seed $(SEED) --first $(FIRST) --number $(NUMBER) \
 	  --code $(CODE) --tests $(TESTS)
 
 .PHONY: test-all
-test-all: test test-slow test-ui test-heavy test-ceph test-lowest ## Run all of these, one after the other
+test-all: test test-slow test-ui test-heavy test-ceph test-lowest ## Run these tests, one after the other
 
 .PHONY: check
 check: setup ## Lint, type-check, check the layers, the generated code and the lengths of ways
@@ -204,9 +205,10 @@ protos: setup ## Generate lance_core/_proto again
 	$(RUN)/python protos/generate.py
 
 .PHONY: bench
-bench: java setup ## Time against pylance and parquet, side by side
+bench: java setup ## Measure the speed, beside that of pylance and parquet
 	$(RUN)/python -m tests.benchmarks
 
 .PHONY: clean
 clean: ## Remove what the targets made
-	rm -rf .coverage .coverage_html .venv $(UV_HOME) .demo .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache .site
+	rm -rf .coverage .coverage_html .venv $(UV_HOME) $(CLIENT) $(HISTORY) $(LOWEST) .mutants .demo .site \
+	  .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache

@@ -23,7 +23,7 @@ OWNERS = ("table", "commit", "file", "encoding", "index")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """MkDocs asks for the list of files: the pages of this module are in it."""
+    """Add the pages of this module to the files of MkDocs, which calls this hook."""
     folders = imports()
     floors = floors_of(folders)
     files.append(File.generated(config, "format.md", content=format_page()))
@@ -35,7 +35,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def format_page() -> str:
-    """The docstrings that draw bytes, in the order from the table down to the page."""
+    """The docstrings that draw layouts of bytes, from the table down to the page."""
     about = "Each module that reads and writes bytes draws them. These are the drawings, as they stand in the code."
     parts = ["# How the format works", about]
     for owner in OWNERS:
@@ -49,7 +49,7 @@ def format_page() -> str:
 
 
 def reference_page(package: str) -> str:
-    """The public names of a package, each asked for at its home."""
+    """The public names of a package, each documented where it is defined."""
     names = import_module(package).__all__
     parts = [f"# {package}"]
     for name in names:
@@ -73,7 +73,7 @@ def imports() -> dict[str, set[str]]:
 
 
 def folder_of(parts: tuple[str, ...]) -> str | None:
-    """The package that a module counts to: below lance_core its first sub-package, elsewhere the whole."""
+    """The package to which a module belongs: its first sub-package below lance_core, else the whole package."""
     if parts[0] not in PACKAGES or "_proto" in parts:
         return None
     if parts[0] != "lance_core":
@@ -109,7 +109,7 @@ def floors_of(folders: dict[str, set[str]]) -> dict[str, int]:
 
 
 def architecture_page(folders: dict[str, set[str]], floors: dict[str, int]) -> str:
-    """The picture, and the same as a table."""
+    """The page with the picture, and a table of the same imports."""
     order = sorted(folders, key=lambda folder: (-floors[folder], folder))
     lines = [
         f"| `{folder}` | {', '.join(f'`{other}`' for other in sorted(folders[folder])) or '-'} |" for folder in order
@@ -124,7 +124,7 @@ def architecture_page(folders: dict[str, set[str]], floors: dict[str, int]) -> s
 
 
 def picture(folders: dict[str, set[str]], floors: dict[str, int]) -> str:
-    """Boxes by floor, lines for imports."""
+    """The picture: a box for each package, by floors, and a line for each import."""
     width, height, gap, step = 150, 36, 24, 84
     levels: dict[int, list[str]] = {}
     for folder, floor in floors.items():

@@ -27,9 +27,10 @@ ASSET_KEYS: Final[Mapping[str, str]] = {
     "lance/on_earlier_attempt": "as the setting",
     "lance/merge_on": "the key of a merge: a column, or a list of columns; with clauses a mapping, "
     '`{"on": key, "when_matched": [...], ...}` ([partitions](partitions.md#merges-with-clauses))',
-    "lance/when_matched": "a merge's rows that are in the output and in the table",
-    "lance/when_not_matched": "those that are in the output only",
-    "lance/when_not_matched_by_source": "those that are in the table only; in a run of partitions only theirs count",
+    "lance/when_matched": "rows of a merge that are in the output and in the table",
+    "lance/when_not_matched": "rows of a merge that are in the output only",
+    "lance/when_not_matched_by_source": "rows of a merge that are in the table only; in a run of partitions, "
+    "only rows of these partitions",
     "lance/table": "with the mode columns, the table whose columns are set: the key of the asset that makes it, or "
     "`schema.table`",
     "lance/key": "with the mode columns, the columns that name its rows: a column, or a list of columns; frames that "
@@ -55,8 +56,8 @@ INPUT_ENTRIES: Final[Mapping[str, str]] = {
     "lance/version": "a version's number",
     "lance/tag": "a tag",
     "lance/as_of": "a time, or its ISO form; without a zone it is in UTC",
-    "lance/missing": "what a table, or partitions none of which was ever written, are: `error`, the default, or "
-    "`empty`, no rows. An input that is annotated as Optional is None. Where some of the partitions were written, "
+    "lance/missing": "what an input is whose table, or every partition, was never written: `error`, the default, or "
+    "`empty`, no rows. An input that is annotated as Optional is None then. Where some of the partitions were written, "
     "their rows are loaded, and the log names the others unless this is `empty`",
     "lance/changes": "`since_last_run`: the rows that changed since the asset's own last commit, with `_change_type` "
     "([changes](changes.md#inputs-of-assets)); run tag `lance/full_refresh` = `true` reads everything again",
@@ -65,8 +66,8 @@ INPUT_ENTRIES: Final[Mapping[str, str]] = {
 
 _BLOBS: Final = """\
 Frames hold the payloads of columns of blobs, so that an asset gets what another one wrote. An input that is
-annotated as `LanceDataset` is a handle as in the libraries: its scans give descriptions of blobs, and payloads with
-`blob_handling="all_binary"`; returned as an output it is written with its payloads.
+annotated as `LanceDataset` is a handle, as `lance_core.dataset` returns it: its scans give descriptions of blobs, and
+payloads with `blob_handling="all_binary"`; returned as an output it is written with its payloads.
 """
 
 _UNDESCRIBED: Final = {

@@ -54,7 +54,7 @@ _HINTS: Final[dict[str, object]] = {
     "transaction_properties": Mapping[str, str] | None,  # protobuf's own error is unclear
     "storage_options": Mapping[str, Any] | None,  # `store.options` names the key, and takes numbers as well
 }
-"""The types of arguments that are checked in one way whatever their annotations."""
+"""The types of arguments that are checked in the same way whatever their annotations."""
 _LOOKED_AT: Final = 1000
 """Number of items of a list whose types are checked."""
 _PLAIN: Final = frozenset({int, float, str, bool})
@@ -242,7 +242,7 @@ def _check_of_generic(origin: object, arguments: tuple[object, ...]) -> _Item | 
         return lambda value: isinstance(value, PathLike), "a path"
     if origin in (Sequence, Collection, Iterable, list):
         item = _check_of(arguments[0]) if arguments else None
-        words = f"a list, each {item[1]}" if item is not None else "a list"
+        words = f"a list (each item {item[1]})" if item is not None else "a list"
         return lambda value: _is_list(value, item[0] if item is not None else None), words
     if origin is tuple and Ellipsis not in arguments:
         items = [_check_of(argument) for argument in arguments]
@@ -282,7 +282,7 @@ def _items_of(hint: object) -> tuple[_Item | None, _Item | None] | None:
 
 
 def _wrong_item(value: Mapping[Any, object], key: _Item | None, item: _Item | None) -> tuple[str, str, object] | None:
-    """Which key or value of a mapping has a wrong type: what it is, the expected type in words, and itself."""
+    """The first key or value of a mapping with a wrong type: its name, the expected type in words, and the value."""
     for name, one in itertools.islice(value.items(), _LOOKED_AT):
         if key is not None and not key[0](name):
             return "a key", key[1], name
@@ -309,7 +309,7 @@ _NUMBERS: Final[dict[object, _Check]] = {
 
 
 def reject(verb: str, arguments: Mapping[str, object]) -> None:
-    """Reject arguments of pylance's that are not offered; None means the default and passes.
+    """Reject arguments of pylance that are not offered; None means the default and passes.
 
     Raises:
         UnsupportedError: An argument has a value.

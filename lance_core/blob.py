@@ -57,13 +57,17 @@ class Blob:
     size: int | None = None
 
     def __post_init__(self) -> None:
-        """Check that there is one blob."""
+        """Check that the attributes describe one blob."""
         if (self.data is None) == (self.uri is None) or self.uri == "":
-            raise InvalidInputError("a Blob has either data or a uri, which is not empty; None stands for no blob")
+            raise InvalidInputError("a Blob needs either data or a uri that is not empty; None stands for no blob")
         if (self.position is None) != (self.size is None) or (self.data is not None and self.size is not None):
-            raise InvalidInputError("a Blob with a uri has both position and size, or neither")
+            raise InvalidInputError(
+                "a Blob with a uri needs both position and size, or neither; a Blob with data has neither"
+            )
         if self.size is not None and (self.size < 1 or (self.position or 0) < 0):
-            raise InvalidInputError("a part of an object has a position from 0 on, and a size of at least 1")
+            raise InvalidInputError(
+                f"a Blob needs a position of at least 0 and a size of at least 1, not {self.position} and {self.size}"
+            )
 
     @staticmethod
     def from_bytes(data: bytes | bytearray | memoryview) -> Blob:
@@ -141,7 +145,7 @@ def blob_field(
 
     Raises:
         ArgumentTypeError: The name is not a string.
-        InvalidInputError: The name is empty, or a threshold is below 0, or 0 but for `inline_size_threshold`.
+        InvalidInputError: The name is empty, or a threshold is below 1; `inline_size_threshold` may be 0.
 
     Examples:
         >>> lance.blob_field("photo", inline_size_threshold=0).name

@@ -20,7 +20,7 @@
     `-- CommitConflictError (OSError)           another writer committed first; `.retryable` says what to do
         |-- RetryableConflictError              do the operation again on the latest version
         |   `-- EarlierAttemptCommittedError    ... an earlier attempt of the same write committed: replace its rows
-        |-- BranchConflictError                 a branch and its parent changed the same: fork and write again
+        |-- BranchConflictError                 a branch and its parent changed the same rows: fork and write again
         `-- IncompatibleConflictError           the operation no longer applies
             |-- HistoryGapError                 the versions since the read version are unknown
             |-- SupersededError                 a later attempt of the same write has committed
@@ -89,7 +89,7 @@ class LanceError(Exception):
 
     @property
     def url(self) -> str:
-        """The address of the paragraph that gives the cause and the remedy."""
+        """The address of the section with the cause and the remedy."""
         return f"{PAGE}#{self.code}"
 
     def __str__(self) -> str:

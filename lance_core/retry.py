@@ -36,7 +36,7 @@ def backoff(attempt: int, *, first: float, longest: float) -> float:
     Args:
         attempt: How many attempts failed; 0 means no pause.
         first: The longest pause after the first one, in seconds.
-        longest: The longest pause after any of them.
+        longest: The longest pause after any attempt, in seconds.
     """
     return random.uniform(0, min(longest, first * (2 ** min(attempt, 64) - 1)))  # noqa: S311 - no secret
 
@@ -74,7 +74,7 @@ def retrying(
     Args:
         base: The version to begin with, or whatever an attempt begins with.
         attempt: Computes the change and commits it; is called with the base and the number of the attempt, from 1.
-        following: The base of the next attempt, after a conflict on the base that it is given; it may raise the
+        following: Returns the base of the next attempt, given the last base and its conflict; it may raise the
             conflict, or another error.
         conflict_retries: The most attempts after the first one.
         retry_timeout: Time after which no further attempt begins; None for no limit.

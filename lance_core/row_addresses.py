@@ -79,7 +79,7 @@ def rows_by_fragment(addresses: npt.NDArray[np.uint64 | np.int64]) -> dict[int, 
 
 def bitmap_of(offsets: npt.NDArray[np.unsignedinteger | np.signedinteger]) -> BitMap:
     """A roaring bitmap of row offsets."""
-    # pyroaring copies an array.array at once, but goes through a numpy array one by one.
+    # pyroaring copies an array.array as a whole, but reads a numpy array item by item.
     return BitMap(array("I", offsets.astype(np.uint32, copy=False).tobytes()))
 
 

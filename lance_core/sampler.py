@@ -36,7 +36,8 @@ def maybe_sample(
         n: Number of rows.
         columns: Columns to read, as for `scanner`; a single name as a string.
         batch_size: Most rows of a batch.
-        max_takes: Above this number of rows, at most this many runs of neighbouring rows are read, which is faster.
+        max_takes: If more rows than this are sampled, about this many runs of neighbouring rows are read, which is
+            faster.
         filt: An SQL condition; only rows for which it is true are sampled.
 
     Raises:
@@ -101,7 +102,7 @@ class ShardedBatchSampler:
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Start an epoch, which has a random order of its own."""
+        """Start an epoch, which has its own random order if `randomize` is set."""
         self._epoch = epoch
 
     def __call__(
@@ -121,11 +122,13 @@ class ShardedBatchSampler:
             batch_size: Rows of a batch.
             columns: Columns to read, as for `scanner`.
             filter: A condition; with one, this process gets every `world_size`-th of the matching rows.
-            batch_readahead: Changes no result: reading ahead is bounded by memory.
+            batch_readahead: Accepted for compatibility with pylance, without effect.
             with_row_id: Add a column `_rowid`.
         """
         if batch_size < 1 or batch_readahead < 0:
-            raise InvalidInputError(f"batch_size {batch_size}, batch_readahead {batch_readahead}")
+            raise InvalidInputError(
+                f"batch_size must be at least 1 and batch_readahead at least 0, not {batch_size} and {batch_readahead}"
+            )
         if filter is None:
             total = dataset.count_rows()
             starts = range(self._rank * batch_size, total, self._world_size * batch_size)
@@ -144,7 +147,7 @@ class ShardedBatchSampler:
 
 @checked_methods
 class ShardedFixedBatchSampler(ShardedBatchSampler):
-    """Positions of rows for one process: its batches follow each other, and so do the rows of each batch.
+    """Positions of rows for one process: an adjacent share of the dataset, in batches of adjacent rows.
 
     Args:
         rank: Number of the process.
@@ -169,7 +172,10 @@ class ShardedFixedBatchSampler(ShardedBatchSampler):
     ) -> None:
         super().__init__(rank, world_size, randomize, seed)
         if total_num_rows < 0 or batch_size < 0 or (total_num_rows and not batch_size):
-            raise InvalidInputError(f"batch_size {batch_size} for {total_num_rows} rows")
+            raise InvalidInputError(
+                "batch_size must be at least 1 if there are rows, and total_num_rows at least 0, not "
+                f"{batch_size} and {total_num_rows}"
+            )
         share = math.ceil(total_num_rows / world_size)
         end = min((rank + 1) * share, total_num_rows)
         self._batches = [
@@ -195,7 +201,7 @@ class ShardedBatchIterator:
         columns: Columns to read, as for `scanner`.
         batch_size: Most rows of a batch.
         granularity: The unit that is distributed round-robin: fragments, which read fastest, or batches.
-        batch_readahead: Changes no result: reading ahead is bounded by memory.
+        batch_readahead: Accepted for compatibility with pylance, without effect.
         with_row_id: Add a column `_rowid`.
 
     Raises:
@@ -217,7 +223,9 @@ class ShardedBatchIterator:
         if granularity not in {"fragment", "batch"}:
             raise InvalidInputError(f'granularity {granularity!r} is neither "fragment" nor "batch"')
         if batch_size < 1 or batch_readahead < 0:
-            raise InvalidInputError(f"batch_size {batch_size}, batch_readahead {batch_readahead}")
+            raise InvalidInputError(
+                f"batch_size must be at least 1 and batch_readahead at least 0, not {batch_size} and {batch_readahead}"
+            )
         warnings.warn("ShardedBatchIterator is deprecated, use ShardedBatchSampler instead", stacklevel=2)
         self._dataset = data if isinstance(data, LanceDataset) else open_dataset(data)
         self._sampler = ShardedBatchSampler(rank, world_size)

@@ -15,7 +15,7 @@ _OFFSET: Final = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(
 
 
 def ago(age: timedelta) -> datetime:
-    """The time that lies an age before now, in UTC; the first or last one of the calendar if that is beyond it."""
+    """The time `age` before now, in UTC; the first or last time of the calendar if that is out of its range."""
     try:
         return datetime.now(UTC) - age
     except OverflowError:
@@ -38,7 +38,7 @@ def moment(value: datetime | date | str, *, zone: tzinfo = UTC) -> datetime:
             value = datetime.fromisoformat(value)
         except ValueError as error:
             raise InvalidInputError(
-                f"a time is given in its ISO form, such as 2026-11-22T04:00:00, not as {value!r}"
+                f"a time must be in ISO form, such as 2026-11-22T04:00:00, not {value!r}"
             ) from error
     if isinstance(value, datetime):
         # `astimezone` of a pandas timestamp without a zone does not assume local time.
@@ -46,7 +46,7 @@ def moment(value: datetime | date | str, *, zone: tzinfo = UTC) -> datetime:
     elif isinstance(value, date):
         value = datetime(value.year, value.month, value.day)  # noqa: DTZ001 - the zone is added below
     else:
-        raise InvalidInputError(f"a time is needed, or its ISO form, not {given!r}")
+        raise InvalidInputError(f"a time must be a datetime, a date or a string in ISO form, not {given!r}")
     if value.tzinfo is None:
         value = value.replace(tzinfo=zone)
     return value.astimezone(UTC)
@@ -70,5 +70,5 @@ def zone_named(name: str) -> tzinfo:
 
 
 def since_epoch(nanoseconds: int) -> datetime:
-    """The point in time, in UTC, of a number of nanoseconds since the epoch; cut off to microseconds."""
+    """The point in time, in UTC, of a number of nanoseconds since the epoch, truncated to microseconds."""
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=nanoseconds // 1000)

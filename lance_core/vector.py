@@ -36,10 +36,10 @@ def vec_to_table(
     elif isinstance(data, list | tuple | np.ndarray):
         vectors, wanted = list(data), ["vector"]
     else:
-        raise UnsupportedError(f"data is a mapping, a list or an array of vectors, not {type(data).__name__}")
+        raise UnsupportedError(f"data must be a mapping, a list or an array of vectors, not {type(data).__name__}")
     columns = wanted if names is None else [names] if isinstance(names, str) else list(names)
     if len(columns) != len(wanted):
-        raise InvalidInputError(f"names must be {len(wanted)} for these data, not {columns}")
+        raise InvalidInputError(f"names must be {len(wanted)} name(s) for this data, not {columns}")
     if not vectors:
         raise InvalidInputError("vec_to_table needs at least one vector")
     size = len(vectors[0]) if ndim is None else ndim

@@ -120,7 +120,7 @@ _HOMES: Final = {
     "write": "pyspark_lance.writing.write",
     "write_columns": "pyspark_lance.changing.write_columns",
 }
-"""Where each public name lives."""
+"""The module that defines each public name."""
 
 
 def __getattr__(name: str) -> Any:

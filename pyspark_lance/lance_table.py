@@ -61,6 +61,7 @@ class LanceTable:
 
         Raises:
             DatasetNotFoundError: The path holds no table.
+            InvalidInputError: The path is in memory.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -73,7 +74,7 @@ class LanceTable:
 
     @classmethod
     def forName(cls, spark: SparkSession, name: str) -> LanceTable:  # noqa: N802 - Delta's name
-        """The table of a name, as `pyspark_lance.sql` knows it; with `@dev` after the name, its branch dev.
+        """The table of a name that `pyspark_lance.sql` accepts; with `@dev` after the name, its branch `dev`.
 
         Args:
             spark: The session.
@@ -81,7 +82,7 @@ class LanceTable:
 
         Raises:
             DatasetNotFoundError: There is no table of the name.
-            InvalidInputError: The name is not that of a table or a branch.
+            InvalidInputError: The name stands for a tag or a version, or its catalog is not registered.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "lake/nyc/t.lance")
@@ -134,7 +135,7 @@ class LanceTable:
         """Delete the rows that meet a condition, in one commit.
 
         Args:
-            condition: Spark SQL, or a column of Spark's; None for all rows.
+            condition: Spark SQL, or a Spark `Column`; None for all rows.
             transaction_properties: Strings by key that the commit records.
             commit_message: A message that the commit records.
 
@@ -162,11 +163,11 @@ class LanceTable:
         transaction_properties: Mapping[str, str] | None = None,
         commit_message: str | None = None,
     ) -> ChangeResult:
-        """Give columns of the rows that meet a condition new values, in one commit.
+        """Set columns of the rows that meet a condition, in one commit.
 
         Args:
-            condition: Spark SQL, or a column of Spark's; None for all rows.
-            set: Values by name of the column: Spark SQL, or columns of Spark's.
+            condition: Spark SQL, or a Spark `Column`; None for all rows.
+            set: Values by column name, each Spark SQL or a Spark `Column`.
             transaction_properties: Strings by key that the commit records.
             commit_message: A message that the commit records.
 
@@ -194,8 +195,8 @@ class LanceTable:
 
         Args:
             source: The rows; an alias qualifies their columns (`updates.alias("s")`).
-            condition: Spark SQL, or a column of Spark's, that pairs rows: with at least one equality (`=` or `<=>`) of
-                an expression of the table and one of the source.
+            condition: Spark SQL, or a Spark `Column`, that pairs rows. It contains at least one equality (`=` or `<=>`)
+                of an expression over the table and an expression over the source.
 
         Returns:
             A builder, whose clauses are added in order and which `execute` runs.
@@ -211,7 +212,7 @@ class LanceTable:
         """
         if not isinstance(condition, str) and not hasattr(condition, "eqNullSafe"):
             raise InvalidInputError(
-                f"merge: the condition is Spark SQL, such as 't.id = s.id', or a column, not a"
+                f"merge: the condition must be Spark SQL, such as 't.id = s.id', or a Column, not a"
                 f" {type(condition).__name__}"
             )
         return LanceMergeBuilder(table=self, source=source, condition=condition)
@@ -221,8 +222,8 @@ class LanceTable:
 class LanceMergeBuilder:
     """A builder of a merge, which `LanceTable.merge` returns; each method that adds a clause returns a new builder.
 
-    Of the clauses for the same rows the first whose condition is true is applied. A row of the table that several rows
-    of the source would change is an error, unless the only clause for pairs is a delete without condition.
+    Of the clauses for the same rows, the first whose condition is true is applied. Several rows of the source that
+    change the same row of the table are an error, unless the only matched clause is a delete without a condition.
 
     Attributes:
         table: The table.
@@ -238,7 +239,7 @@ class LanceMergeBuilder:
 
     def _with(self, side: Side, action: int, condition: Value | None, values: Any = None) -> LanceMergeBuilder:
         if values is not None and not isinstance(values, Mapping):
-            raise InvalidInputError(f"merge: the values of a clause are a dict by name of the column, not {values!r}")
+            raise InvalidInputError(f"merge: the values of a clause must be a dict by column name, not {values!r}")
         if values is not None and not values:
             raise InvalidInputError(f"merge: a clause for rows {side} gives no column a value")
         given = None if values is None else dict(values)
@@ -250,11 +251,11 @@ class LanceMergeBuilder:
         condition: Value | None = None,
         set: Mapping[str, Value] | None = None,  # noqa: A002 - Delta's name
     ) -> LanceMergeBuilder:
-        """Give rows of the table that have a partner new values.
+        """Set columns of the table's rows that have a partner.
 
         Args:
             condition: A further condition, over both sides.
-            set: Values by name of the column; other columns keep theirs.
+            set: Values by column name; other columns keep their values.
 
         Raises:
             InvalidInputError: There are no values.
@@ -269,7 +270,7 @@ class LanceMergeBuilder:
         return self._with("matched", UPDATE, condition, set or {})
 
     def whenMatchedUpdateAll(self, condition: Value | None = None) -> LanceMergeBuilder:  # noqa: N802 - Delta's name
-        """Give rows of the table that have a partner the values of the source's columns of the same names.
+        """Set all columns of the table's rows that have a partner to the source's columns of the same names.
 
         Args:
             condition: A further condition, over both sides.
@@ -304,7 +305,7 @@ class LanceMergeBuilder:
 
         Args:
             condition: A further condition, over the source.
-            values: Values by name of the table's column; other columns are null.
+            values: Values by the table's column names; other columns are null.
 
         Raises:
             InvalidInputError: There are no values.
@@ -338,11 +339,11 @@ class LanceMergeBuilder:
         condition: Value | None = None,
         set: Mapping[str, Value] | None = None,  # noqa: A002 - Delta's name
     ) -> LanceMergeBuilder:
-        """Give rows of the table that have no partner new values.
+        """Set columns of the table's rows that have no partner.
 
         Args:
             condition: A further condition, over the table.
-            set: Values by name of the column; other columns keep theirs.
+            set: Values by column name; other columns keep their values.
 
         Raises:
             InvalidInputError: There are no values.
@@ -417,4 +418,4 @@ class LanceMergeBuilder:
             conflict_retries=conflict_retries,
         )
         merge = ClauseMerge(source=self.source, condition=self.condition, clauses=self.clauses, alias=self.table.name)
-        return merge.run(self.table._open(), options)  # noqa: SLF001 - its own
+        return merge.run(self.table._open(), options)  # noqa: SLF001 - a class of this module

@@ -43,7 +43,7 @@ class JavaMissingError(LanceError, RuntimeError):
 
 
 def ensure_java() -> Path:
-    """Find the Java that Spark will run on: that of JAVA_HOME, else the one on the PATH.
+    """Find the Java that Spark will run on: the one in JAVA_HOME, or the one on the PATH if JAVA_HOME is not set.
 
     Returns:
         Path of the program.
@@ -82,7 +82,7 @@ _LOOPBACK: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.connect.grpc.binding.address": "127.0.0.1",
 }
-"""A session of one machine accepts no connection from another one."""
+"""A session on one machine accepts no connections from other machines."""
 
 _FAST: Final = {"spark.python.unix.domain.socket.enabled": "true"} if hasattr(socket, "AF_UNIX") else {}
 """Rows pass between Spark and its Python workers a quarter faster through a socket file than through loopback."""
@@ -108,10 +108,11 @@ def local_session(
         app_name: Name that Spark's UI shows.
         config: Further settings of Spark.
         connect: Whether to start a Spark Connect server and be its client, instead of a classic session. A process
-            can have one kind only.
+            can have sessions of one kind only.
 
     Raises:
         JavaMissingError: No Java that Spark can run on was found.
+        ModuleNotFoundError: pyspark is not installed, or only its Connect client is.
 
     Examples:
         >>> spark = pyspark_lance.local_session("local[1]")
@@ -141,6 +142,6 @@ def local_session(
     if not connect:
         return builder.master(master).getOrCreate()
     with warnings.catch_warnings():
-        # Every setting goes to the server when it starts, and once more to the session, which cannot change them all.
+        # Spark passes each setting to the new server, and again to the session, which cannot change all of them.
         warnings.filterwarnings("ignore", "Failed to set", UserWarning)
         return builder.remote(master).getOrCreate()

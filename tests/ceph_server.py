@@ -90,7 +90,7 @@ class _Cluster:
 
     def stop(self) -> None:
         for process in self.running:
-            process.kill()  # there is nothing to save, and going in order takes them ten seconds
+            process.kill()  # there is nothing to save, and an orderly end takes ten seconds
         self.stack.close()
 
     def _write_settings(self, cluster_id: str, place: str) -> None:

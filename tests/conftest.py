@@ -25,7 +25,7 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", submit_options())
 for variable in ("COLUMNS", "LINES", "FORCE_COLOR", "TTY_COMPATIBLE"):
     os.environ.pop(variable, None)
 
-# What is drawn is the same in each run, so that a failure is of the change; `make test-slow` draws new examples.
+# Each run draws the same examples, so that a failure comes from the change; `make test-slow` draws new ones.
 settings.register_profile("same", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("random", deadline=None, print_blob=True)
 settings.load_profile("same")
@@ -40,10 +40,10 @@ def pytest_collection_modifyitems(items):
 
 
 class TimeBox:
-    """Ends a run after some minutes, as green as its tests are.
+    """Ends a run after some minutes; it passes if the tests that ran passed.
 
-    It takes one variant of each test before it takes another one, and modules in another order with each seed. Tests of
-    a class stay together, as they may go on from each other.
+    The run takes one variant of each test before a second one, and the seed gives the order of modules. Tests of a class
+    stay together, as one may continue what another began.
     """
 
     def __init__(self, minutes, seed):
@@ -97,7 +97,7 @@ def pytest_configure(config):
 
 @pytest.fixture(scope="session")
 def s3():
-    """An S3 server; ask it for `storage_options` and `new_bucket()`."""
+    """An S3 server, with `storage_options` and `new_bucket()`."""
     with s3_server() as server:
         yield server
 
@@ -124,7 +124,7 @@ def dynamodb_table(s3):
 
 @pytest.fixture(scope="session")
 def ceph():
-    """Ceph's S3 gateway; the same can be asked of it."""
+    """Ceph's S3 gateway, with `storage_options` and `new_bucket()`."""
     missing = missing_programs()
     if missing:
         pytest.skip(f"Ceph is not installed ({', '.join(missing)}); on Debian: apt-get install {PACKAGES}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def run_examples(module: str, **names: object) -> str:
-    """Run the examples of a module; returns what differs from what is shown, an empty string if nothing does."""
+    """Run the examples of a module; returns the differences from what they show, an empty string if there are none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

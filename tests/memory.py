@@ -8,7 +8,7 @@ _STATUS = Path("/proc/self/status")
 
 
 def forget_peak() -> None:
-    """Let `peak_mb` begin with what this process holds now, where the system can."""
+    """Reset the peak of `peak_mb` to the memory that this process holds now, where the system allows it."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets the peak of resident pages
 
@@ -16,8 +16,8 @@ def forget_peak() -> None:
 def peak_mb() -> int:
     """Megabytes of this process's own memory at their highest.
 
-    On Linux `ru_maxrss` begins with what the process had that started this one (`exec_mmap` keeps it), so that a large
-    test process hides what a small one takes.
+    On Linux `ru_maxrss` begins with the peak of the parent process (`exec_mmap` keeps it), so that a large test process
+    hides the memory of a small one.
     """
     if not _STATUS.exists():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024

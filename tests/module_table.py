@@ -1,6 +1,6 @@
-"""The table "module -> test" of tests/README.md: `python -m tests.module_table` writes it, a test holds it true.
+"""The table of packages and their tests in tests/README.md: `python -m tests.module_table` writes it, a test checks it.
 
-A package is tested by the folder that mirrors it, and by those listed in `FROM_OUTSIDE`, which mostly use public names.
+A package is tested by the folder that mirrors it, and by the tests in `FROM_OUTSIDE`, which mostly use public names.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ FROM_OUTSIDE = {
 
 
 def folders() -> Iterator[Path]:
-    """The packages, each with modules of its own."""
+    """The folders of the packages and their sub-packages."""
     for package in PACKAGES:
         for init in sorted((ROOT / package).rglob("__init__.py")):
             if "_proto" not in init.parts:
@@ -82,7 +82,7 @@ def table() -> str:
 
 
 def written(text: str) -> str:
-    """PAGE.md with the table as it is now."""
+    """The text of the page with the current table."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"

@@ -1,12 +1,11 @@
-"""Mutants: what the tests do not notice.
+"""Mutants: changes of the code that the tests do not notice.
 
     make mutants [SEED=1] [FIRST=1] [NUMBER=40] [CODE="lance_core ..."] [TESTS="tests/lance_core ..."]
 
 Places of the code are drawn by the seed; cosmic-ray changes one at a time, in a copy of the tree below `.mutants/`:
-another operator, number, constant or exception, a loop that does not run. Of each mutant the tests that run its line are
-found by coverage, which records who ran what; they run quickest first, for as long as `BUDGET_S` allows. A mutant dies if
-one of them fails. Those that live are listed in `.mutants/report.md`: what is left of them, and why, is in
-`tests/mutants.md`.
+another operator, number, constant or exception, a loop that does not run. Coverage, which records the lines that each test
+runs, gives the tests of a mutant; they run quickest first, for as long as `BUDGET_S` allows. A mutant dies if one of them
+fails. `.mutants/report.md` lists those that live; `tests/mutants.md` says which of them stay, and why.
 
 The coverage is taken once for a copy, and the copy is made again when the tree has changed. FIRST leaves out the
 mutants before it, so that a long run can go on where it stopped.
@@ -37,10 +36,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.processes import ROOT, run
 
 BUDGET_S = 60.0
-"""How long the tests of one mutant took together when nothing was changed."""
+"""The seconds that the tests of one mutant may take together, as measured without any change."""
 
 CONTROL = 10
-"""Of as many mutants that die, one is taken back, and its tests have to pass then."""
+"""One of this many mutants that die is reverted, and its tests have to pass then."""
 
 HOME = ROOT / ".mutants"
 TREE = HOME / "tree"
@@ -118,7 +117,7 @@ def typing_lines(code: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
 
 
 def candidate_lines(code: str) -> list[int]:
-    """Lines with something that may be changed: cheap to find."""
+    """Lines with something that may be changed, which is cheap to find."""
     kinds = (ast.Compare, ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.For, ast.Break, ast.Continue, ast.ExceptHandler)
     tests = (ast.If, ast.IfExp, ast.While, ast.Assert)
     found = set()
@@ -168,12 +167,12 @@ def drawn(code: Sequence[str], seed: int) -> Iterator[Mutant]:
 
 
 def environment() -> dict[str, str]:
-    """That of tests: processes that they start, Spark's workers among them, take the code of the copy as well."""
+    """The environment of the tests: processes that they start, such as Spark's workers, import the code of the copy as well."""
     return {**os.environ, "PYTHONPATH": str(TREE)}
 
 
 def digest(names: Sequence[str]) -> str:
-    """Of the files of the tree."""
+    """A hash of the files of the tree."""
     total = hashlib.sha256()
     for name in names:
         path = ROOT / name
@@ -211,7 +210,7 @@ def prepare(tests: Sequence[str]) -> dict[str, float]:
 def tests_of(mutant: Mutant, data: coverage.CoverageData, durations: Mapping[str, float]) -> list[str]:
     """The tests that run the mutant's line, quickest first, as many as the budget allows.
 
-    What a module does when it is imported belongs to no test: for it those are taken that run anything of the module.
+    Lines that run when a module is imported belong to no test: for them, all tests that run anything of the module count.
     """
     by_line = data.contexts_by_lineno(str(TREE / mutant.path))
     every = (context for contexts in by_line.values() for context in contexts)

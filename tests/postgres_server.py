@@ -93,7 +93,7 @@ def _wait_for(server: PostgresServer, process: subprocess.Popen, folder: Path) -
 
 
 def _unprivileged_user() -> int | None:
-    """Return a user to become, since the server rejects root; None if we are none."""
+    """Return the user under which the server runs, since it rejects root; None if this process is not root's."""
     if os.getuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -103,7 +103,7 @@ def _unprivileged_user() -> int | None:
 
 
 def _as_user(user: int | None, command: list) -> list:
-    """The command, run by a user; whoever changes users loses the wish to end with its parent, so the signal is set again."""
+    """The command, run by a user. A change of the user clears the signal that ends a child with its parent; it is set again."""
     if user is None:
         return command
     return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--pdeathsig=KILL", "--", *command]

@@ -1,13 +1,13 @@
-"""The one way in which tests start processes: none outlives its test, and one that hangs says where.
+"""The only way in which tests start processes: no process outlives its test, and one that hangs shows where.
 
     run(command)            waits, and returns what it printed
     running(command)        a context in which it runs: servers, writers that are killed
-    held_port()             a context in which a port of this machine is nobody else's
+    held_port()             a context in which no other process is given a port of this machine
 
-Each gets a session of its own, default signals (a shell's `&` and `nohup` leave SIGINT ignored, which Dagster passes on
-to SIGTERM), and the death of the test process as its own. What it prints goes to files: a grandchild that keeps a pipe
-open cannot hold the test. At its limit, which lies below pytest's, the stacks of all processes of its session are
-collected, and the session is ended.
+Each process gets a session of its own and default signals (a shell's `&` and `nohup` leave SIGINT ignored, which Dagster
+applies to SIGTERM as well), and is killed when the test process dies. What it prints goes to files: a grandchild that keeps
+a pipe open cannot block the test. At its time limit, which lies below pytest's, the stacks of all processes of its session
+are collected, and the session is ended.
 """
 
 import contextlib
@@ -48,10 +48,11 @@ def run(
     limit_s: float = LIMIT_S,
     check: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end; what it printed is in the result.
+    """Run a program to its end, and return its exit code and what it printed.
 
     Raises:
-        AssertionError: It took longer, or with `check` it failed; what it printed, and where it hung, is in the text.
+        AssertionError: The program took longer than `limit_s`, or it failed and `check` is true. The message has what it
+            printed, and where it hung.
     """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         process = _start(command, env, cwd, stdout=out, stderr=errors)
@@ -85,11 +86,11 @@ def running(
 
     Args:
         command: The program and its arguments.
-        env: Its environment; None for ours.
-        cwd: Its folder.
-        log: File for what it prints; None drops it.
-        talks: Its standard input and output are pipes, as a string.
-        terminal: The end of a pseudo-terminal that it prints to.
+        env: The environment of the program; None for that of this process.
+        cwd: The working directory.
+        log: File for what the program prints; None drops it.
+        talks: Whether standard input and output are pipes of strings.
+        terminal: The end of a pseudo-terminal that the program prints to.
     """
     with contextlib.ExitStack() as stack:
         target = subprocess.DEVNULL if log is None else stack.enter_context(log.open("ab"))
@@ -111,7 +112,7 @@ def running(
 
 
 def stop(process: subprocess.Popen[str], patience_s: float = 10) -> None:
-    """End a process, and what else is in its session."""
+    """End a process, and all others in its session."""
     if process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -156,7 +157,7 @@ def _session(leader: int) -> list[int]:
 
 
 def _stacks(process: subprocess.Popen[str]) -> str:
-    """What the processes of a session are at. Python's own go to their standard error, by faulthandler on SIGABRT."""
+    """The stacks of the processes of a session. Those of Python go to standard error, by faulthandler on SIGABRT."""
     parts = []
     for pid in _session(process.pid):
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):

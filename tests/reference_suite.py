@@ -1,11 +1,11 @@
-"""Which of the reference's own Python tests pass with `import lance_core as lance`.
+"""The Python tests of pylance that pass with `import lance_core as lance`.
 
     LANCE_SRC=/path/to/lance python -m tests.reference_suite [--keep] [-k EXPRESSION] [FILE ...]
 
 The tests are read from a checkout of lancedb/lance and run in a temporary folder with lance_core under pylance's name.
-reference_suite.txt lists those that pylance 14.0.2 passes, and whether lance_core does; what fails is printed, and what
-is other than the list says fails the run. `--keep` runs all with pylance too, and rewrites the list. A name that is
-imported at the head of a test file and missing here fails the tests that use it, not the file.
+reference_suite.txt lists the tests that pylance 14.0.2 passes, and whether lance_core does. Tests that fail are printed;
+a result that differs from the list fails the run. `--keep` runs all tests with pylance too, and rewrites the list. A name
+that a test file imports at its head, and that lance_core lacks, fails the tests that use it, and not the file.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from tests.processes import run
 
 KEPT = Path(__file__).with_suffix(".txt")
 
-# OutOfPartition: indices, indices of vectors, the namespace service, torch and tensorflow, object stores, tracing of the Rust engine.
+# Left out: indices, indices of vectors, the namespace service, torch and tensorflow, object stores, tracing of the Rust engine.
 FILES = (
     "blob",
     "dataset",
@@ -55,7 +55,7 @@ filterwarnings = error::FutureWarning
     error::DeprecationWarning
 """
 
-# For every process, those that tests start included: `lance` and its modules are lance_core and its.
+# In every process, also in those that tests start, `lance` and its modules stand for lance_core and its modules.
 ALIAS = '''
 import importlib, importlib.abc, importlib.machinery, sys, types
 
@@ -63,7 +63,7 @@ import importlib, importlib.abc, importlib.machinery, sys, types
 PLACES = {"lance._dataset.sharded_batch_iterator": "lance_core.sampler"}
 
 class Missing:
-    """A name that is imported at the head of a test file, and that there is not."""
+    """A name that a test file imports at its head, and that lance_core lacks."""
     def __init__(self, name): self.__dict__["name"] = name
     def __call__(self, *args, **options): raise NotImplementedError("lance_core has no " + self.__dict__["name"])
     def __getattr__(self, attribute):

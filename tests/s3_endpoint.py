@@ -1,4 +1,4 @@
-"""What tests ask of a server that speaks S3's protocol, whichever it is."""
+"""An S3 server as tests use it, whichever server it is."""
 
 import uuid
 from dataclasses import dataclass

@@ -1,11 +1,11 @@
-"""Spark that starts in a third of the time: its classes, parsed once and kept in a file that Java maps into memory.
+"""An archive of Spark's classes, which lets sessions of tests start in a third of the time: Java maps it into memory.
 
     python -m tests.spark_classes     makes the file (`make test` does, once for each .venv)
-    submit_options()                  what SPARK_SUBMIT_OPTS has to be for all sessions that tests start
+    submit_options()                  the SPARK_SUBMIT_OPTS of all sessions that tests start
 
 A session that writes and reads one table takes 15 s of a processor's time, most of it for loading classes and compiling
 code that runs a few times: <https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html>. The file only fits the
-Java and the jars that it was made with; another Java passes over it.
+Java and the jars that it was made with; another Java ignores it.
 """
 
 import os
@@ -26,7 +26,7 @@ def submit_options() -> str:
 
 
 def make(archive: Path) -> None:
-    """Start a session, use what most tests use, and keep the classes that were loaded."""
+    """Start a session, use what most tests use, and store the classes that were loaded."""
     from pyspark_lance import local_session
 
     os.environ["SPARK_SUBMIT_OPTS"] = f"{SHORT_JOBS} -XX:ArchiveClassesAtExit={archive} {QUIET}"

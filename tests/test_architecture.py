@@ -37,7 +37,7 @@ TOP = {
 }
 
 
-def test_the_top_level_holds_what_a_stranger_expects():
+def test_the_top_level_has_the_expected_files():
     if not (ROOT / ".git").exists():
         pytest.skip("this is not a checkout of Git")
     tracked = processes.run(["git", "ls-files"], check=True).stdout
@@ -109,7 +109,7 @@ def test_docstrings_are_understood_alone(modules):
     ] == []
 
 
-def test_imports_flow_straight_down():
+def test_imports_run_downwards():
     linter = Path(sys.executable).with_name("lint-imports")
     done = processes.run([linter])
     assert done.returncode == 0, done.stdout + done.stderr
@@ -178,15 +178,15 @@ def definitions(tree: ast.Module) -> set[str]:
 
 
 def test_names_are_imported_from_their_home(trees):
-    """Packages and modules of public names pass names on; modules do not."""
+    """Only packages and modules of public names re-export names."""
     made = {name: definitions(tree) for name, tree in trees.items()}
-    doors = {named(path) for path in MODULES if path.name == "__init__.py"}
-    doors |= {f"lance_core.{name}" for name in ("fragment", "lance", "optimize", "progress", "udf")}
+    public = {named(path) for path in MODULES if path.name == "__init__.py"}
+    public |= {f"lance_core.{name}" for name in ("fragment", "lance", "optimize", "progress", "udf")}
     elsewhere = [
         f"{name}: {alias.name} of {node.module}"
         for name, tree in trees.items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module in trees and node.module not in doors
+        if isinstance(node, ast.ImportFrom) and node.module in trees and node.module not in public
         for alias in node.names
         if alias.name not in made[node.module]
     ]

@@ -1,4 +1,4 @@
-"""docs/errors.md has a paragraph for each error code, and errors lead there."""
+"""docs/errors.md has a paragraph for each error code, and errors link it."""
 
 import importlib
 import pickle

@@ -51,7 +51,7 @@ def test_an_extra_that_is_missing_is_named(missing, statement, expected):
     assert expected in done.stdout, done.stdout + done.stderr
 
 
-def test_dynamodb_without_a_region_is_no_riddle(monkeypatch, tmp_path):
+def test_dynamodb_without_a_region_names_the_option(monkeypatch, tmp_path):
     from lance_core.errors import InvalidInputError, LanceError
     from lance_core.store import open_store
     from lance_core.store.dynamodb import _new_client

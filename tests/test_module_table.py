@@ -1,4 +1,4 @@
-"""The table of tests in tests/README.md names all packages, and tests that there are."""
+"""The table of tests in tests/README.md names all packages, and existing tests."""
 
 from tests import module_table
 

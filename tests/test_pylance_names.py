@@ -1,4 +1,4 @@
-"""Which names of pylance are offered: each is, or it is listed in the documentation with the reason why not."""
+"""Each name of pylance is offered, or listed in the documentation with the reason why it is not."""
 
 import re
 import sys

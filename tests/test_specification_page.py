@@ -1,4 +1,4 @@
-"""The page about the specification names tests and modules that there are, and no statement without a test."""
+"""The page about the specification names existing tests and modules, and a test for each statement."""
 
 import ast
 import re

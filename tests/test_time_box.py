@@ -1,4 +1,4 @@
-"""A run of some minutes takes one variant of each test, then the next one of each, and classes as they are."""
+"""A run of some minutes takes one variant of each test, then the next one of each, and keeps classes together."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What counts as a file crossed, and as a return (`make ways`)."""
+"""What `make ways` counts as a crossed file, and as a return."""
 
 import sys
 import threading

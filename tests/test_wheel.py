@@ -1,4 +1,4 @@
-"""The wheel and the source archive hold what users need: what is installed elsewhere is typed and has its version."""
+"""The wheel and the source archive hold what users need; an installed wheel is typed and has its version."""
 
 import re
 import shutil

@@ -1,22 +1,22 @@
-"""The ways through the packages: the files that a call crosses, counted by tracing real calls.
+"""Ways through the packages: the files that a call crosses, counted by tracing real calls.
 
     python -m tests.ways                    prints the files of each way
     python -m tests.ways write compaction   prints these ways only
     python -m tests.ways --check            fails if a way is longer than `LIMITS` allows
     python -m tests.ways --check --no-spark leaves out the ways that need a Spark session
 
-A file is crossed if control goes on from it: one of its functions calls a function in another file of our packages.
-Whoever follows the call has to open that file to find where it goes next. Two kinds of files are counted apart:
+A file is crossed if one of its functions calls a function in another file of our packages: a reader who follows the call
+has to open the file to find where the call goes next. Two kinds of files are counted apart:
 
-    leaf     a file in which the call only ends: none of its functions calls another file
+    leaf     a file in which the call ends: none of its functions calls another file
     supply   a file of `SUPPLIES`: plain values, records of the format, encodings and stores, which are known by their
              names; a supply that calls back, such as a decorator or a pool of threads, counts as its caller
 
 Code that runs while a module is imported does not count (each way is run once before it is traced), nor does code in
 another process, such as Spark's executors. Each way counts in the package that it enters first.
 
-A return is a call into a file that was entered before, by a function that has not called that file yet: the place where
-a reader turns back to a page that was closed. Loops and repeated calls count once.
+A return is a call into a file that was entered before, by a function that has not called that file yet: the reader has to
+open that file again. Loops and repeated calls count once.
 """
 
 import argparse
@@ -205,7 +205,7 @@ def compaction(folder: str, recording: contextlib.AbstractContextManager[None]) 
 
 
 def promotion(folder: str, recording: contextlib.AbstractContextManager[None]) -> None:
-    """Let main have the rows that a branch has appended."""
+    """Promote a branch that has appended rows."""
     dataset = table_of(f"{folder}/table.lance", 1)
     branch = dataset.create_branch("next")
     lance_core.write_dataset(rows(100), branch, mode="append")
@@ -299,7 +299,7 @@ WAYS: Final = {
 
 
 def trace(name: str, tracer: Tracer) -> Way:
-    """Go one way, the second time with its calls recorded."""
+    """Run one way twice, and record the calls of the second run."""
     way = Way()
     for recording in (contextlib.nullcontext(), tracer.recording(way)):
         with tempfile.TemporaryDirectory() as folder:

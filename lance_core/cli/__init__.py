@@ -5,14 +5,15 @@
     lance tags TABLE          lance verify TABLE          lance restore TABLE VERSION
     lance branches TABLE [B]  lance promote TABLE BRANCH  lance discard TABLE BRANCH
     lance compact TABLE       lance materialize-deletions TABLE                       lance cleanup TABLE
+    lance clones TABLE        lance erase TABLE
 
 A TABLE is a path or a URI such as s3://bucket/table. Every command takes `--json`. Exit codes:
 
     0    done
     1    failed: the message says why
-    2    the command line cannot be understood
-    3    another writer came first: run it again
-    4    `verify` has found something wrong
+    2    the command line is invalid
+    3    another writer committed first: run it again
+    4    `verify` has found a problem, or `erase` has not proven that no row is left
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What commands share: the table, storage options, output, exit codes."""
+"""The parts that commands share: the table, storage options, output and exit codes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COMMANDS: Final = {
     "tags.list() lists those that do": "`lance tags TABLE` lists those that do",
     "branches.list() lists those that do": "`lance branches TABLE` lists those that do",
 }
-"""Remedies of errors that are calls of Python, and the commands that are the same."""
+"""Remedies in error messages that name a call in Python, and the commands that do the same."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -62,8 +62,8 @@ def command(name: str, *, versioned: bool = True) -> Callable[[F], click.Command
             "--storage-option",
             multiple=True,
             metavar="KEY=VALUE",
-            help="Option of the storage; can be repeated. KEY=@FILE takes the value from a file, so that no list of "
-            "processes shows it; KEY=@@... begins with an @.",
+            help="Option of the storage; can be repeated. KEY=@FILE reads the value from a file, so that no list of "
+            "processes shows it; KEY=@@... is for a value that begins with @.",
         )(made)
         made = click.argument("table")(made)
         return click.command(name)(made)
@@ -88,7 +88,7 @@ def _key_value(item: str) -> tuple[str, str]:
     try:
         return key, Path(value[1:]).read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "is no UTF-8 text"
+        reason = getattr(error, "strerror", None) or "is not UTF-8 text"
         raise click.BadParameter(printable(f"{key}: {value[1:]}: {reason}"), param_hint="--storage-option") from None
 
 
@@ -107,5 +107,5 @@ def _fail(error: Exception, output: CommandOutput) -> None:
 
 
 def storage_options_of(items: tuple[str, ...]) -> dict[str, str]:
-    """The storage options that `-o` was given, for other commands that take it."""
+    """The storage options from the values of `-o`, for other commands with this option."""
     return dict(_key_value(item) for item in items)

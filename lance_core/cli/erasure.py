@@ -26,7 +26,7 @@ def _read_condition(context: click.Context, parameter: click.Parameter, value: s
     try:
         return Path(value[1:]).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "is no UTF-8 text"
+        reason = getattr(error, "strerror", None) or "is not UTF-8 text"
         raise click.BadParameter(printable(f"{value[1:]}: {reason}"), context, parameter) from None
 
 
@@ -36,12 +36,12 @@ def _read_condition(context: click.Context, parameter: click.Parameter, value: s
     required=True,
     metavar="SQL",
     callback=_read_condition,
-    help="The rows. @FILE takes the condition from a file, so that no list of processes shows it.",
+    help="The rows. @FILE reads the condition from a file, so that no list of processes shows it.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be done, and which versions stop being readable.")
 @click.option("--retag", is_flag=True, help="Move tags of versions that hold rows to the version after the erasure.")
 @click.option(
-    "--release-branches", is_flag=True, help="Remove versions that branches were forked from: no promotion after that."
+    "--release-branches", is_flag=True, help="Remove versions that branches were forked from; these cannot be promoted."
 )
 @click.option("--drop-indices", is_flag=True, help="Drop indices that hold rows and cannot be built here.")
 @click.option(
@@ -51,9 +51,9 @@ def _read_condition(context: click.Context, parameter: click.Parameter, value: s
 def erase(dataset: LanceDataset, output: CommandOutput, where: str, dry_run: bool, yes: bool, **allowed: Any) -> None:
     """Erase rows from all versions, branches and files.
 
-    Indices lose them as well. The proof is made by reading what is left.
+    The rows are removed from indices as well. What is left is read to prove it.
 
-    Exit code 4 if rows may be left: then the obstacles, or the places that remain, are listed.
+    Exit code 4 if rows may be left; the obstacles, or the places that can still hold rows, are listed.
     """
     if not (yes or dry_run or output.as_json):
         _ask(dataset)
@@ -76,17 +76,17 @@ def erase(dataset: LanceDataset, output: CommandOutput, where: str, dry_run: boo
 def _ask(dataset: LanceDataset) -> None:
     """Ask whether rows are to be erased; end the command unless the answer is yes."""
     try:
-        agreed = click.confirm(printable(f"Erase rows from all versions of {dataset.uri}, for ever?"))
+        agreed = click.confirm(printable(f"Erase rows from all versions of {dataset.uri} forever?"))
     except click.Abort:
         if sys.stdin.isatty():
             raise
-        raise click.UsageError("nobody answers: --yes erases without the question") from None
+        raise click.UsageError("there is no answer on standard input: --yes erases without the question") from None
     if not agreed:
         raise click.Abort
 
 
 def _print(report: ErasureReport, output: CommandOutput) -> None:
-    """What was found and done, what is left, and the verdict."""
+    """Print what was found and done, what is left, and the verdict."""
     if report.holding:
         rows = [dataclasses.asdict(version) for version in report.holding]
         columns = ["branch", "version", "is_latest", "fragments", "reasons", "tags"]

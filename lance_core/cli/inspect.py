@@ -117,14 +117,16 @@ def fragments(dataset: LanceDataset, output: CommandOutput) -> None:
 
 
 @command("files")
-@click.option("--orphans", is_flag=True, help="Those that no version refers to, which writers left that did not end.")
+@click.option(
+    "--orphans", is_flag=True, help="List the files that no version refers to, such as those of unfinished writes."
+)
 def files(dataset: LanceDataset, output: CommandOutput, orphans: bool) -> None:
     """List the data and deletion files of a version."""
     if orphans:
         selectors = Selectors(versions=frozenset(), delete_unverified=True, error_if_tagged=False)
         found = [dataclasses.asdict(file) for file in plan_cleanup(*_latest(dataset), selectors).files]
         output.rows(found, ["path", "kind", "size_bytes"])
-        output.line(f"{len(found)} file(s); those of writes that are under way are among them")
+        output.line(f"{len(found)} file(s), including files of writes in progress")
         return
     output.rows(list(_files(dataset.source.manifest)), ["fragment", "path", "kind", "version", "bytes", "base"])
 
@@ -236,7 +238,7 @@ def _changes(old: Manifest, new: Manifest) -> dict[str, Any]:
 
 
 def _config(config: Mapping[str, str]) -> dict[str, Any]:
-    """What users have configured; and how many writes the table knows to be committed, if it knows of any."""
+    """The configuration without proofs of writes, and the number of proofs of each kind, if there are any."""
     own: dict[str, Any] = {"config": {key: value for key, value in config.items() if not is_proof(key)}}
     known = Proofs.of(config)
     counts = {"streams": len(known.streams), "keys": len(known.keys), "attempts": len(known.attempts)}

@@ -1,4 +1,4 @@
-"""Commands that keep a table small, check it, or take it back."""
+"""Commands that keep a table small, check it, or restore a version."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ _RETRIES = click.option(
     type=click.IntRange(min=0),
     default=10,
     show_default=True,
-    help="Do what is left again so often when writers change fragments meanwhile.",
+    help="How often fragments that writers change meanwhile are planned and compacted again.",
 )
 
 
 @command("compact", versioned=False)
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("--target-rows", type=int, help="Merge fragments with fewer rows.  [1048576]")
-@click.option("--target-bytes", type=int, help="Leave fragments of as many bytes, and make them as large.")
-@click.option("--threshold", type=float, help="Rewrite fragments if more than this share is deleted.  [0.1]")
+@click.option("--target-bytes", type=int, help="Merge fragments with fewer bytes, up to this size.")
+@click.option("--threshold", type=float, help="Rewrite fragments with more than this share of deleted rows.  [0.1]")
 @click.option("--keep-deletions", is_flag=True, help="Do not rewrite fragments for their deletions.")
 @click.option("--partition-by", multiple=True, metavar="COLUMN", help="Never merge different values of COLUMN.")
 @click.option("--mode", type=click.Choice(COMPACTION_MODES), help="How pages are rewritten.  [try_binary_copy]")
-@click.option("--repair-pages", is_flag=True, help="Also rewrite the pages that verify reports as misread by others.")
+@click.option("--repair-pages", is_flag=True, help="Also rewrite fragments with pages that verify reports.")
 @click.option("--exclude", type=int, multiple=True, metavar="FRAGMENT", help="Leave this fragment as it is.")
 @click.option("--max-fragments", type=int, help="The most fragments to rewrite.")
 @click.option("--max-rows", type=int, help="The most rows to rewrite.")
@@ -62,8 +62,8 @@ def compact_command(
 ) -> None:
     """Merge small fragments and drop deleted rows.
 
-    Fragments that writers change meanwhile are left for another attempt. What is still left in the end is no
-    failure: the next compaction finds it.
+    Fragments that writers change meanwhile are left for another attempt. Fragments that are left at the end are no
+    failure: the next compaction finds them.
 
     Options that are not given come from the table's configuration (lance.compaction.*).
     """
@@ -86,7 +86,7 @@ def compact_command(
 
 @command("materialize-deletions", versioned=False)
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
-@click.option("--threshold", type=float, help="... of fragments of which more than this share is deleted.  [0.1]")
+@click.option("--threshold", type=float, help="Only in fragments with more than this share of deleted rows.  [0.1]")
 @click.option("--processes", type=int, help="Processes to use.")
 @_RETRIES
 def materialize_deletions(
@@ -140,12 +140,14 @@ def _compact(
     "--older-than",
     callback=parse_option_age,
     metavar="AGE",
-    help='Versions older than this, such as 14d or "1h 30m".  [14d]',
+    help='Remove versions older than this, such as 14d or "1h 30m".  [14d]',
 )
 @click.option("--retain-versions", type=int, help="How many of the newest versions to keep.")
-@click.option("--only", type=int, multiple=True, metavar="VERSION", help="Only this version; can be repeated.")
+@click.option("--only", type=int, multiple=True, metavar="VERSION", help="Remove only this version; can be repeated.")
 @click.option("--in-use", type=int, multiple=True, metavar="VERSION", help="Keep this version; can be repeated.")
-@click.option("--delete-unverified", is_flag=True, help="Remove unreferenced files younger than 7 days. Stop writers!")
+@click.option(
+    "--delete-unverified", is_flag=True, help="Remove unreferenced files and versions of any age. Stop writers!"
+)
 @click.option("--fail-on-tags", is_flag=True, help="Fail if a tagged version is selected, rather than keep it.")
 @click.option("--rate", type=int, help="Most deletions per second.")
 @click.option("--concurrency", type=int, help="Most deletions at a time.")
@@ -180,15 +182,15 @@ def cleanup(dataset: LanceDataset, output: CommandOutput, dry_run: bool, **argum
         output.line(warning)
     if list_files:
         output.rows([dataclasses.asdict(file) for file in plan.candidate_files], ["path", "kind", "size_bytes"])
-    output.line(f"{plan.stats.old_versions} versions would go, and {human_bytes(plan.stats.bytes_removed)} with them.")
+    output.line(f"{plan.stats.old_versions} version(s), {human_bytes(plan.stats.bytes_removed)}, would be removed.")
 
 
 @command("verify")
 @click.option("--all", "all_versions", is_flag=True, help="Check all versions.")
 def verify(dataset: LanceDataset, output: CommandOutput, all_versions: bool) -> None:
-    """Check that each file is there and as recorded.
+    """Check that the files agree with the manifest.
 
-    The exit code is 4 if one is not as the manifest says.
+    The exit code is 4 if there is a problem.
     """
     numbers = list_versions(dataset.source.store) if all_versions else [dataset.version]
     problems: list[Problem] = []
@@ -216,7 +218,7 @@ def verify(dataset: LanceDataset, output: CommandOutput, all_versions: bool) -> 
 def restore(dataset: LanceDataset, output: CommandOutput, version: str, yes: bool) -> None:
     """Make an old VERSION the latest one again.
 
-    VERSION is a number or a tag; the new version is like it.
+    VERSION is a number or a tag; the new version has the same content.
     """
     chosen = dataset.checkout_version(parse_version(version))
     if not yes and not output.as_json:

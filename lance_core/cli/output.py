@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs, progress bars on standard error."""
+"""The output of commands: tables for people, JSON for programs, progress bars on standard error."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ __all__ = ["CommandOutput", "human_bytes"]
 Row = Mapping[str, Any]
 
 _WIDE: Final = 160
+"""Characters of a line if the output is not a terminal."""
+
 _UNCUT: Final = 10_000
-"""Columns of what is not a terminal, and of data there."""
+"""Characters of a line with rows of a Lance table, which are not cut if the output is not a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +40,14 @@ class CommandOutput:
     as_json: bool
 
     def rows(self, rows: Sequence[Row], columns: Sequence[str], *, title: str = "", are_data: bool = False) -> None:
-        """Print things of one kind: an array of objects, or a table with these columns of them.
+        """Print items of one kind: as an array of objects in JSON, or as a table.
 
         Args:
-            rows: The things.
-            columns: What of each is shown in the table.
-            title: Above the table.
-            are_data: Whether they are rows of a table, whose names and values are shown as they are: a year is not
-                a count.
+            rows: The items.
+            columns: The keys that the table shows.
+            title: The title of the table.
+            are_data: Whether the items are rows of a Lance table, whose names and values are not formatted: a year is
+                not a count.
         """
         if self.as_json:
             self._json(list(rows))
@@ -55,7 +57,7 @@ class CommandOutput:
             numeric = any(_is_number(row.get(column)) for row in rows)
             justify: JustifyMethod = "right" if numeric else "left"
             name = column if are_data else column.replace("_", " ")
-            # Words of data are cut at the terminal's edge rather than broken in two.
+            # Values of data are cut at the terminal's width rather than wrapped.
             table.add_column(
                 _shown(name), justify=justify, overflow="ellipsis" if are_data else "fold", no_wrap=are_data
             )
@@ -66,11 +68,11 @@ class CommandOutput:
 
     @property
     def width(self) -> int:
-        """The characters of a line, those of the terminal or of the variable COLUMNS if there are any."""
+        """The characters of a line: of the terminal, or as the variable COLUMNS says."""
         return self._console().width
 
     def record(self, values: Row, *, title: str = "") -> None:
-        """Print one thing: an object, or a list of names and values."""
+        """Print one item: as an object in JSON, or as a list of names and values."""
         if self.as_json:
             self._json(dict(values))
             return
@@ -83,13 +85,13 @@ class CommandOutput:
         self._console().print(table)
 
     def line(self, string: str) -> None:
-        """Print a remark for people; JSON has none."""
+        """Print a line of text, unless the output is JSON."""
         if not self.as_json:
             self._console().print(_shown(string))
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Callable[[int, int], None]]:
-        """Show a bar while the body runs, which reports how much is done and how much there is."""
+        """Show a progress bar while the body runs; the body calls the function with the amount done and the total."""
         console = Console(stderr=True)
         columns = (
             TextColumn("{task.description}", markup=False),
@@ -105,7 +107,7 @@ class CommandOutput:
         click.echo(json.dumps(value, indent=2, default=_plain))
 
     def _console(self, width: int = _WIDE) -> Console:
-        """Where to print to; lines are not cut where nobody sees a terminal's edge, those of data in no case."""
+        """The console. If the output is not a terminal, lines have at least `width` characters."""
         console = Console(highlight=False, markup=False, emoji=False)
         is_asked = width == _WIDE and os.environ.get("COLUMNS", "").isdigit()
         if console.is_terminal or is_asked:
@@ -114,7 +116,7 @@ class CommandOutput:
 
 
 def _shown(string: str) -> Text:
-    """What a table says, as it is: no markup, and no character that acts on the terminal."""
+    """A string without markup; characters that act on the terminal are shown as escapes."""
     return Text(printable(string))
 
 
@@ -152,14 +154,14 @@ def _string(name: str, value: object) -> str:
 
 
 def _datum(value: object) -> str:
-    """A value of a table, as it is."""
+    """A value of a row, without formatting."""
     if isinstance(value, datetime):
         return value.isoformat(" ")
     return "" if value is None else str(value)
 
 
 def _numbered(ids: Sequence[int]) -> str:
-    """How many things there are, and their ids: 7 (ids 1-5, 8-9)."""
+    """The number of ids, and the ids: 7 (ids 1-5, 8-9)."""
     return f"{len(ids):,} (id{'' if len(ids) == 1 else 's'} {_runs(ids)})"
 
 
@@ -175,7 +177,7 @@ def _runs(numbers: Sequence[int]) -> str:
 
 
 def _plain(value: object) -> Any:
-    """What JSON has no form of its own for."""
+    """The form in JSON of a value that JSON does not have."""
     if isinstance(value, datetime | date):
         return value.isoformat()
     if isinstance(value, bytes):

@@ -21,7 +21,7 @@ __all__ = ["branches", "clones", "discard", "promote"]
 @command("branches", versioned=False)
 @click.argument("branch", required=False)
 @click.option("--partition-by", multiple=True, metavar="COLUMN", help="With BRANCH: count changed rows by COLUMN.")
-@click.option("--orphans", is_flag=True, help="List what is left of branches that were not finished or not removed.")
+@click.option("--orphans", is_flag=True, help="List branches left by an unfinished creation or removal.")
 def branches(
     dataset: LanceDataset, output: CommandOutput, branch: str | None, partition_by: tuple[str, ...], orphans: bool
 ) -> None:
@@ -42,7 +42,9 @@ def branches(
 
 
 @command("clones", versioned=False)
-@click.option("--release", metavar="CLONE", help="Keep no version for this clone any longer: its tag, or its root.")
+@click.option(
+    "--release", metavar="CLONE", help="Let cleanup remove the version of this clone, given by its tag or root."
+)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def clones(dataset: LanceDataset, output: CommandOutput, release: str | None, yes: bool) -> None:
     """List the shallow clones of a table, or release one.
@@ -67,7 +69,7 @@ def clones(dataset: LanceDataset, output: CommandOutput, release: str | None, ye
 @click.option("--tag", help="Name of a tag for the new version.  [promoted.<branch>.<id>]")
 @click.option("--no-tag", is_flag=True, help="Do not tag the new version.")
 @click.option("-m", "--message", help="A string for the history.")
-@click.option("--discard", "then_discard", is_flag=True, help="Throw the branch away afterwards.")
+@click.option("--discard", "then_discard", is_flag=True, help="Discard the branch afterwards.")
 def promote(
     dataset: LanceDataset,
     output: CommandOutput,
@@ -77,9 +79,9 @@ def promote(
     message: str | None,
     then_discard: bool,
 ) -> None:
-    """Let main have what BRANCH changed, in one version.
+    """Commit the changes of BRANCH to main, in one version.
 
-    A branch that was promoted makes no second version.
+    A branch that was promoted already makes no second version.
     """
     done = dataset.branches.promote(branch, tag=tag or not no_tag, commit_message=message)
     if then_discard:
@@ -89,8 +91,10 @@ def promote(
 
 @command("discard", versioned=False)
 @click.argument("branch", required=False)
-@click.option("--older-than", callback=parse_option_age, metavar="AGE", help="Without BRANCH: all idle for so long.")
-@click.option("--dry-run", is_flag=True, help="With --older-than: only say what would go.")
+@click.option(
+    "--older-than", callback=parse_option_age, metavar="AGE", help="Without BRANCH: all branches idle for this time."
+)
+@click.option("--dry-run", is_flag=True, help="With --older-than: only say what would be discarded.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def discard(
     dataset: LanceDataset,
@@ -100,9 +104,9 @@ def discard(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Delete BRANCH with all that it wrote.
+    """Delete BRANCH and its files.
 
-    Or delete all branches that nothing was committed to for a while.
+    With --older-than, delete all branches without a recent commit.
     """
     if (branch is None) == (older_than is None):
         raise click.UsageError("give a BRANCH, or --older-than")
@@ -125,7 +129,7 @@ def _row(dataset: LanceDataset, name: str, described: dict[str, Any]) -> dict[st
     }
     try:
         diff = dataset.branches.diff(name)
-    except LanceError as error:  # one that is broken must not hide the others
+    except LanceError as error:  # a broken branch must not hide the others
         return {**row, "error": str(error)}
     return {
         **row,

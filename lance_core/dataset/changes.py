@@ -20,12 +20,12 @@ class ChangeVerbs(Handle):
     ) -> DatasetDelta:
         """The rows that were inserted, updated and deleted between two versions.
 
-        They are exact where the table has stable row ids (`enable_stable_row_ids`, when it is created). Without them
-        inserted and deleted rows are known, and versions that updated rows are rejected by name. Compaction, indices
-        and configuration change no row; neither do columns that are dropped, renamed, or added without values.
+        They are exact if the table has stable row ids (`enable_stable_row_ids`, when it is created). Without them,
+        inserted and deleted rows are known, and an error names a version that updated rows. Compaction, indices and
+        configuration change no row; neither do columns that are dropped, renamed, or added without values.
 
         Args:
-            compared_against: The earlier version, to be compared with this one.
+            compared_against: The earlier version, which is compared with this one.
             begin_version: The earlier version, whose own changes are left out; 0 stands for an empty table. Needs
                 `end_version`.
             end_version: The later version, whose changes are included. Needs `begin_version`.

@@ -62,11 +62,11 @@ class ColumnVerbs(Handle):
         self._manifest = add_columns(self.source, transforms, read_columns, reader_schema, batch_size)
 
     def lance_schema_with(self, fields: Sequence[pa.Field]) -> bytes:
-        """The schema as it will be with further columns, for a `FragmentWriter` whose commit adds them.
+        """The schema with further columns, for a `FragmentWriter` whose commit adds them.
 
         Args:
-            fields: The columns. A struct that is there already gets the fields that it lacks, and a column of the
-                type null the type.
+            fields: The columns. An existing struct gets the fields that it lacks, and an existing column of the type
+                null gets the new type.
 
         Raises:
             SchemaError: A column exists, does not allow nulls, or cannot be stored.
@@ -81,7 +81,7 @@ class ColumnVerbs(Handle):
     def merge(
         self, data_obj: ReaderLike, left_on: str, right_on: str | None = None, schema: pa.Schema | None = None
     ) -> None:
-        """Add the columns of other rows, by a left join; rows without a partner get nulls.
+        """Add the columns of other rows, by a left join; rows without a match get nulls.
 
         Args:
             data_obj: The rows: a table, reader, frame, dataset or the like.
@@ -115,12 +115,12 @@ class ColumnVerbs(Handle):
         write_attempt: WriteAttempt | None = None,
         max_retries: int = 20,
     ) -> ColumnsResult:
-        """Set columns of rows that are there, in one commit. Not in pylance.
+        """Set columns of existing rows, in one commit. Not in pylance.
 
         Only files of these columns are written, one for each fragment with rows that are set; other rows of such a
-        fragment keep their values. Columns that the table lacks are added, and are nullable. Commits of others are
-        followed meanwhile: rows that moved are found again, rows that were deleted are left out, and rows that were
-        appended stay as they are. The data is held in memory; `plan_columns` splits the work for more.
+        fragment keep their values. Columns that the table lacks are added, and are nullable. Commits of other writers
+        are taken into account: rows that moved are found again, rows that were deleted are left out, and rows that were
+        appended stay as they are. The data is held in memory; for more data, `plan_columns` splits the work.
 
         Args:
             data: The rows: the key, and the columns to set.
@@ -129,7 +129,7 @@ class ColumnVerbs(Handle):
             missing: How to treat rows of the scope that the data lacks: "null" sets their columns to null, "keep"
                 leaves them, "error" rejects the write.
             schema: Schema of an iterable of batches.
-            allow_external_blob_outside_bases: Take blobs by any URI, and not only below base paths that are no
+            allow_external_blob_outside_bases: Whether URIs of blobs may lie outside of the base paths that are not
                 datasets.
             transaction_properties: Strings for the history, by key.
             commit_message: A string for the history.
@@ -223,7 +223,7 @@ class ColumnVerbs(Handle):
         If `missing` is "null" or "error", tasks without values must be run as well: they set nulls, or fail.
 
         Args:
-            plan: The plan, of whatever version.
+            plan: The plan, of any version.
             written: The results of its tasks.
             transaction_properties: Strings for the history, by key.
             commit_message: A message for the history.
@@ -269,7 +269,7 @@ class ColumnVerbs(Handle):
 
         Raises:
             SchemaError: A column does not exist, two would have one name, or a cast is not possible.
-            InvalidInputError: A column that shall not be null has nulls, or a value does not fit the new type.
+            InvalidInputError: A column that is to be non-nullable has nulls, or a value does not fit the new type.
 
         Examples:
             >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
@@ -280,7 +280,7 @@ class ColumnVerbs(Handle):
         self._manifest = alter_columns(self.source, alterations)
 
     def drop_columns(self, columns: Sequence[str]) -> None:
-        """Drop columns, or parts of structs; their data goes when files are compacted and old versions cleaned up.
+        """Drop columns, or fields of structs; compaction and then cleanup of old versions delete their data.
 
         Raises:
             SchemaError: A column does not exist.

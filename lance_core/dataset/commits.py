@@ -57,15 +57,15 @@ class CommitVerbs(Handle):
     ) -> Self:
         """Commit a change that was prepared elsewhere, such as fragments to append, as a new version.
 
-        Only the demands of the format are checked: the fragments must fit the columns.
+        No file is read: the caller makes sure that the fragments fit the columns.
 
         Args:
             base_uri: The dataset's root, or a dataset.
             operation: The change, or a transaction with the change in it.
             read_version: Version that the change is based on; optional for Overwrite and Restore.
             commit_lock: A function from the version that is about to be committed to a context manager, which is held
-                while the manifest is put: a lock for stores on which pylance's writers need one. It is entered once per
-                attempt and kept by the returned dataset. None for the lock of the given dataset.
+                while the manifest is put, for stores on which pylance's writers need a lock. It is entered once per
+                attempt, and the returned dataset keeps it. None for the lock of the given dataset.
             storage_options: Credentials and options of the storage, under object_store's names.
             enable_v2_manifest_paths: False gives a new dataset the old names of manifests.
             detached: Commit outside of the history: the version is found only by its number.
@@ -74,7 +74,7 @@ class CommitVerbs(Handle):
             commit_message: A string for the history; for a transaction, put it among its properties.
             enable_stable_row_ids: Give rows ids that survive compaction; only for a new dataset.
             commit_timeout: Time after which no further attempt starts; None for no limit.
-            **others: Arguments of pylance's that are not offered.
+            **others: Arguments of pylance that are not offered.
 
         Returns:
             The dataset at the new version; a dataset that was passed in does not move.
@@ -160,7 +160,7 @@ class CommitVerbs(Handle):
     ) -> None:
         """Delete a dataset with everything below its root, other files included. Folders of a local disk stay.
 
-        Datasets whose files it refers to, as a shallow clone, need not keep them for it any longer.
+        If the dataset is a shallow clone, the tags that keep files for it in other datasets are deleted.
 
         A symbolic link is removed and its target stays; if the root is one, nothing else is done.
 
@@ -189,7 +189,7 @@ class CommitVerbs(Handle):
 
 
 def _latest_or_none(store: ObjectStore) -> Manifest | None:
-    """The latest version of a dataset that is about to be dropped; None if it cannot be read: the drop goes on."""
+    """The latest version of a dataset that is about to be dropped; None if it cannot be read."""
     try:
         return load_latest(store)
     except (LanceError, OSError):

@@ -41,7 +41,7 @@ class ConfigurationVerbs(Handle):
         return self.config()
 
     def delete_config_keys(self, keys: Sequence[str]) -> None:
-        """Remove keys from the configuration; those that are not there are ignored.
+        """Remove keys from the configuration; missing keys are ignored.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")

@@ -41,7 +41,7 @@ class FragmentSession:
         """Rows by position among the live rows of the fragment, in the order of the positions.
 
         Raises:
-            InvalidInputError: A position lies outside.
+            InvalidInputError: A position is out of range.
         """
         return take_rows(self._source, [self._record], indices, self._options)
 
@@ -56,7 +56,7 @@ class LanceFragment(FragmentChanges):
     """
 
     def __repr__(self) -> str:
-        """Name the fragment and the dataset, also while a debugger looks at one that is being made."""
+        """Name the fragment and the dataset; a debugger may also ask before the fragment is initialized."""
         if not hasattr(self, "_source"):
             return f"<{type(self).__name__} that is not opened>"
         return f"LanceFragment(id={self.fragment_id}, uri={self._source.store.root!r})"
@@ -120,7 +120,7 @@ class LanceFragment(FragmentChanges):
         return self.scanner(columns, **options).to_pandas(blob_mode=blob_mode)
 
     def rows_to_write(self) -> pa.RecordBatchReader:
-        """The fragment's rows for writing them to another table: blobs with their payloads. Writers call this."""
+        """The fragment's rows, with payloads of blobs, for a write to another table. Writers call this."""
         return self.scanner(blob_handling=AS_STORED).to_reader()
 
     def count_rows(self, filter: Filter = None) -> int:  # noqa: A002 - pylance's name

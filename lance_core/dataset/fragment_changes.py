@@ -27,7 +27,7 @@ from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.files.column_files import live_batches, replaced_columns, spread, write_column_file
-from lance_core.verbs.files.fragment_writer import MAX_BYTES_PER_FILE, ReaderLike
+from lance_core.verbs.files.fragment_writer import ReaderLike
 from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.inspect.validation import validate_fragment
 from lance_core.verbs.pylance_types.data_files import described_file
@@ -110,13 +110,13 @@ class FragmentChanges:
             data: The rows; at least one.
             fragment_id: Id of the fragment; None lets the commit pick one.
             schema: Schema of the rows; needed only for an iterable of batches.
-            max_rows_per_group: Changes no result.
+            max_rows_per_group: Accepted for compatibility with pylance, without effect.
             progress: Called when the file begins and when it is complete.
             mode: "append" fits the rows to the dataset if there is one.
             data_storage_version: Version of the file.
             use_legacy_format: The older spelling of `data_storage_version`.
             storage_options: Credentials and options of the storage, under object_store's names.
-            **others: Arguments of pylance's that are not offered.
+            **others: Arguments of pylance that are not offered.
 
         Raises:
             SchemaError: The data does not fit.
@@ -130,20 +130,20 @@ class FragmentChanges:
             mode=mode,
             max_rows_per_file=_WHOLE,
             max_rows_per_group=max_rows_per_group,
-            max_bytes_per_file=max(MAX_BYTES_PER_FILE, _WHOLE),
+            max_bytes_per_file=_WHOLE,
             progress=None if progress is None else _Numbered(progress, fragment_id or 0),
             data_storage_version=data_storage_version,
             use_legacy_format=use_legacy_format,
             storage_options=storage_options,
         )
         if not isinstance(made, list) or len(made) != 1:
-            raise InvalidInputError("a fragment needs at least one row")
+            raise InvalidInputError("LanceFragment.create: data has no rows; a fragment needs at least one")
         made[0].id = fragment_id or 0
         return made[0]
 
     @staticmethod
     def create_from_file(filename: str, dataset: Handle, fragment_id: int) -> FragmentMetadata:
-        """Describe a data file that was written by itself as a fragment, to be committed.
+        """Describe a data file that was written separately as a fragment, for a commit.
 
         Args:
             filename: Its name below `data/` of the dataset.
@@ -174,7 +174,7 @@ class FragmentChanges:
             The fragment with a new deletion file; None if no row is left.
 
         Raises:
-            InvalidInputError: An offset lies outside.
+            InvalidInputError: An offset is out of range.
         """
         rows = np.asarray(list(offsets), np.int64)
         count = physical_rows(self._source, self.record)
@@ -227,14 +227,14 @@ class FragmentChanges:
         *,
         with_offsets: bool = False,
     ) -> tuple[FragmentMetadata, list[int]] | tuple[FragmentMetadata, list[int], bytes]:
-        """Give columns new values in the rows that match other rows; the others keep theirs.
+        """Set columns in the rows that match given rows; other rows keep their values.
 
         Args:
-            data_obj: The rows: the join column, and the columns to change.
+            data_obj: The given rows: the join column, and the columns to set.
             left_on: Column of the dataset that is joined on; `_rowid` and `_rowaddr` too.
             right_on: Column of the rows that is joined on; None for the same name.
             schema: Schema of an iterable of batches.
-            with_offsets: Return which rows matched as well.
+            with_offsets: Whether to return the offsets of the rows that matched as well.
 
         Returns:
             The fragment with a new file, the ids of the fields that changed, and with `with_offsets` the physical
@@ -288,7 +288,7 @@ class FragmentChanges:
         return FragmentMetadata.from_record(made), LanceSchema(schema)
 
     def _updated(self, maker: Joined, columns: Schema, matched: BitMap) -> Iterator[pa.Table]:
-        """Yield the old values with the new ones in their place; the rows that matched are added to `matched`."""
+        """Yield the values of all rows, new ones where a row matched; offsets of these rows are added to `matched`."""
         on = maker.reads[0]
         read = columns if on in (ROW_ID, ROW_ADDRESS) or on in columns.names else self._with(columns, on)
         start = 0

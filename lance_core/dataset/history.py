@@ -36,7 +36,7 @@ from lance_core.verbs.pylance_types.transactions import Transaction
 __all__ = ["HistoryVerbs", "Timestamp"]
 
 Timestamp = datetime | date | str
-"""A point in time, as in pylance: a string or a day without a zone is in UTC, a `datetime` without one local time."""
+"""A point in time, as in pylance. A day or a string without a zone is UTC, a `datetime` without one local time."""
 
 _MOST_AT_ONCE: Final = 16
 
@@ -111,7 +111,7 @@ class HistoryVerbs(Handle):
             >>> table.migrate_manifest_paths_v2()
         """
         self._manifest.check_writable()
-        load_following(self._store, self._manifest)  # says if the dataset was dropped, or another one
+        load_following(self._store, self._manifest)  # raises if the dataset was dropped, or made again
         migrate_to_v2_names(self._store)
         self._manifest = load_manifest(self._store, self.version)
 
@@ -149,10 +149,10 @@ class HistoryVerbs(Handle):
     def history(self, *, ahead: int = 1) -> Iterator[tuple[Self, Transaction | None]]:
         """Handles on this and earlier versions, newest first, each with its transaction, or None if none is recorded.
 
-        Each version is read once, when it is asked for. Versions that were cleaned up are left out. Not in pylance.
+        A version is read when it is needed. Versions that were cleaned up are left out. Not in pylance.
 
         Args:
-            ahead: Number of versions that are read at once, for a caller that is going to ask for them.
+            ahead: Number of versions that are read at once; above 1 they are read in parallel.
 
         Raises:
             InvalidInputError: `ahead` is less than 1.
@@ -164,7 +164,7 @@ class HistoryVerbs(Handle):
             [(2, 'Append'), (1, 'Overwrite')]
         """
         if ahead < 1:
-            raise InvalidInputError(f"ahead is {ahead}; at least one version is read at once")
+            raise InvalidInputError(f"ahead must be at least 1, not {ahead}")
         return self._history(ahead)
 
     def _history(self, ahead: int) -> Iterator[tuple[Self, Transaction | None]]:
@@ -228,8 +228,8 @@ class HistoryVerbs(Handle):
             not_before: Do not look at older commits.
 
         Returns:
-            The transactions by version, newest first; and the versions in between whose transactions are not known any
-            more, because they were cleaned up.
+            The transactions by version, newest first; and the versions in between whose transactions are unknown,
+            because they were cleaned up.
 
         Examples:
             >>> rows = {"id": [1, 2, 3]}
@@ -252,14 +252,14 @@ class HistoryVerbs(Handle):
         Args:
             key: The property.
             value: What it must be.
-            newer_than: A version that is known to be no newer than the write; older ones are not read.
+            newer_than: A version that is known not to be newer than the commit; older versions are not read.
 
         Returns:
-            Version and transaction; this version, and None, if the write's version was cleaned up. None if there was no
-            such write.
+            The version and the transaction of the commit; this version and None if the commit's version was cleaned up.
+            None if there is no such commit.
 
         Raises:
-            UndecidedWriteError: A version after `newer_than` was cleaned up that may have been the write's.
+            UndecidedWriteError: A version after `newer_than` was cleaned up that may have been the commit.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -297,9 +297,10 @@ class HistoryVerbs(Handle):
         return Proofs.of(self._manifest.config).attempts_of(token)
 
     def watermarks(self, name: str) -> Mapping[str, Watermark]:
-        """How far parts of this table have consumed an input, as the commits that consumed it noted (`WatermarkMove`).
+        """How far parts of this table have consumed an input, as recorded by the commits that did (`WatermarkMove`).
 
-        Watermarks are in the table's own state: they stay when versions are cleaned up, and go back with a restore.
+        Watermarks are in the table's configuration: they stay when versions are cleaned up, and a restore sets them
+        back.
 
         Args:
             name: The input.
@@ -333,7 +334,7 @@ class HistoryVerbs(Handle):
     def version_as_of(self, asof: Timestamp) -> int:
         """The latest version that is not newer than a time.
 
-        A day, or a string without a zone, is in UTC; a `datetime` without one is local time, as `versions` gives it.
+        A day, or a string without a zone, is in UTC; a `datetime` without a zone is local time, as in `versions`.
 
         Examples:
             >>> from datetime import datetime, timezone

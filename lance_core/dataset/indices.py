@@ -38,7 +38,7 @@ class IndexVerbs(Handle):
 
     @property
     def index_kinds(self) -> dict[str, set[str]]:
-        """The kinds of the indices on one column each, such as "BTree", by name of the column. Not in pylance."""
+        """The kinds of indices on a single column, such as "BTree", by name of the column. Not in pylance."""
         names = {field.id: field.name for field in self._manifest.schema.fields}
         found: dict[str, set[str]] = {}
         for index in self._manifest.indices:
@@ -125,7 +125,7 @@ class IndexVerbs(Handle):
             index_type: "ZONEMAP", the smallest and largest value of each run of rows: the kind for columns by which
                 rows lie together, such as days. "BITMAP", the rows of each value. "BTREE", all rows in order of their
                 values. "BLOOMFILTER", a filter of the values of each run of rows. "LABEL_LIST", the rows of each
-                element of lists. Or an `IndexConfig`, of pylance's too, with parameters.
+                element of lists. Or an `IndexConfig` of this library or of pylance, with parameters.
             name: Its name; `<column>_idx` by default.
             replace: Whether an index of that name on that column is replaced.
             train: False makes an empty index, which `optimize.optimize_indices` fills.
@@ -137,7 +137,7 @@ class IndexVerbs(Handle):
             SchemaError: The dataset has no such column, or the kind does not fit it.
             InvalidInputError: The kind or the parameter does not exist, or the name is in use.
             UnsupportedError: Indices of that kind are not built here.
-            RetryableConflictError: Somebody made an index of that name, or moved the rows, meanwhile.
+            RetryableConflictError: Another writer made an index of that name, or moved the rows, meanwhile.
 
         Examples:
             >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
@@ -166,7 +166,7 @@ class IndexVerbs(Handle):
         index_uuid: str | None = None,
         **arguments: Any,
     ) -> Index:
-        """Build a segment of an index over some fragments, which no version names yet: one worker's part.
+        """Build an uncommitted segment of an index over some fragments: the part of one worker.
 
         Args:
             column: As in `create_scalar_index`.
@@ -174,7 +174,7 @@ class IndexVerbs(Handle):
             name: As in `create_scalar_index`.
             replace: Whether there may be an index of that name already.
             fragment_ids: The fragments.
-            index_uuid: Names the segment; a new one by default.
+            index_uuid: UUID of the segment; a new one by default.
             **arguments: Parameters of the kind, by name.
 
         Returns:
@@ -198,7 +198,7 @@ class IndexVerbs(Handle):
         try:
             key = None if index_uuid is None else uuid.UUID(index_uuid)
         except ValueError as error:
-            raise InvalidInputError(f"index_uuid {index_uuid!r} is no UUID") from error
+            raise InvalidInputError(f"index_uuid {index_uuid!r} is not a UUID") from error
         made = build_segment(
             self.source,
             column,
@@ -215,7 +215,7 @@ class IndexVerbs(Handle):
         """Merge uncommitted segments of an index into one segment, which is not committed either.
 
         Args:
-            segments: Results of `create_index_uncommitted`, of one kind and column, no fragment in two of them.
+            segments: Results of `create_index_uncommitted`, of one kind and column; no two cover the same fragment.
 
         Raises:
             InvalidInputError: No segment is given, or the segments do not belong together.
@@ -248,8 +248,8 @@ class IndexVerbs(Handle):
             SchemaError: The dataset has no such column.
             InvalidInputError: The segments do not belong together, or a segment of the index would lose a part of its
                 fragments.
-            RetryableConflictError: Rows that they are about have moved since they were built.
-            IncompatibleConflictError: The table was dropped and made again since they were built.
+            RetryableConflictError: The indexed rows have moved since the segments were built.
+            IncompatibleConflictError: The table was dropped and made again since the segments were built.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")

@@ -76,11 +76,11 @@ def dataset(
         version: A version number, a tag, or (branch, number); None for the latest version.
         asof: The latest version at or before this time; not together with `version`.
         commit_lock: A function from the version that is about to be committed to a context manager, which is held while
-            the manifest is put: a lock for stores on which pylance's writers need one. This handle and those derived
+            the manifest is put, for stores on which pylance's writers need a lock. This handle and handles derived
             from it hold it for each commit.
         index_cache_size: The older spelling of `index_cache_size_bytes`, in entries of 20 MiB.
         storage_options: Credentials and options of the storage, under object_store's names.
-        default_scan_options: Arguments of `scanner` that stand where a scan does not give them; with `with_row_id` or
+        default_scan_options: Arguments of `scanner` for scans that do not set them; with `with_row_id` or
             `with_row_address` the `schema` of the handle has that column too.
         metadata_cache_size_bytes: About how many bytes of the metadata of files the handle keeps; None for 64 MiB.
         index_cache_size_bytes: About how many bytes of indices the handle keeps; None for 256 MiB.
@@ -93,6 +93,7 @@ def dataset(
     Raises:
         DatasetNotFoundError: There is no dataset.
         VersionNotFoundError: The version or tag does not exist, or all versions are later than `asof`.
+        InvalidInputError: Both `version` and `asof` are given, or a key of `read_params` is not known.
         UnsupportedError: An argument is not offered.
 
     Examples:

@@ -36,8 +36,9 @@ class CleanupSelectors(TypedDict, total=False):
     """Further conditions on the versions and files that are removed.
 
     Attributes:
-        delete_unverified: Remove files that no version refers to even if they are younger than seven days; False by
-            default. Only safe while nobody writes.
+        delete_unverified: Remove files that no version refers to even if they are younger than seven days, and versions
+            on object storage even if they are younger than five minutes; False by default. Only safe while nobody
+            writes.
         error_if_tagged_old_versions: Raise if a version is selected that is tagged, rather than keep it; True by
             default.
         versions: Only these versions.
@@ -62,7 +63,7 @@ class DatasetOptimizer:
         self._dataset = dataset
 
     def enable_auto_cleanup(self, auto_cleanup_config: AutoCleanupConfig) -> None:
-        """Have commits of any writer remove old versions from now on; commits a version.
+        """Remove old versions after commits from now on; this commits a version.
 
         Args:
             auto_cleanup_config: How often, and how old versions must be.
@@ -84,7 +85,7 @@ class DatasetOptimizer:
         self._configure(auto_cleanup_keys(auto_cleanup_config))
 
     def disable_auto_cleanup(self) -> None:
-        """Remove no old versions after commits any more; commits a version.
+        """Stop removing old versions after commits; this commits a version.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -96,7 +97,7 @@ class DatasetOptimizer:
         self._configure(dict.fromkeys(auto_cleanup_keys({"interval": 0, "older_than_seconds": 0})))
 
     def _configure(self, entries: Mapping[str, str | None]) -> None:
-        # What is wanted does not depend on what the handle saw; versions after that may be cleaned up already.
+        # The change does not depend on the handle's version; versions after that version may be cleaned up already.
         self._dataset.checkout_latest()
         operation = UpdateConfig(config=UpdateMap(entries=entries))
         transaction = Transaction(read_version=self._dataset.version, operation=operation)
@@ -135,10 +136,10 @@ class DatasetOptimizer:
 
         Args:
             target_rows_per_fragment: Fragments with fewer rows are merged with their neighbours.
-            max_rows_per_group: Rows of a group in 0.1 files.
-            max_bytes_per_file: Bytes after which a new file is begun.
+            max_rows_per_group: Accepted for compatibility with pylance, without effect.
+            max_bytes_per_file: Bytes after which a new file is started.
             materialize_deletions: Whether fragments with many deletions are rewritten.
-            materialize_deletions_threshold: ... if more than this share of their rows is deleted.
+            materialize_deletions_threshold: The share of deleted rows above which a fragment has many deletions.
             defer_index_remap: Record moved rows in the fragment reuse index.
             num_threads: Tasks that run at a time, each in a process of its own if there are several.
             batch_size: Rows that are read at a time.
@@ -149,14 +150,13 @@ class DatasetOptimizer:
             max_source_bytes: Most bytes to rewrite.
             excluded_fragment_ids: Fragments that stay as they are.
             data_storage_version: Version of the new files.
-            target_bytes_per_fragment: Fragments with as many bytes are large enough. Not in pylance.
-            deletions_only: Rewrite just the fragments over the threshold, each on its own. Not in pylance.
-            partition_by: Columns whose values must be the same in all rows of a merged fragment. Not in pylance.
+            target_bytes_per_fragment: Fragments of at least this many bytes are not merged. Not in pylance.
+            deletions_only: Rewrite only the fragments with many deletions, each on its own. Not in pylance.
+            partition_by: Columns that must have one value in all rows of a merged fragment. Not in pylance.
             repair_pages: Also rewrite fragments in which `verify` finds pages that other readers misread. Not in
                 pylance.
             transaction_properties: Strings for the history, by key. Not in pylance.
-            progress: Is called with the number of rows that are rewritten and the number of all rows to rewrite. Not in
-                pylance.
+            progress: Is called with the number of rewritten rows and the number of all rows to rewrite. Not in pylance.
 
         Raises:
             InvalidInputError: An option cannot be used.
@@ -247,7 +247,8 @@ class MaintenanceVerbs(Handle):
         branch or detached version needs.
 
         Args:
-            older_than: Only versions older than this; two weeks if neither of the three selectors is given.
+            older_than: Only versions older than this; two weeks if none of `older_than`, `retain_versions` and
+                `versions` is given.
             retain_versions: Number of the newest versions that are kept in any case.
             delete_rate_limit: Most deletions per second.
             delete_concurrency: Most deletions at a time.
@@ -323,26 +324,29 @@ class MaintenanceVerbs(Handle):
 
         On every branch that holds the rows, they are deleted and their files are written again without them. Versions
         that hold the rows are removed, whatever their age, and can no longer be read. Where a tag, a branch, a clone or
-        a user needs such a version, nothing is changed, and the report names it. The condition is written nowhere. Not
+        a user needs such a version, nothing is changed, and the report names it. No version records the condition. Not
         in pylance.
 
         Args:
             where: The rows, by a condition in SQL on values of columns.
             dry_run: Report what would be done, and change nothing.
-            retag: Move tags of versions that hold rows to the version of the same branch after the erasure. Those
-                that readers of changes hold (`readers`) are deleted in any case.
-            release_branches: Remove versions that branches were forked from: these cannot be promoted any more.
-            drop_indices: Drop indices that hold rows and cannot be built here, such as those for vectors and words.
-            delete_unverified: No other process uses the dataset: remove files that nothing refers to whatever their
-                age, and on object storage versions of the last five minutes.
+            retag: Move tags of versions that hold rows to the version of the same branch after the erasure. Tags of
+                readers of changes (`readers`) are deleted in any case.
+            release_branches: Remove versions that branches were forked from. These branches cannot be promoted any
+                more.
+            drop_indices: Drop indices that can hold values of the rows and cannot be built here, such as vector and
+                full-text indices.
+            delete_unverified: Remove files that nothing refers to whatever their age, and on object storage versions of
+                the last five minutes. Only safe if no other process uses the dataset.
             in_use: Versions of the main branch that must stay, by the name of their user.
-            transaction_properties: Strings for the history.
+            transaction_properties: Transaction properties of the commits.
 
         Returns:
             The report of what was done and read. Where `proven` is false, `obstacles` or `remaining` say why.
 
         Raises:
-            InvalidInputError: The condition does not fit the columns, or names no column.
+            InvalidInputError: The condition does not fit the columns, or names no column; or a transaction property
+                contains a value of the condition.
             CorruptFileError: The file of a tag or branch is torn, so that the versions it needs are not known.
 
         Examples:

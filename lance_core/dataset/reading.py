@@ -47,8 +47,7 @@ class ReadingVerbs(Handle):
         Args:
             columns: Columns to read, in order; a dotted path gives a field of a struct as a column of that name, and
                 `_rowid`, `_rowaddr`, `_rowoffset`, `_row_created_at_version` and `_row_last_updated_at_version`
-                describe rows. Or names and the SQL expressions, or `pyarrow.compute` expressions, that give them. None
-                reads all.
+                describe rows. Or a mapping from names to SQL or `pyarrow.compute` expressions. None reads all.
             filter: Keep the rows for which this is true: SQL, or a `pyarrow.compute` expression.
             limit: Most rows to return.
             offset: Rows to leave out first.
@@ -144,7 +143,7 @@ class ReadingVerbs(Handle):
         return self.scanner(columns, **options).to_pandas(blob_mode=blob_mode)
 
     def rows_to_write(self) -> pa.RecordBatchReader:
-        """All rows for writing them to another table: blobs with their payloads. Writers call this.
+        """All rows, with payloads of blobs, for a write to another table. Writers call this.
 
         Examples:
             >>> lance.write_dataset({"id": [1, 2, 3]}, "t.lance").rows_to_write().read_all().num_rows
@@ -170,7 +169,7 @@ class ReadingVerbs(Handle):
         """A query over this version, to be set up and built: `sql("SELECT ... FROM dataset").build()`.
 
         Args:
-            sql: A SELECT in DuckDB's SQL; the dataset is called `dataset`, or what `table_name` says.
+            sql: A SELECT in DuckDB's SQL; the dataset is called `dataset`, or the name that `table_name` sets.
 
         Raises:
             InvalidInputError: The query is not a string; errors of the engine are raised when the query runs.
@@ -207,8 +206,8 @@ class ReadingVerbs(Handle):
 
         Args:
             sql: As the filter of `scanner`.
-            assume_utc: Whether times without a zone are UTC where they meet timestamps that have one, as in every scan;
-                False rejects a condition that depends on it, for a caller whose own zone is another one.
+            assume_utc: Whether a time without a zone is in UTC when it is compared with a timestamp that has one, as in
+                every scan; False rejects such a condition, for a caller whose own zone is another one.
 
         Raises:
             InvalidInputError: The expression is not a condition, or depends on a zone that it does not name; the
@@ -236,7 +235,7 @@ class ReadingVerbs(Handle):
         return self._manifest.fragments.totals()[0]
 
     def head(self, num_rows: int | None, **options: Any) -> pa.Table:
-        """The first rows, all with None, with the arguments of `scanner`.
+        """The first `num_rows` rows, or all if it is None, with the arguments of `scanner`.
 
         Examples:
             >>> lance.write_dataset({"id": [1, 2, 3]}, "t.lance").head(2).to_pylist()
@@ -292,10 +291,10 @@ class ReadingVerbs(Handle):
             ids: Row ids; one of the three is given.
             addresses: Row addresses: fragment id << 32 | row offset.
             indices: Positions among the rows of the dataset, from 0.
-            buffer_size: Changes no result: nothing is read later.
+            buffer_size: Accepted for compatibility with pylance, without effect.
 
         Raises:
-            InvalidInputError: The column is none of blobs, there is no such row, or an argument cannot be used.
+            InvalidInputError: The column has no blobs, there is no such row, or an argument cannot be used.
             SchemaError: The dataset has no such column.
             UnsupportedError: A row is deleted, or its payload lies outside its data file.
 
@@ -327,11 +326,11 @@ class ReadingVerbs(Handle):
             ids: Row ids; one of the three is given.
             addresses: Row addresses: fragment id << 32 | row offset.
             indices: Positions among the rows of the dataset, from 0.
-            io_buffer_size: Changes no result.
+            io_buffer_size: Accepted for compatibility with pylance, without effect.
             preserve_order: The order is kept in any case.
 
         Raises:
-            InvalidInputError: The column is none of blobs, there is no such row, or an argument cannot be used.
+            InvalidInputError: The column has no blobs, there is no such row, or an argument cannot be used.
             SchemaError: The dataset has no such column.
             UnsupportedError: A row is deleted, or its payload lies outside its data file.
 
@@ -362,7 +361,7 @@ class ReadingVerbs(Handle):
             blob_column: The column.
             requests: Row, first byte and number of bytes of each part.
             selector: How `requests` name rows: by "ids", "addresses" or "indices" (positions).
-            io_buffer_size: Changes no result.
+            io_buffer_size: Accepted for compatibility with pylance, without effect.
             preserve_order: The order is kept in any case.
 
         Raises:
@@ -385,8 +384,8 @@ class ReadingVerbs(Handle):
 
         Args:
             num_rows: How many.
-            columns: What to read, as for `scanner`.
-            randomize_order: False gives them in the order of the dataset, which reads faster.
+            columns: What to read, as for `take`.
+            randomize_order: False returns them in the order of the dataset, which reads faster.
 
         Raises:
             InvalidInputError: There are not that many rows.
@@ -410,7 +409,7 @@ class ReadingVerbs(Handle):
             columns: What to read, as for `scanner`.
 
         Raises:
-            InvalidInputError: The positions do not ascend from 0 on.
+            InvalidInputError: `start` is negative, or `end` is less than `start`.
 
         Examples:
             >>> lance.write_dataset({"id": [1, 2, 3]}, "t.lance").slice(1, 3).to_pylist()
@@ -426,7 +425,7 @@ class ReadingVerbs(Handle):
         """The fragments, in order.
 
         Args:
-            filter: Not offered, nor does pylance.
+            filter: Not offered, as in pylance.
 
         Raises:
             UnsupportedError: A filter is given.

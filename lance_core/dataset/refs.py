@@ -56,7 +56,7 @@ class RefVerbs(Handle):
         Args:
             branch: ASCII letters, digits, '.', '-' and '_', with single slashes between parts.
             reference: A version of this branch, a tag, or (branch, version); None for this version.
-            storage_options: For the handle on the branch; None for those of this handle.
+            storage_options: Storage options of the handle on the branch; None for those of this handle.
 
         Raises:
             InvalidInputError: The name is not allowed, or the branch exists.
@@ -82,20 +82,20 @@ class RefVerbs(Handle):
         Args:
             branch: As for `create_branch`.
             reference: The version that a new branch begins with, as for `create_branch`.
-            renew_promoted: Whether a branch that was promoted, and has no changes since, is created again there.
-                Maintenance is not a change, nor are restores and commits with the property `lance.takes_back`, which an
-                undo of `lance_dagster` has.
+            renew_promoted: Whether a branch that was promoted, and has no changes since, is created again at
+                `reference`. Maintenance, restores, and commits with the property `lance.takes_back`, which an undo of
+                `lance_dagster` sets, do not count as changes.
 
         Raises:
             InvalidInputError: The name is not allowed.
             VersionNotFoundError: There is no such version.
-            DatasetExistsError: Files are left of a removed branch of that name.
+            DatasetExistsError: Files of a removed branch of that name still exist.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
             >>> table.ensure_branch("fix").version
             1
-            >>> table.ensure_branch("fix").version  # the branch that is there
+            >>> table.ensure_branch("fix").version  # the existing branch
             1
         """
         table = self._refs
@@ -118,8 +118,8 @@ class RefVerbs(Handle):
         Args:
             target_path: Root of the new dataset.
             reference: A version of this branch, a tag, or (branch, version).
-            storage_options: For the new dataset; None for those of this one.
-            **others: Arguments of pylance's that are not offered.
+            storage_options: Storage options of the new dataset; None for those of this one.
+            **others: Arguments of pylance that are not offered.
 
         Raises:
             DatasetExistsError: There is a dataset at the target.
@@ -153,7 +153,7 @@ class RefVerbs(Handle):
             reference: As in `shallow_clone`.
             storage_options: As in `shallow_clone`.
             copier: Runs the copies, for example on other machines; by default threads of this process do.
-            **others: Further arguments of pylance's, which are rejected.
+            **others: Arguments of pylance that are not offered.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -166,7 +166,7 @@ class RefVerbs(Handle):
         return type(self)(target_path, storage_options=dict(options), manifest=manifest)
 
     def base_paths(self) -> dict[int, DatasetBasePath]:
-        """The other places that files of this version may lie in, by id.
+        """The base paths of this version, by id: further places for its files.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -177,7 +177,7 @@ class RefVerbs(Handle):
 
     @property
     def external_places(self) -> tuple[str, ...]:
-        """Starts of the URIs by which blobs may be given: base paths that are no datasets. Not in pylance.
+        """Prefixes of the URIs that blobs may have: base paths that are not datasets. Not in pylance.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1]}, "t.lance")
@@ -189,10 +189,10 @@ class RefVerbs(Handle):
     def add_bases(
         self, new_bases: Sequence[DatasetBasePath], transaction_properties: Mapping[str, str] | None = None
     ) -> Self:
-        """Add places for files, in a new version; returns this handle.
+        """Add base paths, in a new version; returns this handle.
 
         Args:
-            new_bases: The places; names, paths and ids must be new.
+            new_bases: The base paths; names, paths and ids must be new.
             transaction_properties: Strings for the history, by key.
 
         Raises:

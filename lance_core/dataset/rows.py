@@ -163,7 +163,7 @@ class RowVerbs(Handle):
         data_storage_version: str | None = None,
         write_mode: str = "auto",
     ) -> UpdateResult:
-        """Give columns new values in the rows for which a predicate is true.
+        """Set columns in the rows for which a predicate is true.
 
         The rows move to new fragments at the end of the dataset, unless `write_mode` says otherwise.
 
@@ -176,12 +176,12 @@ class RowVerbs(Handle):
             data_storage_version: Version of the new files; None for the dataset's.
             write_mode: How the rows are stored: "rewrite_rows", and "auto" as in pylance, move them; "rewrite_columns"
                 rewrites the columns that change, for all rows of the fragments with such rows, and keeps the other
-                columns; "fewest_bytes" does what writes less. Not in pylance.
+                columns; "fewest_bytes" chooses what writes fewer bytes. Not in pylance.
 
         Raises:
             InvalidInputError: A column does not exist, an expression does not fit, or there is no such mode.
             RetryableConflictError: Others changed the same rows each time.
-            UnsupportedError: A field of a struct is named rather than a column.
+            UnsupportedError: `updates` names a field of a struct rather than a column.
 
         Examples:
             >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")

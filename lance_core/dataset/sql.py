@@ -1,6 +1,7 @@
 """SQL over one dataset, under pylance's names; DuckDB runs it, reading only the columns and rows that it needs.
 
-The SQL dialect is DuckDB's, while pylance's is that of DataFusion; what both support means the same in both.
+The SQL dialect is DuckDB's, while pylance's is that of DataFusion. Some expressions differ: `5 / 2` is 2.5 in DuckDB,
+and 2 in DataFusion and in the filters of a scan.
 """
 
 from __future__ import annotations
@@ -57,10 +58,10 @@ class SqlQuery:
         return list(self.to_stream_reader())
 
     def to_stream_reader(self) -> pa.RecordBatchReader:
-        """Run the query, and return a reader, to be read before the next query, with errors of `to_batch_records`."""
+        """Run the query, and return a reader; errors are those of `to_batch_records`."""
         options, engine = self._options, _engine()
         connection = engine.connect(":memory:")
-        # The words of a query reach this dataset and nothing else.
+        # A query can read this dataset and nothing else.
         for setting in ("python_enable_replacements = false", "enable_external_access = false"):
             connection.execute(f"SET {setting}")
         connection.execute("SET lock_configuration = true")
@@ -94,25 +95,25 @@ class SqlQueryBuilder:
             InvalidInputError: The SQL is not a string.
         """
         if not isinstance(sql, str) or not sql.strip():
-            raise InvalidInputError(f"sql is a SELECT statement, not {sql!r}")
+            raise InvalidInputError(f"sql must be a SELECT statement, not {sql!r}")
         return cls(_Options(dataset, sql))
 
     def table_name(self, table_name: str) -> SqlQueryBuilder:
         """Set the name of the dataset in the query; "dataset" by default."""
         if not isinstance(table_name, str) or not table_name:
-            raise InvalidInputError(f"table_name is a name, not {table_name!r}")
+            raise InvalidInputError(f"table_name must be a string that is not empty, not {table_name!r}")
         return self._with(table_name=table_name)
 
     def with_row_id(self, with_row_id: bool = True) -> SqlQueryBuilder:
-        """Let the dataset have the column `_rowid`."""
+        """Add the column `_rowid` to the dataset in the query."""
         return self._with_row_column(ROW_ID, with_row_id)
 
     def with_row_addr(self, with_row_addr: bool = True) -> SqlQueryBuilder:
-        """Let the dataset have the column `_rowaddr`."""
+        """Add the column `_rowaddr` to the dataset in the query."""
         return self._with_row_column(ROW_ADDRESS, with_row_addr)
 
     def blob_handling(self, blob_handling: str) -> SqlQueryBuilder:
-        """How columns of blobs come: "all_binary", or as descriptions, which is the default.
+        """Set the form of columns of blobs: "all_binary" for payloads; descriptions by default.
 
         Raises:
             InvalidInputError: The value is not known.
@@ -121,11 +122,11 @@ class SqlQueryBuilder:
         return self._with(blob_handling=blob_handling)
 
     def batch_size(self, batch_size: int) -> SqlQueryBuilder:
-        """Most rows of a batch of the result."""
+        """Set the most rows of a batch of the result."""
         return self._with(batch_size=_positive("batch_size", batch_size))
 
     def batch_size_bytes(self, batch_size_bytes: int) -> SqlQueryBuilder:
-        """About how many bytes a batch of the result has at most."""
+        """Set the approximate limit of the bytes of a batch of the result."""
         return self._with(batch_size_bytes=_positive("batch_size_bytes", batch_size_bytes))
 
     def build(self) -> SqlQuery:
@@ -190,7 +191,7 @@ def _reader(result: Any, rows: int) -> pa.RecordBatchReader:
 
 
 def _batches(reader: pa.RecordBatchReader, options: _Options, connection: Any, engine: Any) -> Iterator[pa.RecordBatch]:
-    """The batches cut to size; the connection lives as long as they come."""
+    """The batches cut to size; the connection is closed after the last batch."""
     try:
         for batch in reader:
             size = options.batch_size
@@ -206,5 +207,5 @@ def _batches(reader: pa.RecordBatchReader, options: _Options, connection: Any, e
 
 def _positive(name: str, value: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InvalidInputError(f"{name} is a number from 1 on, not {value!r}")
+        raise InvalidInputError(f"{name} must be a whole number of at least 1, not {value!r}")
     return value

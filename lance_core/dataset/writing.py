@@ -67,10 +67,10 @@ def write_dataset(
         schema: Schema of the rows; needed only for an iterable of batches.
         mode: "create", "append" or "overwrite"; the latter two create a dataset that does not exist.
         max_rows_per_file: Rows after which a new fragment is begun; None for the default.
-        max_rows_per_group: Rows of a group in 0.1 files; groups are not tuned here, so that it changes no result.
+        max_rows_per_group: Accepted for compatibility with pylance, without effect.
         max_bytes_per_file: Bytes after which a new fragment is begun, counted between batches; None for the default.
         commit_lock: A function from the version that is about to be committed to a context manager, which is held while
-            the manifest is put; the returned dataset keeps it. None for that of the given dataset.
+            the manifest is put; the returned dataset keeps it. None for the lock of the given dataset.
         progress: Called when a file begins and when it is complete.
         storage_options: Credentials and options of the storage, under object_store's names.
         data_storage_version: Version of the files; None for the default, or the dataset's own.
@@ -78,15 +78,18 @@ def write_dataset(
         enable_v2_manifest_paths: False gives a dataset that is created the old names of manifests.
         enable_stable_row_ids: Give rows ids that survive compaction; for a dataset that is created.
         auto_cleanup_options: "interval" in versions and "older_than_seconds", kept in the configuration of a dataset
-            that is created; commits of this library and of pylance act on it.
+            that is created; commits of this library and of pylance follow it.
         commit_message: A string for the history.
-        transaction_properties: Strings for the history, by key. Those of `lance_dagster.pipes.commit_properties` make
-            the write one that may be attempted several times: it replaces the rows of earlier attempts.
+        transaction_properties: Strings for the history, by key. With those of `lance_dagster.pipes.commit_properties`
+            the write may be attempted several times: it replaces the rows of earlier attempts.
         initial_bases: Base paths of a dataset that is created.
-        target_bases: Base paths, by name or URI, that files go to round-robin; the dataset's URI stands for itself.
-        target_all_bases: All base paths; with True the dataset itself comes first.
-        allow_external_blob_outside_bases: Take blobs by any URI, and not only below base paths that are no datasets.
-        **others: Arguments of pylance's that are not offered; None is ignored, as it means their default.
+        target_bases: Base paths, by name or URI, to which files are written round-robin; the dataset's URI stands for
+            its root.
+        target_all_bases: Write files to all base paths, round-robin: True with the dataset's root first, False without
+            it.
+        allow_external_blob_outside_bases: Whether URIs of blobs may lie outside of the base paths that are not
+            datasets.
+        **others: Arguments of pylance that are not offered; None is ignored, as it means pylance's default.
 
     Returns:
         The dataset at the version that was written.
@@ -136,7 +139,7 @@ def _write_attempt(
 
     Raises:
         InvalidInputError: An option is not offered for such a write.
-        DatasetExistsError: `mode` is "create", and there is a dataset that is not an earlier attempt's alone.
+        DatasetExistsError: `mode` is "create", and the dataset has other versions than those of earlier attempts.
     """
     unusual = [
         name
@@ -215,8 +218,8 @@ class WriteResult(CommitResult):
     """The result of a write: its commit, and the files that were written for it.
 
     Attributes:
-        rows_written: Rows in the files of this write; 0, like the other counters here, if the commit of an earlier
-            write was adopted.
+        rows_written: Rows in the files of this write. This and the other counters here are 0 if an earlier commit was
+            adopted.
         bytes_written: Bytes of these files.
         files: Number of these files.
         slice_rows: Rows written by name of the slice; empty without slices.
@@ -326,7 +329,7 @@ def commit_fragments(
     """Make fragments part of a dataset.
 
     Args:
-        uri: The dataset's root, or a dataset, whose version then need not be read again.
+        uri: The dataset's root, or a dataset, whose version is not read again.
         fragments: The results of `FragmentWriter.finish` or `write_fragments`; all must have the same schema.
         schema: The Arrow schema that the fragments were written with.
         mode: "create", "append", "overwrite" or "replace".
@@ -337,11 +340,12 @@ def commit_fragments(
             table that was dropped and made again since, which has versions of the same numbers.
         transaction_properties: Strings for the history, by key.
         commit_message: A string for the history.
-        idempotency_key: A transaction property (key, value) that at most one commit may carry: if one that is newer
-            than `read_version` does, or the table knows that an older one did, it is adopted and nothing is committed.
-            It is set on the commit. The table keeps it in its own state, so that the version may be cleaned up.
-        stream_batch: A stream, and the number of its batch: if the table knows that this batch or a later one has
-            committed, nothing is.
+        idempotency_key: A transaction property (key, value) that at most one commit may carry. If a commit after
+            `read_version` carries it, or the table has a proof of an older one, that commit is adopted and nothing is
+            committed. Otherwise the new commit carries it. The table keeps a proof in its configuration, so that the
+            version may be cleaned up.
+        stream_batch: A stream, and the number of its batch: if the table has a proof that this batch or a later one was
+            committed, nothing is committed.
         write_attempt: The write and the number of the attempt, if the write may be attempted several times: rows that
             earlier attempts committed are replaced, and the commit fails if a later attempt has committed.
         storage_options: Credentials and options of the storage, under object_store's names; None for those of the
@@ -349,16 +353,16 @@ def commit_fragments(
         data_storage_version: Version of the files; for a dataset that is created.
         enable_stable_row_ids: Give rows ids that survive compaction; for a dataset that is created.
         table_config: Table configuration to set, unless it has these values already. It is part of the same commit if
-            that creates or overwrites the dataset; else it is set in a version of its own before, as transactions of
-            appends and replacements cannot hold configuration.
+            that creates or overwrites the dataset; otherwise a version before it sets the configuration, as
+            transactions of appends and replacements cannot hold configuration.
         add_columns: Add the columns that the dataset lacks, in the same version; they are null in its rows. A column
-            of the type null gets the type that it has in `schema`. The fragments were written with
+            of the type null gets the type that it has in `schema`. The fragments must be written with the schema of
             `LanceDataset.lance_schema_with`.
-        max_retries: Attempts of the commit, at least one; after a lost race it is rebased and put again.
+        max_retries: Attempts of the commit, at least one; if another writer commits first, it is rebased and put again.
         initial_bases: Base paths of a dataset that is created.
         enable_v2_manifest_paths: False gives a dataset that is created the old names of manifests.
-        require_empty: With "append" or "replace": the slices must have no row but those of earlier attempts, also in
-            versions that other writers commit meanwhile.
+        require_empty: With "append" or "replace": the slices must have no rows other than those of earlier attempts,
+            also in versions that other writers commit meanwhile.
 
     Raises:
         DatasetExistsError: `mode` is "create" and there is a dataset, or there are rows and `require_empty` is set.
@@ -424,15 +428,15 @@ def commit_transaction(
     Args:
         dataset: The dataset at that version, which does not move.
         transaction: The change.
-        idempotency_key: A transaction property (key, value) that at most one commit may carry: if one that is newer
-            than the version has it, or the table knows that an older one had it, that commit is adopted and nothing is
-            committed. The result has its version, or the latest one if that one was cleaned up.
-        stream_batch: A stream, and the number of its batch: if the table knows that this batch or a later one has
-            committed, nothing is.
+        idempotency_key: A transaction property (key, value) that at most one commit may carry. If a commit after the
+            dataset's version carries it, or the table has a proof of an older one, that commit is adopted and nothing
+            is committed. The result has the version of that commit, or the latest one if it was cleaned up.
+        stream_batch: A stream, and the number of its batch: if the table has a proof that this batch or a later one was
+            committed, nothing is committed.
         write_attempt: The write and the number of the attempt, if the write may be attempted several times: of two
             concurrent attempts the later one wins.
         checked_through: Version up to which the caller has looked for `idempotency_key` and other attempts of
-            `write_attempt`; None for that of the dataset.
+            `write_attempt`; None for the version of the dataset.
 
     Raises:
         CommitConflictError: Another writer's commit rules this one out.

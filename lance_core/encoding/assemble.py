@@ -167,7 +167,7 @@ def _wrap_list(field: Field, child: pa.Field, layer: ListLayer, array: pa.Array)
         raise UnsupportedError(f"field {field.name!r}: more than 2^31 items in one array; read fewer rows at a time")
     offsets = layer.offsets if large else layer.offsets.astype(np.int32)
     if field.logical_type == "map":
-        # Here the entries of a map have one child only, which is not a map yet.
+        # Arrow's map type needs both children of the entries: until `merge_columns` a map is a list of structs.
         target: pa.DataType = pa.list_(child)
         if pa.types.is_struct(child.type) and child.type.num_fields == 2:
             target = arrow_type_of(field)
@@ -179,7 +179,7 @@ def _wrap_list(field: Field, child: pa.Field, layer: ListLayer, array: pa.Array)
 
 def _check_length(length: int, expected: int) -> None:
     if length != expected:
-        raise CorruptFileError(f"levels ask for {expected} items, there are {length}")
+        raise CorruptFileError(f"the levels describe {expected} items, but there are {length}")
 
 
 def _bitmap(valid: Mask | None) -> pa.Buffer | None:

@@ -6,7 +6,7 @@
     PackedStructBlock     one child block per field
     NullBlock             no bytes at all
 
-A block has no nulls: the definition levels of the page mark null slots, which hold any value. The only exception are
+A block has no nulls: the definition levels of the page mark null slots, which hold any value. The only exception is
 the items of fixed size lists, which have no levels; their validity is part of the block. All numbers are little-endian.
 """
 
@@ -126,7 +126,7 @@ def array_to_block(array: pa.Array) -> DataBlock:
     Nothing is copied, except for bits that do not start at a byte, views, and dictionaries (which are expanded).
 
     Args:
-        array: Any array but a list or a map; slices are honoured.
+        array: Any array but a list or a map; it may be a slice.
 
     Returns:
         A block over the array's own memory.
@@ -168,7 +168,7 @@ def block_to_array(block: DataBlock, kind: pa.DataType, validity: pa.Buffer | No
 
     Raises:
         CorruptFileError: The block cannot hold values of that type.
-        UnsupportedError: More than 2 GiB in an array with 32-bit offsets.
+        UnsupportedError: The values take more than 2 GiB, and `kind` has 32-bit offsets.
     """
     if isinstance(kind, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(kind, block_to_array(block, kind.storage_type, validity))
@@ -322,7 +322,7 @@ def _fixed_size_list_to_array(
 
 
 def _wide_values_to_lists(block: FixedWidthBlock, kind: pa.FixedSizeListType, validity: pa.Buffer | None) -> pa.Array:
-    """Lists that the description does not mark as lists: fields of packed structs."""
+    """Fixed size lists in packed structs, whose description has only the width of a whole list."""
     size = kind.list_size
     if size == 0 or block.bits_per_value % size:
         raise CorruptFileError(f"values of {block.bits_per_value} bits in a column of type {kind}")

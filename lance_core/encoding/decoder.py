@@ -24,7 +24,10 @@ _MAX_LAYERS: Final = 128
 
 
 def group_key(page: PageInfo, field: Field, *, is_whole: bool) -> bytes | None:
-    """The key of a page; consecutive pages with the same key, all whole or none, are a group. None for no group."""
+    """The key of a page, None for a page that is decoded alone.
+
+    Consecutive pages are decoded together if they have the same key and the same `is_whole`.
+    """
     layout = page.encoding
     if not isinstance(layout, PageLayout) or field.logical_type.startswith("dict:"):
         return None
@@ -64,7 +67,7 @@ def decode_pages(pages: Sequence[PageInfo], path: Sequence[Field], rows: RowRuns
     if factor != 1:
         covered = RowRuns(starts=covered.starts // factor, ends=covered.ends // factor)
     if len(array) != covered.count:
-        raise CorruptFileError(f"levels make {len(array)} rows, {covered.count} are expected")
+        raise CorruptFileError(f"the levels describe {len(array)} rows, but {covered.count} are expected")
     return take_rows(array, covered, rows)
 
 
@@ -72,14 +75,15 @@ def parse_layers(numbers: Sequence[int]) -> tuple[Layer, ...]:
     """The layers of a page description.
 
     Raises:
+        CorruptFileError: The page has no layers or more than 128.
         UnsupportedError: A layer is not known.
     """
     if not 0 < len(numbers) <= _MAX_LAYERS:
-        raise CorruptFileError(f"a page of {len(numbers)} layers")
+        raise CorruptFileError(f"the page has {len(numbers)} layers, not 1 to {_MAX_LAYERS}")
     try:
         return tuple(Layer(number) for number in numbers)
     except ValueError as error:
-        raise UnsupportedError(f"a layer of kind {error}") from error
+        raise UnsupportedError(f"the page has an unknown layer: {error}") from error
 
 
 def _decode_layout(pages: Sequence[PageInfo], layout: PageLayout, field: Field, rows: RowRuns) -> Steps[DecodedRows]:
@@ -98,4 +102,4 @@ def _decode_layout(pages: Sequence[PageInfo], layout: PageLayout, field: Field, 
         inside = replace(page, encoding=layout.blob_layout.inner_layout)
         inner = _decode_layout([inside], layout.blob_layout.inner_layout, field, rows)
         return (yield from blob.decode(inner, outer, field, rows))
-    raise UnsupportedError("a page layout that is unknown or missing")
+    raise UnsupportedError("the layout of the page is unknown or missing")

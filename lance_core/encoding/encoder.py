@@ -78,7 +78,9 @@ def _encode_column(
         path = next(path for position, path in enumerate(leaf_paths(column.top)) if position == index)
         return [replace(page, length=page.num_rows * items_per_row(path))]
     if len(array) < 2:
-        raise UnsupportedError(f"field {column.field.name!r}: one row has too many null or empty lists in a row")
+        raise UnsupportedError(
+            f"field {column.field.name!r}: one row has more consecutive null or empty lists than a chunk can hold"
+        )
     pages = []
     for part in (array.slice(0, len(array) // 2), array.slice(len(array) // 2)):
         smaller = next(c for i, c in enumerate(shred(column.top, part)) if i == index)
@@ -126,7 +128,7 @@ def _encode_values(
     options: EncodingOptions,
     choice: PageEncoding | None = None,
 ) -> tuple[EncodedPage | None, PageEncoding]:
-    """A page of values; a new choice is made and kept unless one is given."""
+    """A page of values and its encoding, which is chosen unless `choice` is given; no page if a chunk is too large."""
     choice = _choose(block, levels, limits, options) if choice is None else choice
     if choice.layout == "dictionary":
         encoded = values.dictionary_encode()
@@ -141,7 +143,7 @@ def _encode_values(
 def _encode_empty_struct(column: ShreddedColumn) -> EncodedPage:
     """Structs without fields have no values: they are written as a page of nulls, which readers ignore."""
     if column.levels.definition is not None or column.levels.repetition is not None:
-        raise UnsupportedError(f"field {column.field.name!r}: structs without fields that are null or in lists")
+        raise UnsupportedError(f"field {column.field.name!r}: a struct without fields cannot be null or in a list")
     levels = replace(column.levels, layers=(Layer.NULLABLE_ITEM,) * len(column.levels.layers))
     return constant.encode(levels, None, num_rows=column.num_rows)
 
@@ -193,7 +195,7 @@ def _choose(
         return choose_list(block, has_levels=has_levels, options=options)
     if isinstance(block, PackedStructBlock):
         return choose_packed(block)
-    raise UnsupportedError(f"writing a {type(block).__name__}")
+    raise UnsupportedError(f"a {type(block).__name__} cannot be written")
 
 
 def _encode_choice(
@@ -220,7 +222,7 @@ def _encode_miniblock(
     try:
         values = encode_miniblock(block, choice.compression, max_values=limits.max_values, max_bytes=limits.max_bytes)
     except InvalidInputError:
-        # A value is too large for a chunk: the page is zipped.
+        # A value is too large for a chunk: the page becomes a full-zip page.
         return None
     return miniblock.encode(levels, values, num_rows=num_rows, dictionary=None, large_chunks=limits.large_chunks)
 

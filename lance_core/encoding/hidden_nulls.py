@@ -1,6 +1,6 @@
 """Recognizes pages that hide the nulls of an outer struct from readers of a single field.
 
-Earlier releases of this library wrote "all valid" for items below null structs if no item was null itself. The layers
+Earlier releases of this library wrote "all valid" for items below null structs if no item itself was null. The layers
 of a page, from the item outwards:
 
     layers      ALL_VALID_ITEM, NULLABLE_ITEM       misread: readers of a single field use the first layer only
@@ -37,7 +37,7 @@ def _are_misread(layers: Sequence[int]) -> bool:
         if layer == Layer.ALL_VALID_ITEM:
             all_valid = True
         elif layer != Layer.NULLABLE_ITEM:
-            all_valid = False  # a list: its own layer has the nulls around it
+            all_valid = False  # a list, whose own layer records the nulls of the structs around it
         elif all_valid:
             return True
     return False

@@ -7,8 +7,8 @@ index. Neither encoders nor decoders do I/O:
     decoder   PageInfo -> Steps            a generator that yields byte ranges of the file, is sent their bytes,
                                            and returns the decoded result
 
-A decoder that must read an index before the values yields twice. `lock_step` runs many
-decoders together, so that the ranges of all columns reach the store in one request.
+A decoder that must read an index before the values yields twice. `lock_step` runs many decoders together, so that the
+ranges of all columns reach the store in one request.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ BytesLike: TypeAlias = Any
 """Anything with the buffer protocol: bytes, memoryview, numpy and Arrow buffers."""
 
 _GAP_BYTES = 16 * 1024
-"""Ranges with smaller gaps are read together by every store, or the file is mapped."""
+"""Runs with gaps up to this size are read as one range: the bytes between them cost less than another range."""
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Sequence[ByteRange], Sequence[BytesLike], T]
@@ -127,7 +127,7 @@ def merged_ranges(
     Args:
         starts: The starts of the runs.
         ends: The ends of the runs.
-        pages: The number of the page of each run; pages may be in different files, so that runs of two are not merged.
+        pages: The number of the page of each run. Runs of different pages are not merged: their files may differ.
 
     Returns:
         The ranges, and the number of runs in each.

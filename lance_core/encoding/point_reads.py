@@ -5,8 +5,8 @@
     full-zip      nothing                                  its bytes
     constant      the value                                nothing
 
-Cached facts of a page are kept with the metadata of its file. Pages with lists, and compressions without a
-`chunk_gatherer`, are read in the same way as many rows; both ways return the same values.
+What is cached of a page is kept with the metadata of its file. Pages with lists, and compressions without a
+`chunk_gatherer`, are read by `decoder`, as for many rows; both return the same values.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ Values: TypeAlias = tuple[list[BytesLike], npt.NDArray[np.bool_] | None]
 
 
 class PointPage:
-    """A page of which single values are read; this base class is a page of one value, or of nulls.
+    """A page whose values are read one by one; this base class is a constant page: one value, or only nulls.
 
     Args:
         bits: Bits of a value, 0 for varying length.
-        value: Its bytes; None for null.
+        value: The bytes of the only value; None for null.
     """
 
     __slots__ = ("bits", "value")
@@ -61,7 +61,7 @@ class PointPage:
         return []
 
     def learn(self, answers: Sequence[BytesLike]) -> int:
-        """Cache the content of the ranges of `unknown`; returns the approximate number of cached bytes."""
+        """Cache the content of the ranges of `unknown`, and return the approximate number of cached bytes."""
         del answers
         return 0
 
@@ -116,7 +116,13 @@ class _Raw(PointPage):
 
 @dataclass(frozen=True, slots=True)
 class _ChunkTable:
-    """The bounds of the chunks of a page; the number of values up to the end of each chunk; the dictionary."""
+    """The chunks of a page.
+
+    Attributes:
+        bounds: Where each chunk begins in the file, and where the last one ends.
+        ends: The number of values up to the end of each chunk.
+        items: The dictionary; None without one.
+    """
 
     bounds: Counts
     ends: Counts
@@ -152,7 +158,7 @@ class _Chunked(PointPage):
         meta = as_bytes(answers[0])
         width = 4 if self._layout.has_large_chunk else 2
         if meta.size % width or not meta.size:
-            raise CorruptFileError(f"chunk meta that is not a number of words of {width} bytes")
+            raise CorruptFileError(f"the chunk meta of {meta.size} bytes is not a number of words of {width} bytes")
         words = meta.view(f"<u{width}").astype(np.int64)
         start, end = self._page.buffer(1)
         bounds = np.empty(words.size + 1, np.int64)
@@ -164,9 +170,7 @@ class _Chunked(PointPage):
         if int(bounds[-1]) > end:
             raise CorruptFileError(f"chunks of {int(bounds[-1]) - start} bytes in a buffer of {end - start}")
         if before > num_items or num_items != self._page.num_rows:
-            raise CorruptFileError(
-                f"{max(before, num_items)} values in pages of {self._page.num_rows} rows cannot be read"
-            )
+            raise CorruptFileError(f"{max(before, num_items)} values in a page of {self._page.num_rows} rows")
         ends[-1] = num_items
         items = self._items(answers[1]) if self._layout.num_dictionary_items else None
         self._table = _ChunkTable(bounds, ends, items)
@@ -180,7 +184,7 @@ class _Chunked(PointPage):
             return block
         if isinstance(block, FixedWidthBlock) and block.bits_per_value == self.bits:
             return block
-        raise CorruptFileError(f"a {type(block).__name__} as dictionary of values of {self.bits} bits")
+        raise CorruptFileError(f"the dictionary is a {type(block).__name__}, but values have {self.bits} bits")
 
     @property
     def takes_runs(self) -> bool:
@@ -295,7 +299,7 @@ def _is_fixed(kind: pa.DataType) -> bool:
 
 
 def point_page(page: PageInfo, kind: pa.DataType, bits: int) -> PointPage | None:
-    """A page of which single values are read; None where that is not possible.
+    """The reader of single values of a page; None if they cannot be read one by one.
 
     Args:
         page: The page.
@@ -371,7 +375,7 @@ def read_points(
     """Read values of a column.
 
     Args:
-        pages: Pages, and ascending rows of each, one at least.
+        pages: Pages, and ascending rows of each page; at least one row.
         kind: Type of the values.
         kept: Called with the approximate number of bytes that a page caches.
 
@@ -417,7 +421,9 @@ def _array(pieces: list[BytesLike], bitmap: pa.Buffer | None, count: int, kind: 
         is_large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
         offsets = np.zeros(count + 1, np.int64 if is_large else np.int32)
         if len(data) >= 2**31 and not is_large:
-            raise CorruptFileError("values of 2 GiB and more in a column of strings of 32 bits")
+            raise CorruptFileError(
+                f"{len(data)} bytes of values in a column of type {kind}, whose offsets have 32 bits"
+            )
         np.cumsum(sizes, out=offsets[1:])
         return pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)])
     if len(data) != count * -(-bits // 8):

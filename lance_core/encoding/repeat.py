@@ -1,12 +1,12 @@
 """Encodes small pages that are like an earlier page of their column, in a few operations.
 
 The encoder writes the first small page of a column. The next pages are similar: they differ in their values, and their
-descriptions in a few counts. Such pages need no statistics, no levels of nesting and no arrays over chunks:
+descriptions in a few counts. Such pages need no statistics, no shredding into levels and no arrays over chunks:
 
     description of the earlier page -> Pattern -> buffers of the new page, and its description with other counts
 
-This works for pages of one chunk in 2.2 files, of columns of numbers, of strings, and of short lists of numbers. The
-bytes equal those of the encoder for the same choice.
+This works in 2.2 files for pages of raw values or of one chunk, in columns of numbers, of strings, and of fixed size
+lists of numbers. The bytes equal those of the encoder for the same choice.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Leaf(NamedTuple):
     Attributes:
         width: Bytes per value; for strings, bytes per offset.
         is_string: Whether its values have varying lengths.
-        list_size: Numbers per value in short lists; else 0.
+        list_size: Numbers per value in fixed size lists; else 0.
     """
 
     width: int
@@ -85,7 +85,7 @@ class Pattern:
 
     Attributes:
         layout: The description.
-        values: The encoding of values, or of indices: "raw" without a chunk, or the name of a compression.
+        values: "raw" for a full-zip page, else the name of the compression of the values, or of the indices.
         compressor: The general compression of a chunk's values.
         has_nulls: Whether the page has definition levels.
         has_items: Whether values are indices into a dictionary.
@@ -170,7 +170,7 @@ def repeated(leaf: Leaf, array: Any, pattern: Pattern) -> EncodedPage | None:
 
     Args:
         leaf: The memory layout of the values.
-        array: The values, some kilobytes; nulls are among them if and only if the earlier page had some.
+        array: The values, some kilobytes; it has nulls if and only if the earlier page had some.
         pattern: The earlier page.
 
     Returns:
@@ -221,7 +221,7 @@ def _page(pattern: Pattern, buffers: list[bytes], count: int, num_items: int = 0
 
 
 def constant_page(leaf: Leaf, array: Any) -> EncodedPage | None:
-    """A page of equal values that are not null; None if they differ or are lists."""
+    """A constant page of values without nulls; None if they differ or are lists."""
     count = len(array)
     if leaf.list_size:
         return None
@@ -260,7 +260,7 @@ def _common_string(array: Any, leaf: Leaf, count: int) -> bytes | None:
 
 
 def _numbers(array: Any, leaf: Leaf, count: int) -> npt.NDArray[Any] | None:
-    """The values as unsigned words, those of lists as bytes; None if numbers in lists are null."""
+    """The values as unsigned words, fixed size lists as bytes; None if numbers in lists are null."""
     if not leaf.list_size:
         return np.frombuffer(array.buffers()[1], f"<u{leaf.width}", count, array.offset * leaf.width)
     items = array.values
@@ -283,7 +283,7 @@ def _strings(array: Any, leaf: Leaf, count: int) -> bytes | None:
 
 
 def _indices(array: Any, count: int) -> tuple[npt.NDArray[Any], bytes, int] | None:
-    """The indices of strings, their dictionary and its number of items; None if it has too many."""
+    """The indices of strings, their dictionary and its number of items; None if a dictionary would not pay."""
     encoded = array.dictionary_encode()
     items = encoded.dictionary
     if 2 * len(items) >= count or len(items) >= _MANY_ITEMS:

@@ -1,4 +1,4 @@
-"""Data files: one file of columns, written and read as a whole or in parts."""
+"""Data files of columns, which are written and read as a whole or in parts."""
 
 from lance_core.file.container import WrittenFile
 from lance_core.file.description import (

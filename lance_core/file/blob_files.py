@@ -9,7 +9,7 @@ A packed file has at most `blob-pack-file-size-threshold` bytes, 1 GiB by defaul
 the field, with `lance-encoding:` before their names.
 
     data/<name>.lance
-    data/<name>/<bits>.blob         <bits>: the 32 bits of the file's number, from 1 on, the lowest one first
+    data/<name>/<bits>.blob         <bits>: the 32 bits of the number of the file (1, 2, ...), the lowest bit first
 
 Source: tables written by pylance 14.0.2.
 """
@@ -34,7 +34,7 @@ _MAX_FILES: Final = 2**32 - 1
 
 
 def blob_folder(data_key: str) -> str:
-    """Start of the keys of the files of blobs of a data file."""
+    """The folder of the files of blobs of a data file, as the prefix of their keys."""
     return data_key.removesuffix(".lance") + "/"
 
 
@@ -54,10 +54,10 @@ class _BlobThresholds:
 
     @classmethod
     def of(cls, field: Field) -> Self:
-        """The limits of a column.
+        """The thresholds of a column.
 
         Raises:
-            InvalidInputError: A limit is not a number, or is too small.
+            InvalidInputError: A threshold is not a number, or is too small.
         """
         names = {"inline": ("inline-size", 0), "packed": ("dedicated-size", 1), "file": ("pack-file-size", 1)}
         given = {}
@@ -68,7 +68,7 @@ class _BlobThresholds:
             value = field.metadata[key].decode()
             if not (value.isascii() and value.isdecimal()) or int(value) < least:
                 raise InvalidInputError(
-                    f"column {field.name!r}: the metadata {key} is {value!r}, not a number of bytes from {least} on"
+                    f"column {field.name!r}: {key} is {value!r}, but must be a number of bytes, at least {least}"
                 )
             given[name] = int(value)
         return cls(**given)
@@ -76,7 +76,7 @@ class _BlobThresholds:
 
 @dataclass(slots=True)
 class _Pack:
-    """A file that payloads of one column are appended to."""
+    """A file to which payloads of one column are appended."""
 
     writer: ObjectWriter
     blob_id: int
@@ -87,19 +87,19 @@ def external(field: Field, blob: Mapping[str, Any]) -> Descriptor | None:
     """The descriptor of a blob that is given by its URI; None if it has a payload.
 
     Raises:
-        InvalidInputError: Both payload and URI are given, or neither, or the range of an external blob is not valid.
+        InvalidInputError: Both payload and URI are given, or neither, or the range of an external blob is invalid.
     """
     uri, position, size = blob.get("uri"), blob.get("position"), blob.get("size")
     if (blob["data"] is None) == (uri is None) or uri == "":
-        given = "neither" if blob["data"] is None and uri is None else "an empty URI" if uri == "" else "both"
+        given = "neither" if blob["data"] is None and uri is None else "an empty `uri`" if uri == "" else "both"
         raise InvalidInputError(
-            f"column {field.name!r}: a blob has either `data` or a `uri`, and {given} is given; a null struct is no "
-            "blob, and b'' as `data` an empty one"
+            f"column {field.name!r}: a blob must have either `data` or a `uri`, but it has {given}; a null blob is "
+            "None, and an empty one has b'' as `data`"
         )
     if (position is None) != (size is None) or size == 0 or (uri is None and size is not None):
         raise InvalidInputError(
-            f"column {field.name!r}: `position` and `size` are given for a `uri`, both or none of them, and `size` is "
-            "above 0"
+            f"column {field.name!r}: a blob can have `position` and `size` only together and with a `uri`, and `size` "
+            "must be above 0"
         )
     return None if uri is None else Descriptor(BlobKind.EXTERNAL, position or 0, size or 0, 0, uri)
 
@@ -156,11 +156,11 @@ class BlobFiles:
             self._close(field_id)
 
     def keep(self) -> None:
-        """Note that the data file is visible: the files are not removed any more."""
+        """Record that the data file is visible, so that `abort` keeps the files."""
         self._closed.clear()
 
     def abort(self) -> None:
-        """Remove the files, unless the data file is visible."""
+        """Remove the files; does nothing after `keep`."""
         for pack in self._packs.values():
             pack.writer.abort()
         self._packs.clear()

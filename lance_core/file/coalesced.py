@@ -1,8 +1,8 @@
 """Several small data files read as one, so that their pages are decoded together.
 
-The fixed cost of a small page is higher than that of its bytes: columns of many small files are decoded much faster
-together. Pages of 2.1 and 2.2 files refer to no other part of their file, so that concatenated files can be read as one
-file:
+Most of the cost of decoding a small page is independent of its bytes, so that columns of many small files are decoded
+much faster together. Pages of 2.1 and 2.2 files refer to no other part of their file, so that concatenated files can be
+read as one file:
 
     bytes    | file 0         | file 1   | file 2       |      file i begins at the sum of the earlier sizes
     column   | its pages of 0 | of 1     | of 2         |
@@ -32,7 +32,8 @@ __all__ = ["can_coalesce", "coalesce"]
 def can_coalesce(schema: Schema) -> bool:
     """Whether columns can be read from coalesced files.
 
-    Not possible are blobs, whose descriptors are positions in their own file, and dictionaries, which would be merged.
+    Blobs cannot, because their descriptors are positions in their own file; dictionaries cannot, because they would be
+    merged.
     """
     fields = [field for field, _ in schema.walk()]
     return not any(blob.is_any_blob(field) or field.logical_type.startswith("dict:") for field in fields)
@@ -52,7 +53,9 @@ def coalesce(readers: Sequence[DataFileReader]) -> DataFileReader:
     if not first.version.has_levels or {(m.version, len(m.columns)) for m in metadata} != {
         (first.version, len(first.columns))
     }:
-        raise InvalidInputError("files that differ, or are older than 2.1, cannot be coalesced")
+        raise InvalidInputError(
+            "files of different versions or numbers of columns, or older than 2.1, cannot be coalesced"
+        )
     starts = [0, *accumulate(one.size_bytes for one in metadata)]
     columns = ColumnList(
         len(first.columns), lambda index: _coalesced_pages([one.columns[index] for one in metadata], starts)

@@ -1,14 +1,15 @@
 """Buffers the rows of columns until they fill a page, and limits the memory that buffered rows hold.
 
-A slice holds the whole memory of its array, and so may any column of a batch of another library:
+A slice holds the whole memory of its array. A column of a batch of another library may hold the memory of the batch:
 
-    message     |id|label|image .....................................|
-                 ^^ is buffered for a page of megabytes, and holds the memory of the images, which are written already
+    memory of a batch     |id|label|image .....................................|
+                           ^^ is buffered for a page of megabytes, and holds the memory of the images, although these
+                              are written already
 
-So after some bytes of rows, most of which are written by then, columns that are narrow compared with the others are
-copied. Wide columns are not: they hold little more memory than their buffered rows, and soon fill pages.
+Therefore columns that are narrow compared with the others are copied after some megabytes of rows, most of which are
+written by then. Wide columns are not copied: they hold little more memory than their buffered rows and soon fill pages.
 
-Arrow's allocator keeps freed memory for about a second, in which a stream yields many batches. So it is asked to
+Arrow's allocator keeps freed memory for about a second, in which a stream yields many batches. Therefore it is asked to
 release unused memory to the system after every few megabytes.
 """
 
@@ -64,7 +65,7 @@ class Collected:
         return arrays
 
     def copy_if_small(self, passed: int) -> None:
-        """Copy the rows since the last call if they are small compared with the bytes of all rows since then."""
+        """Copy the rows since the last call if they are small compared with `passed`, the bytes of all rows since."""
         if self.unchecked_bytes * _TIMES < passed and self.unchecked_bytes < _LARGEST_COPY:
             added = self.arrays[self._num_checked :]
             if added:

@@ -30,22 +30,22 @@ Fetch: TypeAlias = Callable[[Sequence[ByteRange]], Sequence[BytesLike]]
 Kept: TypeAlias = Callable[[int], None]
 
 FEW_POINTS: Final = 128
-"""Up to this many rows every value is looked up separately; in longer runs only values of one width."""
+"""Up to this many rows every value is looked up separately; of more rows only values of one width, in one run."""
 
 # Most rows and bytes of one decoding task; larger pages are decoded in parts.
 _MAX_ROWS: Final = 4 * 1024 * 1024
 _MAX_BYTES: Final = 128 * 1024 * 1024
 # Small pages are decoded together, up to about this many bytes.
 _GROUP_BYTES: Final = 4 * 1024 * 1024
-# Values that are up to this many times larger than their pages are read ahead by the bytes of the pages alone.
+# If values are up to this many times larger than their pages, only the bytes of pages limit what is read ahead.
 _EXPECTED_EXPANSION: Final = 4
-# A page of strings or binary values with fewer bytes is decoded before it is known how much is read ahead.
+# The first page of a column of strings or binary values is decoded before others are read, if it has fewer bytes.
 _TELLING_BYTES: Final = 1024 * 1024
 # The fixed cost of looking up a few rows of a page, in bytes.
 _LOOK_UP_BYTES: Final = 64 * 1024
 
-# Errors that numpy and pyarrow raise on corrupt bytes that no check here caught. A TypeError is not among them, because
-# it is a fault of this package, and neither is a lack of memory, which is not a property of the file.
+# Errors that numpy and pyarrow raise on corrupt bytes that no check of this package found. A TypeError would be a fault
+# of this package, and a MemoryError is not a property of the file.
 _SYMPTOMS: Final = (ValueError, IndexError, OverflowError, struct.error, pa.ArrowException)
 
 
@@ -56,7 +56,7 @@ def located(where: str) -> Iterator[None]:
     Raises:
         CorruptFileError: The block found corrupt bytes, or failed because of them.
         UnsupportedError: The block needs a feature that is not implemented.
-        MemoryError: The memory did not suffice.
+        MemoryError: The process does not have enough memory.
     """
     try:
         yield
@@ -67,7 +67,7 @@ def located(where: str) -> Iterator[None]:
     except LanceError:
         raise
     except MemoryError as error:
-        raise MemoryError(f"{where}: the memory does not suffice to read it: {error}") from error
+        raise MemoryError(f"{where}: not enough memory to read it: {error}") from error
     except _SYMPTOMS as error:
         raise CorruptFileError(f"{where}: {error}") from error
 
@@ -81,7 +81,7 @@ class PageTask:
         num_rows: Number of rows of the array.
         num_bytes: Approximate number of bytes to read.
         is_whole: Whether the whole page is read, in one request.
-        encoded_bytes: Approximate number of encoded bytes of the rows, without what is read to find them in a page;
+        encoded_bytes: Approximate number of encoded bytes of the rows, without the bytes that are read to find them;
             None for `num_bytes`.
     """
 
@@ -107,7 +107,7 @@ class PageTask:
         self.is_whole = is_whole
 
     def advance(self, answer: Sequence[BytesLike] | None) -> Sequence[ByteRange] | None:
-        """Advance the decoder by one step; returns the ranges that it needs next, None when it is done."""
+        """Advance the decoder by one step, and return the ranges that it needs next; None when it is done."""
         with located(self._where):
             try:
                 return next(self._steps) if answer is None else self._steps.send(answer)
@@ -138,7 +138,7 @@ class Expansion:
     """How much memory the values of a column take, compared with its pages: strings can be a thousand times larger.
 
     Args:
-        is_known: Whether no page has to be decoded before others are read ahead.
+        is_known: Whether the factor is about 1; False if it is known only after a page was decoded.
     """
 
     __slots__ = ("_times",)
@@ -147,13 +147,13 @@ class Expansion:
         self._times: float | None = 1.0 if is_known else None
 
     def weighed(self, page: PageTask | _WantedPage) -> float:
-        """The bytes of a page as they count for what is read ahead: the whole budget where nothing is known of it."""
+        """The bytes for which a page counts in what is read ahead; more than any budget for a small unknown page."""
         if self._times is None:
             return page.num_bytes if page.num_bytes >= _TELLING_BYTES else _MAX_BYTES
         return max(page.num_bytes, page.encoded_bytes * self._times / _EXPECTED_EXPANSION)
 
     def learn(self, values: pa.Array, encoded_bytes: int) -> None:
-        """Expect following pages to be like one that was decoded."""
+        """Compute the factor from a decoded page, for the following pages."""
         self._times = values.nbytes / max(encoded_bytes, 1)
 
 
@@ -162,7 +162,7 @@ class RowStream:
 
     Args:
         tasks: The tasks, in the order of the rows.
-        expansion: What is known of the size of the values.
+        expansion: The factor between the sizes of values and pages.
     """
 
     def __init__(self, tasks: Iterator[PageTask], expansion: Expansion | None = None) -> None:
@@ -184,11 +184,11 @@ class RowStream:
         return self._waiting[0].num_rows if self._waiting else 0
 
     def bytes_ahead(self) -> float:
-        """Bytes of the pages that are decoded or being decoded ahead of time, more if their values are far larger."""
+        """Bytes of the pages that are decoded or being decoded ahead, weighed by `Expansion`."""
         return sum(self._expansion.weighed(task) for task in self._waiting)
 
     def next_tasks(self, num_bytes: int) -> list[PageTask]:
-        """The tasks for the next pages, of about `num_bytes` bytes; none when all have been started."""
+        """The tasks for the next pages, of about `num_bytes` bytes; empty when all have been started."""
         tasks: list[PageTask] = []
         total = 0.0
         while not self._exhausted and (not tasks or total < num_bytes):
@@ -220,18 +220,18 @@ class RowStream:
 def point_task(
     key: str, field: Field, pages: ColumnPages, rows: Sequence[int], num_rows: int, kept: Kept
 ) -> PageTask | None:
-    """A task that reads a few rows of a column of a 2.1 or 2.2 file value by value; None where that is not possible.
+    """A task that reads a few rows of a column of a 2.1 or 2.2 file value by value; None if that is not possible.
 
     Args:
         key: The file, for messages.
         field: A top-level field that has a column of its own.
-        pages: The column's pages, which cache what is read of them.
+        pages: The column's pages, which cache the metadata that is read from them.
         rows: Numbers of the rows, ascending, at least one; a run is a `range`.
         num_rows: Rows in the file.
         kept: Called with the approximate number of bytes that are cached.
 
     Raises:
-        CorruptFileError: The pages do not make up the rows of the file.
+        CorruptFileError: The pages have more or fewer rows than the file.
     """
     if is_packed(field):
         return None
@@ -285,7 +285,7 @@ class ColumnReadPlan:
         num_rows: Rows in the file.
 
     Raises:
-        CorruptFileError: The pages do not make up the rows of the file.
+        CorruptFileError: The pages have more or fewer rows than the file.
     """
 
     def __init__(self, key: str, path: tuple[Field, ...], pages: ColumnPages, num_rows: int) -> None:
@@ -301,7 +301,7 @@ class ColumnReadPlan:
         self._bounds = bounds
 
     def tasks(self, runs: RowRuns) -> Iterator[PageTask]:
-        """One task per page, per group of pages that are described alike, or per part of a large page."""
+        """One task per page, per group of small pages with the same key, or per part of a large page."""
         group: list[_WantedPage] = []
         num_bytes = 0.0
         for wanted in self._wanted_pages(runs):
@@ -317,7 +317,7 @@ class ColumnReadPlan:
             yield self._task(group)
 
     def _fit(self, last: _WantedPage, following: _WantedPage) -> bool:
-        """Whether a page can be read together with those up to the one before it."""
+        """Whether a page can be decoded together with the group that ends with the page before it."""
         if following.is_large or last.is_whole != following.is_whole:
             return False
         key = self._key(last)

@@ -37,7 +37,7 @@ __all__ = ["PageFile", "WrittenFile"]
 
 # Small buffers are collected into writes of about this many bytes; larger ones are written without a copy.
 _WRITE_BYTES: Final = 256 * 1024
-# A range of at least this many bytes may be moved by some kilobytes, so that file systems can share its blocks.
+# Some kilobytes of padding may precede a range of at least this many bytes, so that file systems can share its blocks.
 _SHARED_BYTES: Final = 1 << 20
 _PADDINGS: Final = tuple(PADDING * length for length in range(ALIGNMENT))
 
@@ -96,7 +96,7 @@ class PageFile:
 
     @property
     def least_copy_bytes(self) -> int:
-        """The size from which on `append_range` is better than reading and appending."""
+        """The least size of a range for which `append_range` is better than reading and appending."""
         return self._sink.least_copy_bytes
 
     def add_page(
@@ -142,12 +142,12 @@ class PageFile:
         self.add_page(column, page.buffers, encoding=encoding, length=page.length, num_rows=page.num_rows)
 
     def add_global_buffer(self, data: BytesLike) -> int:
-        """Append bytes that belong to the file as a whole; returns their index, from 1 on: 0 is the descriptor."""
+        """Append bytes that belong to the file as a whole, and return their index, from 1 on: 0 is the descriptor."""
         self._global_buffers.append(self.append(data))
         return len(self._global_buffers)
 
     def add_schema_metadata(self, key: str, value: str) -> None:
-        """Add to the metadata of the schema, or replace."""
+        """Add a key to the metadata of the schema, or replace its value."""
         self._schema_metadata[key] = value.encode()
 
     def finish(self, num_rows: int) -> WrittenFile:
@@ -220,7 +220,7 @@ class PageFile:
         self._sink.abort()
 
     def append(self, buffer: BytesLike) -> tuple[int, int]:
-        """Write a buffer and fill up to the next aligned position."""
+        """Write a buffer, pad to the next aligned position, and return the range of the buffer."""
         start = self._position
         size = len(buffer) if type(buffer) is bytes else memoryview(buffer).nbytes
         end = start + size
@@ -240,14 +240,14 @@ class PageFile:
         return start, end
 
     def append_range(self, store: ObjectStore, key: str, start: int, end: int, *, read_bytes: int) -> int:
-        """Append a range of another file, which the storage copies where it can.
+        """Append a range of another file; the storage copies it if it can.
 
         Args:
             store: The store of that file.
             key: Its key.
             start: First byte, a multiple of 64.
             end: Byte after the last.
-            read_bytes: Bytes per read where the storage cannot copy.
+            read_bytes: Bytes per read if the storage cannot copy.
 
         Returns:
             The position of the range in this file: a multiple of 64.

@@ -1,16 +1,16 @@
-"""Merge data files by copying their pages unchanged.
+"""Merges data files by copying their pages unchanged.
 
-A page of a 2.x file is complete in itself: its description and its buffers mean the same in any file of that version.
-Only the position of the buffers and the page's first row are recorded outside of it, and are rewritten:
+A page of a 2.x file is self-contained: its description and its buffers mean the same in any file of that version. Only
+the positions of the buffers and the page's first row are recorded outside of it, and are rewritten:
 
     page whose rows all stay         copied: description and buffers byte for byte, with neighbours (see `regions`)
     page that loses some rows        decoded, without those rows, and encoded again
-    page that others misread         decoded and encoded again (see `encoding.hidden_nulls` and `encoding.drafts`)
+    page that pylance misreads       decoded and encoded again (see `encoding.hidden_nulls` and `encoding.drafts`)
     page that loses all rows         left out
     consecutive small pages          decoded and encoded together, so that files of many loads get large pages
     column that a source lacks       encoded as nulls
 
-In 2.0 a page of list items has no record of the rows of its items, so that only whole files are copied.
+A page of list items in a 2.0 file does not record the rows of its items, so that only whole 2.0 files are copied.
 """
 
 from __future__ import annotations
@@ -100,18 +100,18 @@ def copy_pages(
         version: Its version, which must be the version of all sources.
         sources: The rows.
         merge_small: Whether to merge small pages, and to reject files with few pages to copy.
-        read_bytes: Bytes per read, of what the storage does not copy itself.
+        read_bytes: Bytes per read if the storage cannot copy.
 
     Raises:
         UnsupportedError: Pages cannot be copied between these files; no file is written.
     """
     if version is FileVersion.V0_1:
-        raise UnsupportedError("copying pages of 0.1 files")
+        raise UnsupportedError("pages of 0.1 files cannot be copied")
     for source in sources:
         _check(source, schema, version)
     columns = _columns(schema, version)
     if not version.has_levels and any(source.keep is not None for source in sources):
-        raise UnsupportedError("copying some of the rows of 2.0 files")
+        raise UnsupportedError("pages of 2.0 files with deleted rows cannot be copied")
     steps = [[list(_steps_of(column, source, version)) for source in sources] for column in columns]
     if merge_small:
         _judge(steps)
@@ -189,26 +189,28 @@ def _check(source: CopySource, schema: Schema, version: FileVersion) -> None:
         fields = [path[-1] for path in leaf_paths(top)] if version.has_levels else list(plain_columns(top))
         there = [field for field in fields if field.id in source.columns]
         if there and len(there) < len(fields):
-            raise UnsupportedError(f"copying pages of {top.name!r}, of which a file has some columns only")
+            raise UnsupportedError(f"pages of {top.name!r} cannot be copied: a file has only some of its columns")
         stored = {field.id for field in fields}
         if any(field.id in source.columns and field.id not in stored for field, _ in top.walk()):
             raise UnsupportedError(
-                f"copying pages of {top.name!r}, which is packed into one column in the file or here, not in both"
+                f"pages of {top.name!r} cannot be copied: it is a packed struct in only one of the two files"
             )
         if not there and not version.has_levels:
-            raise UnsupportedError(f"copying pages of 2.0 files that lack the column {top.name!r}")
+            raise UnsupportedError(f"pages of 2.0 files that lack the column {top.name!r} cannot be copied")
         for field in there:
             _, key, reader, index = source.columns[field.id]
             known = own.setdefault(id(reader), {f.id: f for f, _ in reader.schema.walk()})
             if reader.version is not version:
-                raise UnsupportedError(f"copying pages of {key}, which is of version {reader.version.value}")
+                raise UnsupportedError(f"pages of {key} cannot be copied: it has version {reader.version.value}")
             if field.id not in known or not _alike(known[field.id], field):
-                raise UnsupportedError(f"copying pages of {field.name!r}, whose type differs in {key}")
+                raise UnsupportedError(f"pages of {field.name!r} cannot be copied: it has another type in {key}")
             if not 0 <= index < len(reader.metadata.columns):
-                raise UnsupportedError(f"copying pages of {field.name!r}, whose column {index} is not in {key}")
+                raise UnsupportedError(f"pages of {field.name!r} cannot be copied: {key} has no column {index}")
             pages = reader.metadata.columns[index]
             if blob.is_blob(field) or is_blob_v2(field) or pages.column.WhichOneof("column_encoding") != "values":
-                raise UnsupportedError(f"copying pages of {field.name!r}, which say where in the file values lie")
+                raise UnsupportedError(
+                    f"pages of {field.name!r} cannot be copied: they contain positions in their file"
+                )
 
 
 def _alike(theirs: Field, mine: Field) -> bool:
@@ -224,11 +226,11 @@ def _judge(steps: Sequence[Sequence[Sequence[_CopiedRun]]]) -> None:
     every = [step for of_column in steps for of_source in of_column for step in of_source]
     copied = sum(step.size for step in every if step.page is not None and not step.is_small)
     if copied < WORTH_COPYING * sum(step.size for step in every):
-        raise UnsupportedError("copying files that have few pages to copy")
+        raise UnsupportedError("too few pages can be copied unchanged")
 
 
 def _merged(steps: list[list[_CopiedRun]]) -> list[list[_CopiedRun]]:
-    """Decode small pages that are next to pages that are decoded anyway."""
+    """The steps, with small pages to be decoded if a page next to them is small or is decoded anyway."""
     flat = [(i, j) for i, own in enumerate(steps) for j in range(len(own))]
     result = [list(own) for own in steps]
     for position, (i, j) in enumerate(flat):
@@ -250,7 +252,9 @@ def _steps_of(column: _CopiedColumn, source: CopySource, version: FileVersion) -
         end = start + items // column.items_per_row
         kept = end - start if source.keep is None else int(np.count_nonzero(source.keep[start:end]))
         if message.encoding.WhichOneof("location") != "direct":
-            raise UnsupportedError(f"copying pages of {place[1]}, whose descriptions lie elsewhere in the file")
+            raise UnsupportedError(
+                f"pages of {place[1]} cannot be copied: their descriptions are outside of the column metadata"
+            )
         if kept:
             is_copied = kept == end - start and not _is_misread(pages, index, column, version)
             yield _CopiedRun(start, end, message if is_copied else None, sum(message.buffer_sizes))
@@ -258,7 +262,7 @@ def _steps_of(column: _CopiedColumn, source: CopySource, version: FileVersion) -
 
 
 def _is_misread(pages: ColumnPages, index: int, column: _CopiedColumn, version: FileVersion) -> bool:
-    """Whether other readers misread, or reject, a page."""
+    """Whether the reference library misreads or rejects a page."""
     is_nested, may_be_draft = column.top is not column.field, version is FileVersion.V2_2
     if not is_nested and not may_be_draft:
         return False
@@ -271,7 +275,7 @@ class _CopiedPage:
     """A page of the new file.
 
     Attributes:
-        buffers: Where its buffers are: in its source, or from 0 on, until they are written.
+        buffers: The ranges of its buffers: in the new file once they are written; before in its source, or from 0 on.
         encoding: Its description.
         length: The length to record for it.
         num_rows: Rows in it.
@@ -286,8 +290,8 @@ class _CopiedPage:
 class _Copier:
     """Runs the steps of all columns and keeps the pages of each column in order.
 
-    Pages lie in the new file in any order: regions of the sources as they come, and between them encoded pages and
-    small regions together, because object storage copies no small parts.
+    The pages of the new file are in no particular order: large regions are copied as they come; encoded pages and small
+    regions are collected and written between them, because object storage copies no small parts.
 
     Args:
         file: The new file.
@@ -339,7 +343,7 @@ class _Copier:
                 self._file.add_placed(column, page.buffers, page.encoding, page.length, page.num_rows)
 
     def _copy(self, store: ObjectStore, key: str, regions: Sequence[Region]) -> None:
-        """Copy regions of a file, reading small ones together."""
+        """Copy regions of a file; small regions are read together."""
         small: list[Region] = []
         for region in regions:
             if region.num_bytes >= self._file.least_copy_bytes:

@@ -1,4 +1,4 @@
-"""Describes the metadata and the sizes of a data file, under pylance's names."""
+"""Describes the metadata and the sizes of a data file, in classes with pylance's names."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class LancePageMetadata:
 
     Attributes:
         buffers: Its buffers.
-        encoding: How its values are encoded, as a string for people.
+        encoding: The description of its encoding, as a string for display.
     """
 
     buffers: list[LanceBufferDescriptor]
@@ -109,7 +109,7 @@ class LanceFileStatistics:
     """Sizes of the columns of a file.
 
     Attributes:
-        columns: In their order in the file.
+        columns: The sizes of the columns, in their order in the file.
     """
 
     columns: list[LanceColumnStatistics]
@@ -120,7 +120,7 @@ def described(metadata: FileMetadata) -> LanceFileMetadata:
 
     Raises:
         UnsupportedError: The file is of version 0.1, which has another layout.
-        CorruptFileError: A page contradicts the file.
+        CorruptFileError: The description of a page is invalid.
     """
     _reject_legacy(metadata)
     start, end = metadata.metadata_range
@@ -166,4 +166,4 @@ def _buffers(ranges: Iterable[ByteRange]) -> list[LanceBufferDescriptor]:
 
 def _reject_legacy(metadata: FileMetadata) -> None:
     if metadata.version is FileVersion.V0_1:
-        raise UnsupportedError("the layout of 0.1 files is not described")
+        raise UnsupportedError("columns and pages of 0.1 files cannot be described")

@@ -36,7 +36,7 @@ class FieldPlan:
 
     Raises:
         InvalidInputError: A field is not in the file.
-        CorruptFileError: The pages do not make up the rows of the file.
+        CorruptFileError: The pages have more or fewer rows than the file.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class FieldPlan:
             )
 
     def tasks(self, runs: RowRuns) -> Iterator[PageTask]:
-        """One task per page of the field, or per part of a page."""
+        """Tasks of about equal size: each reads a page of the field, a part of a page, or several small pages."""
         if not runs.count:
             return
         per_row = self._num_bytes / max(self._num_rows, 1)

@@ -12,7 +12,7 @@ All integers are unsigned and little-endian.
         34     2  minor version
         36     4  magic, always b"LANC"
 
-A 0.1 file also ends in the last 8 of these bytes; before them is the position of its metadata (8 bytes).
+The last 8 bytes of a 0.1 file have the same layout; before them is the position of its metadata (8 bytes).
 A reader fetches the end of the file, checks the magic, then the version, and rejects unknown versions.
 """
 
@@ -86,11 +86,13 @@ def read_version(tail: bytes) -> tuple[int, int]:
     """The major and minor version at the end of any Lance file.
 
     Raises:
-        CorruptFileError: The magic is missing.
+        CorruptFileError: The file is too short, or the magic is missing.
     """
     if len(tail) < _END.size:
         raise CorruptFileError(f"{len(tail)} bytes are too short for a data file")
     major, minor, magic = _END.unpack(tail[-_END.size :])
     if magic != MAGIC:
-        raise CorruptFileError(f"the file ends in {bytes(magic)!r}, not in {MAGIC!r}: no Lance file, or cut short")
+        raise CorruptFileError(
+            f"the file ends in {bytes(magic)!r}, not in {MAGIC!r}: it is not a Lance file, or truncated"
+        )
     return major, minor

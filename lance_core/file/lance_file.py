@@ -1,4 +1,4 @@
-"""`LanceFileReader` and `LanceFileWriter`: single data files outside of a dataset, under pylance's names."""
+"""`LanceFileReader` and `LanceFileWriter`, under pylance's names: single data files outside of a dataset."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ BATCH_ROWS: Final = 1024
 
 
 def stable_version() -> str:
-    """The version of files that is written by default."""
+    """The file version that is written by default."""
     return str(DEFAULT_VERSION.value)
 
 
 class ReaderResults:
-    """Requested rows, which are read when one of the methods is called.
+    """Requested rows, which are read while they are consumed; they can be consumed once.
 
     Args:
         schema: Their schema.
@@ -113,7 +113,7 @@ class LanceFileReader:
 
         Args:
             batch_size: Most rows of a batch.
-            batch_readahead: Changes no result: reading ahead is bounded by memory.
+            batch_readahead: Accepted for pylance's sake, without effect: a limit of bytes bounds reading ahead.
         """
         return self._read(range(self._file.num_rows), batch_size, batch_readahead)
 
@@ -137,7 +137,7 @@ class LanceFileReader:
         """Rows by ascending numbers, with the other arguments of `read_all`.
 
         Raises:
-            InvalidInputError: A number is beyond the end of the file, or the numbers do not ascend.
+            InvalidInputError: A number is negative or beyond the end of the file, or the numbers do not ascend.
         """
         return self._read(np.asarray(indices, np.int64), batch_size, batch_readahead)
 
@@ -147,7 +147,7 @@ class LanceFileReader:
         stored = schema_to_arrow(self._schema)
         typed = resolve_extensions(stored)
         for index, field in enumerate(typed):
-            if is_json_type(field.type):  # in single files JSON is shown in its stored form, as by pylance
+            if is_json_type(field.type):  # pylance, too, returns the stored form of JSON from single files
                 typed = typed.set(index, stored.field(index))
 
         def batches() -> Iterator[pa.RecordBatch]:
@@ -167,12 +167,13 @@ class LanceFileWriter:
         schema: The columns; None takes those of the first batch.
         version: Version of the file; None for the default.
         storage_options: Credentials and options of the storage, under object_store's names.
-        max_page_bytes: Bytes of a column that fill a page; None for the default. From 2.1 on at least 64 KiB.
-        data_cache_bytes: Most buffered bytes of all columns together; None for 8 MiB per column.
+        max_page_bytes: Bytes of a column that fill a page; None for 8 MiB. From 2.1 on at least 64 KiB.
+        data_cache_bytes: Most buffered bytes of all columns together; None for the maximum, 96 MiB. From 2.1 on at
+            least 64 KiB per column.
         **others: Other arguments of pylance, which are rejected.
 
     Raises:
-        UnsupportedError: The version or an argument is not offered.
+        UnsupportedError: The version is unstable, a type cannot be stored, or an argument is not offered.
     """
 
     def __init__(
@@ -204,7 +205,8 @@ class LanceFileWriter:
         """Append rows. Several threads may write; the rows of one call stay together.
 
         Raises:
-            SchemaError: The rows have other columns than the file.
+            SchemaError: A column of the file is missing, is of another type, or has nulls that are not allowed. Other
+                columns of the batch are ignored.
             InvalidInputError: The file is closed.
         """
         with self._lock:
@@ -221,7 +223,7 @@ class LanceFileWriter:
         self._writer(self._schema).write(_json_stored(batch.select(self._schema.names)))
 
     def close(self) -> int | None:
-        """Finish the file; returns the number of its rows, None if it was closed already.
+        """Finish the file, and return the number of its rows; None if it was closed already.
 
         Raises:
             SchemaError: No rows were written and no schema was given, so that the columns are unknown.
@@ -243,7 +245,7 @@ class LanceFileWriter:
             return written.num_rows
 
     def add_schema_metadata(self, key: str, value: str) -> None:
-        """Add to the metadata of the file's schema, or replace.
+        """Add a key to the metadata of the file's schema, or replace its value.
 
         Raises:
             InvalidInputError: The file is closed.
@@ -276,7 +278,7 @@ class LanceFileWriter:
 
     def _reject_legacy(self, what: str) -> None:
         if self._version is FileVersion.V0_1:
-            raise UnsupportedError(f"{self._key}: {what} in a 0.1 file")
+            raise UnsupportedError(f"{self._key}: a 0.1 file does not support {what}")
 
     def __enter__(self) -> Self:
         """Return the writer."""

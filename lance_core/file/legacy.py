@@ -8,7 +8,7 @@
     u32 length, Metadata    batch offsets and the positions of the parts above
     footer, 16 bytes        i64 position of the length of the Metadata, u16 0, u16 2, "LANC"
 
-A reader begins at the footer, which leads to the Metadata, and that to the other parts.
+A reader begins with the footer, which has the position of the Metadata; the Metadata has those of the other parts.
 """
 
 from __future__ import annotations
@@ -57,13 +57,16 @@ class LegacyFileWriter:
 
     Raises:
         UnsupportedError: A dictionary is nested in another type.
+        CorruptFileError: Two fields have the same id.
     """
 
     def __init__(self, sink: ObjectWriter, schema: Schema, kinds: Sequence[pa.DataType]) -> None:
         for top in schema.fields:
             for field, _ in top.walk():
                 if field is not top and field.logical_type.startswith("dict:"):
-                    raise UnsupportedError(f"field {field.name!r}: nested dictionaries in version 0.1")
+                    raise UnsupportedError(
+                        f"field {field.name!r}: a 0.1 file cannot hold a dictionary inside of another type"
+                    )
         self._sink = sink
         self._schema = schema
         self._kinds = kinds
@@ -90,7 +93,7 @@ class LegacyFileWriter:
         metadata = file_pb2.Metadata(batch_offsets=self._batch_offsets)
         metadata.page_table_position = self._write_table(self._pages)
         self._write_statistics(metadata)
-        # The version is not a dataset's: pylance writes 1 into every file.
+        # This is not the version of a dataset: pylance writes 1 into every file.
         manifest = table_pb2.Manifest(fields=fields, version=1)
         manifest.writer_version.library, manifest.writer_version.version = LIBRARY, LIBRARY_VERSION
         manifest.data_format.file_format = "lance"
@@ -101,7 +104,7 @@ class LegacyFileWriter:
         self._write(_FOOTER.pack(position, major, minor, b"LANC"))
 
     def dictionaries(self) -> dict[int, pa.Array]:
-        """The values of the dictionary fields, by field id; a manifest has to repeat them."""
+        """The dictionaries of the file, by field id; a manifest has to repeat them."""
         return {field_id: encoder.values() for field_id, encoder in self._dictionaries.items()}
 
     def _flush(self, least: int) -> None:
@@ -140,7 +143,7 @@ class LegacyFileWriter:
         return offsets_at
 
     def _with_dictionaries(self) -> list[file_pb2.Field]:
-        """Write the values of the dictionaries; returns the fields of the file, with their positions."""
+        """Write the dictionaries, and return the fields of the file with the positions of their dictionaries."""
         fields = schema_to_protobuf(self._schema, legacy=True)
         for wire in fields:
             if wire.id in self._dictionaries:
@@ -187,10 +190,10 @@ class LegacyFileWriter:
 
 
 class _FileDictionary:
-    """The single dictionary of a column in a 0.1 file, which grows with the values of each batch.
+    """The only dictionary of a column in a 0.1 file, which grows with the values of each batch.
 
-    It begins with the dictionary of the dataset, which readers may use for all files. An empty string is null in it,
-    because readers read it as null.
+    It begins with the dictionary of the dataset, which readers may use for all files. Empty strings are null in it,
+    because readers read them as null.
     """
 
     def __init__(self, field: Field) -> None:
@@ -216,7 +219,7 @@ class _FileDictionary:
             self._values = pa.concat_arrays([self._values, new])
             known = pa.compute.index_in(dictionary, value_set=self._values)
         if not len(self._values):
-            # All values are null: the indices need one value.
+            # All values are null, but the indices need an item.
             self._values = _with_null_for_empty(_empty_value(self._values.type))
         null = pa.compute.index_in(pa.nulls(1, self._values.type), value_set=self._values)[0].as_py() or 0
         indices = known.take(array.indices).fill_null(null).cast(self._index_type)
@@ -248,10 +251,11 @@ class LegacyFileReader:
         key: The file, for messages.
         schema: The file's own schema; None if it records none.
         batch_offsets: First row of each batch, and the number of rows.
-        raw_table: The page table: shape (ids from the lowest to the highest, batches, 2).
+        raw_table: The page table: shape (ids from the lowest to the highest, batches, 2), the last axis being position
+            and length.
         first_id: The lowest field id in the file.
         size: Size of the file.
-        statistics: The position of the statistics; None if there are none.
+        statistics: The description of the statistics; None if there are none.
     """
 
     key: str
@@ -286,7 +290,7 @@ class LegacyFileReader:
             schema = schema_from_protobuf(manifest.fields, {}) if manifest.fields else None
         offsets = np.array(metadata.batch_offsets, np.int64)
         if not offsets.size or int(offsets[0]) != 0 or not ascends(offsets):
-            raise CorruptFileError("batch offsets that do not ascend from 0")
+            raise CorruptFileError("the batch offsets do not ascend from 0")
         ids = [field.id for field, _ in schema.walk()] if schema is not None else []
         num_batches = offsets.size - 1
         table = metadata.page_table_position
@@ -397,8 +401,8 @@ class LegacyFileReader:
     def _own_ids(self, columns: Mapping[int, int]) -> dict[int, int]:
         """The file's own ids of the fields that it has according to the manifest.
 
-        An overwrite of a dataset that uses no field id again, and repairs of early datasets, give new ids to fields of
-        older files. Then fields are matched by position: pylance assigns the lowest id of the file to the first field.
+        Repairs of early datasets, and an overwrite that does not reuse field ids, give new ids to fields of older
+        files. Then fields are matched by position: pylance assigns the lowest id of the file to the first field.
         """
         own = [] if self.schema is None else [field.id for field, _ in self.schema.walk()]
         given = {i: place for i, place in columns.items() if i >= 0 and place < len(own)}
@@ -441,5 +445,5 @@ def _bounds_in(name: str, statistics: pa.Array) -> dict[str, pa.Array]:
     """The parts of the statistics of a field, as `PageBounds` has them."""
     missing = [part for _, part in _BOUNDS if statistics.type.get_field_index(part) < 0]
     if missing:
-        raise CorruptFileError(f"statistics of field {name} without {missing}")
+        raise CorruptFileError(f"the statistics of field {name} lack {missing}")
     return {own: statistics.field(part) for own, part in _BOUNDS}

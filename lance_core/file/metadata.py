@@ -1,6 +1,6 @@
 """The metadata of a 2.x data file, between the pages and the footer.
 
-    page buffers and global buffers     each at a multiple of 64 bytes, filled up with "H"
+    page buffers and global buffers     each at a multiple of 64 bytes, padded with "H"
     column metadata                     one ColumnMetadata message per column, back to back
     column metadata offset table        (u64 position, u64 size) per column
     global buffer offset table          (u64 position, u64 size) per global buffer
@@ -71,7 +71,7 @@ class ColumnPages:
         column: The column's encoding.
         read: Reads a range of the file, for descriptions outside of the column metadata.
         buffers: Buffers of the column as a whole.
-        points: Cached facts for reading single values of its pages, see `point_task`.
+        points: Cached metadata for reading single values of its pages (see `point_task`).
     """
 
     messages: Sequence[ColumnMetadata.Page]
@@ -91,7 +91,7 @@ class ColumnPages:
         """
         message = self.messages[index]
         if len(message.buffer_offsets) != len(message.buffer_sizes):
-            raise CorruptFileError("a page has more buffer offsets than sizes, or fewer")
+            raise CorruptFileError("a page has different numbers of buffer offsets and sizes")
         buffers = []
         for offset, length in zip(message.buffer_offsets, message.buffer_sizes, strict=True):
             if offset + length > self.size:
@@ -107,7 +107,7 @@ class ColumnPages:
 
 
 class ColumnList(Sequence[ColumnPages]):
-    """The columns of a file, each created at its first access, because most reads need few columns of a wide file.
+    """The columns of a file, each parsed at its first access, because most reads need few columns of a wide file.
 
     Args:
         count: The number of columns.
@@ -146,10 +146,10 @@ class FileMetadata:
 
     Attributes:
         version: Its format.
-        schema: The columns, with the ids they had when the file was written.
+        schema: The schema of the file, with the field ids of the time when it was written.
         num_rows: Rows in the file.
         size_bytes: Its size.
-        columns: The columns' pages, by column index.
+        columns: The pages of each column, by column index.
         global_buffers: The ranges of the global buffers.
         metadata_range: The range of the column metadata and its offset table; empty in 0.1.
     """
@@ -198,7 +198,7 @@ def check_column_table(table: Sequence[ByteRange], start: int, footer: Footer) -
     """
     for index, (position, end) in enumerate(table):
         if position < start or end > footer.column_table:
-            raise CorruptFileError(f"the metadata of column {index} lies outside of its place in the file")
+            raise CorruptFileError(f"the metadata of column {index} is not between the pages and the offset table")
 
 
 def _column_from_bytes(data: bytes, index: int, size: int, read: ReadBytes) -> ColumnPages:
@@ -212,7 +212,7 @@ def _column_from_bytes(data: bytes, index: int, size: int, read: ReadBytes) -> C
 
     Raises:
         CorruptFileError: The bytes cannot be parsed.
-        UnsupportedError: The column is described in an unknown way.
+        UnsupportedError: The description of the column is of an unknown kind.
     """
     message = ColumnMetadata()
     try:
@@ -304,7 +304,7 @@ def _parse_page_encoding(encoding: Encoding, read: ReadBytes, size: int) -> Mess
     wrapped = _any_of(encoding, read, size)
     kind = TYPES.get(wrapped.type_url)
     if kind is None:
-        raise UnsupportedError(f"pages described by {wrapped.type_url!r}")
+        raise UnsupportedError(f"a page is described by the unknown message {wrapped.type_url!r}")
     try:
         return (
             _parsed(wrapped.type_url, wrapped.value)
@@ -324,7 +324,7 @@ def _parsed(type_url: str, data: bytes) -> Message:
 def _parse_column_encoding(encoding: Encoding, read: ReadBytes, size: int) -> ColumnEncoding:
     wrapped = _any_of(encoding, read, size)
     if wrapped.type_url != _COLUMN_ENCODING:
-        raise UnsupportedError(f"columns described by {wrapped.type_url!r}")
+        raise UnsupportedError(f"a column is described by the unknown message {wrapped.type_url!r}")
     try:
         return ColumnEncoding.FromString(wrapped.value)
     except DecodeError as error:
@@ -332,7 +332,15 @@ def _parse_column_encoding(encoding: Encoding, read: ReadBytes, size: int) -> Co
 
 
 def lazy_columns(store: ObjectStore, key: str, table: Sequence[ByteRange], tail: memoryview, start: int) -> ColumnList:
-    """The columns of a file whose bytes from `start` on are in `tail`; `table` has the range of each description."""
+    """The columns of a file.
+
+    Args:
+        store: The store of the file.
+        key: Its key.
+        table: The column metadata offset table.
+        tail: The bytes of the file from `start` on.
+        start: First position of `tail` in the file.
+    """
     size = start + len(tail)
 
     def read(begin: int, end: int) -> BytesLike:

@@ -1,4 +1,4 @@
-"""A cache of the metadata of data files, which never change under their names."""
+"""A cache of the metadata of data files, whose content never changes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class MetadataCache:
         return MetadataCache, (self.max_bytes,)
 
     def get(self, root: str, key: str, size: int) -> FileMetadata | None:
-        """The cached metadata of a file."""
+        """The cached metadata of a file; None if it is not cached."""
         name = _CacheKey(root, key, size)
         with self._lock:
             found = self._known.get(name)
@@ -49,7 +49,7 @@ class MetadataCache:
             return found
 
     def put(self, root: str, key: str, metadata: FileMetadata) -> None:
-        """Cache the metadata of a file."""
+        """Cache the metadata of a file, unless it is larger than the whole cache."""
         name = _CacheKey(root, key, metadata.size_bytes)
         size = _size_of(metadata)
         with self._lock:
@@ -59,7 +59,7 @@ class MetadataCache:
             self._add(name, size)
 
     def grew(self, root: str, key: str, size: int, num_bytes: int) -> None:
-        """Record that the metadata of a file has grown."""
+        """Record that the cached metadata of a file has grown by about `num_bytes`."""
         name = _CacheKey(root, key, size)
         with self._lock:
             if name in self._known:

@@ -1,4 +1,4 @@
-"""Fields that are not nullable: data with nulls in them is rejected, at every level of nesting."""
+"""Rejects nulls in fields that are not nullable, at every level of nesting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["check_nulls", "has_strict_items"]
 
 
 def check_nulls(field: Field, array: pa.Array) -> None:
-    """Make sure that values are null only where nulls are allowed; values below a null struct do not count.
+    """Make sure that values are null only where nulls are allowed; values below a null struct are not checked.
 
     Args:
         field: A top-level field.
@@ -29,12 +29,12 @@ def check_nulls(field: Field, array: pa.Array) -> None:
 
 
 def has_strict_items(field: Field) -> bool:
-    """Whether nulls are not allowed somewhere below a field."""
+    """Whether a field below this one is not nullable."""
     return any(_is_strict(child) for child in field.children)
 
 
 def _is_strict(field: Field) -> bool:
-    """Whether nulls are not allowed somewhere in the field; entries of a map are never null."""
+    """Whether the field or one below it is not nullable; the entries and keys of maps are never null."""
     return any(not node.nullable and node.name not in ("entries", "key") for node, _ in field.walk())
 
 
@@ -42,7 +42,7 @@ def _check_items(array: pa.Array, name: str) -> None:
     """Check the children of a type: Arrow's cast accepts null items in a list that must not have them."""
     kind = array.type
     if pa.types.is_struct(kind):
-        # Flattened children are null where the struct is, so that outer nulls are known at inner levels.
+        # Flattened children are null where the struct is null, so that inner levels know the outer nulls.
         for index, (child, values) in enumerate(zip(kind, array.flatten(), strict=True)):
             if not child.nullable and has_nulls_inside(array, index):
                 raise SchemaError(

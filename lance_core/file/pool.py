@@ -33,12 +33,12 @@ def num_threads() -> int:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return min(_MOST_THREADS, cores)
     if not wanted.isdecimal() or not int(wanted):
-        raise InvalidInputError(f"LANCE_CPU_THREADS={wanted!r}: a number of threads from 1 on is expected")
+        raise InvalidInputError(f"LANCE_CPU_THREADS is {wanted!r}, but must be a number of threads, at least 1")
     return int(wanted)
 
 
 def submit(work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-    """Run `work` in the pool of this process, or in this thread if the pool has one thread only."""
+    """Run `work` in the pool of this process, or in this thread if the pool would have one thread."""
     with _lock:
         pool = _pools.get(os.getpid())
         if pool is None and (threads := num_threads()) > 1:
@@ -49,7 +49,7 @@ def submit(work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future
     try:
         return pool.submit(work, *args, **kwargs)
     except BaseException:
-        _pools.pop(os.getpid(), None)  # it was interrupted, and accepts no more jobs
+        _pools.pop(os.getpid(), None)  # the pool was interrupted, and accepts no more jobs
         raise
 
 

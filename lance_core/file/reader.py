@@ -1,11 +1,11 @@
 """Reads one data file.
 
     open      the tail of the file: footer, offset tables, column metadata and file descriptor, usually in one request
-    read      per column the pages that hold wanted rows; the first byte ranges of all columns in one request; pages
-              are decoded in the pool, one page per column ahead of the current batch
+    read      per column the pages that hold wanted rows; the byte ranges of all columns together, in one request per
+              round; pages are decoded in the pool, some megabytes per column ahead of the current batch
 
-The file's own schema may be older than the dataset's: a schema with field ids says what to read, and a mapping from
-field ids to columns says where it is; both come from the manifest.
+The file's own schema may be older than the dataset's: a schema with field ids defines what to read, and a mapping from
+field ids to columns where it is stored; both come from the manifest.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ _DEFAULT_BATCH_ROWS: Final = 8192
 _INLINE_BYTES: Final = 256 * 1024
 # Most pages of a column that is read as a dictionary.
 _MOST_DICTIONARIES: Final = 16
-# Fewer rows of a page are decoded in this thread: many small steps make threads wait for each other.
+# Fewer rows of a page than this are decoded in this thread: many small steps make threads wait for each other.
 _FEW_ROWS: Final = 4096
-# Runs of at most this many rows are assembled chunk by chunk.
+# Runs of at most this many rows are read by `point_reads`.
 _POINT_RUN: Final = 8192
 
 
@@ -67,7 +67,7 @@ class DataFileReader:
         key: Its key.
         metadata: Its metadata.
         legacy: The reader of its pages, for a 0.1 file.
-        whole: All bytes of the file, if they were read with the metadata of a small file.
+        whole: All bytes of a small file, if they were read with its metadata.
         cache: The cache of the metadata, if there is one.
     """
 
@@ -95,8 +95,8 @@ class DataFileReader:
             store: The store of the file.
             key: Its key.
             size: Its size according to the manifest, which is checked; for 0.1 files a lower bound.
-            cache: The cache of metadata; a cached file of known size is not read here, unless it is so small that its
-                pages are read with the metadata.
+            cache: The cache of metadata. If the size and the metadata of a file are known, the file is not read here,
+                unless it is so small that its pages are read with the metadata.
 
         Raises:
             ObjectNotFoundError: The file does not exist.
@@ -148,7 +148,9 @@ class DataFileReader:
         """
         buffers = self._metadata.global_buffers
         if not 0 <= index < len(buffers):
-            raise InvalidInputError(f"{self._key}: no global buffer {index}, there are {len(buffers)}")
+            raise InvalidInputError(
+                f"{self._key}: there is no global buffer {index}, only {len(buffers)} of them, counted from 0"
+            )
         return self._store.get_range(self._key, *buffers[index])
 
     def check(self) -> None:
@@ -156,7 +158,7 @@ class DataFileReader:
 
         Raises:
             CorruptFileError: The metadata of a column cannot be parsed.
-            UnsupportedError: A column is described in an unknown way.
+            UnsupportedError: The description of a column is of an unknown kind.
         """
         for _ in self._metadata.columns:
             pass
@@ -181,7 +183,7 @@ class DataFileReader:
             return self._legacy.page_bounds(ids, columns, self.fetch)
 
     def has_dictionary(self, index: int) -> bool:
-        """Whether a column has few pages, and each of them is a dictionary page."""
+        """Whether a column of a file from 2.1 on has few pages, all of them with a dictionary."""
         if self._legacy is not None or not self.version.has_levels:
             return False
         with located(self._key):
@@ -198,7 +200,7 @@ class DataFileReader:
         if self.version.has_levels:
             fields = column_fields(self.schema)
         else:
-            # 0.1 has field ids instead of columns: their positions.
+            # A 0.1 file has field ids instead of columns: the numbers are positions among its fields.
             columns = plain_columns if self.version is not FileVersion.V0_1 else lambda top: (f for f, _ in top.walk())
             fields = [field for top in self.schema.fields for field in columns(top)]
         return {field.id: index for index, field in enumerate(fields)}
@@ -214,10 +216,10 @@ class DataFileReader:
         """Read rows.
 
         Args:
-            schema: The columns to read, all of them in the file; None for the file's own schema.
+            schema: The columns to read, which the file must have; None for the file's own schema.
             columns: Field ids and their columns in this file; None for those of the file's own schema.
-            rows: A range of rows, or ascending row numbers without repetition; all rows if it is None.
-            batch_rows: Rows per batch; None for batches as large as the pages allow, which costs no copies.
+            rows: A range of rows, or ascending row numbers without repetition; None for all rows.
+            batch_rows: Rows per batch; None for batches as large as the pages allow, which are not copied.
 
         Yields:
             Batches of the Arrow schema of `schema`.
@@ -231,7 +233,7 @@ class DataFileReader:
         columns = self.column_indices() if columns is None else columns
         runs = self._runs(rows)
         if batch_rows is not None and batch_rows < 1:
-            raise InvalidInputError(f"batches of {batch_rows} rows")
+            raise InvalidInputError(f"{self._key}: a batch must have at least 1 row, not {batch_rows}")
         with located(self._key):
             arrow_schema = schema_to_arrow(schema)
             points = self._points(runs)
@@ -256,11 +258,13 @@ class DataFileReader:
         numbers = np.asarray(rows, np.int64)
         is_ascending = bool((numbers[1:] > numbers[:-1]).all())
         if numbers.size and (numbers[0] < 0 or numbers[-1] >= self.num_rows or not is_ascending):
-            raise InvalidInputError(f"{self._key}: row numbers must ascend and lie below {self.num_rows}")
+            raise InvalidInputError(
+                f"{self._key}: row numbers must ascend without repetition from 0 on, below {self.num_rows}"
+            )
         return RowRuns.of_rows(numbers)
 
     def _points(self, runs: RowRuns) -> Sequence[int]:
-        """The numbers of the rows, if their values are looked up one by one; empty for many rows."""
+        """The numbers of the rows, if they are few enough to look up their values one by one; else empty."""
         count = runs.count
         if not 0 < count <= _POINT_RUN:
             return []
@@ -269,12 +273,12 @@ class DataFileReader:
         return runs.rows().tolist() if count <= FEW_POINTS else []
 
     def _point_task(self, field: Field, columns: Mapping[int, int], points: Sequence[int]) -> PageTask | None:
-        """A task for some rows of a field, if their values are looked up one by one."""
+        """A task that looks up the values of `points` one by one; None if that is not possible for the field."""
         index = columns.get(field.id)
         if not points or self._legacy is not None or not self.version.has_levels or not is_column(field):
             return None
         if index is None or not 0 <= index < len(self._metadata.columns):
-            return None  # reading whole pages reports the error
+            return None  # `_field_reader` raises the error
         return point_task(self._key, field, self._metadata.columns[index], points, self.num_rows, self._kept)
 
     def _point_batches(
@@ -294,7 +298,7 @@ class DataFileReader:
     def _field_reader(
         self, field: Field, columns: Mapping[int, int], runs: RowRuns, point: PageTask | None
     ) -> _FieldReader:
-        """The reader of a field; `point` looks its values up one by one, where that is possible."""
+        """The reader of a field; `point` is the task that looks up its values one by one, or None."""
         if point is not None:
             return _FieldReader(field, [RowStream(iter([point]))])
         if self._legacy is not None:
@@ -343,7 +347,7 @@ class DataFileReader:
         Args:
             readers: The columns.
             budget: Bytes to read ahead per column.
-            is_first: Whether no rows are available yet: then the largest page is decoded in this thread.
+            is_first: Whether no rows are available yet; then the largest page is decoded in this thread.
         """
         tasks = [task for reader in readers for task in reader.next_tasks(budget)]
         active = [(task, asked) for task in tasks if (asked := task.advance(None)) is not None]
@@ -375,7 +379,7 @@ class DataFileReader:
             active = following
 
     def _kept(self, num_bytes: int) -> None:
-        """Report to the cache that the metadata has grown."""
+        """Report to the cache that the metadata has grown by about `num_bytes`."""
         if self._cache is not None:
             self._cache.grew(self._store.root, self._key, self._metadata.size_bytes, num_bytes)
 
@@ -414,7 +418,7 @@ def _largest(tasks: Iterable[PageTask]) -> PageTask | None:
 
 
 def _empty_batches(schema: pa.Schema, num_rows: int, batch_rows: int | None) -> Iterator[pa.RecordBatch]:
-    """Batches without columns, but with a number of rows."""
+    """Batches without columns, which still have a number of rows."""
     step = batch_rows or max(num_rows, 1)
     for start in range(0, num_rows, step):
         length = min(step, num_rows - start)
@@ -425,7 +429,7 @@ def _empty_batches(schema: pa.Schema, num_rows: int, batch_rows: int | None) -> 
 def _read_metadata(
     store: ObjectStore, key: str, tail: memoryview, size: int, expected_size: int | None
 ) -> tuple[FileMetadata, LegacyFileReader | None]:
-    """Parse the metadata at the end of a file; reads more of the file if the tail is too short."""
+    """Parse the metadata at the end of a file; more of the file is read if the tail is too short."""
     is_as_expected = expected_size is None or expected_size == size
     if expected_size is not None and expected_size > size:
         raise CorruptFileError(f"the file has {size} bytes, the manifest says {expected_size}")

@@ -5,7 +5,7 @@
 
 A region begins and ends at multiples of 64 bytes, and moves as a whole: buffers keep their positions modulo 64, and the
 padding after them is copied with them. The storage copies large regions best, so that small regions are joined with
-their neighbours if few bytes lie between. These bytes are copied as well, and no reader uses them.
+their neighbors if few bytes lie between. These bytes are copied as well, but no reader uses them.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from lance_core.file.metadata import ALIGNMENT
 __all__ = ["Region", "regions_of"]
 
 _MOST_UNUSED: Final = 1 / 32
-"""Largest share of bytes in regions that no page uses."""
+"""Largest share of the bytes of regions that may be unused."""
 
 
 @dataclass(slots=True)
 class Region:
-    """Bytes that keep their distances in the new file.
+    """A range of a file that is copied as a whole.
 
     Attributes:
-        start: Where they begin.
-        end: Where they end.
-        buffers: The buffers in them: the list of ranges of a page, and the number of the buffer in it.
+        start: Its first byte.
+        end: The byte after its last.
+        buffers: The buffers in it: for each the ranges of the buffers of its page, and its number among them.
     """
 
     start: int
@@ -43,7 +43,7 @@ class Region:
         return self.end - self.start
 
     def move_to(self, position: int) -> None:
-        """Move the ranges of the buffers into the new file, in which the region begins at `position`."""
+        """Change the ranges of the buffers to those in the new file, in which the region begins at `position`."""
         moved = position - self.start
         for ranges, index in self.buffers:
             start, end = ranges[index]
@@ -56,7 +56,7 @@ def regions_of(pages: Iterable[list[ByteRange]], size: int, least: int) -> list[
     Args:
         pages: For each page the ranges of its buffers, which `Region.move_to` changes; empty buffers are in no region.
         size: Bytes of the file.
-        least: The size below which a region is better joined with another one.
+        least: The size below which a region is joined with the one before it, if few bytes lie between.
     """
     wanted = [(ranges[index], ranges, index) for ranges in pages for index in range(len(ranges))]
     regions: list[Region] = []
@@ -73,7 +73,7 @@ def regions_of(pages: Iterable[list[ByteRange]], size: int, least: int) -> list[
 
 
 def _joined(regions: list[Region], least: int) -> list[Region]:
-    """Join small regions with the one before, as long as few bytes are copied for nothing."""
+    """Join small regions with the one before, as long as few unused bytes are copied."""
     left = int(_MOST_UNUSED * sum(region.num_bytes for region in regions))
     result = regions[:1]
     for region in regions[1:]:

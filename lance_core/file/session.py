@@ -1,4 +1,4 @@
-"""`LanceFileSession`: opens, lists, copies and removes files below one folder, under pylance's names."""
+"""`LanceFileSession`, under pylance's name: opens, lists, copies and removes files below one folder."""
 
 from __future__ import annotations
 

@@ -6,12 +6,13 @@ One struct per field, named by the field's id, with one row per batch:
     min_value    of the field's type; a lower bound
     max_value    of the field's type; an upper bound
 
-    all values null                integers, dates: the bounds of the type; decimals: those of 128 bits, whatever the
-                                   precision; floats: -inf and +inf; strings, binary: null
+    all values null                integers, dates, booleans: the bounds of the type; decimals: those of 128 bits,
+                                   whatever the precision; floats: -inf and +inf; strings, binary: null
     floats                         NaN is ignored; a minimum of zero is -0.0, a maximum of zero is +0.0
-    strings and binary             truncated to 64 bytes; a truncated maximum is increased, null if it cannot be
+    strings and binary             truncated to 64 bytes; a truncated maximum is increased, or null if that is not
+                                   possible
 
-Bounds need not occur among the values. Fields inside lists, timestamps, and types without order have none.
+Bounds need not occur among the values. Fields inside lists, and types for which `has_statistics` is False, have none.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ PREFIX_BYTES: Final = 64
 
 _LOWEST_DECIMAL: Final = -(1 << 127)
 _HIGHEST_DECIMAL: Final = (1 << 127) - 1
-"""The highest decimal of 128 bits, as an unscaled integer like those in the buffer of an array."""
+"""The lowest and highest decimal of 128 bits, as unscaled integers like those in the buffer of an array."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ class PageBounds:
         offsets: First row of each batch, and the number of rows.
         null_counts: Nulls in each batch.
         lowest: A lower bound of each batch; null if there is none.
-        highest: An upper bound of each batch.
+        highest: An upper bound of each batch; null if there is none.
     """
 
     field_id: int
@@ -59,7 +60,7 @@ class PageBounds:
     highest: Any
 
     def promise(self, batch: int) -> tuple[Any, Any] | None:
-        """Bounds of all values that are read from a batch; None with nulls, which are read as other values."""
+        """Bounds of all values that are read from a batch; None if it has nulls, which are read as other values."""
         bounds = self.lowest[batch], self.highest[batch]
         if self.null_counts[batch].as_py() != 0 or not (bounds[0].is_valid and bounds[1].is_valid):
             return None
@@ -70,7 +71,7 @@ class StatisticsCollector:
     """Computes the statistics of a file, batch by batch.
 
     Raises:
-        CorruptFileError: Two fields of the schema have the same id, by which statistics are recorded.
+        CorruptFileError: Two fields of the schema have the same id, which is the name of their statistics.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -89,7 +90,7 @@ class StatisticsCollector:
             self._fields.append(field)
 
     def add(self, field: Field, array: Any) -> None:
-        """Add the values of a top-level field in the next batch."""
+        """Add the values of a field in the next batch."""
         if field.logical_type == "struct":
             for index, child in enumerate(field.children):
                 self.add(child, array.field(index))
@@ -166,7 +167,7 @@ def _float_bounds(array: Any) -> tuple[float, float]:
 
 
 def _widest(kind: Any) -> tuple[Any, Any]:
-    """The lowest and highest value of a type, including values that Python's types cannot hold."""
+    """The lowest and highest value of a type; Python's types cannot hold all of them."""
     if pa.types.is_decimal(kind):
         return _LOWEST_DECIMAL, _HIGHEST_DECIMAL
     width = kind.bit_width
@@ -184,7 +185,7 @@ def _array(values: Sequence[Any], kind: Any) -> Any:
 
 
 def _unscaled(value: Decimal | int, scale: int) -> int:
-    """The integer that stores a decimal."""
+    """The unscaled integer of a decimal; an integer is unscaled already."""
     if isinstance(value, int):
         return value
     sign, digits, exponent = value.as_tuple()

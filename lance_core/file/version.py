@@ -1,8 +1,8 @@
 """The versions of the file format, with their numbers in footers and manifests.
 
     data_storage_version    footer      DataFile of a manifest
-    0.1, legacy             (0, 2)      (0, 2)
-    2.0                     (0, 3)      (2, 0)      a footer of (2, 0) is read as well
+    0.1, legacy             (0, 2)      (0, 2)      (0, 1) is read as well
+    2.0                     (0, 3)      (2, 0)      both are read in both places
     2.1                     (2, 1)      (2, 1)
     2.2, stable             (2, 2)      (2, 2)
 
@@ -53,19 +53,22 @@ class FileVersion(Enum):
         if name in (None, "stable"):
             return DEFAULT_VERSION
         if name in ("2.3", "next"):
-            raise UnsupportedError(f"data storage version {name!r} is unstable and not offered")
+            raise UnsupportedError(
+                f"data storage version {name!r} is unstable and not supported: use {DEFAULT_VERSION.value}"
+            )
         try:
             return cls("0.1" if name == "legacy" else name)
         except ValueError:
             known = ", ".join(version.value for version in cls)
-            raise InvalidInputError(f"no data storage version {name!r}; there are {known}, legacy and stable") from None
+            raise InvalidInputError(f"unknown data storage version {name!r}: use {known}, legacy or stable") from None
 
     @classmethod
     def for_dataset(cls, wanted: str | None, own: str) -> FileVersion:
         """The version of new files in a dataset: the requested `data_storage_version`, or that of the dataset.
 
         Raises:
-            UnsupportedError: One of the two is 0.1 and the other one is not: a dataset cannot have files of both.
+            UnsupportedError: The requested version is unstable, or only one of the two versions is 0.1.
+            InvalidInputError: The requested version does not exist.
         """
         default = cls.from_string(own)
         version = default if wanted is None else cls.from_string(wanted)
@@ -85,7 +88,9 @@ class FileVersion(Enum):
         """
         version = _BY_NUMBERS.get((major, minor))
         if version is None:
-            raise UnsupportedError(f"file version {major}.{minor}; known are 0.1, 2.0, 2.1 and 2.2")
+            raise UnsupportedError(
+                f"file version {major}.{minor} is not supported: supported are 0.1, 2.0, 2.1 and 2.2"
+            )
         return version
 
 

@@ -36,7 +36,8 @@ class ColumnWritePlan:
         first_column: Number of its first column in the file.
         is_checked: Whether values have to be checked for nulls that are not allowed.
         is_blob: Whether payloads are stored outside of the pages.
-        leaf: The memory layout of a single column of numbers or strings without requested encodings; else None.
+        leaf: The memory layout of the values, if the field is a single column of numbers or strings without metadata;
+            else None.
     """
 
     field: Field
@@ -113,5 +114,5 @@ def _check_blobs(schema: Schema, version: FileVersion) -> None:
     for top in schema.fields:
         for field, _ in top.walk():
             if is_blob_v2(field) and (field is not top or version is not FileVersion.V2_2):
-                where = "inside other types" if field is not top else f"in a {version.value} file"
-                raise UnsupportedError(f"field {field.name!r}: blobs of 2.2 {where}")
+                where = "inside of another type" if field is not top else f"in a {version.value} file"
+                raise UnsupportedError(f"field {field.name!r}: blobs of 2.2 cannot be stored {where}")

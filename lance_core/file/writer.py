@@ -2,7 +2,7 @@
 
 Rows are buffered per column until they fill a page of some megabytes; a page is encoded in the pool while rows of the
 next one are buffered. Buffers are appended to the file as they become ready, each at a multiple of 64 bytes, and the
-metadata follows when the writer is finished (see `metadata`). The file is not visible under its key before that.
+metadata follows when the writer is finished (see `metadata`). Before that the file is not visible under its key.
 """
 
 from __future__ import annotations
@@ -50,7 +50,14 @@ _SMALL_BYTES: Final = 64 * 1024
 
 
 class _Pending(NamedTuple):
-    """Pages that are being encoded, and the bytes of their rows; rows of wide columns are not copied."""
+    """Pages that are being encoded, and the bytes of their rows.
+
+    Attributes:
+        first_column: Number of the first column of the field.
+        num_bytes: Bytes of the rows.
+        is_wide: Whether the rows have 1 KiB and more each; such rows hold the memory of their batch.
+        pages: The future pages of each column.
+    """
 
     first_column: int
     num_bytes: int
@@ -66,12 +73,12 @@ class DataFileWriter:
         key: The file's key.
         schema: The columns, with their ids in the dataset.
         version: The format.
-        page_bytes: Bytes of a column that fill a page; fewer in wide files, so that memory stays bounded.
-        choices: Encodings that were chosen for earlier files of the same write.
+        page_bytes: Bytes of a column that fill a page; files of many columns have smaller pages to bound the memory.
+        choices: Encodings that were chosen for earlier files of the same schema.
         buffered_bytes: Most buffered bytes of all columns together, unless the smallest pages need more.
 
     Raises:
-        UnsupportedError: The version cannot be written.
+        UnsupportedError: The version cannot store the schema.
         InvalidInputError: The metadata of a field requests an impossible encoding.
     """
 
@@ -92,7 +99,7 @@ class DataFileWriter:
         self._schema = schema
         self._version = version
         wide = buffered_bytes // max(len(schema.fields), 1)
-        # In 2.0 a page is the unit of reading, so that it may be as small as the caller wants.
+        # A 2.0 page is the unit of reading, so that callers may request smaller pages.
         smallest = _MIN_PAGE_BYTES if version.has_levels else min(_MIN_PAGE_BYTES, page_bytes)
         self._page_bytes = max(smallest, min(page_bytes, wide))
         self._limits = Limits(large_chunks=version is FileVersion.V2_2)
@@ -158,7 +165,7 @@ class DataFileWriter:
         if batch.schema.equals(self._plan.arrow_schema):
             columns = _plain_columns(batch)
         elif sorted(batch.schema.names) != sorted(names):
-            raise SchemaError(f"columns {batch.schema.names} do not fit the columns {names}")
+            raise SchemaError(f"{self._key}: the batch has the columns {batch.schema.names}, but the file has {names}")
         else:
             columns = [_chunks(batch, plan.field, plan.target) for plan in self._plan.columns]
         for plan, chunks in zip(self._plan.columns, columns, strict=True):
@@ -168,7 +175,7 @@ class DataFileWriter:
         return columns
 
     def add_global_buffer(self, data: bytes) -> int:
-        """Append bytes that belong to the file as a whole; returns their index, from 1 on.
+        """Append bytes that belong to the file as a whole, and return their index, from 1 on.
 
         Raises:
             UnsupportedError: The file is of version 0.1.
@@ -177,7 +184,7 @@ class DataFileWriter:
         return self._file.add_global_buffer(data)
 
     def add_schema_metadata(self, key: str, value: str) -> None:
-        """Add to the metadata of the schema, or replace.
+        """Add a key to the metadata of the schema, or replace its value.
 
         Raises:
             UnsupportedError: The file is of version 0.1.
@@ -191,14 +198,14 @@ class DataFileWriter:
         return self.close()
 
     def complete(self) -> None:
-        """Write the remaining rows and the metadata; the last step is `close`, which waits for the storage."""
+        """Write the remaining rows and the metadata; then `close` waits for the storage and makes the file visible."""
         if self._done:
             raise InvalidInputError(f"{self._key}: the writer is finished")
         self._done = True
         if self._legacy is not None:
             self._legacy.finish()
             return
-        # Threads encode large pages while this thread encodes small ones; for a single page a thread saves no time.
+        # Threads encode large pages while this thread encodes small ones; a thread for a single page saves no time.
         left = sorted(self._collected, key=lambda one: one.num_bytes < _INLINE_BYTES)
         is_alone = not self._pending and len(left) == 1
         for collected in left:
@@ -208,12 +215,12 @@ class DataFileWriter:
         self._file.complete(self._num_rows)
 
     def written(self) -> WrittenFile:
-        """The future result of `close`, for a complete file.
+        """The result that `close` will return for a complete file.
 
         Raises:
             UnsupportedError: The file is of version 0.1.
         """
-        self._reject_legacy("what is known before it is closed")
+        self._reject_legacy("a description before it is closed")
         return self._file.written(self._num_rows)
 
     def close_early(self) -> Sequence[Callable[[], object]]:
@@ -222,16 +229,16 @@ class DataFileWriter:
         Raises:
             UnsupportedError: The file is of version 0.1.
         """
-        self._reject_legacy("a name before it is durable")
+        self._reject_legacy("a visible name before it is durable")
         calls = self._file.close_early()
         self._blobs.keep()
         return calls
 
     def close(self, *, durable_name: bool = True) -> WrittenFile:
-        """Make a complete file visible. Another thread than that of the other methods may call this.
+        """Make a complete file visible. Any thread may call this.
 
         Args:
-            durable_name: Whether its name has to be durable as well; else `store.sync_names` makes it durable.
+            durable_name: Whether to make its name durable as well; if False, the caller calls `store.sync_names`.
         """
         if self._legacy is None:
             written = self._file.close(self._num_rows, durable_name=durable_name)
@@ -258,10 +265,10 @@ class DataFileWriter:
 
     def _reject_legacy(self, what: str) -> None:
         if self._legacy is not None:
-            raise UnsupportedError(f"{self._key}: {what} in a 0.1 file")
+            raise UnsupportedError(f"{self._key}: a 0.1 file does not support {what}")
 
     def _collect(self, collected: Collected, chunk: pa.Array) -> int:
-        """Add rows of a column, and encode them once they fill a page; returns their bytes."""
+        """Add rows of a column, encode them once they fill a page, and return the number of their bytes."""
         size: int = max(chunk.nbytes, 1)
         full = self._page_bytes - self._page_bytes // 64
         if collected.num_bytes + size < full and len(chunk) <= _MAX_PAGE_ROWS:
@@ -301,9 +308,9 @@ class DataFileWriter:
         self._drain(num_threads() + 1)
 
     def _write_small(self, plan: ColumnWritePlan, leaf: Leaf, array: pa.Array) -> bool:
-        """Write a few raw numbers, or a page like an earlier one; returns False if the encoder has to choose.
+        """Write a few raw numbers, or a page like an earlier one; return False if the encoder has to choose.
 
-        The encoder also gets numbers that are null or all equal.
+        A few numbers are left to the encoder if some are null, or, in 2.2, if all are equal.
         """
         count, width = len(array), leaf.width
         if count <= TINY_VALUES and not (leaf.is_string or leaf.list_size or array.null_count):
@@ -338,21 +345,21 @@ class DataFileWriter:
         self._file.add_encoded(plan.first_column, page)
 
     def _place(self, field: Field, value: pa.StructScalar) -> blob.Descriptor:
-        """Store a blob of 2.2, here or in a file of blobs."""
+        """Store the payload of a blob of 2.2 in this file or in a file of blobs, unless it is given by URI."""
         data = value["data"].as_buffer()
         rest = {name: value[name].as_py() for name in value if name != "data"}
         return external(field, {"data": data, **rest}) or self._blobs.place(field, data, self._append)
 
     def _append(self, payload: pa.Buffer) -> int:
-        """Append a payload; returns its position."""
+        """Append a payload, and return its position."""
         position = self._file.position
         self._file.append(payload)
         return position
 
     def _write_ready(self, *, waits: bool) -> None:
-        """Write the encoded pages; with `waits` also pages that are still being encoded.
+        """Write the encoded pages; with `waits` also wide pages that are still being encoded.
 
-        Pages that are being encoded hold the memory of their batch, or of copies of its rows.
+        Until then pages hold the memory of their batch, or of copies of its rows.
         """
         while self._pending and (self._pending[0].pages.done() or (waits and self._pending[0].is_wide)):
             self._drain(len(self._pending) - 1)

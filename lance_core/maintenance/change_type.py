@@ -1,9 +1,9 @@
 """Changes the type of a column: its values are rewritten in one commit, and no other column is touched.
 
 check     every live value is converted once, and nothing is written
-drop      indices on the column, in a version of their own
-convert   the column, in new files; those of the other columns stay
-rebuild   the indices, in versions of their own
+drop      each index on the column, in a version of its own
+convert   the column, in new data files; the data files of other columns stay
+rebuild   each index, in a version of its own
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REBUILT: Final[Mapping[str, str]] = {
     "Bitmap": "BITMAP",
     "BloomFilter": "BLOOMFILTER",
 }
-"""The indices that can be built here, by kind."""
+"""The `index_type` that builds each kind of index again."""
 
 
 def change_type(
@@ -56,7 +56,8 @@ def change_type(
     Raises:
         SchemaError: The column does not exist, or `convert` raises this error; nothing was written.
         UnsupportedError: The column has an index that cannot be built here; nothing was written.
-        RetryableConflictError: Another writer committed at the same time; a repeated call finishes the change.
+        RetryableConflictError: Another writer changed the same rows at the same time. Indices that were dropped before
+            the conflict have to be built again by the caller.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")

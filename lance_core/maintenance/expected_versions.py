@@ -1,7 +1,7 @@
 """Dry runs of maintenance: the versions that it would commit, computed from metadata while nothing is written.
 
-Each method applies the operations of the real verb to the manifest of a handle of its own, with records of files that
-are not written. The content and the sizes of such files are unknown.
+Each method applies the operations of the real verb to a manifest in memory. The manifest names files that are never
+written; their content and sizes are unknown.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class ExpectedVersions(Generic[_Handle]):
 
         Args:
             columns: The columns.
-            max_unindexed_fragments: The most fragments that may lie outside.
+            max_unindexed_fragments: The most fragments that a zone map may leave uncovered.
         """
         lacking, stale = due_zone_maps(self._manifest, columns, max_unindexed_fragments=max_unindexed_fragments)
         done = []
@@ -129,8 +129,8 @@ class ExpectedVersions(Generic[_Handle]):
     def extend_by_pylance(self, name: str) -> None:
         """Extend an index of a kind that is not built here, as pylance does unless it divides or joins its partitions.
 
-        An index of vectors has a segment more, for the rows that were missed; the last segment of any other kind is
-        replaced by one for all rows.
+        A vector index gets one more segment, for the rows that it does not cover. The last segment of an index of any
+        other kind is replaced by a segment for all rows.
 
         Args:
             name: The index.
@@ -170,7 +170,7 @@ class ExpectedVersions(Generic[_Handle]):
         self._commits.append(made)
 
     def _extend(self, names: Sequence[str]) -> None:
-        """Extend indices in one version; none is made where they cannot be extended."""
+        """Extend indices in one version; make no version if an index cannot be extended."""
         if not names:
             return
         try:
@@ -185,7 +185,7 @@ class ExpectedVersions(Generic[_Handle]):
             self._commit(CreateIndex(new_indices=new, removed_indices=dropped))
 
     def _result(self, task: CompactionTask) -> RewriteResult:
-        """The result of a task, with files that nobody writes."""
+        """The result of a task, with data files that are never written."""
         manifest, old = self._manifest, task.records
         limit, left, new = rows_per_file(task.num_rows, task.options), task.num_rows, list[Fragment]()
         while left:

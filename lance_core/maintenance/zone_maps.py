@@ -1,12 +1,11 @@
 """Builds zone maps on partition columns once a table has grown, and refreshes them when it has grown further.
 
 Each change is a version of its own. Writers call `index_partitions` after their commits. Results of queries never
-depend on zone maps, so that a conflict with another process that builds them is not an error.
+depend on zone maps, so a conflict with another process that builds them is not an error.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -22,12 +21,10 @@ from lance_core.verbs.indices.optimize import optimize_indices, uncovered_fragme
 __all__ = ["MAX_UNINDEXED_FRAGMENTS", "columns_without_zone_map", "due_zone_maps", "index_partitions"]
 
 MAX_UNINDEXED_FRAGMENTS: Final = 64
-"""The most fragments that may lie outside of a zone map before it is made, or refreshed."""
+"""The most fragments without a zone map; above this number a zone map is made or refreshed."""
 
 ROWS_PER_ZONE: Final = 2**20
-"""Zones as large as fragments: a partition is one zone."""
-
-_logger = logging.getLogger(__name__)
+"""The default number of rows of a fragment, so that a fragment of one partition is one zone."""
 
 
 def index_partitions(
@@ -45,7 +42,7 @@ def index_partitions(
     Args:
         dataset: The handle, which moves to the version that is made.
         columns: The columns, usually those by which the table is partitioned.
-        max_unindexed_fragments: The most fragments that may lie outside.
+        max_unindexed_fragments: The most fragments that a zone map may leave uncovered.
         transaction_properties: Transaction properties of the commits.
 
     Returns:
@@ -109,7 +106,7 @@ def columns_without_zone_map(
     Args:
         dataset: The handle.
         columns: The columns.
-        max_unindexed_fragments: The most fragments that may lie outside.
+        max_unindexed_fragments: The most fragments that a zone map may leave uncovered.
 
     Examples:
         >>> rows = {"day": ["2026-01-01", "2026-01-02"]}

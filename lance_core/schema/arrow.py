@@ -9,7 +9,7 @@
     timestamp(u, tz)                         timestamp:u:tz          "-" without a zone; the zone may hold ":"
     duration(u)                              duration:u
     decimal128(p, s), decimal256(p, s)       decimal:128:p:s, decimal:256:p:s
-    fixed_size_list(T, n)                    fixed_size_list:T:n     T primitive, or again such a list: one field
+    fixed_size_list(T, n)                    fixed_size_list:T:n     one field; T is primitive or a fixed size list
     fixed_size_list(struct, n)               fixed_size_list:struct:n, child struct
     list(T), large_list(T)                   list, large_list, child T; of structs list.struct, large_list.struct
     struct                                   struct, children
@@ -90,10 +90,11 @@ _MOST_BYTES = (1 << 31) // 8 - 1
 
 
 def schema_from_arrow(schema: pa.Schema, first_id: int = 0) -> Schema:
-    """The Lance schema of an Arrow schema, with ids from 0 or another number on.
+    """The Lance schema of an Arrow schema, with field ids from `first_id` on.
 
     Raises:
-        SchemaError: Two columns have the same name, a name is empty, or a column cannot be part of the primary key.
+        SchemaError: Two columns have the same name, a key of metadata is not UTF-8, or a column cannot be part of the
+            primary key.
         UnsupportedError: A type cannot be stored; the message names the column.
     """
     for name, count in Counter(schema.names).items():
@@ -105,7 +106,7 @@ def schema_from_arrow(schema: pa.Schema, first_id: int = 0) -> Schema:
 
 
 def check_depth(field: pa.Field) -> None:
-    """Reject a column that is nested too deep, before any function recurses into all its levels.
+    """Reject a column that is nested too deep, before any function recurses into its levels.
 
     Raises:
         UnsupportedError: The column is nested more than `MOST_LEVELS` deep.
@@ -190,7 +191,7 @@ def field_from_arrow(field: pa.Field, path: str = "") -> Field:
 
 
 def field_to_arrow(field: Field) -> pa.Field:
-    """The Arrow field of a Lance field, of the storage type where it is an extension."""
+    """The Arrow field of a Lance field; an extension type is replaced by its storage type."""
     metadata = {k.encode(): v for k, v in field.metadata.items()}
     return pa.field(field.name, arrow_type_of(field), nullable=field.nullable, metadata=metadata or None)
 
@@ -207,7 +208,7 @@ def arrow_type_of(field: Field) -> pa.DataType:
         return pa.large_binary()
     head = kind.split(":", 1)[0]
     if any(child.logical_type == JSON for child in field.children):
-        raise UnsupportedError(f"column {field.name!r}: JSON inside of a {kind} is not offered")
+        raise UnsupportedError(f"column {field.name!r}: JSON inside of a {kind} is not supported")
     if head in _NESTED:
         if head != "struct" and len(field.children) != 1:
             raise CorruptFileError(f"schema: field {field.name!r} of type {kind!r} has {len(field.children)} children")
@@ -257,7 +258,7 @@ def _describe(kind: pa.DataType, path: str) -> tuple[str, list[pa.Field], int]:
 
 
 def _logical_type(kind: pa.DataType, path: str) -> str:
-    """Logical type of a type that takes one field."""
+    """Logical type of an Arrow type that has no child fields."""
     types = pa.types
     if kind in _SIMPLE_NAMES:
         return _SIMPLE_NAMES[kind]
@@ -275,7 +276,7 @@ def _logical_type(kind: pa.DataType, path: str) -> str:
         return f"fixed_size_list:{_logical_type(storage_type(kind.value_type), path)}:{kind.list_size}"
     if types.is_dictionary(kind):
         value, index = _logical_type(kind.value_type, path), _logical_type(kind.index_type, path)
-        # A nested type would make the parts of the name ambiguous.
+        # A colon in the value type would make the parts of the name ambiguous.
         if ":" not in value:
             return f"dict:{value}:{index}:false"
     raise UnsupportedError(f"column {path!r}: the Lance format has no type for Arrow {kind}")
@@ -293,7 +294,7 @@ def _encoding(kind: pa.DataType) -> int:
 
 
 def _parse(kind: str) -> pa.DataType:
-    """The Arrow type of a logical type that takes one field."""
+    """The Arrow type of a logical type that has no child fields."""
     if kind in _SIMPLE:
         return _SIMPLE[kind]
     head, _, rest = kind.partition(":")
@@ -329,7 +330,7 @@ def _parse_fixed_size_list(rest: str, kind: str) -> pa.DataType:
 
 
 def _parse_dictionary(rest: str, kind: str) -> pa.DataType:
-    # The value type itself may hold colons; the index type never does.
+    # The value type may contain colons; the index type never does.
     value, index, _ordered = rest.rsplit(":", 2) if rest.count(":") >= 2 else ("", "", "")
     if not value:
         raise UnsupportedError(f"logical type {kind!r} is not known")
@@ -346,7 +347,7 @@ _PARSERS: Final[dict[str, Callable[[str, str], pa.DataType]]] = {
 
 
 def _parse_width(string: str, kind: str) -> int:
-    """The bytes of a value, of which Arrow counts the bits."""
+    """The width of a value in bytes; Arrow counts its bits with 32 bits."""
     width = _parse_int(string, kind)
     if not 0 <= width <= _MOST_BYTES:
         raise CorruptFileError(f"schema: values of {width} bytes in the type {kind!r}")
@@ -354,7 +355,7 @@ def _parse_width(string: str, kind: str) -> int:
 
 
 def _parse_length(string: str, kind: str) -> int:
-    """The number of items of a fixed size list; Arrow would read a negative number as a list of any size."""
+    """The number of items of a fixed size list; to Arrow a negative number means a list of any length."""
     length = _parse_int(string, kind)
     if not 0 <= length < 2**31:
         raise CorruptFileError(f"schema: lists of {length} items in the type {kind!r}")
@@ -370,7 +371,9 @@ def _parse_int(string: str, kind: str) -> int:
 
 def _json_field(field: pa.Field, metadata: dict[str, bytes], path: str) -> Field:
     if path != field.name:
-        raise UnsupportedError(f"column {path!r}: arrow.json is offered for whole columns; store the JSON as a string")
+        raise UnsupportedError(
+            f"column {path!r}: arrow.json inside of another type is not supported: store the JSON as a string"
+        )
     metadata |= {_EXTENSION_NAME: _LANCE_JSON, "ARROW:extension:metadata": b""}
     return Field(
         name=field.name,

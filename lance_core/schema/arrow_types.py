@@ -1,4 +1,4 @@
-"""Groups of Arrow types that are treated alike."""
+"""Predicates for groups of Arrow types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads metadata through Arrow's C data interface, which exports it in order, with repeated keys.
+"""Reads metadata through Arrow's C data interface, which keeps the order of keys and repeated keys.
 
 pyarrow offers no other access to the serialized parameters of an extension type. Layout (native byte order):
 
@@ -27,7 +27,7 @@ _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 def exported_metadata(source: pa.Field | pa.Schema) -> list[tuple[bytes, bytes]]:
-    """Keys and values; an extension type of a field appears as ARROW:extension:name and :metadata."""
+    """Keys and values; an extension type adds the keys ARROW:extension:name and ARROW:extension:metadata."""
     capsule = source.__arrow_c_schema__()  # the capsule owns the memory read below
     address = ctypes.c_void_p.from_address(_capsule_pointer(capsule, b"arrow_schema") + _METADATA_MEMBER).value
     if address is None:

@@ -1,8 +1,8 @@
 """Fields and schemas of Lance: trees of named, typed nodes with ids.
 
 Data files, manifests and transactions refer to columns by field id only, so that a column can be renamed or moved. Ids
-are handed out depth-first, parents before children, from 0. An overwrite numbers the columns again, and a restore goes
-back to earlier ids: `verbs.delta.same_columns` follows columns through these.
+are assigned depth-first, parents before children, from 0. An overwrite numbers the columns again, and a restore returns
+to earlier ids: `verbs.delta.same_columns` follows columns through both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lance_core.schema.key_marks import NO_MARK, KeyMark
 __all__ = ["MOST_LEVELS", "UNASSIGNED", "Field", "Schema", "quote_path", "split_path"]
 
 MOST_LEVELS: Final = 64
-"""How deep structs, lists and maps can be nested in a column; functions that walk a column recurse as deep."""
+"""How deep structs, lists and maps can be nested in a column: functions that walk a column recurse to this depth."""
 
 UNASSIGNED: Final = -1
 """The id of a field that has none yet."""
@@ -36,9 +36,9 @@ class Field:
         children: Child fields; empty for everything but lists, structs and maps.
         metadata: Arrow field metadata.
         extension_name: Arrow extension name, repeated from the metadata.
-        encoding: How 0.1 files store the field, as the wire's number.
-        dictionary: Where 0.1 keeps dictionary values: (offset, length).
-        dictionary_values: Those values, as an Arrow array; None if they are not known, or the field has none.
+        encoding: How 0.1 files store the field, as the number in the protobuf message.
+        dictionary: Where a 0.1 file stores the dictionary of the field: position and number of values.
+        dictionary_values: The values of this dictionary, as an Arrow array; None if they are not known.
         primary_key: Membership in the unenforced primary key.
         clustering_key: Membership in the unenforced clustering key.
     """
@@ -96,7 +96,7 @@ class Schema:
     Attributes:
         fields: Top-level fields.
         metadata: Arrow schema metadata.
-        memo: Results that were derived from the schema and are reused, by name; pickles leave them out.
+        memo: Cached results that were derived from the schema, by name; they are not pickled.
     """
 
     fields: tuple[Field, ...]
@@ -165,7 +165,7 @@ class Schema:
         return Schema(fields=tuple(kept.values()), metadata=self.metadata)
 
     def only_ids(self, ids: frozenset[int] | set[int]) -> Schema:
-        """The part of the schema that a file with these field ids holds; parents are kept where a child is."""
+        """The part of the schema that a file with these field ids holds; the parents of a kept field are kept."""
         fields = (_only_ids(f, ids) for f in self.fields)
         return Schema(fields=tuple(f for f in fields if f is not None), metadata=self.metadata)
 
@@ -183,10 +183,10 @@ def _schema(fields: tuple[Field, ...], metadata: Mapping[str, bytes]) -> Schema:
 
 
 def split_path(path: str) -> list[str]:
-    """Split a dotted column path; a part in back-ticks may contain dots, a back-tick is doubled inside.
+    """Split a dotted column path; a part in back-ticks may contain dots, and doubled back-ticks for single ones.
 
     Raises:
-        SchemaError: A back-tick is not closed, or a part is empty.
+        SchemaError: A back-tick is not closed, a part is empty, or characters follow a closing back-tick.
 
     >>> split_path("a.`b.c`.d")
     ['a', 'b.c', 'd']

@@ -59,7 +59,7 @@ def schema_to_json(schema: pa.Schema) -> dict[str, Any]:
     """A schema as a dictionary for `json.dumps`: `fields` with `name`, `type` and `nullable`, and the metadata.
 
     Raises:
-        UnsupportedError: A type has no form in JSON (maps, views, intervals), or is nested too deep.
+        UnsupportedError: A type has no form in JSON (maps, views, intervals), or a column is nested too deep.
         ArgumentTypeError: The argument is not a pyarrow schema.
 
     Examples:
@@ -145,7 +145,7 @@ def _field_from_json(field: Mapping[str, Any], level: int = 0) -> pa.Field:
 
 
 def _type_from_json(data: Mapping[str, Any], level: int) -> pa.DataType:
-    """The type; `level` is the level of its children."""
+    """The type; `level` is the nesting level of its children."""
     name = data["type"]
     if name in _TYPES:
         return _TYPES[name]

@@ -6,9 +6,9 @@
     -                                                  14  bool of the clustering key
     lance-schema:unenforced-clustering-key:position    15  place in it
 
-pylance 14.0.2 writes 12 for every member of a primary key, and only 15 for members of a clustering key; of a clustering
-key's metadata it reads the position alone. Here either number makes a field a member, and both are written back as
-they were read.
+pylance 14.0.2 writes 12 for every member of a primary key, and only 15 for members of a clustering key, of whose
+metadata it reads only the position. Here either number makes a field a member, and both are written back as they were
+read.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ NO_MARK: Final = KeyMark()
 
 
 def primary_key_mark(metadata: Mapping[str, bytes]) -> KeyMark:
-    """Read the primary key's mark from the Arrow metadata of a field; a position alone makes a member, even 0."""
+    """Read the primary key's mark from the Arrow metadata of a field; any position, even 0, makes it a member."""
     position = _position(metadata.get(PRIMARY_KEY_POSITION))
     if position is not None:
         return KeyMark(flag=True, position=position)
@@ -64,13 +64,13 @@ def primary_key_mark(metadata: Mapping[str, bytes]) -> KeyMark:
 
 
 def clustering_key_mark(metadata: Mapping[str, bytes]) -> KeyMark | None:
-    """Read the clustering key's mark from the Arrow metadata of a field."""
+    """Read the clustering key's mark from the Arrow metadata of a field; None without a position."""
     position = _position(metadata.get(CLUSTERING_KEY_POSITION))
     return None if position is None else KeyMark(position=position)
 
 
 def _position(string: bytes | None) -> int | None:
-    """The number in a string: digits, with or without a plus, up to 32 bits."""
+    """The number in a string of digits, which may begin with a plus; None for other strings, or above 32 bits."""
     digits = (string or b"").removeprefix(b"+")
     if not digits.isdigit():
         return None

@@ -1,4 +1,4 @@
-"""`LanceSchema` and `LanceField`: read-only schemas with field ids for users, under pylance's names."""
+"""`LanceSchema` and `LanceField`: the public read-only schemas with field ids, under pylance's names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LanceField:
         return self._record.id
 
     def children(self) -> list[LanceField]:
-        """The fields inside."""
+        """The child fields."""
         return [LanceField(child) for child in self._record.children]
 
     @property
@@ -94,7 +94,8 @@ class LanceSchema:
         """Number the fields of an Arrow schema, depth-first from 0.
 
         Raises:
-            SchemaError: The schema cannot be stored.
+            SchemaError: Two columns have the same name, or a column cannot be part of the primary key.
+            UnsupportedError: A type cannot be stored.
         """
         return cls(schema_from_arrow(schema))
 

@@ -44,7 +44,7 @@ def schema_from_protobuf(fields: Iterable[file_pb2.Field], metadata: Mapping[str
     A parent is looked up among the fields *before* a child, nearest first: tables of 2023 can repeat an id.
 
     Raises:
-        CorruptFileError: A field comes before its parent, has a parent without children, or is nested too deep.
+        CorruptFileError: A field comes before its parent, is nested too deep, or has children though its type has none.
     """
     flat = list(fields)
     children: list[list[int]] = [[] for _ in flat]

@@ -1,6 +1,6 @@
 """Converts arrays to another type with the same stored form: other field names or order, extension types, views.
 
-Arrow's cast does the same, but copies, and loses the length of arrays of the null type within lists (pyarrow 26).
+Arrow's cast does the same, but it copies, and loses the length of arrays of the null type within lists (pyarrow 26).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def relabel(array: pa.Array, target: pa.DataType) -> pa.Array:
     Fields of structs are matched by name, in any order; items of lists and of maps may have other names.
 
     Args:
-        array: Any array; slices are honoured.
+        array: Any array; it may be a slice.
         target: The type of the result.
 
     Raises:
-        SchemaError: The target type has another stored form.
+        SchemaError: The target type has another stored form, or a struct has other fields.
     """
     if isinstance(target, pa.BaseExtensionType):
         if array.type == target:
@@ -74,7 +74,7 @@ def _relabel_dictionary(array: Any, target: Any) -> pa.Array:
 
 def _order(names: Sequence[str], wanted: Sequence[str]) -> Sequence[int]:
     if sorted(names) != sorted(wanted):
-        raise SchemaError(f"a struct of {names}, not of {wanted}")
+        raise SchemaError(f"the struct has the fields {names}, not {wanted}")
     return [names.index(name) for name in wanted]
 
 

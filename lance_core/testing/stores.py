@@ -110,7 +110,7 @@ class ObjectConformance:
         assert store.head("large").size == 36 << 20
 
     def test_list_is_sorted_and_honours_its_limits(self, store: ObjectStore) -> None:
-        """`list` yields keys in the order of code points, from `start_after` on, at most `limit`."""
+        """`list` yields at most `limit` keys after `start_after`, in the order of code points."""
         keys = ["a/1", "a/10", "a/2", "a-x", "a/b/c", "b", "a.txt", "é"]
         for key in keys:
             store.put(key, key.encode())
@@ -181,7 +181,7 @@ class ObjectConformance:
         assert bytes(store.get("deep/er/k")) == b"data"
 
     def test_several_objects_are_deleted_at_once(self, store: ObjectStore) -> None:
-        """`delete_many` deletes all keys, also more than one request takes, and reports no missing object."""
+        """`delete_many` deletes all keys, even more than fit into one request, and reports no missing object."""
         for key in ("a", "deep/er/b", "c", "kept"):
             store.put(key, b"data")
         missing = [f"missing/{number}" for number in range(store.keys_per_delete + 1)]
@@ -279,7 +279,7 @@ class StreamConformance:
         assert bytes(store.get("d/file")) == b"abc\x00\x01\x02xyztail"
 
     def test_ranges_of_other_objects_are_appended(self, store: ObjectStore) -> None:
-        """`copy_range` appends what is in the range, between bytes; a missing or shorter object is an error."""
+        """`copy_range` appends a range of an object between written bytes; a missing or shorter object is an error."""
         data = bytes(range(256)) * 100
         store.put("d/source", data)
         with store.open_writer("d/target") as writer:

@@ -31,7 +31,7 @@ DELIMITER: Final = "$"
 _NAME: Final = "__manifest"
 _MANAGED: Final = "table_version_management"
 _RETRIES: Final = 50
-"""pylance rewrites the whole table in each of its commits, which no other commit can follow."""
+"""Many, because pylance rewrites the whole manifest table in each commit, which conflicts with every concurrent one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ def read_listing(catalog: Catalog) -> Listing:
 
 
 def register(catalog: Catalog, object_id: str, location: str) -> None:
-    """Add a table and its namespaces to the manifest table, in one commit; rows that are there already stay.
+    """Add a table and its namespaces to the manifest table, in one commit; existing rows stay.
 
     Args:
         catalog: The catalog; without a manifest table nothing is done.
@@ -77,7 +77,7 @@ def register(catalog: Catalog, object_id: str, location: str) -> None:
 
     Raises:
         DatasetExistsError: Another table, or a namespace, has the id.
-        CommitConflictError: Other writers changed the manifest table again and again.
+        CommitConflictError: Every attempt conflicted with another writer of the manifest table.
         UnsupportedError: The catalog keeps the versions of its tables in its manifest table.
     """
     listed = _open(catalog)
@@ -109,7 +109,7 @@ def deregister(catalog: Catalog, location: str) -> None:
         location: The path of the table relative to the root.
 
     Raises:
-        CommitConflictError: Other writers changed the manifest table again and again.
+        CommitConflictError: Every attempt conflicted with another writer of the manifest table.
         UnsupportedError: The catalog keeps the versions of its tables in its manifest table.
     """
     listed = _open(catalog)

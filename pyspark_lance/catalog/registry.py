@@ -3,7 +3,7 @@
     register_catalog(spark, "lake", "s3://bucket/lake", storage_options={...})
     lake.nyc.flights            ->   s3://bucket/lake/nyc/flights.lance
 
-The storage options stay in this process: they are not settings of Spark, as its UI and event log would show them.
+The storage options are kept in the memory of this process, not in Spark's settings, which its UI and event log show.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["PATHS", "Catalog", "catalogs_of", "register_catalog"]
 
 PATHS: Final = "lance"
 """The catalog whose tables are paths: lance.`s3://bucket/t.lance`."""
-_TAKEN: Final = (PATHS, "spark_catalog", "system", "session", "global_temp")
+_RESERVED: Final = (PATHS, "spark_catalog", "system", "session", "global_temp")
 
 _lock = threading.Lock()
 _registered: dict[str, dict[str, Catalog]] = {}
-"""The catalogs by application and by name in lower case."""
+"""The catalogs by application (or Connect session) and by name in lower case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +66,15 @@ def register_catalog(
     found by the names that they have there. A name that was registered before gets the new root.
 
     Args:
-        spark: A session of the application that uses the name.
-        name: The catalog: letters, digits and underscores.
+        spark: A session of the application that uses the name; with Spark Connect, the session that uses it.
+        name: The catalog: letters, digits and underscores, with no digit at the beginning.
         root: A folder or an object-store prefix. It need not exist yet.
         storage_options: Credentials and options of the storage, by object_store's names. They are sent to the executors
             in pickled functions, and appear in no plan, setting or log.
 
     Raises:
-        InvalidInputError: The name is taken or has other characters, or the root holds credentials or is in memory.
+        InvalidInputError: The name is reserved or has other characters, or the root is empty, is in memory, or holds
+            credentials.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "lake/nyc/flights.lance")
@@ -82,9 +83,11 @@ def register_catalog(
         [Row(rows=3)]
     """
     if not name.isascii() or not name.isidentifier():
-        raise InvalidInputError(f"the name of a catalog is made of letters, digits and underscores, not {name!r}")
-    if name.lower() in _TAKEN:
-        raise InvalidInputError(f"the name {name!r} is taken, as {', '.join(_TAKEN)} are: choose another one")
+        raise InvalidInputError(
+            f"the name of a catalog has letters, digits and underscores only and begins with no digit, not {name!r}"
+        )
+    if name.lower() in _RESERVED:
+        raise InvalidInputError(f"the name {name!r} is reserved: choose one other than {', '.join(_RESERVED)}")
     place = fspath(root)
     if not place.strip():
         raise InvalidInputError("the root of a catalog is empty; '.' is the working directory")
@@ -98,7 +101,7 @@ def register_catalog(
 
 
 def catalogs_of(spark: SparkSession) -> dict[str, Catalog]:
-    """The catalogs of a session's application, by name in lower case."""
+    """The catalogs of a session's application, or of a Connect session, by name in lower case."""
     with _lock:
         return dict(_registered.get(_application(spark), {}))
 

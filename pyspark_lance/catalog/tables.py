@@ -32,9 +32,9 @@ __all__ = ["CatalogTable", "TableFinder", "TableName"]
 
 _SUFFIX: Final = ".lance"
 _OPS: Final = "_ops"
-"""The folder in which `lance_dagster` keeps the outputs of ops, which are no tables of anyone's."""
+"""The folder in which `lance_dagster` keeps the outputs of ops; listings leave it out."""
 _SEGMENT: Final = re.compile(r"[\w=@+-][\w=@+.-]{0,199}")
-"""A folder name on every store and in every URI."""
+"""The folder names that are valid on every store and in every URI."""
 _VERSION: Final = re.compile(r"[vV](\d+)")
 
 
@@ -64,7 +64,7 @@ class CatalogTable:
     """The location of a table, and how its catalog lists it.
 
     Attributes:
-        uri: The table, or the branch of it.
+        uri: The table.
         storage_options: Credentials and options of the storage.
         object_id: The name in the root's manifest table; None if it does not list the table.
         catalog: The catalog; None for a path that is below the root of no catalog.
@@ -81,7 +81,7 @@ class CatalogTable:
 
     @property
     def listing_id(self) -> str | None:
-        """The id by which the root's manifest table lists the table, or has to; None for one found by its path."""
+        """The id by which the root's manifest table lists the table, or would; None for a table found by its path."""
         if self.object_id is not None or not self.is_named or self.path is None:
             return self.object_id
         return self.path.removesuffix(_SUFFIX).replace("/", DELIMITER)
@@ -144,15 +144,17 @@ class TableFinder:
             return self._at_path(name)
         catalog = self.catalog(name.parts[0])
         if catalog is None:
-            raise InvalidInputError(f"{name} is not a Lance table: its name begins with that of no registered catalog")
+            raise InvalidInputError(
+                f"{name} is not a Lance table: {name.parts[0]!r} is no registered catalog; register_catalog adds it"
+            )
         path = name.parts[1:]
         if not path:
             raise InvalidInputError(f"{name} is a catalog, not a table")
         for segment in path:
             if not _SEGMENT.fullmatch(segment):
                 raise InvalidInputError(
-                    f"{name}: {segment!r} cannot be a folder: only letters, digits and _=@+.- are allowed, and no dot"
-                    " in front"
+                    f"{name}: {segment!r} cannot be a folder: use 1 to 200 letters, digits and _=@+.-, with no dot at"
+                    " the beginning"
                 )
         return self._listed(catalog, path) or _named(catalog, "/".join(path) + _SUFFIX)
 
@@ -170,16 +172,16 @@ class TableFinder:
         except DatasetNotFoundError:
             return location, False
         if location.hides(dataset):
-            raise DatasetExistsError(f"{name} was deregistered; its data is there still, lance.`{location.uri}`")
+            raise DatasetExistsError(f"{name} was deregistered; its data still exists, as lance.`{location.uri}`")
         return location, True
 
     def exists_error(self, name: TableName, location: CatalogTable) -> DatasetExistsError:
         """The error of a statement that would create a table which already exists."""
-        said = f"{name} already exists, at {location.uri}"
+        message = f"{name} already exists, at {location.uri}"
         catalog = location.catalog
         if catalog is not None and location.is_named and location.object_id is None and self._manifest(catalog).is_kept:
-            said += "; its catalog does not list it: CREATE TABLE IF NOT EXISTS lists it"
-        return DatasetExistsError(said)
+            message += "; its catalog does not list it: CREATE TABLE IF NOT EXISTS lists it"
+        return DatasetExistsError(message)
 
     def to_drop(self, name: TableName) -> CatalogTable:
         """The location of a table to drop, which exists or is listed in the manifest table.
@@ -218,8 +220,8 @@ class TableFinder:
         paths = {known[one] for one in alike} | {one for one in below if self._is(one, plain)}
         if len(paths) > 1:
             raise InvalidInputError(
-                f"{catalog.name}.{'.'.join(path)} could be each of {sorted(paths)} in {catalog.root}: spell it as one"
-                " of them"
+                f"{catalog.name}.{'.'.join(path)} could be any of {sorted(paths)} in {catalog.root}: spell it exactly"
+                " as one of them"
             )
         return next(
             (_named(catalog, found, next((one for one in alike if known[one] == found), None)) for found in paths), None
@@ -244,7 +246,7 @@ class TableFinder:
         """The version that a name stands for.
 
         Raises:
-            DatasetNotFoundError: There is no table of the name; the message names it and its place.
+            DatasetNotFoundError: There is no table of the name; the message has the name and the location.
             VersionNotFoundError: The table has no such branch, tag or version.
             InvalidInputError: The table has a branch and a tag of that name.
         """
@@ -252,7 +254,7 @@ class TableFinder:
         return dataset if name.ref is None else at_ref(dataset, name)
 
     def target(self, name: TableName) -> tuple[LanceDataset, CatalogTable]:
-        """The latest version of a table or a branch, to be changed, and its place.
+        """The latest version of a table or a branch, to be changed, and the table's location.
 
         Raises:
             DatasetNotFoundError: There is no table of the name.
@@ -286,7 +288,7 @@ def _opened(name: TableName, location: CatalogTable, **options: Any) -> LanceDat
     """The latest version of a table that its catalog lists.
 
     Raises:
-        DatasetNotFoundError: There is no table at the place, or it was deregistered.
+        DatasetNotFoundError: There is no table at the location, or it was deregistered.
     """
     spelled = ".".join(name.parts)
     try:
@@ -295,7 +297,7 @@ def _opened(name: TableName, location: CatalogTable, **options: Any) -> LanceDat
         raise DatasetNotFoundError(f"there is no table {spelled}: {location.uri} holds none") from None
     if location.hides(dataset):
         raise DatasetNotFoundError(
-            f"there is no table {spelled}: it was deregistered; its data is there still, lance.`{location.uri}`"
+            f"there is no table {spelled}: it was deregistered; its data still exists, as lance.`{location.uri}`"
         )
     return dataset
 
@@ -312,7 +314,7 @@ def at_ref(dataset: LanceDataset, name: TableName) -> LanceDataset:
         return dataset.checkout_version((ref, None))
     number = _VERSION.fullmatch(ref)
     if number is None:
-        raise VersionNotFoundError(f"{name}: the table has no branch and no tag {ref!r}; a version is @v3")
+        raise VersionNotFoundError(f"{name}: the table has no branch or tag {ref!r}; version 3 is written @v3")
     return dataset.checkout_version(int(number[1]))
 
 

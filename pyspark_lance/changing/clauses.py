@@ -1,4 +1,4 @@
-"""The WHEN clauses of a merge: parsed, and checked for whether they can be combined.
+"""The WHEN clauses of a merge: how they are parsed, and which of them can be combined.
 
 WHEN MATCHED [AND condition]                THEN UPDATE | DELETE    pairs
 WHEN NOT MATCHED [AND condition]            THEN INSERT             rows only in the source
@@ -30,7 +30,7 @@ class MergeClause:
         side: The rows that it concerns: pairs, rows only in the source, or rows only in the table.
         action: UPDATE, DELETE or INSERT.
         condition: A further condition; None for all rows of that side.
-        values: New values by column of the table; None for those of the source's columns of the same names.
+        values: New values by column of the table; None for the values of the source's columns of the same names.
     """
 
     side: Side
@@ -58,7 +58,9 @@ def check_clauses(clauses: Sequence[MergeClause]) -> None:
         raise InvalidInputError("merge: there is no clause; add one, such as WHEN MATCHED THEN UPDATE SET *")
     for clause in clauses:
         if (clause.action == INSERT) != (clause.side == "not matched"):
-            raise InvalidInputError(f"merge: {clause} is not possible: WHEN NOT MATCHED inserts, and no other does")
+            raise InvalidInputError(
+                f"merge: {clause} is not possible: INSERT belongs to WHEN NOT MATCHED, and only there"
+            )
         if clause.side == "not matched by source" and clause.action == UPDATE and clause.values is None:
             raise InvalidInputError(f"merge: {clause} needs values: these rows have no source")
     for side in {clause.side for clause in clauses}:
@@ -92,7 +94,7 @@ def parse_merge_clauses(clauses: Mapping[str, Any]) -> tuple[MergeClause, ...]:
             expressions by column. A clause without a condition and values may be given as its `then` alone.
 
     Raises:
-        InvalidInputError: A clause is not understood, or does not go together with those before it.
+        InvalidInputError: A clause is not understood, or cannot be combined with the preceding ones.
 
     Examples:
         >>> for clause in pyspark_lance.parse_merge_clauses({"when_matched": "update", "when_not_matched": "insert"}):
@@ -123,7 +125,7 @@ def _parsed(name: str, given: Any, side: Side, actions: Sequence[str]) -> MergeC
     unknown = [key for key in clause if key not in ("then", "condition", gives)]
     if unknown:
         known = ", ".join(key for key in ("then", "condition", gives) if key)
-        raise InvalidInputError(f"merge: {name}: {unknown[0]!r} is not understood for {then}; it has {known}")
+        raise InvalidInputError(f"merge: {name}: {unknown[0]!r} is not understood; the keys of {then} are {known}")
     condition = clause.get("condition")
     values: Any = clause.get(gives) if gives else None
     if condition is not None and not (isinstance(condition, str) and condition.strip()):

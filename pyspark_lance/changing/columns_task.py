@@ -46,7 +46,7 @@ REPORT: Final = "__lance_report"
 ROW_ADDRESS: Final = "_rowaddr"
 _REPORTED: Final = {kind.code: kind for kind in (InvalidInputError, SchemaError, UnsupportedError)}
 DATA_ERRORS: Final = tuple(_REPORTED.values())
-"""Errors in the data, which a task reports; another attempt would have them as well."""
+"""Errors in the data, which a task reports; another attempt would raise them again."""
 
 
 def delete_written(uri: str, written: Sequence[WrittenColumns], storage_options: Mapping[str, str] | None) -> None:
@@ -57,7 +57,7 @@ def delete_written(uri: str, written: Sequence[WrittenColumns], storage_options:
 
 
 def runs(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The fragments of consecutive rows, with these rows; -1 for rows without an address."""
+    """Yield each run of rows of one fragment, with the fragment's id; -1 for rows without an address."""
     ids = pc.shift_right(batch.column(ADDRESS).fill_null(-1), 32).to_numpy()
     ends = [*(np.flatnonzero(ids[1:] != ids[:-1]) + 1), len(ids)] if len(ids) else []
     for start, end in zip([0, *ends], ends, strict=False):
@@ -100,9 +100,9 @@ class ColumnsTask:
     Attributes:
         uri: The table.
         version: The version that the rows are in.
-        keys: The columns of the key, whose values come as strings for messages; none for row addresses.
+        keys: The columns of the key, whose values come as strings for messages; none if the key is the row address.
         stored: The columns, as the table stores them.
-        tasks: The work on each fragment.
+        tasks: The tasks of `LanceDataset.plan_columns`, by fragment id.
         storage_options: Options of the storage.
     """
 
@@ -139,7 +139,7 @@ class ColumnsTask:
     def _write(
         self, batches: Iterator[pa.RecordBatch], written: list[WrittenColumns], reported: list[WrittenColumns]
     ) -> None:
-        """Write the file of each fragment; the rows of one are held in memory.
+        """Write the file of each fragment; the rows of one fragment at a time are held in memory.
 
         Args:
             batches: The rows, in order of addresses, and the reports of the first pass.
@@ -164,11 +164,11 @@ class ColumnsTask:
         _check_once([*reported, *written])
 
     def converter(self) -> ConverterTo:
-        """Turns batches of the frame into row addresses and columns as the table stores them."""
+        """The converter of the frame's batches into row addresses and columns as the table stores them."""
         return ConverterTo(pa.schema([pa.field(ADDRESS, pa.int64()), *self.stored]))
 
     def files(self, dataset: LanceDataset, fragment: int, parts: Sequence[pa.RecordBatch]) -> list[WrittenColumns]:
-        """Write the file of a fragment, from its rows; there is none without rows to set."""
+        """Write the file of a fragment from its rows; there is no file if there are no rows to set."""
         if not parts:
             return []
         table = pa.Table.from_batches(parts)
@@ -224,7 +224,7 @@ def _without_reports(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _check_once(written: Sequence[WrittenColumns]) -> None:
-    """Reject a fragment that has two files: it came whole, and some of its rows came again."""
+    """Reject a fragment with two files: it came whole, and some of its rows came again."""
     seen: dict[int, WrittenColumns] = {}
     for one in written:
         other = seen.setdefault(one.fragment_id, one)

@@ -36,7 +36,7 @@ __all__ = ["RowCondition", "delete_where", "mentioned", "names_in_text", "update
 _NAME: Final = re.compile(r"\w+|`(?:[^`]|``)*`")
 _STAR: Final = re.compile(r"\.\s*\*")
 _NOT_BOOLEAN: Final = "FILTER_NOT_BOOLEAN"
-"""Spark's code for a condition of another type, which a plain NULL has."""
+"""Spark's error for a condition that is not boolean, such as a plain NULL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +76,13 @@ class RowCondition:
         if self.condition is None:
             return self
         if not isinstance(self.condition, str) and not is_column(self.condition):
-            raise InvalidInputError(f"{verb}: the condition is Spark SQL or a column, not {self.condition!r}")
+            raise InvalidInputError(f"{verb}: the condition must be Spark SQL or a Column, not {self.condition!r}")
         rows = self.session.createDataFrame([], spark_schema(base.schema))
         rows = rows if self.alias is None else rows.alias(self.alias)
         condition = as_column(self.condition)
         try:
             with short_errors(f"{verb}: {self.condition}"):
-                rows.where(condition).schema  # noqa: B018 - Spark looks at it
+                rows.where(condition).schema  # noqa: B018 - Spark checks the condition
         except InvalidInputError as error:
             if _NOT_BOOLEAN in str(error) and isinstance(rows.select(condition).schema[0].dataType, types.NullType):
                 return replace(self, condition="false")
@@ -130,7 +130,7 @@ def delete_where(dataset: LanceDataset, where: RowCondition, options: ChangeOpti
 def update_where(
     dataset: LanceDataset, values: Mapping[str, Value], where: RowCondition, options: ChangeOptions
 ) -> ChangeResult:
-    """Give columns of the rows that meet a condition new values, in one commit.
+    """Set columns of the rows that meet a condition, in one commit.
 
     Raises:
         SchemaError: The table lacks a column, or a value has another type; the message names the column.

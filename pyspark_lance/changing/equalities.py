@@ -1,12 +1,12 @@
-"""The equalities of a table expression and a source expression that the condition of a merge requires.
+"""The equalities between a table expression and a source expression that the condition of a merge requires.
 
     t.id = s.id AND lower(t.s) <=> s.k AND t.x > s.x
     -----------     ----------------     ---------
     id = s.id       lower(t.s) <=> s.k   no equality
 
-A condition is split at its ANDs: those of its SQL tokens, or those of the calls of a Spark `Column`. The names in an
-expression show whether it belongs to the table or to the source. Where the names leave that open, Spark decides: the
-expression belongs to the only side on which Spark can resolve it.
+A condition is split at its ANDs: SQL by its tokens, a Spark `Column` by its function calls. The names in an expression
+show whether it belongs to the table or to the source. Where the names leave that open, Spark decides: the expression
+belongs to the only side on which Spark can resolve it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 __all__ = ["Equality", "conjuncts", "equalities", "path_of"]
 
 _EQUAL: Final = {"=": False, "==": False, "<=>": True, "equal_null": True}
-"""Operators and functions of Spark that compare, and whether a null equals a null by them."""
+"""Operators and functions of Spark that test equality, and whether a null equals a null in them."""
 _WORDS: Final = ("AND", "OR", "NOT", "EXISTS", "BETWEEN", "IN", "IS", "LIKE", "ILIKE", "RLIKE", "REGEXP")
 _SIGNS: Final = ("!", "<", ">", "<=", ">=", "<>", "!=", "!<", "!>", "->", "=>", "?", ",")
 _LOOSER: Final = frozenset((*_WORDS, *_SIGNS))
-"""Tokens that bind as loosely as a comparison does, or more so."""
+"""Tokens that bind as loosely as a comparison, or more loosely."""
 _OPENING: Final = frozenset("([{")
 _CLOSING: Final = frozenset(")]}")
 
@@ -45,7 +45,7 @@ class Equality:
     Attributes:
         own: The expression of the table.
         other: The expression of the source.
-        column: The column of the table that `own` is; None for other expressions.
+        column: The column, if `own` is a column of the table; None for other expressions.
         is_null_safe: Whether a null equals a null.
     """
 
@@ -85,7 +85,7 @@ def equalities(
 
 
 def conjuncts(condition: Value) -> list[Value]:
-    """The conditions that a condition joins by AND."""
+    """The conditions that AND joins into a condition."""
     if isinstance(condition, str):
         return list(_split(condition))
     text = expression_text(condition)
@@ -96,7 +96,7 @@ def conjuncts(condition: Value) -> list[Value]:
 
 
 def path_of(value: Value) -> tuple[str, ...] | None:
-    """The parts of the name that an expression is; None for other expressions."""
+    """The parts of a name, if an expression is just a name; None for other expressions."""
     if not isinstance(value, str):
         text = expression_text(value)
         return column_path(value) if text is None else path_of(text)
@@ -145,7 +145,7 @@ class _Sides:
         return self._folded(name) == self._alias
 
     def of(self, value: Value) -> str | None:
-        """The side of an expression; None if it is a constant, or uses or fits both sides."""
+        """The side of an expression; None for a constant, and for an expression that fits both sides."""
         texts = [value] if isinstance(value, str) else names_of_column(value)
         if texts is not None and not any(_OPAQUE.search(text) for text in texts):
             found = {side for text in texts for path in _paths(text) for side in self._of_name(path)}
@@ -162,13 +162,13 @@ class _Sides:
         if first == self._alias:
             return ["target"]
         if self._kinds["target"].get(first) not in ("struct", "map", "array"):
-            return ["source"]  # by its alias, or a column of it
+            return ["source"]  # qualified by the source's alias, or a field of one of its columns
         is_source = _resolves(self._frames["source"], ".".join(map(quoted, path)))
         return ["source" if is_source else "target"]
 
 
 _OPAQUE: Final = re.compile(r"\bselect\b|\.\s*\*", re.IGNORECASE)
-"""Queries in an expression, and all columns of a side."""
+"""Subqueries, and `*` for all columns of a side: the names in such an expression are not known."""
 
 
 def _paths(text: str) -> Iterator[tuple[str, ...]]:
@@ -193,7 +193,7 @@ def _resolves(frame: DataFrame, value: Value) -> bool:
 
     try:
         with without_error_log():
-            frame.select(as_column(value)).schema  # noqa: B018 - Spark looks at the names
+            frame.select(as_column(value)).schema  # noqa: B018 - Spark resolves the names
     except PySparkException:
         return False
     return True
@@ -224,11 +224,11 @@ def _tokens(text: str) -> list[_Lexeme]:
     import sqlglot  # noqa: PLC0415 - loads for half a second
 
     if "${" in text:
-        return []  # a setting decides what stands there
+        return []  # Spark replaces it by the value of a setting
     try:
         found = sqlglot.tokenize(without_comments(text), read="spark")
     except (sqlglot.errors.SqlglotError, RecursionError, InvalidInputError):
-        return []  # Spark says what is wrong
+        return []  # Spark reports the error
     return [
         _Lexeme(kind=one.token_type.name, text=text[one.start : one.end + 1], start=one.start, end=one.end + 1)
         for one in found
@@ -266,7 +266,7 @@ def _split(text: str) -> Iterator[str]:
 
 
 def _joining(tokens: Sequence[_Lexeme], depths: Sequence[int]) -> Iterator[int]:
-    """Yield the positions of each AND that joins conditions; none beside an OR."""
+    """Yield the position of each AND that joins the conditions; none if an OR joins some of them."""
     plain = [index for index, depth in enumerate(depths) if not depth and (not index or tokens[index - 1].word != ".")]
     if any(tokens[index].word == "OR" for index in plain):
         return

@@ -1,7 +1,7 @@
 """Values that are finer than Spark's, in rows that an update or a merge rewrites.
 
     stored             Spark              written
-    ...00.123456789    ...00.123456       ...00.123456789     Spark's value is that of the old row: the old value stays
+    ...00.123456789    ...00.123456       ...00.123456789     Spark's value is unchanged: the old value stays
     ...00.123456789    ...07.000000       ...07.000000000     the change has given another value
 
 Timestamps and durations have microseconds in Spark, whatever their unit in the table.
@@ -86,7 +86,7 @@ def _unchanged(after: pa.Array, before: pa.Array, seen_after: pa.Array, seen_bef
 
 
 def _equal(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
-    """Which values are equal; a null equals none."""
+    """Whether each pair of values is equal; a null equals no value."""
     if pa.types.is_nested(one.type):
         pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
         return np.array([a is not None and a == b for a, b in pairs], np.bool_)

@@ -60,7 +60,7 @@ class ChangeOptions(JobOptions):
 
     def __post_init__(self) -> None:
         if self.conflict_retries < 0:
-            raise InvalidInputError(f"conflict_retries must not be negative, as {self.conflict_retries} is")
+            raise InvalidInputError(f"conflict_retries is {self.conflict_retries}, and must be at least 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +180,7 @@ class RowLevelChange:
         """
         within = self.options.within
         if within is None or (self.is_exact and set(within.columns) <= set(self.on)):
-            return  # the rows of the source lie in the slices, and so does a row with the same key
+            return  # the rows of the source lie in the slices, and so do the rows with the same keys
         columns = list(dict.fromkeys((*self.on, *within.columns)))
         for number, rows in deleted.items():
             fragment = self.dataset.get_fragment(number)
@@ -274,7 +274,7 @@ def inserted_keys(
         reports: What the tasks report.
         on: The columns of the key.
         repeats: Whether several inserted rows may have one key.
-        is_exact: Whether equal inserted rows have equal keys; if not, the filter has any key once a row is inserted.
+        is_exact: Whether equal inserted rows have equal keys; if not, an inserted row makes the filter match any key.
 
     Raises:
         InvalidInputError: Two tasks insert one key.

@@ -58,7 +58,7 @@ def merge_by_clauses(
     Raises:
         SchemaError: A column does not fit the table's; the message names it.
         InvalidInputError: A clause does not fit the columns, or the source has a key twice.
-        RetryableConflictError: Each attempt met a concurrent change of the same rows.
+        RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
     """
     # Types, collations and spelling of the key are those of a merge without clauses.
     fitted = MergeFrames(source=source, keys=tuple(on), matched=DELETE, inserts=False).fitting(dataset)
@@ -95,7 +95,7 @@ def _check_others(
 
 
 def inserted_rows(source: DataFrame, on: Sequence[str], clauses: Sequence[MergeClause]) -> DataFrame | None:
-    """The rows that a merge inserts into a table that has none; None if there is no clause that inserts.
+    """The rows that a merge inserts into an empty table; None if no clause inserts.
 
     Args:
         source: The rows that are merged.

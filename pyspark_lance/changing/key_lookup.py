@@ -3,8 +3,8 @@
     task      rows --> buffered (memory, then a temporary file)   | their keys
               table: key columns with addresses --- join by key --+--> inserted and updated rows: `RowLevelTask`
 
-Each task reads the key columns of the table, narrowed by an index if the table has one. Rows of the table are not
-handed to Spark, which costs more than reading their keys once for each task.
+Each task reads the key columns of the table, narrowed by an index if the table has one. Passing the rows of the table
+to Spark would cost more than reading their keys once for each task.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class KeyLookup:
     inserts: bool = True
 
     def task(self, version: int, change: RowLevelTask, storage_options: Mapping[str, str] | None) -> KeyMergeTask:
-        """The task that looks up keys in a version, and hands the changes to another task."""
+        """The task that looks up keys in a version, and passes the changes to the task `change`."""
         return KeyMergeTask(version=version, change=change, storage_options=storage_options, lookup=self)
 
 
@@ -73,7 +73,7 @@ class KeyMergeTask:
             return self.change(partition, attempt, self._changes(batches, aside))
 
     def _changes(self, batches: Iterator[pa.RecordBatch], aside: IO[bytes]) -> Iterator[pa.RecordBatch]:
-        """The changes of some rows; in here, so that errors in the keys are reported as those of other columns are."""
+        """Yield the changes; a generator that `change` runs, which reports errors in the keys like those in columns."""
         keys = self._keep(batches, aside)
         yield from self._with_addresses(aside, self._look_up(keys))
 
@@ -137,7 +137,7 @@ class KeyMergeTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Matches:
-    """Rows of the source, each with the row of the table that it replaces, or as a new row.
+    """Rows of the source: for each its position, and the row of the table that it replaces, if there is one.
 
     Attributes:
         rows: Position of the row in the source, ascending; a row that replaces several rows occurs once for each.

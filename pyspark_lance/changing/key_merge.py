@@ -4,9 +4,9 @@
     commit    one Update with bitmaps of deleted rows and hashes of new keys
 
 A data source has no session and cannot run Spark's joins: each task reads the key columns of the table, narrowed by an
-index if the table has one. Rows with one key may be in several tasks. They are detected because they replace the same
-row, or because the hashes of their keys are equal. After a conflict the committing process looks up the keys of the new
-files again.
+index if the table has one. Rows with the same key may be in several tasks. They are detected because they replace the
+same row, or because the hashes of their keys are equal. After a conflict, the committing process looks up the keys of
+the new files again.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class KeyMergeJob:
         try:
             deleted, inserted = rows_deleted_by(reports, self._on), inserted_keys(base, reports, self._on)
         except InvalidInputError:
-            hashes_of_keys(self._written_keys(made))  # raises as well, and names the key
+            hashes_of_keys(self._written_keys(made))  # raises an error that names the key
             raise
 
         def attempt(begin: tuple[LanceDataset, dict[int, BitMap]], _: int) -> CommitResult:

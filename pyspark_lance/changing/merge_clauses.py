@@ -1,16 +1,16 @@
 """Merges by any condition, with any number of clauses: what `MERGE INTO` of SQL and `LanceTable.merge` run.
 
-    source (kept) --- join by the condition --- target: addresses, and columns that the clauses need
+    source (cached) --- join by the condition --- target: addresses, and columns that the clauses need
                              |
-    both sides       first WHEN MATCHED whose condition is true      (each side sees its own names alone)
+    both sides       first WHEN MATCHED whose condition is true      (the clauses of one side see only its names)
     source only      first WHEN NOT MATCHED
     target only      first WHEN NOT MATCHED BY SOURCE
                              |
     values | address | kind  --> `RowLevelChange`: one commit
 
-A row of the table that several rows of the source would change is an error, as in Delta, unless the only WHEN MATCHED
-clause is a DELETE without condition. Equalities in the condition narrow what is read of the table, and are the key by
-which concurrent merges that insert the same rows are detected (`merge_keys`).
+Several rows of the source that would change the same row of the table are an error, as in Delta, unless the only WHEN
+MATCHED clause is a DELETE without a condition. Equalities in the condition narrow what is read of the table, and are
+the key by which concurrent merges that insert the same rows are detected (`merge_keys`).
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class ClauseMerge:
             RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
         """
         merge = self._checked(dataset)
-        with merge._kept(dataset) as kept:  # noqa: SLF001 - its own
-            change = kept._change  # noqa: SLF001 - its own
+        with merge._kept(dataset) as kept:  # noqa: SLF001 - of the same class
+            change = kept._change  # noqa: SLF001 - of the same class
             return run_change(dataset, lambda base: change(base, options), options, checked_through)
 
     @property
@@ -139,7 +139,7 @@ class ClauseMerge:
 
     @contextlib.contextmanager
     def _kept(self, base: LanceDataset) -> Iterator[ClauseMerge]:
-        """This merge with a source that is computed once and kept by Spark."""
+        """This merge with a source that is computed once and cached by Spark."""
         kept = self.source.persist()
         try:
             if self.unique:
@@ -170,7 +170,7 @@ class ClauseMerge:
         return (rows, keys) if is_same and is_exact and set(guarded) == set(keys) else None
 
     def _upsert(self, base: LanceDataset, options: ChangeOptions) -> RowLevelChange | None:
-        """The change whose tasks look up the keys of the source; None if the columns have changed meanwhile."""
+        """The change whose tasks look up the keys of the source; None if a concurrent commit changed the columns."""
         whole = self._whole_rows(base)
         if whole is None:
             return None

@@ -58,7 +58,7 @@ TASK_ROWS: Final = 1 << 18
 _FEW_ROWS: Final = 200_000
 """Rows up to which keys and addresses are sent to all tasks instead of being shuffled."""
 _LOOKUP_ROWS: Final = 16 << 20
-"""Most keys of a table that the tasks of a merge read, all tasks together; of more Spark makes a join."""
+"""Most keys of a table that all tasks of a merge read in total; if they would read more, Spark joins instead."""
 _ADD_OR_DROP: Final = f"Drop them (DataFrame.drop), or {ADD_FIRST}"
 _OLD: Final = "__lance_old_"
 _KEY: Final = "__lance_key_"
@@ -76,7 +76,7 @@ class MergeFrames:
         inserts: Whether rows only in the source are inserted.
         deletes_others: Whether rows only in the table are deleted.
         condition: Spark SQL over `source` and `target` that selects the rows in both that change; None for all.
-        num_rows: Rows of the source, which Spark keeps; None if they are not counted.
+        num_rows: Rows of the source; None if they are not counted.
         tasks: Number of tasks that write the rows; None for Spark's own number.
         few: The result of `few_keys` for the source.
         looks_up: Whether tasks look up the keys of the source in the table, so that no frame is needed.
@@ -95,12 +95,12 @@ class MergeFrames:
 
     @property
     def writes(self) -> bool:
-        """Whether rows are written, and not only deleted."""
+        """Whether the merge writes rows; if not, it only deletes."""
         return self.inserts or self.matched == UPDATE
 
     @contextlib.contextmanager
     def kept(self, base: LanceDataset, *, is_alone: bool = True) -> Iterator[MergeFrames]:
-        """A copy whose source is computed once, kept by Spark, counted and divided among tasks.
+        """A copy whose source is computed once, cached by Spark, counted and divided among tasks.
 
         Args:
             base: The version that is changed first.
@@ -117,7 +117,7 @@ class MergeFrames:
             if rows is None:
                 rows = kept.count() if few is None else few.num_rows
             tasks = tasks_of(rows)
-            # From here on one task has all rows of a key, and detects if they are two.
+            # From here on one task has all rows of a key, and detects duplicates.
             source = by_key(kept, tasks, self.keys)
             yield replace(self, source=source, num_rows=rows, tasks=tasks, few=few, looks_up=looks_up)
         finally:
@@ -130,7 +130,7 @@ class MergeFrames:
         return can_look_up(base, self.source, self.keys)
 
     def fitting(self, base: LanceDataset) -> MergeFrames:
-        """A copy whose source has columns that are spelled and compared as the table's; no job is run.
+        """A copy whose source has the table's spelling of columns and collations of keys; no job is run.
 
         Args:
             base: The version that is changed first.
@@ -151,7 +151,7 @@ class MergeFrames:
         if self.writes:
             source = with_blobs(source, base.schema)
         found = replace(self, source=source, keys=tuple(field.name for field in keys))
-        fields = found._fields_of_source(base) if self.writes else keys  # noqa: SLF001 - its own
+        fields = found._fields_of_source(base) if self.writes else keys  # noqa: SLF001 - of the same class
         schema = batch_schema(source.select(*[quoted(field.name) for field in fields]).schema)
         plan_write(schema, pa.schema(fields), case_sensitive=True, has_schema_mode=False)
         if self.condition is not None:
@@ -299,7 +299,7 @@ def by_key(source: DataFrame, tasks: int, keys: Sequence[str]) -> DataFrame:
 
 
 def can_look_up(base: LanceDataset, source: DataFrame, keys: Sequence[str], tasks: int = 1) -> bool:
-    """Whether tasks look up the keys of a source in the table: they compare them as Spark does, and read few enough."""
+    """Whether tasks look up the keys of a source in the table: they compare keys as Spark does, and read few enough."""
     stored = {one.name: one.dataType for one in spark_schema(base.schema)}
     same = all(has_bytes(base.schema.field(name)) and source.schema[name].dataType == stored[name] for name in keys)
     return same and base.count_rows() * tasks <= _LOOKUP_ROWS

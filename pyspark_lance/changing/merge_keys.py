@@ -1,7 +1,7 @@
 """Keys from the equalities of a merge's condition: to read less of the table, and to detect concurrent inserts.
 
     t.id = s.id          the read: rows whose id the source has                     inserts: hashes of the ids
-    t.id <=> s.id        the read: those, and rows without an id                    inserts: any key
+    t.id <=> s.id        the read: the same rows, and rows without an id            inserts: any key
     lower(t.s) = s.k     the read: all rows                                         inserts: any key
 
 The commit of a merge that inserts rows records their keys, by which a concurrent merge that inserts the same rows is
@@ -53,7 +53,7 @@ class MergeKeys:
 
     @property
     def _of_columns(self) -> dict[str, Equality]:
-        """The equalities of columns of the table, one for each."""
+        """The first equality of each column of the table that has one."""
         return {one.column: one for one in reversed(self.equalities) if one.column is not None}
 
     def frame(self, source: DataFrame, base: LanceDataset) -> tuple[list[str], DataFrame]:
@@ -68,7 +68,7 @@ class MergeKeys:
     def within(
         self, base: LanceDataset, source: DataFrame, condition: Value, few: pa.Table | None
     ) -> pc.Expression | None:
-        """A condition that every table row meets which a source row can match; None if no condition is known.
+        """A condition that is true for each table row that a source row can match; None if no condition is known.
 
         Args:
             base: The version.
@@ -97,7 +97,7 @@ class MergeKeys:
         return reduce(and_, known) if known else None
 
     def whole(self, source: DataFrame, condition: Value, *, exact: bool) -> list[str]:
-        """The columns of the table that equal source columns of the same names; none if the condition says more.
+        """The columns of the table that equal source columns of the same names; none if the condition requires more.
 
         Args:
             source: The source.

@@ -6,7 +6,7 @@ date -> timestamp, x -> string  Spark's cast
 string -> int, boolean -> int   rejected before any job: cast it in the expression
 array, map, struct              each value in them, and the fields of structs
                                 - by their names in UPDATE, MERGE and INSERT BY NAME
-                                - by their positions in INSERT, where columns are matched so as well
+                                - by their positions in INSERT, which matches columns by position as well
 binary, struct<data, uri> -> blob of 2.2
 """
 
@@ -30,10 +30,10 @@ __all__ = ["FieldOrder", "stored_as", "with_blobs"]
 
 @dataclass(frozen=True, slots=True)
 class FieldOrder:
-    """How the fields of a struct find those of the table.
+    """How the fields of a struct are matched with the fields of the table's struct.
 
     Attributes:
-        by_name: Whether names decide, and not positions.
+        by_name: Whether fields are matched by name, instead of by position.
         exact: Whether case matters.
     """
 
@@ -41,11 +41,11 @@ class FieldOrder:
     exact: bool = False
 
     def of(self, given: Any, wanted: Any) -> list[Any] | None:
-        """The field for each field of the table's struct; None where a struct has other fields.
+        """The field for each field of the table's struct; None if the structs have different fields.
 
         Args:
             given: Spark's type of the value.
-            wanted: That of the column.
+            wanted: Spark's type of the column.
 
         Raises:
             SchemaError: A name could stand for two fields, or two names for one.
@@ -74,8 +74,8 @@ def stored_as(
     Args:
         column: The value.
         expression: The value, for messages.
-        given: Its type.
-        wanted: Spark's type of the column that it is for.
+        given: Spark's type of the value.
+        wanted: Spark's type of the column.
         stored: The schema of that column alone.
         what: The verb or the clause, for messages.
         order: How fields of structs are matched.
@@ -86,7 +86,7 @@ def stored_as(
     blob = _blob(column, given, wanted) if has_blobs(stored.field(0)) else None
     if blob is not None:
         return blob
-    if given.simpleString() == wanted.simpleString():  # they may differ in what can be null
+    if given.simpleString() == wanted.simpleString():  # the types may differ in nullability
         return column
     if not _can_be_stored(given, wanted, order):
         path, inner, kind = _misfit((stored.names[0],), given, wanted, order)
@@ -99,10 +99,10 @@ def stored_as(
 
 
 def with_blobs(source: DataFrame, table: pa.Schema) -> DataFrame:
-    """A frame whose bytes for columns of blobs of 2.2 are the structs that Spark has for these columns.
+    """A frame in which bytes for blob columns of 2.2 are the structs as which Spark reads these columns.
 
     Args:
-        source: Rows whose columns are called as the table's.
+        source: Rows with the table's column names.
         table: The schema of the table.
     """
     from pyspark.sql import functions
@@ -117,7 +117,7 @@ def with_blobs(source: DataFrame, table: pa.Schema) -> DataFrame:
 
 
 def _blob(column: Column, given: Any, wanted: Any) -> Column | None:
-    """A blob by its bytes, or by `data` and `uri`, as the struct of a column of blobs; None for another value."""
+    """The struct of a blob column, from bytes or from a struct of `data` and `uri`; None for other types."""
     from pyspark.sql import functions, types
 
     if isinstance(given, types.BinaryType):
@@ -218,7 +218,7 @@ def _converted_scalar(column: Column, given: Any, wanted: Any, stored: pa.Field)
 
 
 def _fits(given: Any, stored: pa.Field) -> bool:
-    """Whether a column of a type can be written as it is."""
+    """Whether a column of a type can be written without a cast."""
     from pyspark.sql import types
 
     own = pa.schema([stored])

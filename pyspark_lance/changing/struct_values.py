@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Value", "as_column", "whole_values"]
 
 Value: TypeAlias = "str | Column"
-"""An expression in Spark SQL, or a column of Spark's."""
+"""An expression in Spark SQL, or a Spark `Column`."""
 
 
 def as_column(value: Value) -> Column:
@@ -51,7 +51,7 @@ def whole_values(
         has_rows: Whether there are rows, whose other fields stay.
 
     Raises:
-        SchemaError: There is no such column or field, one has two values, or a field of a row that is not there yet.
+        SchemaError: A column or field does not exist or has two values, or a value is for a field of an inserted row.
     """
     from pyspark.sql import functions
 
@@ -98,5 +98,5 @@ def _check_is_struct(name: str, known: Mapping[str, pa.Field], what: str, *, exa
     own = matched_names([first], list(known), exact=exact).get(first)
     if dot and own is not None and not pa.types.is_struct(known[own].type):
         raise SchemaError(
-            f"{what}: {own!r} is of type {known[own].type}, and {name!r} no field of a struct: set {own!r} whole"
+            f"{what}: {own!r} is of type {known[own].type}, and {name!r} is not a field of a struct: set {own!r} whole"
         )

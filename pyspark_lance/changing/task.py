@@ -7,7 +7,7 @@
     (not used)           | old address  |            | 2  delete
 
 The driver writes deletion vectors from the bitmaps and commits. The source must have each key once: two rows that
-replace the same row, and two new rows with one key, are an error.
+replace the same row are an error, and so are two new rows with the same key.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class RowLevelTask(PartitionTask):
     Attributes:
         on: The key.
         stable: Whether rows have stable ids.
-        most_keys: Keys of new rows that are reported, by their hashes; None for any number.
+        most_keys: Largest number of new rows' keys whose hashes are reported; None for any number.
         repeats: Whether several new rows may have one key.
         finer: The columns whose values Spark rounds; None if there are none.
     """
@@ -144,7 +144,7 @@ class _RowLevelOutput:
     def _note_keys(self, part: pa.RecordBatch) -> None:
         on = list(self._task.on)
         if on and self._hashes is not None:
-            # In the table's types: other writers hash the keys that they insert in these.
+            # In the table's types, in which other writers hash the keys that they insert.
             schema = pa.schema([self._task.stored.field(name) for name in on])
             own = columns_named(part, on)
             keys = BatchConverter(own.schema, schema)(own)
@@ -154,7 +154,7 @@ class _RowLevelOutput:
                 self._keys.append(pa.Table.from_batches([copied(keys)]))
 
     def _note_hashes(self, keys: pa.Table) -> None:
-        """Note the hashes of new keys, which need no more memory than those that are reported."""
+        """Note the hashes of new keys, of which at most `most_keys` are kept in memory."""
         if self._hashes is None:
             return
         hashes = np.union1d(self._hashes, hashes_of_keys(keys, repeats=True))

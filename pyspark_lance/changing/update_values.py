@@ -1,4 +1,4 @@
-"""The values of an update: their names as the table has them, and their types as its columns have them."""
+"""The values of an update, by the table's names of columns and in the types of these columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["assigned", "is_column", "spelled_values"]
 def spelled_values(
     values: Mapping[str, Value], table: pa.Schema, what: str, *, alias: str | None, exact: bool, has_rows: bool = True
 ) -> dict[str, Value]:
-    """Values by the table's own names of the columns; those of fields of structs become values of the columns.
+    """Values by the table's own column names; values of fields of structs become values of the whole columns.
 
     Args:
         values: The values, by names as the user writes them, or dotted paths of fields.
@@ -32,8 +32,8 @@ def spelled_values(
         has_rows: Whether there are rows, whose other fields of structs stay.
 
     Raises:
-        SchemaError: The table lacks a column, a column has two values, or a field of an inserted row has one.
-        InvalidInputError: There are no values, or they are not expressions by name of the column.
+        SchemaError: The table lacks a column, a column has two values, or a value is for a field of an inserted row.
+        InvalidInputError: There are no values, or they are not expressions by column name.
     """
     _check_values(values, what)
     plain: dict[str, Value] = {}
@@ -49,7 +49,7 @@ def spelled_values(
 
 def _check_values(values: Any, what: str) -> None:
     if not isinstance(values, Mapping):
-        raise InvalidInputError(f"{what}: set is a dict of values by name of the column, not {values!r}")
+        raise InvalidInputError(f"{what}: set must be a dict of values by column name, not {values!r}")
     if not values:
         raise InvalidInputError(f"{what}: set gives no column a value")
     for name, value in values.items():
@@ -57,13 +57,13 @@ def _check_values(values: Any, what: str) -> None:
             raise InvalidInputError(f"{what}: {name!r} is not the name of a column")
         if not isinstance(value, str) and not is_column(value):
             raise InvalidInputError(
-                f"{what}: the value of {name!r} is an expression in Spark SQL, or a column of Spark's, such as"
+                f"{what}: the value of {name!r} must be an expression in Spark SQL, or a Spark Column such as"
                 f" functions.lit({value!r}), not {value!r}"
             )
 
 
 def is_column(value: Any) -> bool:
-    """Whether a value is a column of Spark's, classic or Connect."""
+    """Whether a value is a Spark `Column`, classic or Connect."""
     from pyspark.sql import Column
 
     return isinstance(value, Column)
@@ -76,7 +76,7 @@ def assigned(
 
     Args:
         rows: The rows of the table.
-        values: Expressions in Spark SQL or columns, by name of the column.
+        values: Expressions in Spark SQL or Spark columns, by column name.
         stored: The schema of the table.
         kinds: Spark's types of its columns.
 

@@ -107,7 +107,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         when_not_matched_by_source: Rows only in the table: "delete", or None.
         condition: Spark SQL over `source.<column>` and `target.<column>`: rows in both stay as they are unless it is
             true.
-        clauses: Clauses in the place of the four arguments before: what happens to rows by further conditions, with
+        clauses: Clauses that replace the four preceding arguments: what happens to rows by further conditions, with
             values by column. `parse_merge_clauses` describes them; expressions are Spark SQL over `source.<column>` and
             `target.<column>`. The source may have further columns that clauses use.
         transaction_properties: Strings by key that the commit records.
@@ -124,7 +124,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         within: Slices that must hold all rows that the merge deletes or replaces; otherwise nothing is changed. Rows of
             the source are not checked.
         deletes: Keys whose rows are deleted in the same commit, whatever the clauses say; none of them may be in the
-            source. Columns besides `on` are not looked at.
+            source. Columns besides `on` are ignored.
 
     Returns:
         The numbers of inserted, updated and deleted rows, and the version.
@@ -134,7 +134,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         InvalidInputError: An argument is wrong, the source has a key twice, or a replaced row lies outside of `within`.
         RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
         SupersededError: A later attempt of the same write has committed.
-        EarlierAttemptCommittedError: An earlier attempt has committed that `write_attempt` does not name.
+        EarlierAttemptCommittedError: An earlier attempt, which `write_attempt` does not name, has committed.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -144,7 +144,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         >>> lance.dataset("t.lance").count_rows()
         4
     """
-    check_frame("merge: df is", df)
+    check_frame("merge: df must be", df)
     keys = list(_spelled([on] if isinstance(on, str) else on or (), df.columns, df.sparkSession))
     _check_clauses(keys, when_matched, when_not_matched, when_not_matched_by_source)
     parsed = _parsed(clauses, (when_matched, when_not_matched, when_not_matched_by_source, condition))
@@ -252,13 +252,13 @@ def delete(
     storage_options: Mapping[str, str] | None = None,
     conflict_retries: int = 10,
 ) -> ChangeResult:
-    """Delete rows by a condition, or those whose key a DataFrame has, in one commit.
+    """Delete the rows that meet a condition, or whose key a DataFrame has, in one commit.
 
     Args:
         uri: The table.
         where: A condition in Lance's SQL, or a DataFrame with the columns `on`, which may have a key more than once.
         on: The key, for a DataFrame.
-        spark: The session for a condition; None for the active one, else that of the process.
+        spark: The session for a condition; None for the active session of the thread, or the default of the process.
         transaction_properties: Strings by key that the commit records.
         commit_message: A message that the commit records.
         storage_options: Credentials and options of the storage, by object_store's names.
@@ -287,7 +287,7 @@ def delete(
     reject_memory(uri)
     dataset = lance_core.dataset(uri, storage_options=storage_options)
     if not isinstance(where, str):
-        check_frame("delete: where is a condition in Lance's SQL, or", where)
+        check_frame("delete: where must be a condition in Lance's SQL, or", where)
         keys = list(_spelled([on] if isinstance(on, str) else on or (), where.columns, where.sparkSession))
         _check_clauses(keys, "delete", None, None)
         _check_source(where, keys, "delete")
@@ -295,7 +295,7 @@ def delete(
         assert clauses is not None
         return run_change(dataset, partial(_merged, clauses, options), options)
     if on is not None:
-        raise InvalidInputError("delete: on names the key of a DataFrame; where is a condition")
+        raise InvalidInputError("delete: on names the key of a DataFrame, and where is a condition: leave on out")
     session = session_of(spark)
     _check_where("delete", dataset, where, session, _DELETE_BY_KEY)
 
@@ -318,13 +318,13 @@ def update(
     storage_options: Mapping[str, str] | None = None,
     conflict_retries: int = 10,
 ) -> ChangeResult:
-    """Give columns of some rows new values, in one commit.
+    """Set columns of the rows that meet a condition, in one commit.
 
     Args:
         uri: The table.
-        set: Expressions in Spark SQL over the table's columns, by name of the column.
+        set: Expressions in Spark SQL over the table's columns, by column name.
         where: A condition in Lance's SQL; None for all rows.
-        spark: The session; None for the active one, else that of the process.
+        spark: The session; None for the active session of the thread, or the default of the process.
         transaction_properties: Strings by key that the commit records.
         commit_message: A message that the commit records.
         storage_options: Credentials and options of the storage, by object_store's names.
@@ -386,7 +386,7 @@ def _check_clauses(
     keys: list[str], matched: Matched | None, not_matched: NotMatched | None, by_source: NotMatchedBySource | None
 ) -> None:
     if not keys or len(set(keys)) < len(keys):
-        raise InvalidInputError(f"on: the columns of a key are needed, each once, not {keys}")
+        raise InvalidInputError(f"on must name the columns of the key, each once, not {keys}")
     for name, given, known in (
         ("when_matched", matched, Matched),
         ("when_not_matched", not_matched, NotMatched),
@@ -408,7 +408,7 @@ def _created(
         InvalidInputError: The source has a key twice.
     """
     if df is None:
-        raise DatasetNotFoundError(f"there is no table at {uri} to merge into, and nothing is to be inserted")
+        raise DatasetNotFoundError(f"there is no table at {uri} to merge into, and the merge inserts no rows")
     check_keys_of("on", map(plan_write(batch_schema(df.schema), None).stored.field, keys))
     reject_duplicate_keys(df, keys)
     try:

@@ -3,8 +3,8 @@
     rows of a task    fragment 1, all rows in order  --> its file --> one row that reports it  --\
                       fragment 2, its first rows     -----------------------------------------> shuffle by fragment
 
-A frame that kept its row addresses has whole fragments in order where each task reads whole fragments. Rows are held
-while those of their fragment are the next ones of its scope, from the first; all others are passed on as they come.
+A frame that kept its row addresses has whole fragments in order where each task reads whole fragments. The rows of a
+fragment are held as long as they are the first rows of its scope, in order; all others are passed on as they come.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["write_whole_fragments"]
 
 
 def write_whole_fragments(frame: DataFrame, task: ColumnsTask) -> DataFrame:
-    """The frame without the fragments that come whole, whose files are reported in a row each."""
+    """The frame, in which one row that reports the file takes the place of each fragment that comes whole."""
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     given = [StructField(one.name, one.dataType, True, one.metadata) for one in frame.schema]
@@ -86,7 +86,7 @@ class _Rows:
         return 0 < self._count == len(self.scope)
 
     def take(self, rows: pa.RecordBatch) -> list[pa.RecordBatch]:
-        """Hold the next rows; returns those that are not held, or no longer."""
+        """Hold the next rows; returns the rows that are not held, or are held no longer."""
         end = self._count + rows.num_rows
         addresses = rows.column(ADDRESS).fill_null(-1).to_numpy()
         if self._count >= 0 and np.array_equal(self.scope[self._count : end], row_offsets(addresses.view(np.uint64))):

@@ -5,8 +5,7 @@
                                    '-- yes --> a file per fragment ----------- their names -------------|
     driver: tasks of fragments without rows, then one commit  <---------------- their names ------------'
 
-Executors write the files of these columns; other columns are neither read nor written, but for the key. The driver gets
-no rows.
+Executors write the files of these columns. Of the table's other columns, only the key is read. The driver gets no rows.
 """
 
 from __future__ import annotations
@@ -85,11 +84,11 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
         uri: The table.
         on: The key: a column or several, `_rowid`, or `_rowaddr` of the version that the write begins with.
         where: The scope: rows for which this is true, as SQL or an Arrow expression; None for all rows.
-        missing: What becomes of the rows of the scope that the DataFrame lacks: "null" sets their columns to null,
-            "keep" leaves them, "error" rejects the write.
+        missing: What happens to rows of the scope that the DataFrame lacks: "null" sets their columns to null, "keep"
+            keeps their values, "error" rejects the write.
         vector_columns: Array columns to store as vectors, as for `pyspark_lance.write`.
         field_metadata: Metadata of the fields of columns that are added.
-        allow_external_blob_outside_bases: Take blobs by any URI, and not only below base paths of the table.
+        allow_external_blob_outside_bases: Accept blobs by any URI, and not only by URIs below the table's base paths.
         transaction_properties: Strings by key that the commit records.
         commit_message: A message that the commit records.
         idempotency_key: A transaction property (key, value) that at most one commit may carry; if one does, it is
@@ -110,8 +109,8 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
             a row of the scope, and `missing` is "error"; or a blob is given by a URI that is not allowed. Nothing is
             committed.
         SchemaError: A column does not fit the table, or the key is missing; the message names the column.
-        RetryableConflictError: Rows moved meanwhile and have no stable ids to be followed by; do the write again.
-        IncompatibleConflictError: The rows were overwritten, or a column was dropped, meanwhile.
+        RetryableConflictError: A concurrent commit moved rows, which have no stable ids; do the write again.
+        IncompatibleConflictError: A concurrent commit overwrote the rows, or dropped a column.
         SupersededError: A later attempt of the same write has committed.
 
     Examples:
@@ -125,7 +124,7 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
     reject_memory(uri)
     dataset = open_version(lance_core.canonical_uri(uri), read_version, storage_options, identity)
     if dataset is None:
-        raise DatasetNotFoundError(f"there is no table at {uri}: columns are set of rows that a table has")
+        raise DatasetNotFoundError(f"there is no table at {uri}: write_columns needs a table with rows")
     df = df.withColumnsRenamed(_ROW_NAMES)
     df = in_case_of_table(df, batch_schema(df.schema), dataset.schema)
     keys = _keys(dataset, [on] if isinstance(on, str) else list(on or ()), df)
@@ -191,10 +190,10 @@ def _keys(dataset: LanceDataset, on: Sequence[str], df: DataFrame) -> list[str]:
         SchemaError: The table or the DataFrame lacks one of them.
     """
     if not on:
-        raise InvalidInputError("on names the key: a column, several of them, _rowid or _rowaddr")
+        raise InvalidInputError("on is empty: name the key, which is a column or several, _rowid or _rowaddr")
     row_names = [name for name in on if name in (ROW_ADDRESS, _ROW_ID)]
     if row_names and len(on) > 1:
-        raise InvalidInputError(f"{row_names[0]} names rows by itself; on has {list(on)}")
+        raise InvalidInputError(f"on {list(on)}: {row_names[0]} names rows by itself; leave out the other columns")
     known = [*dataset.schema.names, *row_names]
     names = matched_names(on, known, exact=case_sensitive(df.sparkSession))
     lacking = [name for name in on if name not in names]
@@ -231,7 +230,10 @@ def _stored(
         has_schema_mode=False,
     )
     if planned.grown_columns:
-        raise SchemaError(f"columns {list(planned.grown_columns)} have fields that those of the table lack")
+        raise SchemaError(
+            f"columns {list(planned.grown_columns)} have fields that the table's columns lack; Column.dropFields leaves"
+            " them out"
+        )
     fields = []
     for one in planned.stored:
         if one.name not in own.names and pa.types.is_null(one.type):
@@ -242,13 +244,13 @@ def _stored(
 
 
 def _large_blob(field: pa.Field) -> pa.Field:
-    """A new column of bytes that is marked as one of blobs, with large offsets, which blobs have."""
+    """A column of bytes with large offsets, which blobs need, if its metadata marks it as one of blobs."""
     is_marked = (field.metadata or {}).get(_BLOB_MARK, b"").lower() == b"true"
     return field.with_type(pa.large_binary()) if is_marked and pa.types.is_binary(field.type) else field
 
 
 def _scope(dataset: LanceDataset, df: DataFrame, where: str | pc.Expression | None) -> pc.Expression | None:
-    """The scope as an expression; times in SQL are in the session's zone."""
+    """The scope as an expression; a time without a zone is rejected in SQL, unless the session's zone is UTC."""
     if not isinstance(where, str):
         return where
     return dataset.parse_filter(where, assume_utc=is_utc(session_zone(df.sparkSession)))
@@ -301,7 +303,7 @@ def _by_fragment(frame: DataFrame, plan: ColumnPlan) -> DataFrame:
 def _without_rows(
     dataset: LanceDataset, plan: ColumnPlan, written: Sequence[WrittenColumns], stored: pa.Schema
 ) -> list[WrittenColumns]:
-    """The files of fragments none of whose rows the DataFrame has."""
+    """Write the files of fragments of which the DataFrame has no row."""
     if not plan.tasks or plan.tasks[0].missing == "keep":
         return []
     done = {one.fragment_id for one in written}

@@ -6,8 +6,8 @@
     Delta table       Spark's own reader if its jar is installed, else the files that `deltalake` names
     Iceberg table     Spark's own reader if its jar is installed, else the files that `pyiceberg` names
 
-Files are converted in groups. Each group is one commit, which records its files, so that a later run passes over them
-(`history.py`). At the end rows are counted, and hashes of all columns summed up, on both sides.
+Files are converted in groups. Each group is one commit, which records its files, so that a later run skips them
+(`history.py`). At the end, the rows of both sides are counted, and the hashes of their columns are added up.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ConvertMode = Literal["create", "append", "overwrite"]
 SourceFormat = Literal["parquet", "delta", "iceberg"]
 
 _GROUP_BYTES: Final = 32 << 30
-"""Bytes of source files per commit, which are converted again after an interruption."""
+"""Bytes of source files per commit: an interruption loses the work of one commit at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +51,9 @@ class ConvertResult:
     Attributes:
         dataset: The table.
         version: Its version.
-        rows: Number of rows of the source, all of which the table has.
+        rows: Number of rows of the source if both sides were compared, otherwise of rows that this run wrote.
         commits: Number of commits of this run.
-        skipped: Number of commits of earlier runs, whose files were passed over.
+        skipped: Number of commits of earlier runs, whose files were skipped.
     """
 
     dataset: LanceDataset
@@ -86,7 +86,7 @@ def convert(
     Args:
         source: The folder of the source, or of an Iceberg table its metadata file.
         uri: The Lance table.
-        partition_expr: Columns of which no data file holds two values, for example Hive partitions.
+        partition_expr: Columns of which each data file holds one value, for example Hive partitions.
         mode: "create" requires that the table does not exist, or was begun by this conversion; "append" adds the files
             that were not added before; "overwrite" replaces all rows with the first commit, unless the latest version
             belongs to this conversion.
@@ -95,13 +95,15 @@ def convert(
         vector_columns: Array columns to store as vectors, with the number of their items.
         storage_options: Options of the storage of `uri`.
         max_bytes_per_commit: Bytes of source files in one commit.
-        verify: Whether both sides are compared at the end; not with "append".
+        verify: Whether both sides are compared at the end; with "append" they are not compared.
 
     Raises:
         DatasetExistsError: The mode is "create", and the URI holds another table.
         UnsupportedError: Neither Spark nor an installed library can read the source.
         InvalidInputError: The files of the source have incompatible schemas, or were changed since the conversion
             began.
+        UndecidedWriteError: Versions of an earlier run were cleaned up, so that its files are unknown.
+        RetryableConflictError: Another process converts the same source at the same time.
         LanceError: The table differs from the source, or a file cannot be read.
 
     Examples:
@@ -168,12 +170,12 @@ def _check(mode: ConvertMode, most: int) -> None:
     if mode not in get_args(ConvertMode):
         raise InvalidInputError(f"mode {mode!r} is none of {', '.join(get_args(ConvertMode))}")
     if most < 1:
-        raise InvalidInputError(f"max_bytes_per_commit must be positive, as {most} is not")
+        raise InvalidInputError(f"max_bytes_per_commit is {most}, and must be at least 1")
 
 
 @contextlib.contextmanager
 def _columns_by_id(session: SparkSession) -> Iterator[None]:
-    """Let Spark find columns of Parquet files by id, for schemas with ids."""
+    """Let Spark find columns of Parquet files by id, if the schema has ids."""
     before = session.conf.get(BY_ID, None)
     session.conf.set(BY_ID, "true")
     try:
@@ -206,12 +208,14 @@ def to_parquet(
         version: Version number or tag; None for the latest.
         spark: The session; None for the active one.
         storage_options: Options of the storage of `uri`.
-        verify: Whether both sides are compared at the end; not with "append".
+        verify: Whether both sides are compared at the end; with "append" they are not compared.
 
     Returns:
         The number of rows.
 
     Raises:
+        SchemaError: `partition_by` names a column that the table lacks, or all columns.
+        InvalidInputError: A column of `partition_by` has empty strings, or the mode is unknown.
         LanceError: The rows in the folder differ from the table's.
 
     Examples:
@@ -228,7 +232,7 @@ def to_parquet(
     missing = [name for name in partition_by if name not in frame.columns]
     if missing or len(set(partition_by)) == len(frame.columns):
         raise SchemaError(
-            f"partition_by {list(partition_by)}: some columns of {frame.columns}, and not all, are needed"
+            f"partition_by {list(partition_by)} must name columns of {frame.columns}, and leave out at least one"
         )
     for name in partition_by:
         if frame.schema[name].dataType.simpleString() == "string" and not frame.where(f"{quoted(name)} = ''").isEmpty():
@@ -327,7 +331,7 @@ def _listed(source: str) -> SourceFiles:
 
 
 def _is_hidden(part: str) -> bool:
-    """Whether Spark passes over files and folders of this name; `_day=1` is a partition."""
+    """Whether Spark ignores files and folders of this name; `_day=1` is a partition."""
     return part.startswith(".") or (part.startswith("_") and "=" not in part)
 
 
@@ -354,7 +358,7 @@ def _compare(ours: DataFrame, theirs: DataFrame, what: str) -> int:
 
 
 def _sums(frame: DataFrame, like: DataFrame) -> dict[str, int]:
-    """The number of rows; and of each column the number of values that are not null and the sum of their hashes."""
+    """The number of rows; and for each column the number of non-null values, and the sum of hashes if it has them."""
     from pyspark.sql import functions
 
     parts = [functions.count(functions.lit(1)).alias("rows")]

@@ -1,16 +1,17 @@
 """The files that a conversion has already converted, from the table's own history.
 
-Each commit of a conversion carries three or four transaction properties:
+Each commit of a conversion has these transaction properties:
 
-    pyspark_lance.convert          a digest of the commit's files, which is committed once
+    pyspark_lance.convert          a digest of the commit's files: the idempotency key, which is committed once
     pyspark_lance.convert.source   a digest of the URI of the source, by which the commits are found
     pyspark_lance.convert.files    20 characters for each file: a digest of its name, and one of its size and time
-    pyspark_lance.convert.begins   on the first commit: older commits do not belong to this conversion
+    pyspark_lance.convert.begins   on the first commit only: older commits do not belong to this conversion
+    ... `STREAM_BATCH`             the number of the commit, as that of a batch of a stream
 
-The table's own state keeps the number of these commits, as the batches of a stream. If some of their versions were
-cleaned up, the files of these commits are not known any more.
+The table's own state keeps the number of the last of these commits. If the versions of some commits were cleaned up,
+the files of these commits are unknown.
 
-A file with a known name and another size or time was changed: the table has rows of it that the source lacks.
+A file whose name is known, but whose size or time differs, was changed: the table has rows of it that the source lacks.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class ConversionHistory:
     Attributes:
         source: Digest of the URI of the source.
         dataset: The table; None if it does not exist.
-        files: The converted files: states by names, as digests.
+        files: The converted files: digests of their states by digests of their names.
         runs: Number of conversions.
         newest: Version of the last commit; 0 without commits.
         commits: Number of commits of the last conversion.
@@ -96,35 +97,40 @@ class ConversionHistory:
 
         Raises:
             DatasetExistsError: The mode is "create", and the table was not made by a conversion of this source.
-            InvalidInputError: Files of the source have changed since the conversion began.
-            UndecidedWriteError: The files of earlier commits are not known any more.
+            InvalidInputError: Files of the source were changed or deleted since the conversion began.
+            UndecidedWriteError: The files of earlier commits are unknown, because versions were cleaned up.
         """
         if self.cleaned_up is not None and self.dataset is not None:
             if mode == "overwrite":
                 return list(files.sizes), True
             raise UndecidedWriteError(
-                f"which files of {source} were converted to {self.dataset.uri} before is not known any more: their "
-                f"versions were cleaned up (the last one was {self.cleaned_up}). Nothing was written. mode='overwrite' "
+                f"it is unknown which files of {source} were converted to {self.dataset.uri} before: their versions "
+                f"were cleaned up (the last one was {self.cleaned_up}). Nothing was written. mode='overwrite' "
                 "converts all files again and replaces all rows; pyspark_lance.write adds the rows of some files"
             )
         if self.dataset is None or (mode == "append" and not self.newest):
             return list(files.sizes), True
         if mode == "create" and not self.newest:
             raise DatasetExistsError(
-                f"there is a table at {self.dataset.uri} already, which was not converted from {source}"
+                f"the table {self.dataset.uri} exists, and was not converted from {source}: choose another URI, or"
+                " mode='append' or 'overwrite'"
             )
         now = {name: (_digest(name, _NAME_BYTES), _digest(files.state(name), _STATE_BYTES)) for name in files.sizes}
         left = [name for name, (key, _) in now.items() if key not in self.files]
         changed = [name for name, (key, state) in now.items() if self.files.get(key, state) != state]
         deleted = len(self.files.keys() - {key for key, _ in now.values()})
         if mode == "overwrite":
-            goes_on = not changed and not deleted and self.dataset.version == self.newest
-            return (left, False) if goes_on else (list(files.sizes), True)
+            continues = not changed and not deleted and self.dataset.version == self.newest
+            return (left, False) if continues else (list(files.sizes), True)
         if changed or (deleted and mode == "create"):
-            what = f"{changed[0]} and {len(changed) - 1} more files" if changed else f"{deleted} of its files"
+            what = (
+                f"{len(changed)} files were changed, such as {changed[0]}"
+                if changed
+                else f"{deleted} files were deleted"
+            )
             raise InvalidInputError(
-                f"{source} is not what it was when its conversion to {self.dataset.uri} began: {what} were changed or"
-                " deleted, and the table has their rows. mode='overwrite' converts all files again"
+                f"{source} has changed since its conversion to {self.dataset.uri} began: {what}, and the table has"
+                " their old rows. mode='overwrite' converts all files again"
             )
         return left, False
 

@@ -3,8 +3,8 @@
     Delta      the log names files; columns by name, partitions by folders (`day=01/`), types from the log
     Iceberg    manifests name files; columns by the ids in the files, so that renamed columns are found
 
-Tables that Parquet files do not describe fully are rejected: those with rows that separate files delete, with other
-names inside of files, or with default values of columns that were added later.
+A table that its Parquet files do not describe fully is rejected: separate files delete some of its rows, its files have
+other column names, or columns that were added later have default values.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class SourceFiles:
     """Parquet files of a source.
 
     Attributes:
-        base: The folder below which folders name partitions; None if folders name none.
+        base: The folder below which folders name partitions; None if no folder names a partition.
         sizes: Bytes of the files, by name.
-        times: When files were written, by name, if files may be overwritten.
+        times: Modification times of the files, by name, if files may be overwritten.
         schema: The columns, with ids if files are read by these; None if the files define them.
     """
 
@@ -81,8 +81,8 @@ def _delta(source: str) -> SourceFiles:
     mapping = table.metadata().configuration.get("delta.columnMapping.mode", "none")
     if mapping != "none":
         raise UnsupportedError(
-            f"{source}: columns have other names in its files (column mapping by {mapping}), which only Spark with"
-            " Delta's jar can read"
+            f"{source}: its files have other column names (column mapping by {mapping}), which only Spark with Delta's"
+            " jar can read"
         )
     actions = pa.table(table.get_add_actions(flatten=True))
     if any(
@@ -109,7 +109,7 @@ def _iceberg(source: str) -> SourceFiles:
 
 
 def _newest_metadata(source: str) -> str:
-    """The metadata file of an Iceberg table, that of the highest number in its folder."""
+    """The metadata file with the highest number in the folder of an Iceberg table."""
     if source.endswith(".metadata.json"):
         return source
     filesystem, inner, uri = filesystem_of(source)
@@ -121,13 +121,14 @@ def _newest_metadata(source: str) -> str:
     newest = found[max(found)] if found else []
     if len(newest) != 1:
         raise InvalidInputError(
-            f"{source}: the newest of the metadata files {newest} is not known; name one of them as the source"
+            f"{source}: {len(newest)} metadata files, {newest}, have the highest number, instead of one; name the"
+            " newest metadata file as the source"
         )
     return str(newest[0])
 
 
 def _with_ids(kind: DataType, arrow: pa.DataType) -> DataType:
-    """A type of Spark's whose fields have the ids of those of Arrow's."""
+    """A Spark type whose fields have the ids of the fields of an Arrow type."""
     from pyspark.sql import types
 
     if isinstance(kind, types.StructType):

@@ -42,7 +42,7 @@ def check_feed_options(options: SourceOptions, *, streams: bool) -> bool:
     if streams:
         ends = [name for name in ("endingVersion", "endingTimestamp") if options.value(name) is not None]
         if ends:
-            raise InvalidInputError(f"options {ends} are not for streams, which go on with each new version")
+            raise InvalidInputError(f"options {ends} are not for streams, which continue with each new version")
     return True
 
 

@@ -4,7 +4,7 @@ columns change after the query began        the query ends with an error that na
                                             reads the new columns
 columns changed before the query began,     the rows are read in a later version that has all columns, if one has
 after rows that are still to be read        their fragment with the same rows; otherwise columns that were renamed
-                                            are read by their names of then, and columns that were added without
+                                            are read by their former names, and columns that were added without
                                             values are null in these rows
 """
 
@@ -31,7 +31,7 @@ class FragmentRead:
         dataset: The version.
         columns: Its names of the columns.
         fragments: The fragments.
-        renamed: The names under which columns are read that were renamed since, by the version's names.
+        renamed: The current names of columns that were renamed since, by the version's names.
     """
 
     dataset: LanceDataset
@@ -82,7 +82,9 @@ class WatchedColumns:
         added = sorted(now.keys() - self.columns.keys()) if self.all_columns else []
         dropped = sorted(self.columns.keys() - now.keys())
         changed = [
-            f"{name} (was {kind}, is {now[name][0]})" if now[name][0] != kind else f"{name} (another one of that name)"
+            f"{name} (was {kind}, is {now[name][0]})"
+            if now[name][0] != kind
+            else f"{name} (replaced by another column)"
             for name, (kind, number) in self.columns.items()
             if name in now and now[name] != (kind, number)
         ]
@@ -157,9 +159,9 @@ class WatchedColumns:
         then = _columns(dataset)
         others = [name for name, column in self.columns.items() if then.get(name) != column]
         names_then = {column: name for name, column in then.items()}
-        # A filter has the names of now.
-        is_renamed = {name for name in others if self.columns[name] in names_then and options.value("filter") is None}
-        lacking = {name for name in others if name not in is_renamed}
+        # A filter has the current names, and cannot be evaluated on columns with other names.
+        renamed = {name for name in others if self.columns[name] in names_then and options.value("filter") is None}
+        lacking = {name for name in others if name not in renamed}
         numbers = {number for _, number in then.values()}
         for name in lacking:
             is_changed = name in then or self.columns[name][1] in numbers
@@ -167,13 +169,13 @@ class WatchedColumns:
                 raise LanceError(
                     f"rows of version {dataset.version} of {options.uri} were moved before column {name!r} was added "
                     f"or changed, so that their values in it are not known. {RESTART}; startingVersion="
-                    f"{dataset.version + 1} or later passes over these rows"
+                    f"{dataset.version + 1} or later skips these rows"
                 )
         read: dict[str, str] = {}
         for name in self.read:
             root = name if name in self.columns else name.partition(".")[0]
             if root not in lacking:
-                read[name] = names_then[self.columns[root]] + name[len(root) :] if root in is_renamed else name
+                read[name] = names_then[self.columns[root]] + name[len(root) :] if root in renamed else name
         return FragmentRead(
             dataset=dataset,
             columns=tuple(read.values()),

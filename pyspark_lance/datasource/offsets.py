@@ -47,7 +47,7 @@ def version_at(options: SourceOptions, version: int) -> LanceDataset:
     except VersionNotFoundError as error:
         raise LanceError(
             f"version {version} of {options.uri}, which the stream needs next, was cleaned up: the stream fell behind"
-            f" the clean-up of the table. {RESTART}"
+            f" the cleanup of the table. {RESTART}"
         ) from error
 
 
@@ -67,7 +67,7 @@ def check_offset(options: SourceOptions, offset: dict[str, Any], latest: LanceDa
     if version == 0:
         return
     if latest is None or latest.version < version:
-        there = "there is no table any more" if latest is None else f"its latest version is {latest.version}"
+        there = "there is no table" if latest is None else f"its latest version is {latest.version}"
         raise IncompatibleConflictError(
             f"the stream has read {options.uri} up to version {version}, and now {there}: it was dropped, and perhaps "
             f"made again. {RESTART}"
@@ -83,6 +83,6 @@ def check_offset(options: SourceOptions, offset: dict[str, Any], latest: LanceDa
     now = latest if latest.version == version else version_at(options, version)
     if now.identity != offset["table"]:
         raise IncompatibleConflictError(
-            f"version {version} of {options.uri} is another one than the stream has read: the table was dropped and "
-            f"made again, or the stream is now to read another table. {RESTART}"
+            f"version {version} of {options.uri} differs from the one that the stream has read: the table was dropped "
+            f"and made again, or the stream is now to read another table. {RESTART}"
         )

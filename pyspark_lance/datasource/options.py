@@ -1,7 +1,7 @@
 """The options of the data source `lance`: the table of them, and their values, read and checked.
 
-Case and underscores in a name do not matter: `replaceWhere` and `replace_where` are one option, so that the names of
-Spark and those of `pyspark_lance.write` both serve.
+Case and underscores in a name do not matter: `replaceWhere` and `replace_where` are one option, so that Spark's names
+and the names of `pyspark_lance.write` both work.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _WRITES: Final = "write, writeStream"
 
 OPTIONS: Final = (
     Option("version", "read", "number of the version"),
-    Option("versionAsOf", "read", "the same"),
+    Option("versionAsOf", "read", "the same as `version`"),
     Option("tag", "read", "name of the version"),
     Option("asof", "read", "ISO time: the version that was the latest then; a time without a zone is in UTC"),
-    Option("timestampAsOf", "read", "the same; a time without a zone needs `timeZone`"),
+    Option("timestampAsOf", "read", "the same as `asof`; a time without a zone needs `timeZone`"),
     Option("timeZone", f"{_READS}, {_WRITES}", "zone of times that name none, such as `Asia/Tokyo`"),
     Option("branch", f"{_READS}, {_WRITES}", "the branch that is read or written"),
     Option("columns", _READS, "names with commas between them, also `_rowid`, `_rowaddr` and fields such as `point.x`"),
@@ -55,13 +55,13 @@ OPTIONS: Final = (
     Option(
         "startingVersion", _READS, "first version whose rows are read; `latest` (streams): only rows that come later"
     ),
-    Option("startingTimestamp", _READS, "the same by its time, with `readChangeFeed`; a zone as for `timestampAsOf`"),
+    Option("startingTimestamp", _READS, "with `readChangeFeed`: time from which on changes are read; see `timeZone`"),
     Option("endingVersion", "read", "with `readChangeFeed`: last version whose changes are read; else the latest"),
-    Option("endingTimestamp", "read", "the same by its time"),
-    Option("netChanges", _READS, "`true`, with `readChangeFeed`: a row comes once, however often it changed"),
+    Option("endingTimestamp", "read", "with `readChangeFeed`: time up to which changes are read; see `timeZone`"),
+    Option("netChanges", _READS, "`true`, with `readChangeFeed`: a row occurs once, however often it changed"),
     Option("maxVersionsPerTrigger", "readStream", "largest number of versions in one micro-batch"),
-    Option("ignoreChanges", "readStream", "`true`: updated rows come as new ones, and deletes are passed over"),
-    Option("undecidedBatch", "writeStream", "`error`, `write` or `skip`: a batch of which no record is left"),
+    Option("ignoreChanges", "readStream", "`true`: updated rows are read as new rows, and deletes are ignored"),
+    Option("undecidedBatch", "writeStream", "what is done with a batch without a record: `error`, `write` or `skip`"),
     Option("checkpointLocation", "readStream, writeStream", "where Spark keeps the progress of the query"),
     Option("vector_columns", _WRITES, "`v=128,w=64`: arrays that are stored as vectors of 128 and 64 items"),
     Option("schema_mode", _WRITES, "`strict`, `add_columns` or `overwrite`"),
@@ -69,7 +69,7 @@ OPTIONS: Final = (
     Option("overwriteSchema", _WRITES, "`true`: the same as `schema_mode` `overwrite`"),
     Option("merge_on", "write", "`id,day`: rows replace those of the table that have the same values in these columns"),
     Option("replaceWhere", "write", "with mode overwrite: SQL that says which rows are replaced"),
-    Option("partition_by", "write", "`day,kind`: no data file holds rows of two values of these columns"),
+    Option("partition_by", "write", "`day,kind`: each data file holds rows of one value of these columns"),
     Option("partitionOverwriteMode", "write", "`dynamic`, with mode overwrite: only partitions with rows are replaced"),
     Option("commit_message", _WRITES, "a string that the commit keeps"),
     Option("idempotency_key", "write", "`key=value`: nothing is written if a commit has this property already"),
@@ -80,7 +80,7 @@ OPTIONS: Final = (
     Option("enable_stable_row_ids", _WRITES, "`true`: rows of a new table have ids by which changes are followed"),
     Option("allow_external_blob_outside_bases", _WRITES, "`true`: blobs may be given by any URI"),
     Option("transaction_properties", _WRITES, "JSON object of strings that the commit keeps"),
-    Option("transaction.<key>", _WRITES, "one of these strings; Spark turns the key into lower case"),
+    Option("transaction.<key>", _WRITES, "a string of `transaction_properties`; Spark turns the key into lower case"),
     Option("storage.<key>", f"{_READS}, {_WRITES}", "options of the storage, by object_store's names"),
 )
 
@@ -93,12 +93,13 @@ _SPARKS_OWN: Final = frozenset(
     {"path", "location", "provider", "owner", "ismanagedlocation", "serialization.format", "queryname", "outputmode"}
 )
 _PUSHDOWN: Final = (
-    "option pushdown is not offered: Spark keeps one read plan per frame, so that a filter of one use of the frame"
-    " would remove rows from the others. option('filter', 'id = 5') fixes a filter when the frame is made"
+    "option pushdown is not offered: Spark keeps one read plan per frame, and a filter of one use of the frame would"
+    " remove rows from the others. option('filter', 'id = 5') fixes a filter when the frame is made"
 )
 _NO_PATH: Final = (
-    "no path was given. Spark passes on that of load(path), save(path) and option path, and none of a table of its"
-    " catalogue: say SELECT ... FROM t WITH (path = '...'), or CREATE TEMPORARY VIEW v USING lance OPTIONS (path '...')"
+    "no path was given. Spark passes on the path of load(path), save(path) and option path, but not the path of a table"
+    " in its catalog: use SELECT ... FROM t WITH (path = '...'), or CREATE TEMPORARY VIEW v USING lance OPTIONS (path"
+    " '...')"
 )
 
 
@@ -188,7 +189,7 @@ class SourceOptions:
             raise InvalidInputError(f"option partitionOverwriteMode must be static or dynamic, not {dynamic!r}")
         return WriteArguments(
             mode=mode,  # type: ignore[arg-type]  # one of the two
-            cluster=False,  # a data source cannot bring rows together
+            cluster=False,  # a data source cannot move rows between tasks
             vector_columns=self._widths(),
             schema_mode=self._schema_mode(),  # type: ignore[arg-type]  # checked by plan_write
             replace_where=self.value("replaceWhere"),
@@ -210,7 +211,7 @@ class SourceOptions:
 
     @property
     def assume_utc(self) -> bool:
-        """Whether times without a zone are in UTC: a data source cannot see the session's zone.
+        """Whether times without a zone are in UTC, by option timeZone: a data source cannot see the session's zone.
 
         Raises:
             InvalidInputError: Option timeZone names no zone.
@@ -263,7 +264,7 @@ class SourceOptions:
         return value
 
     def value(self, name: str) -> str | None:
-        """An option as it was given; None if it was not."""
+        """The value of an option; None if it was not given."""
         return self._given.get(_key(name))
 
     def names(self, name: str) -> tuple[str, ...] | None:

@@ -4,7 +4,7 @@
     spark.readStream.format("lance").load(uri)                         stream.writeStream.format("lance").start(uri)
 
 Options are those of `options.py`. A filter is fixed when the frame is made. Filters that Spark would push down are not
-accepted (`pushdown`): Spark keeps one read plan for all uses of a frame, so that rows that one use filters out would be
+accepted (`pushdown`): Spark keeps one read plan for all uses of a frame, and rows that one use filters out would be
 missing in the others.
 
 Spark makes `DefaultSource` in a Python process beside the driver, gets schema, reader and writer there, and sends
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 __all__ = ["DefaultSource", "register"]
 
 _LEAST_PARALLELISM: Final = 8
-"""Parallelism that is assumed if it is unknown."""
+"""The least parallelism that is assumed if the session's parallelism is unknown."""
 
 
 def register(spark: SparkSession, name: str = "lance") -> None:
@@ -106,7 +106,7 @@ class DefaultSource(DataSource):
         return table_schema(dataset, self._options.names("columns"))
 
     def _at_end(self, dataset: LanceDataset) -> LanceDataset:
-        """The last version whose changes are read, unless a stream reads them, which has no such option."""
+        """The last version whose changes are read; the latest for a stream, which has no option for it."""
         last = ending_version(self._options, dataset) if self._version is None else self._version
         return dataset if last == dataset.version else dataset.checkout_version(last)
 

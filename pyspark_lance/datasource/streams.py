@@ -10,7 +10,8 @@
     -------------------------------------------------------------- ----------------------------------------------------
     appends                                                        its rows
     compacts, builds indices, sets configuration, adds columns     no rows
-    deletes, updates, overwrites, restores                         an error; or its new rows with ignoreChanges
+    deletes, updates, overwrites                                   an error; with ignoreChanges its new rows
+    restores                                                       an error; with ignoreChanges no rows
 
 With readChangeFeed the first batch holds the table's rows as inserts, and later batches what each version changed.
 
@@ -50,7 +51,7 @@ __all__ = ["BATCH", "QUERY", "FeedPartition", "StreamReader", "StreamWriter"]
 _QUIET: Final = frozenset(
     {"Rewrite", "ReserveFragments", "CreateIndex", "UpdateConfig", "Project", "UpdateBases", "Clone"}
 )
-"""Operations that neither add rows nor change or remove any."""
+"""Operations that leave all rows as they are."""
 
 _PARALLELISM: Final = 8
 
@@ -68,7 +69,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """Commits each micro-batch once.
 
     Args:
-        options: The user's.
+        options: The user's options.
         source: Schema of the batches that Spark hands over.
         overwrite: Whether each batch replaces all rows (output mode complete).
     """
@@ -158,7 +159,7 @@ class StreamReader(DataSourceStreamReader):
     """Reads the rows of versions that append, or a change feed; offsets are those of `offsets.py`.
 
     Args:
-        options: The user's.
+        options: The user's options.
         plan: The columns and the filter, planned for the version at which the query began.
         watched: The columns of the table at that version.
         feed: Arrow schema of the batches of a change feed; None to read the rows of versions that append.
@@ -301,7 +302,7 @@ class StreamReader(DataSourceStreamReader):
         adds = name == "Append" or (name == "Overwrite" and before is None)
         if name == "Merge" and before is not None:  # columns, and perhaps rows in the same version
             adds = _deletes_no_rows(before, dataset)
-        if name == "Delete" and before is not None:  # its condition was true of no row
+        if name == "Delete" and before is not None:  # its condition may have been true for no row
             has_all = known == {fragment.fragment_id for fragment in dataset.get_fragments()}
             adds = has_all and _deletes_no_rows(before, dataset)
         if name == "Update" and transaction is not None:
@@ -310,8 +311,8 @@ class StreamReader(DataSourceStreamReader):
         if not adds and not self._ignores:
             raise LanceError(
                 f"version {version} of {self._options.uri} does not only append ({name}): a stream cannot"
-                " determine which rows are new. Option ignoreChanges=true reads the rows of its new files, and passes"
-                " over deleted rows"
+                " determine which rows are new. Option ignoreChanges=true reads the rows of its new files, and ignores"
+                " deleted rows"
             )
         return self._tasks(dataset, known, end) if name != "Restore" else []
 

@@ -28,9 +28,10 @@ def deep_clone(
     target_storage_options: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> LanceDataset:
-    """Copy a version of a table with all its files on Spark's executors; within one storage the storage copies.
+    """Copy a version of a table with all its files, on Spark's executors.
 
-    If the copy fails, the target is not a table, and another attempt copies the files again.
+    Within one object store, the store itself copies. If a file cannot be copied, no table is created at the target; the
+    next attempt copies all files again.
 
     Args:
         spark: The session, classic or Connect.
@@ -69,7 +70,7 @@ def deep_clone(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Copies:
-    """The groups of copies, run by number; pickled, with the options of their stores."""
+    """The groups of copies, run by number. It is pickled together with the options of the stores."""
 
     groups: Sequence[Sequence[FileCopy]] = field(repr=False)
 

@@ -137,8 +137,8 @@ def execute_tasks(
         progress: Called with the numbers of finished and of all tasks, from another thread while they run.
 
     Returns:
-        The results, which are to be committed, and the tasks that failed. All other files of the tasks are deleted; an
-        interruption deletes all files of the tasks.
+        The results, which are to be committed, and the tasks that failed. All other files of the tasks are deleted;
+        after an interruption, all files of the tasks are.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -150,7 +150,7 @@ def execute_tasks(
         (1, 0)
     """
     job = _Tasks(
-        uri=lance_core.dataset(uri, storage_options=storage_options).uri,  # a relative one is of this process's folder
+        uri=lance_core.dataset(uri, storage_options=storage_options).uri,  # absolute: executors run in other folders
         job=uuid.uuid4().hex,
         read_version=tasks[0].read_version,
         fragment_ids=tuple(tuple(task.fragment_ids) for task in tasks),

@@ -2,11 +2,11 @@
 
     executor JVM: rows -> Arrow IPC record batches (without schema) -> RDD of bytes -> Python worker -> one answer
 
-This mechanism takes a third of the time of `mapInArrow`. This module holds all internals of Spark that writing uses. If
-a part of them is missing, as in a Connect session or another version of Spark, `ArrowRdd.of` returns None and the
-caller uses `mapInArrow`.
+This mechanism takes a third of the time of `mapInArrow`, and uses internals of Spark. If one of them is missing, as in
+a Connect session or another version of Spark, `ArrowRdd.of` returns None and the caller uses `mapInArrow`.
 
-The job runs as an SQL execution, so that it appears in the SQL tab, its metrics, listeners and `DataFrame.observe`.
+The job runs as an SQL execution, so that it appears in the SQL tab with its metrics, and reaches listeners and
+`DataFrame.observe`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NAME: Final = "pyspark_lance"
 MANY_PARTITIONS: Final = 256
 _PARTITIONS_PER_CORE: Final = 32
 """If there are more partitions than both limits, some share a task and its file: a Python task and a file cost as much
-work as many thousand rows."""
+as many thousand rows."""
 
 Function = Callable[[Iterator[pa.RecordBatch]], Iterable[Any]]
 
@@ -98,7 +98,7 @@ class ArrowRdd:
     def collect(self, function: Function) -> tuple[list[Any], int]:
         """Run a function on the batches of each partition; returns all results, and the number of partitions.
 
-        Of many partitions some are coalesced first, see `MANY_PARTITIONS`.
+        If there are many partitions, they are coalesced first, see `MANY_PARTITIONS`.
         """
         from pyspark import RDD
         from pyspark.java_gateway import ensure_callback_server_started
@@ -164,7 +164,7 @@ def _grows(frame: DataFrame) -> bool:
 
 def _run(function: Function, schema: pa.Schema, messages: Iterable[bytes]) -> Iterable[Any]:
     """Runs in a task."""
-    return function(map(partial(_batch, schema), messages))  # a generator would keep the last one while it waits
+    return function(map(partial(_batch, schema), messages))  # a generator would keep the last batch while it waits
 
 
 def _batch(schema: pa.Schema, message: bytes) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""Errors of Spark tasks for the user: one line with an exception of ours, while Spark's report goes to the log.
+"""Errors of Spark tasks for the user: one line with an exception of `lance_core`, while Spark's report goes to the log.
 
     worker    LanceError ----> log: traceback        Spark gets: lance_core.errors.StoreError: <message>
     caller    Spark's error -> log: Spark's report   raises:     StoreError(<message>)
@@ -30,20 +30,20 @@ _WORKER: Final = "PYTHON_WORKER_FACTORY_"
 _OWN: Final = re.compile(
     rf"lance_core\.errors\.(\w+): (.*?)(?=\n{errors.NOTE}|\n\n|\n\s+at |\n\s*JVM stacktrace|\Z)", re.DOTALL
 )
-"""An error of ours in Spark's report of a failed task; its message ends where its note or Java's stack begins."""
+"""An error of `lance_core` in Spark's report of a failed task; its message ends before its note, or Java's stack."""
 
 
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
-    """Let Spark report only class and message of an error of ours; has no effect outside of Spark's workers."""
+    """Let Spark report only the class and message of a `LanceError`; this has no effect outside of Spark's workers."""
     try:
         yield
     except LanceError as error:
         if any(name.startswith(_WORKER) for name in os.environ):
-            # Without a configured log, Python prints warnings and errors on the user's screen.
+            # Without configured logging, Python prints warnings and errors on the user's screen.
             level = logging.INFO if isinstance(error, _MISTAKES) else logging.ERROR
             _LOGGER.log(level, "a task or data source of Lance failed", exc_info=True)
-            # The process does nothing after this: Spark reports what is raised, and ends it.
+            # This affects no other task: Spark reports what is raised, and then ends this process.
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         public = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
         if public is not type(error):  # Spark shows the full name of its class
@@ -65,7 +65,7 @@ _SPARKS: Final = re.compile(r"\[[A-Z][A-Z_.0-9]+\][^\n]*")
 
 
 _OWN_NAMES: Final = "__lance_"
-"""Prefix of the columns that a frame has for our own use."""
+"""Prefix of the columns that this package adds to frames."""
 _SUGGESTED: Final = re.compile(r" Did you mean one of the following\? \[(.*?)\]\.")
 _ADDED: Final = re.compile(rf"`({_OWN_NAMES}\w+|_rowid|_rowaddr)`\Z")
 
@@ -75,10 +75,10 @@ def short_errors(what: str) -> Iterator[None]:
     """Turn an error of Spark into one line.
 
     Args:
-        what: The argument of the user that may be wrong.
+        what: The user's argument that may be wrong.
 
     Raises:
-        InvalidInputError: Spark raised an error with one of its codes.
+        InvalidInputError: Spark raised an error that names one of its error conditions.
     """
     try:
         yield
@@ -92,7 +92,7 @@ def short_errors(what: str) -> Iterator[None]:
 
 
 def _without_own_names(message: str) -> str:
-    """A message of Spark's in which no column is named that this package added to a frame."""
+    """Spark's message, without the names of columns that this package added to the frame."""
     message = message.replace(f"`{_OWN_NAMES}target`.", "")  # a table without an alias
     found = _SUGGESTED.search(message)
     if found is None:
@@ -104,10 +104,10 @@ def _without_own_names(message: str) -> str:
 
 @contextlib.contextmanager
 def without_error_log() -> Iterator[None]:
-    """Let Spark not print errors that are expected: it prints each on the user's screen."""
+    """Keep Spark from printing errors that are expected on the user's screen."""
     from pyspark.logger import PySparkLogger
 
-    # Whoever asks for a logger first decides on its class, and Spark needs its own.
+    # The first caller of getLogger decides the class of a logger, and Spark needs its own class.
     loggers = [PySparkLogger.getLogger(name) for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger")]
     before = [logger.disabled for logger in loggers]
     for logger in loggers:
@@ -125,7 +125,7 @@ class SparkLostError(LanceError):
     code = "spark-lost"
 
 
-_GONE: Final = re.compile(
+_LOST: Final = re.compile(
     r"Answer from Java side is empty|Error while (sending|receiving)|Connection refused|UNAVAILABLE"
 )
 
@@ -141,8 +141,8 @@ def spark_lost(error: BaseException, session: object) -> SparkLostError | None:
     process = getattr(gateway, "proc", None)
     code = None if process is None else process.poll()
     lost = isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError"
-    # Other errors come from Spark itself, and may contain any message of a user's function.
-    reported = type(error).__name__ in ("Py4JError", "SparkConnectGrpcException") and _GONE.search(str(error))
+    # Errors of other classes come from Spark itself, and may contain any message of a user's function.
+    reported = type(error).__name__ in ("Py4JError", "SparkConnectGrpcException") and _LOST.search(str(error))
     if not (code is not None or lost or reported):
         return None
     cause = (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -61,13 +61,13 @@ class TaskFailure:
 def run_tasks(
     spark: SparkSession, task: Callable[[int], _Result], count: int, progress: Progress | None = None
 ) -> tuple[list[_Result], list[TaskFailure]]:
-    """Run a function on Spark's executors, once for each number below a count, at least one.
+    """Run a function on Spark's executors, once for each number from 0 to count - 1.
 
     Args:
         spark: The session, classic or Connect.
         task: The function; it and its results are pickled.
-        count: The number of tasks.
-        progress: Called from another thread while the tasks run.
+        count: The number of tasks, at least 1.
+        progress: Called from another thread while the tasks run, and from this thread when all have ended.
 
     Returns:
         The results, in the order of their numbers, and the tasks that raised.
@@ -93,10 +93,10 @@ def run_tasks(
 def run_all_tasks(
     spark: SparkSession, task: Callable[[int], _Result], count: int, progress: Progress | None = None
 ) -> list[_Result]:
-    """Run tasks as `run_tasks` does, and require that all succeed.
+    """Run tasks as `run_tasks` does; all of them have to succeed.
 
     Raises:
-        LanceError: A task failed, and the message has the first error; or Spark returned no answer for some task.
+        LanceError: A task failed (the message has the first error), or Spark returned no answer for some task.
     """
     results, failures = run_tasks(spark, task, count, progress)
     if failures:

@@ -3,9 +3,9 @@
     caller    wait ------------------ Ctrl-C: cancel by tag, wait for the thread, then for the tasks, raise
     thread    tag, job -------------- ends with the job's result or error
 
-The job runs in a thread of its own, so that an interruption reaches our Python code and not the middle of a call into
-the JVM, which would make the connection unusable. When a job has failed, other tasks of it still run for some seconds:
-without waiting they would write files while the files of the job are deleted.
+The job runs in a thread of its own, so that an interruption never reaches a call into the JVM, which would make the
+connection unusable. After a job has failed, its other tasks run on for some seconds. Without the wait for them, they
+would write files while the files of the job are deleted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def run_job(session: SparkSession, call: Callable[[], _Result]) -> _Result:
         Its result.
 
     Raises:
-        LanceError: A task raised this error, or Spark went away, and its tasks are not waited for.
+        SparkLostError: Spark went away. The tasks are not waited for.
+        LanceError: A task raised this error.
         BaseException: The call raised another error, or an interruption ended the wait for it. As far as Spark reports,
             no task of its jobs runs any more.
     """

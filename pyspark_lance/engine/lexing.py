@@ -1,10 +1,10 @@
-r"""What is a comment, a string or a name in Spark's SQL, as Spark's own lexer has it.
+r"""Finds comments, strings and names in Spark SQL, as Spark's own lexer does.
 
     DELETE FROM t -- old\rWHERE id = 1        the comment ends at the carriage return
-    DELETE FROM t /* /*+ a */ WHERE id = 1    a hint in a comment opens no comment of its own
+    DELETE FROM t /* /*+ a */ WHERE id = 1    a hint in a comment opens no nested comment
 
-Other parsers of SQL end a comment elsewhere. They get statements whose comments are blanks, so that they cannot take a
-condition for a comment.
+Other SQL parsers end a comment elsewhere. They get statements whose comments are replaced by blanks, so that they
+cannot mistake a condition for a comment.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _SETTINGS: Final = (
     "spark.sql.legacy.typeCoercion.datetimeToString.enabled",
     "spark.sql.preserveCharVarcharTypeInfo",
 )
-"""Settings that are false by default, and by which names and constants mean something else."""
+"""Settings that are false by default; each changes what names or constants mean."""
 
 STRING: Final = r"""[rR]'[^']*'|[rR]"[^"]*"|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*\""""
-"""The pattern of strings; two that touch are one."""
+"""The pattern of strings; a doubled quote continues the string."""
 QUOTED_NAME: Final = r"`(?:[^`]|``)*`"
 """The pattern of names in backticks."""
 
@@ -49,7 +49,7 @@ def position(statement: str, offset: int) -> str:
 
 
 def without_comments(statement: str) -> str:
-    """A statement with blanks in place of its comments and of each kind of space; all else keeps its position.
+    """A statement whose comments, and other white space, are replaced by blanks; everything else keeps its position.
 
     Raises:
         InvalidInputError: A comment does not end.
@@ -67,10 +67,10 @@ def without_comments(statement: str) -> str:
 
 
 def is_plain(statement: str) -> bool:
-    """Whether no setting of the session decides what the strings of a statement mean.
+    """Whether the strings of a statement mean the same under all settings of a session.
 
-    Settings decide about double quotes, about backslashes and doubled quotes in strings, and about `${variable}`, for
-    which Spark puts the value of a setting.
+    Settings change what double quotes mean, what backslashes and doubled quotes in strings mean, and what replaces
+    `${variable}`.
     """
     if any(sign in statement for sign in ('"', "\\", "${")):
         return False
@@ -78,7 +78,7 @@ def is_plain(statement: str) -> bool:
 
 
 def has_usual_settings(spark: SparkSession) -> bool:
-    """Whether no setting of a session changes what names and constants mean."""
+    """Whether all settings that change what names and constants mean have their defaults in a session."""
     given = spark.conf.getAll
     return not any(str(given.get(name, "false")).lower() == "true" for name in _SETTINGS)
 

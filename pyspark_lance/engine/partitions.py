@@ -2,7 +2,7 @@
 
     arrow_rdd      executor JVM: rows -> Arrow IPC messages -> RDD of bytes -> Python worker -> one answer
                    The mechanism of Spark's `toArrow` (`arrow_rdd.py`): classic sessions only, a third of the time.
-                   It limits the rows of a batch, but not the bytes: the length of strings is sampled before.
+                   It limits the rows of a batch, but not the bytes: the length of strings is sampled beforehand.
     map_in_arrow   executor JVM: rows -> Arrow stream -> Python worker -> Arrow stream of answers
                    `DataFrame.mapInArrow`: any session, including Spark Connect; it limits rows and bytes of a batch.
 
@@ -47,9 +47,9 @@ _STRING_BYTES: Final = 64
 _ROWS_WITH_STRINGS: Final = 2048
 """Most rows of a batch with strings, which may be long: even if each has a megabyte, the batch fits into Arrow's."""
 _LONG_BATCH_BYTES: Final = 16 << 20
-"""Bytes of a batch of long rows: the JVM holds each batch three times, and a worker the next one beside its file's."""
+"""Bytes of a batch of long rows: the JVM holds three copies of a batch, and a worker the next batch beside its file."""
 _LEAST_ROWS: Final = 256
-"""Batches of fewer rows cost more than the fast path saves."""
+"""Smallest limit for rows of a batch: smaller batches cost more than the fast path saves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,8 @@ def run_on_partitions(
         The answers in order of partitions. With `map_in_arrow`, an empty partition may have none.
 
     Raises:
-        LanceError: Spark returned two answers for one partition, or no answer for one.
+        LanceError: Spark returned two answers for one partition, or, with `arrow_rdd`, no answer for one; or the
+            session does not support the transport `arrow_rdd`.
     """
     rows = rows_per_batch(stored)
     wanted = transport == "arrow_rdd" or (transport == "auto" and rows is not None)
@@ -148,7 +149,8 @@ def run_on_partitions(
             raise LanceError(f"Spark answered for {len(answers)} of {count} partitions")
     elif transport == "arrow_rdd":
         raise LanceError(
-            "this Spark session does not hand out Arrow batches: it is a Connect session, or another Spark"
+            "this Spark session does not hand out Arrow batches for transport arrow_rdd: it is a Connect session, or"
+            " an unsupported version of Spark"
         )
     else:
         mapped: Any = frame.mapInArrow(

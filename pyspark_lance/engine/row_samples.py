@@ -3,10 +3,11 @@
     frame       Project [id, upper(body)] <- Join <- Relation [id, body]        Relation [id, name]
     sampled     first rows of the first file                   [body]                      [name]
 
-Spark's `toArrowBatchRdd` limits the rows of a batch, never its bytes. Sampling the frame itself could run all that
-comes before its first row, such as a shuffle. Files, and cached frames that were computed, give their first rows at
-once, and most strings that are written are strings that were read. The JVM alone does it: a Python worker that reads a
-part of its input is not used again. Long strings of other sources, or of an expression, are not detected.
+Spark's `toArrowBatchRdd` limits the rows of a batch, never its bytes. Sampling the frame itself could run everything
+that precedes its first row, such as a shuffle. Files, and cached frames that were computed, return their first rows at
+once, and most strings that are written are strings that were read. The samples run in the JVM alone, because Spark does
+not reuse a Python worker that read only a part of its input. Long strings that come from other sources or from an
+expression are not detected.
 
 This module uses internals of classic sessions, as `arrow_rdd` does.
 """
@@ -29,7 +30,7 @@ _ROWS: Final = 16
 """Rows that are sampled of a relation."""
 _MOST_ROWS: Final = 4096
 _LONG: Final = 32 << 10
-"""Bytes of strings above which more rows are sampled, four times as many each time: the first may be exceptions."""
+"""Bytes of strings above which four times as many rows are sampled, repeatedly: the first rows may be exceptions."""
 
 _BATCH_SETTINGS: Final = {
     "ParquetFileFormat": "spark.sql.parquet.columnarReaderBatchSize",
@@ -39,10 +40,11 @@ _BATCH_SETTINGS: Final = {
 
 
 def string_bytes_read(frame: DataFrame) -> int | None:
-    """The bytes that the strings of a row take in the files that a frame reads: the sum over all of them.
+    """The bytes of the strings in a row of each file source and cached frame that a frame reads, added up.
 
     Returns:
-        The average of the first rows; None if this Spark does not show its plans, or if the frame reads no strings.
+        The sum of the averages over the first rows; None if this Spark does not show its plans, or if the frame reads
+        no strings.
 
     Raises:
         Py4JJavaError: A file cannot be read; a write of the frame would fail as well.
@@ -61,7 +63,7 @@ def string_bytes_read(frame: DataFrame) -> int | None:
 
 
 def _relations(frame: Any) -> Iterator[tuple[Any, list[Any]]]:
-    """The files and kept frames that a frame reads, each with the columns of strings that the frame uses."""
+    """The file sources and cached frames that a frame reads, each with the string columns that the frame uses."""
     plan = frame._jdf.queryExecution().optimizedPlan()  # noqa: SLF001 - see the module
     used = set()
     pending, leaves = [plan], []
@@ -82,7 +84,7 @@ def _relations(frame: Any) -> Iterator[tuple[Any, list[Any]]]:
 
 
 def _gives_first_rows(leaf: Any) -> bool:
-    """Whether a leaf of a plan gives its first rows without other work."""
+    """Whether a leaf of a plan returns its first rows without other work."""
     kind = leaf.getClass().getSimpleName()
     if kind == "LogicalRelation":
         return bool(leaf.relation().getClass().getSimpleName() == "HadoopFsRelation")

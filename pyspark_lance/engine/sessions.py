@@ -47,7 +47,7 @@ def reject_memory(uri: str | os.PathLike[str]) -> None:
 
 
 def check_frame(what: str, given: Any) -> None:
-    """Make sure that an argument is a DataFrame of Spark's, classic or Connect.
+    """Make sure that an argument is a Spark DataFrame, classic or Connect.
 
     Args:
         what: The beginning of the message, before "a Spark DataFrame".

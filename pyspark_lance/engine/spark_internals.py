@@ -1,7 +1,7 @@
-"""Spark's internals for frames that replace another frame and read less, so that references to its columns hold.
+"""Spark's internals for frames that replace another frame and read less, while references to its columns still resolve.
 
     full = read(...)                MapInArrow [id#1, day#2, delay#3]
-    full.select("id")               Project [id#9 AS id#1] over MapInArrow [id#9]       so that full.id is still known
+    full.select("id")               Project [id#9 AS id#1] over MapInArrow [id#9]       so that full.id still resolves
 
 The internals are identities of columns in plans of classic sessions, plans in Spark Connect, and the expression that a
 `Column` was made from. Each function returns None if this version of Spark lacks an internal that it needs; its caller
@@ -39,10 +39,10 @@ def is_classic(frame: DataFrame) -> bool:
 
 
 def in_place_of(full: DataFrame, less: DataFrame) -> DataFrame | None:
-    """A frame with the columns of `less`, which references to the columns of `full` find by their names.
+    """A frame with the columns of `less`, to which references to the columns of `full` resolve by name.
 
     Args:
-        full: The frame whose columns others may refer to.
+        full: The frame whose columns may be referred to.
         less: A frame with some of the columns of `full`, each once.
     """
     if not is_classic(full):
@@ -89,7 +89,7 @@ def needed_columns(frame: DataFrame, made: DataFrame) -> tuple[list[str], bool] 
         The names of the columns, and whether the other frame consists of exactly these columns, unchanged.
     """
     if not is_classic(frame):
-        return None  # where py4j may not be installed
+        return None  # in a Connect session, where py4j may not be installed
     from py4j.protocol import Py4JError  # noqa: PLC0415 - comes with classic sessions
 
     try:
@@ -143,7 +143,7 @@ def called_function(column: Column) -> tuple[str, list[Column]] | None:
 
 
 def expression_text(column: Column) -> str | None:
-    """The text of a column that `functions.expr` made; None for other columns."""
+    """The SQL of a column that `functions.expr` made; None for other columns."""
     node = _node(column)
     if _kind(node) == "SqlExpression":
         return str(node.expression())
@@ -163,7 +163,7 @@ def column_path(column: Column) -> tuple[str, ...] | None:
 
 
 def names_of_column(column: Column) -> list[str] | None:
-    """Names, and texts with names, that a column is made from; None if it has parts that are not known here."""
+    """The names, and SQL expressions with names, that a column is made from; None if one of its parts is unknown."""
     path, text, call = column_path(column), expression_text(column), called_function(column)
     if path is not None:
         return [".".join("`" + part.replace("`", "``") + "`" for part in path)]
@@ -192,10 +192,10 @@ def _made_of(column: Any, node: Any) -> Column:
 
 
 def _node(column: Any) -> Any:
-    """What a column was made from."""
+    """The expression that a column was made from; None if Spark does not show it."""
     try:
         return column._jc.node() if hasattr(column, "_jc") else column._expr  # noqa: SLF001 - see the module
-    except Exception:  # noqa: BLE001 - of py4j, which may not be installed
+    except Exception:  # noqa: BLE001 - an error of py4j, which may not be installed
         return None
 
 

@@ -28,7 +28,7 @@ _OPAQUE: Final = pa.struct([pa.field("compared by a collation", pa.int8())])
 
 
 def check_condition(what: str, condition: pc.Expression | None, schema: pa.Schema, remedy: str) -> None:
-    """Make sure that a condition means the same by bytes and in Spark.
+    """Make sure that a condition selects the same rows by bytes and in Spark.
 
     Args:
         what: The argument, for the message.
@@ -47,7 +47,7 @@ def check_condition(what: str, condition: pc.Expression | None, schema: pa.Schem
 
 
 def check_columns(what: str, fields: Iterable[pa.Field], remedy: str) -> None:
-    """Make sure that equal values of some columns are the same bytes for Spark.
+    """Make sure that no column has a collation, so that Spark compares all values by their bytes.
 
     Args:
         what: The argument that names the columns.
@@ -83,7 +83,7 @@ def _at(fields: pa.Schema | pa.StructType, path: tuple[str, ...]) -> pa.Field:
 
 
 def _hidden(field: pa.Field, path: tuple[str, ...]) -> pa.Field:
-    """A column in which the values at a path are of the type that cannot be compared."""
+    """A column in which the values at a path have the type that cannot be compared."""
     if field.name != path[0]:
         return field
     if len(path) == 1:
@@ -92,7 +92,7 @@ def _hidden(field: pa.Field, path: tuple[str, ...]) -> pa.Field:
 
 
 def _fits(condition: pc.Expression, schema: pa.Schema) -> bool:
-    """Whether Arrow can evaluate a condition over such columns."""
+    """Whether Arrow can evaluate a condition over columns of these types."""
     from pyarrow import acero  # noqa: PLC0415 - loads pandas
 
     try:

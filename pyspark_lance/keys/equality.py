@@ -75,7 +75,7 @@ def collation(field: pa.Field) -> str:
 
 
 def has_bytes(field: pa.Field) -> bool:
-    """Whether equal values of a column have a form of the same bytes."""
+    """Whether this module can convert equal values of a column into the same bytes."""
     return collation(field).removesuffix(_TRIMS) in (_BINARY, _LOWER)
 
 
@@ -85,7 +85,7 @@ def exact_keys(fields: Iterable[pa.Field]) -> list[str]:
 
 
 def _is_rounded(kind: pa.DataType) -> bool:
-    """Whether values that are stored otherwise can be equal in Spark, whose timestamps have microseconds."""
+    """Whether values that are stored differently can be equal in Spark, whose timestamps have microseconds."""
     return bool(pa.types.is_floating(kind) or (pa.types.is_timestamp(kind) and kind.unit == "ns"))
 
 
@@ -104,7 +104,7 @@ def _normalized(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         return column
     strings = column.cast(pa.string())
     if name.startswith(_LOWER):
-        # As Spark: letter by letter, a dotted capital I as two letters, and all forms of sigma as one.
+        # As in Spark: letter by letter, a dotted capital I as two letters, and all forms of sigma as one.
         strings = pc.utf8_lower(pc.replace_substring(strings, "İ", "i\u0307"))
         strings = pc.replace_substring(strings, "\u03c2", "\u03c3")
     if name.endswith(_TRIMS):
@@ -127,11 +127,11 @@ def normalized_spark_keys(keys: pa.Table) -> pa.Table:
 
 
 def joined_by_key(dataset: LanceDataset, keys: pa.Table, about: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a table that have one of the keys. A key that contains a null equals no other.
+    """Yield the rows of a table that have one of the keys. A key that contains a null equals no other key.
 
     Args:
         dataset: The version.
-        keys: The keys, by the table's names; further columns are added to each row that has the key.
+        keys: The keys, by the table's names; its other columns are added to each row that has the key.
         about: Columns of the table to yield.
     """
     from pyarrow import acero  # noqa: PLC0415 - loads pandas
@@ -163,7 +163,7 @@ def joined_by_key(dataset: LanceDataset, keys: pa.Table, about: Sequence[str]) -
 
 
 def _of_fields(table: pa.Table, fields: Sequence[pa.Field]) -> pa.Table:
-    """Columns of a table, with the types and the metadata of these fields."""
+    """The columns of some fields, cast to their types, with their metadata."""
     return pa.Table.from_arrays([table.column(f.name).cast(f.type) for f in fields], schema=pa.schema(fields))
 
 

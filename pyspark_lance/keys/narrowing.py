@@ -4,8 +4,8 @@
                  |                                 |
                  BTREE, bitmap, zone map of the key's column: fragments and rows that need not be read
 
-Without an index the keys serve as a condition if they are few compared with the rows of the table: handing a row over
-to Spark costs more than checking whether its key is one of them.
+Without an index the keys serve as a condition if they are few compared with the rows of the table: passing a row to
+Spark costs more than checking whether its key is one of them.
 
 Only columns of types that Spark and Lance order and compare alike are used.
 """
@@ -35,7 +35,7 @@ _FEW: Final = 10_000
 _MEMBERS: Final = 200_000
 _MEMBER_BYTES: Final = 4 << 20
 _ROWS_PER_MEMBER: Final = 8
-"""Limits for keys that are sent to all tasks: their number, their bytes, and the rows of the table for each key."""
+"""Limits for keys that are sent to all tasks: most keys, most bytes, and fewest rows of the table for each key."""
 _INDICES: Final = ("BTree", "Bitmap", "ZoneMap")
 
 
@@ -68,7 +68,7 @@ def narrowed_by_keys(dataset: LanceDataset, keys: pa.Table) -> pc.Expression | N
 def few_keys(dataset: LanceDataset, on: Sequence[str], source: DataFrame) -> pa.Table | None:
     """The keys of a source that has few rows compared with the table, in the columns that can be looked up.
 
-    One Spark job collects the keys; it also computes a source that is to be kept.
+    One Spark job collects the keys; it also computes a source that is to be cached.
 
     Args:
         dataset: The version.
@@ -119,7 +119,7 @@ def narrowed_by_frame(
 
 
 def _comparable(on: Sequence[str], source: DataFrame) -> list[str]:
-    """The columns in which equal values are identical: strings that are equal by a collation may differ."""
+    """The columns without a collation: strings that are equal by a collation may have different bytes."""
     kinds = {name: source.schema[name].dataType.simpleString() for name in on}
     return [name for name, kind in kinds.items() if kind.partition(" ")[0] != "string" or kind == "string"]
 

@@ -60,7 +60,7 @@ class ChangeFeed:
         version: The later version.
         schema: Arrow schema of the feed as the table has it.
         expected: Arrow schema of the batches that Spark expects.
-        tasks: The parts of the feed, by the task of Spark that reads them.
+        tasks: The parts of the feed, grouped by the Spark task that reads them.
         storage_options: Credentials and options of the storage.
     """
 
@@ -77,7 +77,7 @@ class ChangeFeed:
         return replace(self, tasks=tuple(some for some in left if some))
 
     def with_columns_of(self, version: int, columns: Sequence[str]) -> ChangeFeed:
-        """The feed with columns as another version has them; rows of versions that lack a column are null in it."""
+        """The feed with the columns of another version; a column that a row's version lacks is null."""
         names, with_row_id = tuple(name for name in columns if name != ROW_ID), ROW_ID in columns
 
         def changed(task: ChangeTask) -> ChangeTask:
@@ -114,10 +114,10 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
     storage_options: Mapping[str, str] | None = None,
     blob_handling: str | None = None,
 ) -> DataFrame:
-    """A lazy DataFrame over the changes between two versions, as `LanceDataset.delta(...).get_changes` gives them.
+    """A lazy DataFrame over the changes between two versions, as `LanceDataset.delta(...).get_changes` returns them.
 
-    The versions are fixed now. Which rows changed is known from the table's metadata, and only these rows are read, by
-    Spark's tasks. Versions that are read must not be cleaned up before Spark has computed the frame.
+    The versions are fixed now. The table's metadata shows which rows changed, and Spark's tasks read only these rows.
+    Versions that are read must not be cleaned up before Spark has computed the frame.
 
     Args:
         spark: The session.
@@ -131,8 +131,8 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
         split_updates: Give each update as a delete of the old row and an insert of the new one, whatever its columns.
         updates_of: Give updated rows only where one of these columns may have been written; None for all columns.
         preimages: Give an updated row twice: as it was ("update_preimage") and as it is ("update_postimage").
-        each_version: Give the changes of each version. Otherwise they are net: a row comes once, and not at all if it
-            was inserted and deleted between the versions.
+        each_version: Give the changes of each version. Otherwise changes are net: a row occurs once, and not at all if
+            it was inserted and deleted between the versions.
         storage_options: Credentials and options of the storage, by object_store's names. They are sent to the
             executors.
         blob_handling: How columns of blobs are read, as in `read`.
@@ -143,7 +143,7 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
 
     Raises:
         DatasetNotFoundError: The URI holds no table.
-        VersionNotFoundError: A version that is needed was cleaned up; the message names the oldest one that is left.
+        VersionNotFoundError: A version that is needed was cleaned up; the message names the oldest remaining version.
         UnsupportedError: The table has no stable row ids, and rows were updated; or Spark has no type for a column.
         SchemaError: The table lacks a column, or has one with the name of a column of the feed.
         InvalidInputError: A filter, a key or `split_updates` is given together with `preimages` or `each_version`.
@@ -158,7 +158,7 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
     reject_memory(uri)
     if (filter is not None or key or split_updates) and (preimages or each_version):
         raise InvalidInputError(
-            "filter, key and split_updates are for net changes without preimages; DataFrame.where filters others"
+            "filter, key and split_updates need net changes without preimages; DataFrame.where filters other changes"
         )
     dataset = lance_core.dataset(uri, end_version, storage_options=storage_options)
     names = feed_columns(dataset, columns, case_sensitive=case_sensitive(spark))
@@ -166,7 +166,7 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
         filter = dataset.parse_filter(filter, assume_utc=is_utc(session_zone(spark)))  # noqa: A001 - Arrow's name
     wanted = [*names, *FEED_COLUMNS]
     pairs = (filter is not None or bool(key)) and not split_updates
-    if pairs:  # columns of the key are read along
+    if pairs:  # columns of the key are read as well
         names = list(dict.fromkeys([*names, *key, ROW_ID]))
     feed = plan_feed(
         dataset,
@@ -190,7 +190,7 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
 
 
 def _split(frame: DataFrame) -> DataFrame:
-    """A feed whose old images are deletes, and new ones inserts."""
+    """The feed with each preimage as a delete, and each postimage as an insert."""
     from pyspark.sql import functions
 
     kind = functions.col(FEED_COLUMNS[0])
@@ -199,7 +199,7 @@ def _split(frame: DataFrame) -> DataFrame:
 
 
 def _paired(spark: SparkSession, feed: ChangeFeed, key: Sequence[str]) -> DataFrame:
-    """Pair the images of updated rows: both, with an equal key, are an update; else they are a delete or an insert."""
+    """Pair the images of updated rows: two images with the same key are an update, others a delete and an insert."""
     from pyspark.sql import functions
 
     columns = [name for name in feed.schema.names if name != ROW_ID]
@@ -223,7 +223,7 @@ def _paired(spark: SparkSession, feed: ChangeFeed, key: Sequence[str]) -> DataFr
 
 
 def feed_columns(dataset: LanceDataset, columns: Sequence[str] | None, *, case_sensitive: bool = False) -> list[str]:
-    """The columns of a feed, as the table spells them, without those that every feed has.
+    """The table's columns of a feed, as the table spells them, without the columns that every feed adds.
 
     Raises:
         InvalidInputError: `columns` is empty, or a single string.
@@ -300,7 +300,7 @@ def plan_feed(
 
 
 def grouped(tasks: Sequence[ChangeTask], parallelism: int) -> tuple[tuple[ChangeTask, ...], ...]:
-    """Parts of a feed by the task of Spark that reads them, in order: as many as run at once, fewer if rows are few."""
+    """Parts of a feed grouped by Spark task, in order; there are fewer tasks than run at once if the rows are few."""
     rows = sum(task.num_rows for task in tasks)
     share = max(-(-rows // parallelism), _LEAST_ROWS) if rows <= parallelism * _TASK_ROWS else _TASK_ROWS
     found: list[list[ChangeTask]] = []

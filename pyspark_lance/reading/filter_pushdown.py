@@ -1,4 +1,4 @@
-"""Conditions in Spark's SQL as filters of a read, as far as Spark and Arrow evaluate them alike.
+"""Translates conditions in Spark SQL into filters of a read, as far as Spark and Arrow evaluate them alike.
 
     day = 2 AND (name = 'a' OR id IN (1, 2)) AND abs(x) > 3    ->   day == 2 and (name == "a" or id isin [1, 2])  | rest
 
@@ -68,8 +68,8 @@ def pushed_filter(condition: str, schema: pa.Schema, alias: str | None = None) -
 
 
 def parsed_condition(condition: str) -> Any:
-    """The tree of a condition in Spark's SQL; None if settings decide what it means, or it is not understood."""
-    import sqlglot  # noqa: PLC0415 - a second that reads without a condition need not spend
+    """The tree of a condition in Spark SQL; None if its meaning depends on settings, or it cannot be parsed."""
+    import sqlglot  # noqa: PLC0415 - takes a second, which reads without a condition save
 
     if not is_plain(condition):
         return None
@@ -80,7 +80,7 @@ def parsed_condition(condition: str) -> Any:
 
 
 def pushed_filter_of_tree(tree: Any, schema: pa.Schema, *, exact: bool = False) -> PushedFilter | None:
-    """The filter of a condition that is parsed already; None if no part of it can be pushed.
+    """The filter of a parsed condition; None if no part of it can be pushed.
 
     Args:
         tree: The condition, parsed as Spark's SQL, over columns without qualifiers.
@@ -184,7 +184,7 @@ def _plain(tree: Any) -> int | str | dt.date:
         value, to = _plain(tree.this), tree.to.sql("spark").lower()
         if isinstance(value, int) and value.bit_length() < _BITS.get(to, 0):
             return value
-        # To a string: not known, because sqlglot takes `char(3)`, which can pad a string, for one.
+        # A cast to a string is not pushed: sqlglot also parses a cast to `char(3)`, which can pad, as one to a string.
         if to == "date" and isinstance(value, str) and _DATE.fullmatch(value):
             return _date(value)
     raise _NotPushed

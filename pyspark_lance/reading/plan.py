@@ -4,8 +4,8 @@
     tasks       |----------- 950k --|-- 950k --|-- 950k --|----------- 950k -------|
 
 Small fragments share a task and large ones are split, so that all tasks take about the same time. There are as many
-tasks as run at once, or a multiple of that, and no more than needed: Spark spends some 50 ms of processor time on each.
-The plan names the version: however often Spark computes the DataFrame again, it sees the same rows.
+tasks as run at once, or a multiple of that, and no more than needed: Spark spends about 50 ms of processor time on
+each. The plan names the version: however often Spark computes the DataFrame again, it sees the same rows.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ _STRING_BYTES: Final = 20
 """Spark's own estimate of a string."""
 _MANY_COLUMNS: Final = 256
 _STEP_BYTES: Final = 64 << 20
-"""Bytes that are read at a time from more columns than that: a page of each column would be too much."""
+"""Bytes that are read at a time if there are more than `_MANY_COLUMNS`: a page of each column would be too much."""
 _FRAGMENTS_AHEAD: Final = 4
 """Small fragments of a remote store that a task reads in parallel: each may take 16 MiB."""
 _SMALL_BATCH_ROWS: Final = 1 << 13
 _SMALL_BATCH_BYTES: Final = 4 << 20
-"""Batches with fewer rows and bytes than these are sent together with others."""
+"""Batches with fewer rows and bytes than these are combined before they are sent."""
 _BATCH_ROWS: Final = 1 << 16
 _BATCH_BYTES: Final = 32 << 20
 
@@ -111,7 +111,7 @@ class ReadPlan:
         filter: Condition on the rows; None for all rows.
         storage_options: Credentials and options of the storage.
         blob_handling: How blobs are read.
-        renamed: Names of columns in `expected`, by their names in the version, of those that are called otherwise.
+        renamed: The names in `expected` of columns that have another name in the version, by that name.
     """
 
     uri: str
@@ -317,7 +317,7 @@ def _fixed_width(kind: pa.DataType) -> int | None:
 
 
 def _check_filter(filter_: pc.Expression, schema: pa.Schema) -> None:
-    """Evaluate the filter on no rows.
+    """Evaluate the filter on an empty table.
 
     Raises:
         InvalidInputError: The filter does not fit the columns.
@@ -443,7 +443,7 @@ def _field(schema: pa.Schema, path: str) -> pa.Field | None:
 
 
 def coalesced_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of batches, small ones together: each batch costs Spark and the worker as much as hundreds of rows."""
+    """The batches, with small ones combined: each batch costs Spark and the worker as much as hundreds of rows."""
     pending: list[pa.RecordBatch] = []
     rows = num_bytes = 0
     for batch in batches:
@@ -458,7 +458,7 @@ def coalesced_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBa
 
 
 def parts_of_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in parts that the JVM can hold at the same time."""
+    """The batch in parts that are small enough for the JVM, which holds a whole part in memory."""
     per_row = max(1, batch.nbytes // max(1, batch.num_rows))
     rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // per_row))
     for start in range(0, batch.num_rows, rows):
@@ -486,6 +486,6 @@ def _dataset(
     )
     if dataset.identity != identity:  # its fragments have the same ids
         raise IncompatibleConflictError(
-            f"{uri} was dropped and made again since version {version} was planned to be read; read it again"
+            f"{uri} was dropped and made again after the read of version {version} was planned; read it again"
         )
     return dataset

@@ -1,7 +1,7 @@
 """Pruned frames: what `read` returns, a DataFrame whose `select`, `where`, `limit`, `count` and `isEmpty` read less.
 
     read(...)                     all columns             count, isEmpty: from the manifest
-      .select("id", "day")        two columns             classic sessions: the columns that any expressions need
+      .select("id", "day")        two columns             classic sessions: the columns that expressions need
       .where("day = 2")           rows of day 2           conditions that may mean something else are left to Spark
       .limit(10)                  ten rows
 
@@ -70,13 +70,13 @@ def _made(frame: Any, scan: Scan, root: DataFrame, plain: Callable[[], DataFrame
     Args:
         frame: Spark's frame.
         scan: What it reads.
-        root: The frame of the first read, whose columns others may refer to.
+        root: The frame of the first read, whose columns callers may refer to.
         plain: Makes the frame by Spark's own verbs, which read all columns.
     """
     base = next(kind for kind in type(frame).__mro__ if kind.__module__.startswith("pyspark.sql."))
     kind: Any = _kind(base)
     found = kind(frame._jdf if is_classic(frame) else frame._plan, frame.sparkSession)  # noqa: SLF001 - made as Spark makes them
-    found._lance = _State(scan=scan, root=root, plain=plain)  # noqa: SLF001 - its own
+    found._lance = _State(scan=scan, root=root, plain=plain)  # noqa: SLF001 - an attribute of `_Pruned`
     return found  # type: ignore[no-any-return]
 
 
@@ -100,12 +100,12 @@ class _Pruned:
     _lance: _State
     _jdf: Any
     _plan: Any
-    _is_kept = False
+    _is_cached = False
 
     def select(self, *cols: Any) -> Any:
         """Spark's `select`."""
         names = list(cols[0]) if len(cols) == 1 and isinstance(cols[0], list) else list(cols)
-        if self._is_kept or not names:
+        if self._is_cached or not names:
             return self._spark().select(*cols)
         have = self._lance.scan.columns
         if all(isinstance(name, str) and name in have and "." not in name for name in names):
@@ -127,7 +127,7 @@ class _Pruned:
         have = self._lance.scan.columns
         left = [name for name in have if name not in cols]
         named = all(isinstance(name, str) and name in have for name in cols)
-        if self._is_kept or not named or not left:
+        if self._is_cached or not named or not left:
             return self._spark().drop(*cols)
         return self._with_columns(left, lambda plain: plain.drop(*cols))
 
@@ -135,10 +135,10 @@ class _Pruned:
         """Spark's `filter`."""
         try:
             made = self._spark().filter(condition)
-        except Exception as error:  # noqa: BLE001 - one of Spark's, by its name
+        except Exception as error:  # noqa: BLE001 - Spark's AnalysisException, recognized by its name
             return self._on_plain(error, lambda plain: plain.filter(condition))
         scan = self._lance.scan
-        if self._is_kept or scan.limit is not None:
+        if self._is_cached or scan.limit is not None:
             return made
         if not is_classic(made) and not _knows(condition, scan.columns):
             return self._lance.plain().filter(condition)
@@ -162,7 +162,7 @@ class _Pruned:
     def limit(self, num: int) -> Any:
         """Spark's `limit`."""
         scan = self._lance.scan
-        if self._is_kept or not isinstance(num, int) or isinstance(num, bool) or num < 0:
+        if self._is_cached or not isinstance(num, int) or isinstance(num, bool) or num < 0:
             return self._spark().limit(num)
         least = num if scan.limit is None else min(num, scan.limit)
         limited = replace(scan, limit=least)
@@ -178,7 +178,7 @@ class _Pruned:
         if scan.filter is None:
             rows: int = scan.dataset.count_rows()
             return rows if scan.limit is None else min(rows, scan.limit)
-        if self._is_kept:
+        if self._is_cached:
             return int(self._spark().count())
         return int(scan.frame(replace(scan, columns=(_ADDRESS,))).count())
 
@@ -201,17 +201,17 @@ class _Pruned:
 
     def cache(self) -> Any:
         """Spark's `cache`: frames that are made from this one later use the cached rows."""
-        self._is_kept = True
+        self._is_cached = True
         return super().cache()  # type: ignore[misc]  # Spark's class
 
     def persist(self, *level: Any, **kwargs: Any) -> Any:
-        """Spark's `persist`: frames that are made from this one later use the kept rows."""
-        self._is_kept = True
+        """Spark's `persist`: frames that are made from this one later use the cached rows."""
+        self._is_cached = True
         return super().persist(*level, **kwargs)  # type: ignore[misc]  # Spark's class
 
     def unpersist(self, *args: Any, **kwargs: Any) -> Any:
         """Spark's `unpersist`."""
-        self._is_kept = False
+        self._is_cached = False
         return super().unpersist(*args, **kwargs)  # type: ignore[misc]  # Spark's class
 
     def _spark(self) -> Any:
@@ -237,9 +237,9 @@ class _Pruned:
         """The result of a verb on the columns that it needs."""
         try:
             made = verb(self._spark())
-        except Exception as error:  # noqa: BLE001 - one of Spark's, by its name
+        except Exception as error:  # noqa: BLE001 - Spark's AnalysisException, recognized by its name
             return self._on_plain(error, verb)
-        found = None if self._is_kept else needed_columns(self, made)  # type: ignore[arg-type]  # it is a frame
+        found = None if self._is_cached else needed_columns(self, made)  # type: ignore[arg-type]  # it is a frame
         if found is None:
             return made
         names, unchanged = found
@@ -257,7 +257,7 @@ class _Pruned:
             return getattr(self._lance.plain(), verb)(*cols, **kwargs)
         try:
             return getattr(self._spark(), verb)(*cols, **kwargs)
-        except Exception as error:  # noqa: BLE001 - one of Spark's, by its name
+        except Exception as error:  # noqa: BLE001 - Spark's AnalysisException, recognized by its name
             return self._on_plain(error, lambda plain: getattr(plain, verb)(*cols, **kwargs))
 
     def _on_plain(self, error: Exception, verb: Callable[[Any], Any]) -> Any:
@@ -273,7 +273,7 @@ def _knows(what: Any, columns: tuple[str, ...]) -> bool:
         return False
     if what in columns:
         return True
-    import sqlglot  # noqa: PLC0415 - a second that is seldom needed
+    import sqlglot  # noqa: PLC0415 - takes a second and is seldom needed
 
     try:
         tree: Any = sqlglot.parse_one(without_comments(what), read="spark")

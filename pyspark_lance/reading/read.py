@@ -58,7 +58,7 @@ def read(
     storage_options: Mapping[str, str] | None = None,
     blob_handling: str | None = None,
 ) -> DataFrame:
-    """A lazy DataFrame over a Lance table, classic or Spark Connect as the session is.
+    """A lazy DataFrame over a Lance table, in a classic session or in one of Spark Connect.
 
     The version is fixed now: later commits do not change what the DataFrame shows. Only the named columns are read and,
     as far as indices allow it, only rows that meet the filter. The frame's own `select`, `drop`, `agg`, `where` and
@@ -77,7 +77,8 @@ def read(
         storage_options: Credentials and options of the storage, by object_store's names. They are sent to the
             executors.
         blob_handling: How columns of blobs are read: "blobs_descriptions", the default, as structs with the size and
-            the position of each blob, without payloads; "all_binary" as binary.
+            the position of each blob, without payloads; "all_binary" as binary; "all_descriptions", which is the same
+            as the default.
 
     Returns:
         The DataFrame, with all columns nullable. Vectors are arrays with the metadata `arrow.fixed-size-list.size`, so
@@ -90,7 +91,7 @@ def read(
         SchemaError: The table lacks a column.
         UnsupportedError: Spark has no type for a column, or the filter compares a column that has a collation; the
             message names the column.
-        InvalidInputError: The filter does not fit the columns, or is not SQL.
+        InvalidInputError: The filter does not fit the columns, or is not SQL; or the table is in memory.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -117,7 +118,7 @@ def read_version(
     storage_options: Mapping[str, str] | None = None,
     blob_handling: str | None = None,
 ) -> DataFrame:
-    """Read a version that is open already as `read` does, with its handling of blobs."""
+    """Read an open version as `read` does; its scans must handle blobs as `blob_handling` says."""
     blobs = checked_blob_handling(blob_handling)
     schema = table_schema(dataset, columns, case_sensitive=case_sensitive(spark))
     if not isinstance(filter, str | pc.Expression | None):
@@ -149,7 +150,7 @@ def read_frame(
     """The frame of a plan, with a size that Spark estimates correctly.
 
     Spark estimates the size of a range by the count of its numbers, and assumes that the result of a function on it is
-    as large. One number in many stands for a task; the others only make up the count, and cost next to nothing.
+    as large. Every `step`th number stands for a task; the others only add to the count, and cost almost nothing.
 
     Args:
         spark: The session.

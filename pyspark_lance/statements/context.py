@@ -44,7 +44,7 @@ class Context:
         return ChangeOptions(storage_options=location.storage_options)
 
     def expression(self, piece: Piece | None, target: TableName, alias: str) -> str | None:
-        """A piece as an expression of Spark's; None without a piece."""
+        """A piece as a Spark expression; None without a piece."""
         return None if piece is None else self.sources.expression(piece, target, alias)
 
     def answer(self, schema: str, rows: Iterable[tuple[Any, ...]] = ()) -> DataFrame:

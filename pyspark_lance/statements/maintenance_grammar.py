@@ -21,7 +21,7 @@ _INDICES: Final = frozenset(
 )
 """Types of indices that Spark builds."""
 _MOST_HOURS: Final = 10_000_000
-"""Hours that a point in time can be back: more would be before the year 1000."""
+"""Most hours that a point in time can lie in the past: more would be before the year 1000."""
 
 
 def optimize(cursor: Cursor) -> records.Optimize:

@@ -1,4 +1,4 @@
-"""Messages of errors in the words of SQL: whoever wrote a statement knows neither our names nor Python's methods.
+"""Messages of errors in the words of SQL: the author of a statement knows neither internal names nor Python's methods.
 
 tags.update moves it                      ->  CREATE OR REPLACE TAG july ON lake.nyc.t moves it
 SELECT nope FROM lance_3f0a... AS `src`   ->  SELECT nope FROM lake.nyc.src
@@ -44,7 +44,7 @@ _UNRESOLVED: Final = re.compile(
     r"(with name (?P<name>\S+) cannot be resolved\.)(?: +Did you mean one of the following\? \[(?P<given>.*?)\]\.)?"
 )
 _MOST: Final = 5
-"""Names that Spark suggests in the place of an unknown one."""
+"""Most names that are suggested instead of an unknown one."""
 
 
 @contextlib.contextmanager
@@ -60,9 +60,9 @@ def in_words_of_sql(sources: Sources) -> Iterator[None]:
     try:
         yield
     except LanceError as error:
-        said = _spelled(str(error), sources)
-        if said != str(error):
-            error.args = (said, *error.args[1:])
+        message = _spelled(str(error), sources)
+        if message != str(error):
+            error.args = (message, *error.args[1:])
         raise
 
 
@@ -77,7 +77,7 @@ def _spelled(message: str, sources: Sources) -> str:
 
 
 def _suggesting(found: re.Match[str], columns: list[str]) -> str:
-    """The part of Spark's message that suggests columns, with those of the tables that Spark did not read as well."""
+    """The part of Spark's message that suggests columns, completed by columns of the tables that were not read."""
     given = [one for one in (found["given"] or "").split(", ") if one]
     wanted = found["name"].rpartition(".")[2].strip("`").lower()
     others = {name.lower(): name for name in columns if not any(one.endswith(quoted(name)) for one in given)}

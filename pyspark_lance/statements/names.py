@@ -72,7 +72,7 @@ _IN_STRINGS: Final = {
     "IDENTIFIER": "the name itself, without IDENTIFIER('...')",
     "TABLE_CHANGES": "a table: pyspark_lance.read_changes(spark, uri, begin_version=...) reads changes",
 }
-"""Functions that Spark gives a name as a string, and what to write here."""
+"""Functions that take a name as a string, and what to write instead."""
 
 
 def reject_names_in_strings(cursor: Cursor, finder: TableFinder) -> None:
@@ -93,7 +93,7 @@ def _mentions_in(token: Token, finder: TableFinder) -> list[Mention]:
     """The names of Lance tables in a string."""
     try:
         return mentions_of(token.value, finder) if token.kind == STRING else []
-    except InvalidInputError:  # Spark says what is wrong
+    except InvalidInputError:  # Spark reports the error
         return []
 
 

@@ -1,8 +1,8 @@
 """Parameters of a statement, `:name`, in the pieces that Spark parses as expressions.
 
 Spark itself binds the parameters of a query. Conditions and values of the other statements are expressions, in which
-Spark binds no parameters: each is replaced by a literal that cannot be read as anything else. A string is spelled
-in hexadecimal unless its characters are plain.
+Spark binds no parameters: each parameter is replaced by a literal that has only one meaning. A string is spelled in
+hexadecimal unless its characters are plain.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def bound(
     Args:
         text: The string.
         params: The values by name.
-        spelled: The literal of a name and its value; by default that of Spark's SQL.
+        spelled: Makes the literal from a name and its value; by default `literal`.
 
     Raises:
         InvalidInputError: A parameter has no value, or one of a type that has no literal.
@@ -117,9 +117,9 @@ def literal(name: str, value: Any) -> str:
 
 
 def _with_zone(name: str, value: dt.datetime) -> dt.datetime:
-    """A time with its zone; one without a zone gets that of the process, as in a query, where Spark binds it.
+    """A time with its zone; a time without a zone gets the zone of the process, as in queries, where Spark binds it.
 
-    Where the session has TIMESTAMP_NTZ for TIMESTAMP, Spark takes no notice of the zone, as it does of no zone.
+    If TIMESTAMP is TIMESTAMP_NTZ in the session, Spark ignores the zone.
 
     Raises:
         InvalidInputError: The time is out of the range of times with a zone.

@@ -263,7 +263,7 @@ class DropIndex(Statement):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefSource:
-    """The version that a branch or a tag begins with; without any of these it is the latest one.
+    """The version that a branch or a tag begins with; the latest version if all attributes are None.
 
     Attributes:
         version: A version of the branch, or of the table that is named.

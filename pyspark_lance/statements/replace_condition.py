@@ -1,7 +1,7 @@
 """The condition of REPLACE WHERE: comparisons of columns with constants, which mean the same to Spark and to Lance.
 
-day = 1 AND name IN ('a', 'b') OR NOT (x BETWEEN 1 AND 3)       rows that are removed, by Lance's SQL
-x / 2 > 1, upper(s) = 'A', x = '1'                              rejected: Spark divides, and casts, in another way
+day = 1 AND name IN ('a', 'b') OR NOT (x BETWEEN 1 AND 3)       accepted, and evaluated as Lance's SQL
+x / 2 > 1, upper(s) = 'A', x = '1'                              rejected: Spark divides and casts differently
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def replace_condition(
         value = params.get(name)
         if isinstance(value, dt.datetime) and value.tzinfo is None and not is_in_zone(name, value, str(zone)):
             raise InvalidInputError(
-                f"REPLACE WHERE: parameter :{name} has no zone, and the zones of this process and of the session"
-                f" ({zone}) make two times of {value}: write it into the condition, or give it as a string. Nothing was"
-                " done"
+                f"REPLACE WHERE: parameter :{name} has no zone, and {value} is one time in the zone of this process and"
+                f" another in that of the session ({zone}): write it into the condition, or give it as a string."
+                " Nothing was done"
             )
     # The tree has strings without quotes, which Spark and Lance may read in two ways.
     _check(replaced(text, bound(text, params, _stand_in)), schema, exact=exact)
@@ -67,7 +67,7 @@ def replace_condition(
 
 
 def _stand_in(name: str, value: Any) -> str:
-    """A literal of the kind of a value, of which a string keeps all but what `_check` rejects in a condition."""
+    """A literal of the same kind as a value; a string is left without the characters that `_check` rejects."""
     if isinstance(value, str):
         return "'" + re.sub(r"""['"\\]""", "", str.__str__(value)) + "'"
     return _literal(name, value)
@@ -84,7 +84,7 @@ def _literal(name: str, value: Any) -> str:
     if isinstance(value, int):
         return f"({int.__int__(value)})"
     if not math.isfinite(value):
-        return literal(name, value)  # which is not a number here
+        return literal(name, value)  # a cast, which `_check` rejects for numbers
     shown = float.__repr__(value) if isinstance(value, float) else decimal.Decimal.__format__(value, "f")
     return f"({shown})"
 

@@ -81,7 +81,7 @@ _FORMS: Final = (
     _Form("DROP TAG", maintenance.create_or_drop),
     _Form("PROMOTE BRANCH", maintenance.create_or_drop),
 )
-"""The statements whose target may be a Lance table; the first that fits is taken."""
+"""The statements whose target may be a Lance table; the first matching form is used."""
 
 _VIEWS: Final = tuple(
     f"CREATE {words}" for kind in ("VIEW", "TEMP", "TEMPORARY", "GLOBAL") for words in (kind, f"OR REPLACE {kind}")
@@ -127,7 +127,7 @@ def sql(spark: SparkSession, statement: str, **params: Any) -> DataFrame:
 
     `lake.nyc.flights` is a table of a registered catalog, and lance.`/data/t.lance` one at a path; `@dev` after the
     name is a branch or a tag, and `VERSION AS OF` and `TIMESTAMP AS OF` travel in time. A query reads one version of
-    each table, which is fixed now. A statement that names no Lance table is given to `spark.sql` as it is.
+    each table, which is fixed now. A statement that names no Lance table is passed to `spark.sql` unchanged.
 
     Args:
         spark: The session, classic or Connect.
@@ -139,8 +139,8 @@ def sql(spark: SparkSession, statement: str, **params: Any) -> DataFrame:
         first; for a statement that reports nothing an empty DataFrame.
 
     Raises:
-        InvalidInputError: A part of the statement is not understood, and nothing was done; the message has its line and
-            column. Or Spark rejects an expression.
+        InvalidInputError: A part of the statement is not understood (the message has its line and column), or Spark
+            rejects an expression. Nothing was done.
         DatasetNotFoundError: There is no table of a name.
         VersionNotFoundError: A table has no such branch, tag or version.
         SchemaError: A column does not exist, or a value does not fit it; the message names the column.

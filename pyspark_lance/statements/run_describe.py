@@ -140,7 +140,7 @@ def _is_within(name: tuple[str, ...], within: tuple[str, ...], *, exact: bool) -
 
 
 def _like(name: str, pattern: str | None) -> bool:
-    """Whether a name fits a pattern of Spark's: a regular expression, but `*` for any characters, `|` between choices.
+    """Whether a name fits a Spark pattern: a regular expression in which `*` is any characters, `|` separates choices.
 
     Raises:
         InvalidInputError: The pattern is not a regular expression.

@@ -78,14 +78,14 @@ def create_index(context: Context, statement: records.CreateIndex) -> DataFrame:
     column, kind = spelled_path(dataset.schema, statement.column), statement.kind.upper()
     kind = _KINDS.get(kind, kind)
     before = dataset.describe_indices()
-    # Without a name, as pylance makes one: another kind of index on the same column stays.
+    # Without a name, lance_core names the index as pylance does: another kind of index on the same column stays.
     like = {one.name for one in before if one.field_names == [column] and one.index_type.upper() == kind}
     same = [one.name for one in before if (one.name == statement.name if statement.name else one.name in like)]
     if same and statement.if_not_exists:
         return context.nothing()
     if same and not statement.replaces:
         raise DatasetExistsError(
-            f"{statement.table} has an index {same[0]} already; CREATE OR REPLACE INDEX builds it again"
+            f"{statement.table} has the index {same[0]} already; CREATE OR REPLACE INDEX builds it again"
         )
     made = create_scalar_index(
         context.spark,
@@ -124,7 +124,10 @@ def restore(context: Context, statement: records.Restore) -> DataFrame:
     else:
         wanted = dataset.checkout_version(version_reference(dataset, statement.version))
         if wanted.branch != dataset.branch:
-            raise InvalidInputError(f"{statement.version} is a version of branch {wanted.branch or 'main'}")
+            raise InvalidInputError(
+                f"RESTORE {statement.table}: {statement.version} is a version of branch {wanted.branch or 'main'}, and"
+                " a branch can only be restored to a version of its own"
+            )
     wanted.restore()
     row = (wanted.version, wanted.count_rows(), len(wanted.get_fragments()))
     return context.answer("version long, num_rows_after_restore long, num_fragments_after_restore long", [row])
@@ -133,7 +136,9 @@ def restore(context: Context, statement: records.Restore) -> DataFrame:
 def clone(context: Context, statement: records.CloneTable) -> DataFrame:
     """Run a CREATE TABLE ... CLONE."""
     if statement.table.ref is not None:
-        raise InvalidInputError(f"{statement.table}: a clone is a table of its own, without @{statement.table.ref}")
+        raise InvalidInputError(
+            f"{statement.table}: a clone is a new table, not a branch: leave out @{statement.table.ref}"
+        )
     target, exists = new_table(context, statement.table)
     if exists and not statement.if_not_exists:
         raise context.finder.exists_error(statement.table, target)

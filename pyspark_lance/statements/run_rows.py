@@ -52,7 +52,7 @@ _OVERWRITE: Final = "spark.sql.sources.partitionOverwriteMode"
 
 
 def partition_by(dataset: LanceDataset) -> list[str] | None:
-    """The columns of PARTITIONED BY of the statement that created a table, as far as it has them; None without any."""
+    """The columns of PARTITIONED BY, as far as the table still has them; None if there are none."""
     return [name for name in _partitioned_by(dataset) if name in dataset.schema.names] or None
 
 
@@ -81,12 +81,12 @@ def _check_partition_columns(table: TableName, dataset: LanceDataset) -> None:
     """Make sure that a table has the columns that it is partitioned by.
 
     Raises:
-        SchemaError: One was dropped or renamed, perhaps by another writer.
+        SchemaError: A column of PARTITIONED BY was dropped or renamed, perhaps by another writer.
     """
     lacking = [name for name in _partitioned_by(dataset) if name not in dataset.schema.names]
     if lacking:
         raise SchemaError(
-            f"{table} is PARTITIONED BY {', '.join(lacking)}, and has no such columns any more, so that an overwrite of"
+            f"{table} is PARTITIONED BY {', '.join(lacking)}, and no longer has these columns, so that an overwrite of"
             f" partitions would replace all rows: run ALTER TABLE {table} SET TBLPROPERTIES ('{PARTITIONED_BY}' ="
             " 'column') with their new names, or UNSET it. Nothing was done"
         )
@@ -231,7 +231,9 @@ def merge(context: Context, statement: records.Merge) -> DataFrame:
     source, source_alias = _source(context, statement)
     if source_alias is not None:
         if source_alias.lower() == alias.lower():
-            raise InvalidInputError(f"merge: the table and the source are both called {alias}: give one an alias")
+            raise InvalidInputError(
+                f"merge: the table and the source are both called {alias}: give one of them an alias"
+            )
         source = source.alias(source_alias)
 
     for when in statement.clauses:

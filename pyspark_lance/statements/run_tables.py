@@ -65,7 +65,7 @@ def create_table(context: Context, statement: records.CreateTable) -> DataFrame:
         raise context.finder.exists_error(statement.table, location)
     if statement.must_exist and not exists:
         raise DatasetNotFoundError(
-            f"there is no table {statement.table}: CREATE OR REPLACE TABLE creates it if need be"
+            f"there is no table {statement.table}: CREATE OR REPLACE TABLE creates a missing table"
         )
     create = _create_empty if statement.query is None else _create_as
     done = create(context, statement, location, TableProperties(statement))
@@ -74,7 +74,7 @@ def create_table(context: Context, statement: records.CreateTable) -> DataFrame:
 
 
 def create_view(context: Context, statement: records.CreateView) -> DataFrame:
-    """Run a CREATE TEMPORARY VIEW; the view keeps the versions that were the latest."""
+    """Run a CREATE TEMPORARY VIEW; the view always shows the versions that its query reads now."""
     rows = context.sources.query(statement.query)
     rows = rows.toDF(*statement.columns) if statement.columns else rows
     if statement.is_global and statement.replaces:
@@ -139,18 +139,21 @@ def _check_partitions(statement: records.CreateTable, names: Iterable[str]) -> N
 
 
 def new_table(context: Context, name: TableName) -> tuple[CatalogTable, bool]:
-    """The place of a table that a statement creates, and whether it already exists."""
+    """The location of a table that a statement creates, and whether it already exists."""
     if name.ref is not None:
         raise InvalidInputError(f"{name}: a branch is created by CREATE BRANCH {name.ref} ON {'.'.join(name.parts)}")
     return context.finder.to_create(name)
 
 
 def list_table(location: CatalogTable, *, is_new: bool) -> None:
-    """Enter a table into the manifest table of its root, where there is one.
+    """Add a table to the manifest table of its root, if there is one.
 
     Args:
-        location: The place.
-        is_new: Whether the statement has created the table, which is dropped again if another one has its name.
+        location: The location of the table.
+        is_new: Whether the statement has created the table; it is then dropped if another table has its name.
+
+    Raises:
+        DatasetExistsError: Another table, or a namespace, has the name.
     """
     if location.catalog is None or location.path is None or location.listing_id is None:
         return
@@ -162,15 +165,15 @@ def list_table(location: CatalogTable, *, is_new: bool) -> None:
         raise
 
 
-def _type(context: Context, column: str, piece: Piece) -> DataType:
+def _type(column: str, piece: Piece) -> DataType:
     from pyspark.sql.types import DataType as AnyType
 
-    del context  # Spark parses types by the session of the process
     with short_errors(f"the type of column {column!r}, {piece}"):
         found = AnyType.fromDDL(piece.text)
     if "char(" in found.simpleString():
         raise UnsupportedError(
-            f"column {column!r}: strings have no length here, as {piece} has: declare it as STRING. Nothing was done"
+            f"column {column!r}: strings have no length here, and {piece} has one: declare it as STRING. Nothing was"
+            " done"
         )
     return found
 
@@ -192,7 +195,7 @@ def _schema(context: Context, columns: Iterable[records.Column], widths: dict[st
             f"columns {names} differ only in case: Spark distinguishes them by name only with"
             " spark.sql.caseSensitive=true. Nothing was done"
         )
-    fields = [Field(one.name, _type(context, one.name, one.type), True) for one in given]
+    fields = [Field(one.name, _type(one.name, one.type), True) for one in given]
     stored = plan_write(batch_schema(StructType(fields)), None, vector_columns=widths or None).stored
     made = []
     for field, one, asked in zip(stored, given, fields, strict=True):
@@ -203,7 +206,7 @@ def _schema(context: Context, columns: Iterable[records.Column], widths: dict[st
 
 
 def _with_not_null(stored: pa.DataType, asked: DataType) -> pa.DataType:
-    """A stored type in which those fields of structs are NOT NULL that a statement declares so."""
+    """A stored type whose fields of structs are NOT NULL where the statement declares them so."""
     from pyspark.sql import types
 
     if isinstance(asked, types.StructType) and pa.types.is_struct(stored):
@@ -235,7 +238,7 @@ def drop_table(context: Context, statement: records.DropTable) -> DataFrame:
         manifest.deregister(location.catalog, location.path)
     try:
         LanceDataset.drop(location.uri, storage_options=location.storage_options)
-    except DatasetNotFoundError:  # it was listed, and never made
+    except DatasetNotFoundError:  # the table was listed, but never created
         if location.object_id is None:
             raise
     return context.nothing()
@@ -249,7 +252,7 @@ def _check_no_clones(name: TableName, location: CatalogTable) -> None:
     """
     try:
         clones = lance_core.dataset(location.uri, storage_options=location.storage_options).clones.list()
-    except LanceError:  # whatever cannot be opened can be dropped
+    except LanceError:  # a table that cannot be opened can be dropped
         return
     for one in sorted({record["uri"] for record in clones.values()}):
         if _is_there(one, location):
@@ -273,10 +276,10 @@ def add_columns(context: Context, statement: records.AddColumns) -> DataFrame:
     schema = _schema(context, statement.columns, {})
     strict = [field.name for field in schema if not field.nullable]
     if strict:
-        raise SchemaError(f"ADD COLUMNS: {strict} would be null in the rows that are there: leave NOT NULL out")
+        raise SchemaError(f"ADD COLUMNS: {strict} would be null in the existing rows: leave NOT NULL out")
     taken = matched_names(schema.names, dataset.schema.names, exact=case_sensitive(context.spark))
     if taken:
-        raise SchemaError(f"{statement.table} has the columns {sorted(taken.values())} already")
+        raise SchemaError(f"ADD COLUMNS: {statement.table} already has the columns {sorted(taken.values())}")
     dataset.add_columns(schema)
     return context.nothing()
 
@@ -314,7 +317,7 @@ def rename_column(context: Context, statement: records.RenameColumn) -> DataFram
 
 
 def _fields_with(schema: pa.Schema, path: str) -> dict[str, pa.Field]:
-    """The columns by name, or the fields of the struct, among which a path leads; none if there is no such struct."""
+    """The columns, or the fields of the struct, of which a path names one; none if there is no such struct."""
     found = {field.name: field for field in schema}
     for name in path.split(".")[:-1]:
         kind = found[name].type if name in found else None
@@ -323,12 +326,12 @@ def _fields_with(schema: pa.Schema, path: str) -> dict[str, pa.Field]:
 
 
 def _beside(schema: pa.Schema, path: str) -> list[str]:
-    """The names of the other columns, or of the other fields of the same struct."""
+    """The names of the other columns, or of the other fields of the struct, beside the column or field of a path."""
     return [name for name in _fields_with(schema, path) if name != path.rpartition(".")[2]]
 
 
 def _check_fields_are_left(dataset: LanceDataset, paths: Sequence[str]) -> None:
-    """Make sure that no struct loses all of its fields, with which Lance drops the struct.
+    """Make sure that no struct loses all of its fields: Lance would drop the struct as well.
 
     Raises:
         SchemaError: A struct would lose all of its fields.
@@ -348,7 +351,7 @@ def _check_retype(path: str, stored: pa.Field, wanted: pa.Field) -> None:
 
     Raises:
         SchemaError: Values would be rounded, a time would depend on the zone of the session, or a string would be
-            compared otherwise.
+            compared differently.
     """
     types, old, new = pa.types, stored.type, wanted.type
     spark = [(field.metadata or {}).get(SPARK_TYPE) for field in (stored, wanted)]
@@ -383,7 +386,7 @@ def alter_column(context: Context, statement: records.AlterColumn) -> DataFrame:
         name = path.rpartition(".")[2]
         made = _schema(context, [records.Column(name=name, type=statement.type)], {}).field(0)
         stored = _fields_with(dataset.schema, path).get(name)
-        if stored is not None:  # else Lance says what there is
+        if stored is not None:  # otherwise `alter_columns` names the existing columns
             _check_retype(path, stored, made)
         change["data_type"] = made.type
     if statement.nullable is not None:
@@ -405,7 +408,7 @@ def unset_properties(context: Context, statement: records.UnsetProperties) -> Da
     known = [key for key in statement.keys if key in dataset.config()]
     if len(known) < len(statement.keys) and not statement.if_exists:
         lacking = sorted(set(statement.keys) - set(known))
-        raise InvalidInputError(f"{statement.table} has no properties {lacking}; UNSET ... IF EXISTS passes over them")
+        raise InvalidInputError(f"{statement.table} has no properties {lacking}; UNSET ... IF EXISTS ignores them")
     if known:
         dataset.delete_config_keys(known)
     return context.nothing()

@@ -29,7 +29,7 @@ def create_statement(name: TableName, dataset: LanceDataset, config: Mapping[str
     Args:
         name: The name of the table.
         dataset: The table.
-        config: Its configuration, as far as users see it.
+        config: Its configuration, without the keys that these packages keep for themselves.
     """
     columns = [f"  {one}" for one in _fields(spark_schema(dataset.schema), list(dataset.schema), " ")]
     lines = [f"CREATE TABLE {'.'.join(map(_plain, name.parts))} (\n" + ",\n".join(columns) + ")", "USING lance"]

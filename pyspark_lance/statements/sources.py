@@ -1,4 +1,4 @@
-"""The Lance tables that a statement reads: of each one version, some columns and some rows.
+"""The Lance tables that a statement reads: one version of each table, with the columns and rows that it needs.
 
     query        SELECT ... FROM lake.nyc.t@dev VERSION AS OF 3 WHERE ...
     Spark gets   SELECT ... FROM {lance0} AS `t`                WHERE ...      lance0 = the frame of the version
@@ -43,7 +43,7 @@ class Sources:
         finder: Finds tables by name.
         spark: The session.
         params: Values of parameters, by name.
-        spelled: The statement's words for the frames that take the place of tables, by what Spark got instead.
+        spelled: The tables' names in the statement, by what Spark gets in their place.
         columns: The columns of the tables that were read.
     """
 
@@ -115,7 +115,7 @@ class Sources:
         return replaced(piece.text, [*changes, *literals], escape=False)
 
     def dataset(self, mention: Mention, start: int) -> LanceDataset:
-        """The version that a name stands for, equal for each mention in a statement."""
+        """The version that a name stands for, the same for each mention in a statement."""
         found = self._version_of(mention, start)
         report_read(found)
         return found
@@ -178,7 +178,7 @@ class Sources:
         shifted = {piece.start + start: parts for start, parts in starts.items()}
         exact, usual = case_sensitive(self.spark), has_usual_settings(self.spark)
         needs = needs_of(before + plain, shifted, self.params, aligned, usual=usual, exact=exact)
-        # Double quotes hold strings, or names if a setting of the session says so.
+        # Double quotes enclose strings, or names if a setting of the session says so.
         words = {one.value.lower() for one in tokens_of(piece.text) if one.is_name or one.text.startswith('"')}
         changes: list[Any] = []
         frames: dict[str, DataFrame] = {}
@@ -234,13 +234,13 @@ class Sources:
 
 
 _QUERIES: Final = frozenset({"", "AS", "FROM", "IN", "EXISTS", "JOIN", "UNION", "ALL", "DISTINCT", "("})
-"""What stands before the parenthesis around a query, and not before that around arguments."""
+"""Tokens before a parenthesis that encloses a query; any other token precedes arguments."""
 _NO_QUERIES: Final = frozenset({">", ",", "INTO", "OVERWRITE", "CREATE", "REPLACE", "EXTERNAL"})
-"""What stands before a TABLE that begins no query."""
+"""Tokens before a TABLE that begins no query."""
 
 
 def _without_table(text: str, finder: TableFinder) -> str:
-    """A query with `FROM t` in the place of `TABLE t`, which means the same, where t is a Lance table."""
+    """A query with `FROM t`, which means the same, in place of `TABLE t` for each Lance table t."""
     cursor, found = Cursor(text), text
     while not cursor.is_done:
         word = cursor.token()

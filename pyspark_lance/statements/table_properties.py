@@ -1,4 +1,4 @@
-"""TBLPROPERTIES of a new table: those that say how it is stored, and its configuration.
+"""TBLPROPERTIES of a new table: those that determine how it is stored, and its configuration.
 
     embedding.arrow.fixed-size-list.size = 128    a vector            data_storage_version = 2.2     the file version
     payload.lance.compression = zstd              an encoding         enable_stable_row_ids = true   row ids
@@ -44,7 +44,7 @@ _ENCODINGS: Final = {
     "dict-values-compression-level": _WHOLE,
     "minichunk-size": _WHOLE,
 }
-"""The requests for encodings: their values, and these in words."""
+"""The requests for encodings: the pattern of the values, and the values in words."""
 _METADATA: Final = "lance-encoding:"
 """Before a request for an encoding, in the metadata of a field."""
 _STABLE: Final = "enable_stable_row_ids"
@@ -67,7 +67,7 @@ class TableProperties:
         for key in [key for key in given if key.endswith(_VECTOR)]:
             width = given.pop(key)
             if not width.isdecimal():
-                raise InvalidInputError(f"TBLPROPERTIES: {key} is a number of items, not {width!r}")
+                raise InvalidInputError(f"TBLPROPERTIES: {key} must be a number of items, not {width!r}")
             self.widths[key.removesuffix(_VECTOR)] = int(width)
         self.encodings: dict[str, dict[str, str]] = {}
         for key in [key for key in given if _ENCODED in key]:
@@ -77,12 +77,12 @@ class TableProperties:
                 raise InvalidInputError(f"TBLPROPERTIES: {key}: {option!r} is none of {', '.join(_ENCODINGS)}")
             pattern, words = _ENCODINGS[option]
             if not pattern.fullmatch(value.lower()):
-                raise InvalidInputError(f"TBLPROPERTIES: {key} is {value!r}; possible is {words}")
+                raise InvalidInputError(f"TBLPROPERTIES: {key} is {value!r}, and must be {words}")
             self.encodings.setdefault(column, {})[f"{_METADATA}{option}"] = value
         self.version = _file_version(given)
         stable = given.pop(_STABLE, "false")
         if stable.lower() not in ("true", "false"):
-            raise InvalidInputError(f"TBLPROPERTIES: {_STABLE} is {stable!r}; possible is true or false")
+            raise InvalidInputError(f"TBLPROPERTIES: {_STABLE} is {stable!r}, and must be true or false")
         self.stable = stable.lower() == "true"
         if self.stable and statement.query is not None:
             raise InvalidInputError(f"TBLPROPERTIES: {_STABLE} needs a table that is created with columns, then filled")
@@ -98,7 +98,7 @@ def _file_version(given: dict[str, str]) -> str | None:
     found = {key: given.pop(key) for key in _FORMAT if key in given}
     if len(set(found.values())) > 1:
         both = " and ".join(f"{key} = {value!r}" for key, value in found.items())
-        raise InvalidInputError(f"TBLPROPERTIES: {both} name the same thing, the version of the files: leave one out")
+        raise InvalidInputError(f"TBLPROPERTIES: {both} both name the version of the file format: leave one out")
     return next(iter(found.values()), None)
 
 

@@ -148,7 +148,7 @@ _NOT_IN_COLUMNS: Final = {
     "AFTER": _NO_ORDER,
     **dict.fromkeys(("PRIMARY", "UNIQUE", "CHECK", "REFERENCES", "CONSTRAINT"), _NO_KEYS),
 }
-"""Words behind the type of a column in Spark and Delta, and what is expected here instead."""
+"""Words that may follow the type of a column in Spark and Delta, and what is expected here instead."""
 
 
 def _column(cursor: Cursor) -> records.Column:

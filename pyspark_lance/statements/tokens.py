@@ -33,7 +33,7 @@ _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "0": "\0", "Z": "
 _QUERIES: Final = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(", "MAP", "REDUCE")
 """How queries begin."""
 _CHANGES: Final = ("INSERT INTO", "INSERT OVERWRITE", "MERGE INTO", "DELETE FROM")
-"""How statements begin that can follow on WITH and FROM."""
+"""How statements begin that can follow WITH and FROM."""
 _OPENING: Final = {"(": ")", "[": "]"}
 
 
@@ -178,7 +178,7 @@ class Cursor:
         """Reject what comes next.
 
         Args:
-            expected: What could have come.
+            expected: What is accepted in its place.
             at: The token that is rejected; None for the next token.
         """
         token = at or self.peek()
@@ -191,7 +191,7 @@ class Cursor:
         """Make sure that there is one statement.
 
         Raises:
-            InvalidInputError: A semicolon is followed by more.
+            InvalidInputError: A semicolon is followed by another statement.
         """
         for token in self._tokens:
             if token.text == ";":
@@ -201,7 +201,7 @@ class Cursor:
         """Make sure that all tokens are read.
 
         Raises:
-            InvalidInputError: There are more.
+            InvalidInputError: Some tokens are left.
         """
         if not self.is_done:
             self.fail("the end of the statement")
@@ -253,8 +253,6 @@ class Cursor:
         if self.peek(-1).kind == QUOTED:
             return found
         while self.peek().start == self.peek(-1).end and (self.peek().is_name or self.peek().text in ("-", "/", ".")):
-            if not self.peek().text:
-                break
             found += self.token().value
         return found
 
@@ -286,7 +284,7 @@ class Cursor:
         return int(self.token().text)
 
     def piece(self, *stops: str) -> Piece:
-        """Read up to one of these sequences of words outside of parentheses and CASE, or up to the end.
+        """Read up to one of these sequences of words outside of parentheses and CASE, a closing parenthesis or the end.
 
         Raises:
             InvalidInputError: There is nothing to read, or a parenthesis is not closed.
@@ -386,7 +384,7 @@ class Cursor:
         return self.piece() if is_within else self.rest()
 
     def copy(self) -> Cursor:
-        """Another cursor at the same place."""
+        """Another cursor at the same position."""
         other = Cursor(self.statement)
         other._at = self._at
         return other

@@ -3,7 +3,7 @@
     SELECT a.id, sum(b.x) FROM lake.s.a JOIN lake.s.b USING (id) WHERE a.day = 2
     a: columns id, day; rows with day = 2          b: columns id, x
 
-Both are upper bounds: Spark evaluates the whole query, on tables of which no more than what it needs was read.
+Both are upper bounds: Spark evaluates the whole query on frames that contain at least what it needs.
 
 - A column is needed if its name occurs anywhere in the query, or if a star could stand for it.
 - A condition is pushed from the WHERE next to the table unless an outer join could make nulls of the table's rows.
@@ -26,7 +26,7 @@ from pyspark_lance.statements.tokens import tokens_of
 __all__ = ["Need", "needs_of"]
 
 _WIDE: Final = frozenset({"PIVOT", "UNPIVOT", "NATURAL", "TRANSFORM", "IDENTIFIER"})
-"""Words with which columns that are not named may be needed."""
+"""Words of queries that may need columns without naming them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +34,11 @@ class Need:
     """What is needed of a table.
 
     Attributes:
-        alias: The name that the query gives it; empty without one.
-        scope: A key of the SELECT that it stands in.
-        has_all: Whether all of its columns are needed.
+        alias: The alias of the table in the query; empty without one.
+        scope: A key of the SELECT that contains the table.
+        has_all: Whether all columns of the table are needed.
         conditions: Conditions that each needed row meets, over columns without qualifiers.
-        exact: Whether case matters in their names.
+        exact: Whether case matters in the names of columns.
     """
 
     alias: str
@@ -66,7 +66,7 @@ def needs_of(
     usual: bool = True,
     exact: bool = False,
 ) -> dict[int, Need]:
-    """What a query needs of the tables whose names begin at some positions.
+    """What a query needs of the tables whose names begin at given positions.
 
     Args:
         text: The query, or a condition with subqueries, without the syntax that only Lance tables have.
@@ -77,7 +77,7 @@ def needs_of(
         exact: Whether case matters in names.
 
     Returns:
-        What is needed, by position, of those names that are tables.
+        The need of each table, by the position of its name; names that only qualify columns are left out.
 
     Raises:
         InvalidInputError: The query is not understood; the message names the position.
@@ -92,7 +92,7 @@ def needs_of(
     if target in starts:
         raise InvalidInputError(
             f"{position(statement, target)}: a statement that changes a Lance table begins with its verb:"
-            " EXPLAIN explains queries alone, and WITH stands in the query, INSERT INTO t WITH c AS (...) SELECT ...;"
+            " EXPLAIN explains queries only, and WITH belongs to the query, INSERT INTO t WITH c AS (...) SELECT ...;"
             " nothing was done"
         )
     found = {}
@@ -113,9 +113,9 @@ def needs_of(
 
 
 def _is_opaque(text: str) -> bool:
-    """Whether a query may need columns that it does not name, or has a WHERE that is not above its tables.
+    """Whether a query may need columns that it does not name, or has a WHERE over other rows than those of its tables.
 
-    Such as that of `FROM t |> LIMIT 1 |> WHERE id = 3`, or what a setting puts into `${variable}`.
+    Examples are `FROM t |> LIMIT 1 |> WHERE id = 3`, and `${variable}`, which Spark replaces by the value of a setting.
     """
     tokens = tokens_of(text)
     bars = [token.start for token in tokens if token.text == "|"]
@@ -137,7 +137,7 @@ def _is_renamed(exp: Any, table: Any, select: Any) -> bool:
 
 
 def _target(exp: Any, tree: Any) -> int:
-    """The position of the table that a statement of Spark's changes; -1 of a query."""
+    """The position of the table that the statement changes; -1 for a query."""
     if not isinstance(tree, exp.Insert | exp.Update | exp.Delete | exp.Merge | exp.Create):
         return -1
     table = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
@@ -175,7 +175,7 @@ def _not_understood(statement: str, offset: int) -> InvalidInputError:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """The parser's own log is about its words, not the user's."""
+    """Silence the parser's log: it describes the parser's own terms, not the user's."""
     logger = logging.getLogger("sqlglot")
     logger.addFilter(_drop)
     try:
@@ -199,7 +199,7 @@ def _stands_for(exp: Any, star: Any, table: Any, select: Any) -> bool:
 
 
 def _conditions(exp: Any, table: Any, select: Any, params: Mapping[str, Any], *, exact: bool) -> tuple[Any, ...]:
-    """The conditions of the WHERE next to a table that only concern the table."""
+    """The conditions of the WHERE next to a table that concern this table only."""
     joins = select.args.get("joins") or []
     is_first, is_joined = isinstance(table.parent, exp.From), isinstance(table.parent, exp.Join)
     if not (is_first or is_joined) or table.args.get("pivots") or table.args.get("sample"):

@@ -1,4 +1,4 @@
-"""Spark's own conversion between its types and Arrow's, the same for all versions of Spark.
+"""Spark's own conversion between its types and Arrow's, with the same result in all versions of Spark.
 
 Spark 4.1 leaves out the metadata of columns, which newer ones carry as JSON in one key of the Arrow field:
 
@@ -40,7 +40,7 @@ def full_type(kind: DataType) -> str | None:
 
 
 def _typed(name: str, kind: DataType) -> DataType:
-    """The type of a name that `full_type` gave; the type found without it if this Spark has no such type."""
+    """The type that a name of `full_type` stands for; `kind` if this version of Spark has no such type."""
     from pyspark.sql import types
 
     if isinstance(kind, types.StringType):
@@ -62,14 +62,14 @@ def to_arrow(schema: StructType) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     convert: Any = to_arrow_schema
-    # 4.1 knows UTC and no other zone.
+    # Spark 4.1 has no such parameter, and always uses UTC.
     zone = {"timezone": "UTC"} if "timezone" in signature(convert).parameters else {}
     found = convert(schema, **zone)
     return pa.schema([_marked(own, field) for own, field in zip(schema, found, strict=True)])
 
 
 def from_arrow(schema: pa.Schema) -> StructType:
-    """Spark's types for Arrow's; timestamps without a zone stay so."""
+    """Spark's types for Arrow's; timestamps without a zone become TIMESTAMP_NTZ."""
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
 

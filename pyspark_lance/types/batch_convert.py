@@ -25,13 +25,13 @@ Converter = Callable[[pa.Array], pa.Array]
 
 
 class BatchConverter:
-    """Turns batches of one schema into batches of another, column by column, by name, exactly or but for case.
+    """Turns batches of one schema into batches of another; columns match by name, an exact match before another case.
 
     Args:
-        source: Schema of the batches to convert; names of fields of structs are matched as well.
+        source: Schema of the batches to convert; fields of structs match by name as well.
         target: Schema of the converted batches. A column that `source` lacks becomes null.
         exact: Whether a value that the target type cannot hold exactly is an error. If not, fractions of the time
-            unit are cut off, as Spark does with nanoseconds.
+            unit are cut off, as Spark cuts off nanoseconds.
 
     Raises:
         SchemaError: A column cannot be converted; the message names it.
@@ -192,7 +192,7 @@ def _from_vector(source: pa.DataType, target: pa.DataType, column: str, *, exact
 
 
 def _between_lists(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
-    """Between lists of other items, names of items or widths of offsets."""
+    """Between lists that differ in their items, item names or offset widths."""
     change = converter(source.value_type, target.value_type, f"{column}[]", exact=exact)
     offsets_type = pa.int64() if pa.types.is_large_list(target) else pa.int32()
     same_offsets = pa.types.is_large_list(source) == pa.types.is_large_list(target)
@@ -218,7 +218,7 @@ def _between_maps(source: pa.DataType, target: pa.DataType, column: str, *, exac
     entries = pa.struct([target.key_field, target.item_field])
 
     def between(array: pa.Array) -> pa.Array:
-        # `keys` and `items` are the children as they lie, without regard to the rows of a slice.
+        # `keys` and `items` are whole children, also if the array is a slice.
         children = [_apply(keys, array.keys), _apply(values, array.items)]
         pairs = pa.Array.from_buffers(entries, len(children[0]), [None], null_count=0, children=children)
         return _rebuilt(array, target, array.buffers()[:2], [pairs])
@@ -243,7 +243,7 @@ def _between_structs(source: pa.DataType, target: pa.DataType, column: str, *, e
 
 
 def _rebuilt(array: pa.Array, target: pa.DataType, buffers: list[Any], children: list[pa.Array]) -> pa.Array:
-    """An array with the buffers of another, and other children."""
+    """An array with the length, offset and null count of `array`, and new children."""
     return pa.Array.from_buffers(
         target, len(array), buffers, null_count=array.null_count, offset=array.offset, children=children
     )

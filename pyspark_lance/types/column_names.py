@@ -1,7 +1,7 @@
 """Resolution of column names by `spark.sql.caseSensitive`: from the user's spelling to the table's.
 
-Unless `spark.sql.caseSensitive` is true, `N` stands for a column `n` of the table. A name that the table has exactly
-always stands for itself. A name that could stand for two columns is an error.
+Unless `spark.sql.caseSensitive` is true, `N` stands for a column `n` of the table. A name that is spelled exactly as a
+column stands for that column. A name that could stand for two columns is an error.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ __all__ = [
 
 
 def quoted(name: str) -> str:
-    """A name in backticks, which Spark accepts as that of a column with any characters."""
+    """A name in backticks: Spark accepts such a name with any characters."""
     return f"`{name.replace('`', '``')}`"
 
 
 def unquoted(name: str) -> str:
-    """A name without the backticks around all of it; another name as it is."""
+    """A name without the backticks that enclose all of it; other names are unchanged."""
     inner = name[1:-1]
     is_quoted = len(name) > 2 and name[0] == name[-1] == "`" and "`" not in inner.replace("``", "")
     return inner.replace("``", "`") if is_quoted else name
@@ -83,8 +83,8 @@ def matched_names(given: Iterable[str], names: Sequence[str], *, exact: bool = F
         alike = [one for one in names if one.lower() == name.lower()] if name not in found else []
         if len(alike) > 1:
             raise SchemaError(
-                f"column {path + name!r} could be each of {[path + one for one in alike]} of the table: spell it as one"
-                " of them"
+                f"column {path + name!r} could be any of {[path + one for one in alike]} of the table: spell it exactly"
+                " as one of them"
             )
         if alike and (twin := next((other for other, one in found.items() if one == alike[0]), None)) is not None:
             raise SchemaError(
@@ -171,6 +171,9 @@ def in_case_of_table(df: DataFrame, source: pa.Schema, table: pa.Schema) -> Data
         df: The frame.
         source: Its Arrow schema.
         table: The schema of the table.
+
+    Raises:
+        SchemaError: A name could stand for two columns or fields, or two names for one.
     """
     if case_sensitive(df.sparkSession):
         return df
@@ -190,7 +193,7 @@ def in_case_of_table(df: DataFrame, source: pa.Schema, table: pa.Schema) -> Data
 
 
 def _renamed_fields(kind: Any, wanted: pa.DataType) -> Any:
-    """A type of Spark's with the names of fields of an Arrow type of the same shape."""
+    """A Spark type with the field names of an Arrow type of the same shape."""
     from pyspark.sql import types
 
     if isinstance(kind, types.StructType):

@@ -5,7 +5,7 @@
     decimal(38,18) -> (10,2)     1.5 is stored; 1.555 is an error
     decimal, double -> float     a number that converts back to itself is stored: 0.1 as a decimal, not as a double
 
-Literals of SQL rarely have the type of the column: `1L` is a bigint, `1.5` a decimal.
+SQL literals rarely have the type of the column: `1L` is a bigint, `1.5` a decimal.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def by_value(source: pa.DataType, target: pa.DataType, column: str) -> Callable[
 
 
 class _OtherValueError(Exception):
-    """A value would become another one."""
+    """A cast changed a value."""
 
 
 def _exactly(array: pa.Array, target: pa.DataType) -> pa.Array:
@@ -67,7 +67,7 @@ def _exactly(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Arrow's casts, by the types between which it has them and rounds to the nearest value."""
+    """Arrow's cast, through another type where Arrow lacks the direct cast or does not round to the nearest value."""
     types, kind = pa.types, array.type
     if kind == target:
         return array

@@ -49,7 +49,7 @@ VECTOR_WIDTH: Final = "arrow.fixed-size-list.size"
 """Key of the column metadata that makes an array column a vector: the number of its items."""
 
 _MOST_LEVELS: Final = 62
-"""Levels of nested types: Arrow's messages have 64, and Spark puts a struct around the columns."""
+"""Most levels of nested types: Arrow's messages allow 64, and Spark puts a struct around the columns."""
 
 _RESERVED: Final = frozenset(
     {"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"}
@@ -91,13 +91,15 @@ def _check_depth(field: pa.Field) -> None:
         level = [kind.field(index).type for kind in level for index in range(kind.num_fields)]
         if not level:
             return
-    raise UnsupportedError(f"column {field.name!r} is nested more than {_MOST_LEVELS} deep, which Spark cannot pass on")
+    raise UnsupportedError(
+        f"column {field.name!r} is nested more than {_MOST_LEVELS} deep, and Spark cannot pass it on"
+    )
 
 
 def check_names(names: Iterable[str], within: str = "", *, reads: bool = False) -> None:
-    """Make sure that Lance and the reference library accept these names of columns as distinct.
+    """Make sure that Lance and pylance accept these names of columns, and that they are distinct.
 
-    Top-level columns have the narrower rules. Names that differ in case are two columns; Spark distinguishes them by
+    The rules for top-level columns are stricter. Names that differ in case are two columns; Spark distinguishes them by
     position, or by name with `spark.sql.caseSensitive`.
 
     Args:
@@ -114,7 +116,7 @@ def check_names(names: Iterable[str], within: str = "", *, reads: bool = False) 
         if not name and not within:
             raise SchemaError(f"{where} without a name")
         if not within and not reads and (name in _RESERVED or "." in name or "`" in name):
-            raise SchemaError(f"{where} {name!r}: the name is reserved or holds one of the characters . `")
+            raise SchemaError(f"{where} {name!r}: the name is reserved or contains one of the characters . `")
         if name in seen:
             raise SchemaError(f"{where} {name!r} occurs twice")
         seen.add(name)
@@ -126,12 +128,12 @@ def _check_type(kind: DataType, path: str) -> None:
 
     if isinstance(kind, types.ArrayType):
         if isinstance(kind.elementType, types.NullType) and not kind.containsNull:
-            raise SchemaError(f"column {path!r}: array() of nothing has no type of items; cast it to array<...>")
+            raise SchemaError(f"column {path!r}: the empty array() has no item type; cast it to array<...>")
         _check_items(kind.elementType, f"{path}[]")
         _check_type(kind.elementType, f"{path}[]")
     elif isinstance(kind, types.MapType):
         if isinstance(kind.keyType, types.NullType):
-            raise SchemaError(f"column {path!r}: map() of nothing has no type of keys; cast it to map<..., ...>")
+            raise SchemaError(f"column {path!r}: the empty map() has no key type; cast it to map<..., ...>")
         _check_items(kind.keyType, f"{path}.key")
         _check_items(kind.valueType, f"{path}.value")
         _check_type(kind.keyType, f"{path}.key")
@@ -147,7 +149,7 @@ def _check_type(kind: DataType, path: str) -> None:
 
 
 def _check_items(kind: DataType, path: str) -> None:
-    """Items of arrays and maps have no metadata for facts that Arrow's type lacks."""
+    """Reject types of items that Arrow's types do not describe fully: items have no metadata for the rest."""
     if (name := full_type(kind)) is not None:
         plain = "string collate UTF8_BINARY" if name.startswith("string") else "time(6)"
         raise UnsupportedError(
@@ -206,7 +208,7 @@ def _stored_type(kind: pa.DataType, path: str) -> pa.DataType:
         return pa.timestamp("us", tz=None if kind.tz is None else "UTC")
     if types.is_list(kind) or types.is_large_list(kind):
         if types.is_null(kind.value_type):
-            raise SchemaError(f"column {path!r}: an array of nothing has no type of items; cast it to array<...>")
+            raise SchemaError(f"column {path!r}: an array of untyped nulls has no item type; cast it to array<...>")
         return pa.list_(pa.field("item", _stored_type(kind.value_type, f"{path}[]")))
     if types.is_map(kind):
         return pa.map_(_stored_type(kind.key_type, f"{path}.key"), _stored_type(kind.item_type, f"{path}.value"))
@@ -219,7 +221,7 @@ _SMALL: Final = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 
 
 def _spark_metadata(field: pa.Field) -> Mapping[str, Any]:
-    """A column's Spark metadata, from the one Arrow key that holds it."""
+    """A column's Spark metadata, from the key of the Arrow metadata that holds it."""
     value = (field.metadata or {}).get(SPARK_METADATA)
     found = json.loads(value) if value else {}
     return found if isinstance(found, dict) else {}
@@ -293,7 +295,7 @@ def _nested_view(kind: pa.DataType, path: str) -> pa.DataType:
 
 
 def _view_field(field: pa.Field, path: str) -> pa.Field:
-    """A stored field as Spark sees it, with its metadata in the key that holds Spark's."""
+    """A stored field as Spark sees it, with its metadata in the key that holds Spark's metadata."""
     own = field.metadata or {}
     metadata: dict[str, Any] = {}
     for key, value in own.items():
@@ -309,7 +311,7 @@ def spark_schema(stored: pa.Schema) -> StructType:
     """The Spark schema of a Lance table: every column nullable, vectors marked.
 
     Raises:
-        SchemaError: A column has no name.
+        SchemaError: A column has no name, or two columns have the same name.
         UnsupportedError: Spark has no type for a column, or the column is nested too deep; the message names it.
     """
     check_names(stored.names, reads=True)

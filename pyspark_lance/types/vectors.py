@@ -5,8 +5,8 @@
     validity   1 1 0 1                                 validity   1 1 0 1
     items      a0 a1 a2 b0 b1 b2 d0 d1 d2              items      a0 a1 a2 b0 b1 b2 0 0 0 d0 d1 d2
 
-Spark knows only the left form, where a null row takes no items. In the right one it takes `width` of them. Without
-null rows both forms share the items, and neither conversion copies.
+Spark knows only the left form, in which a null row has no items. In the right form, a null row has `width` items.
+Without null rows both forms share the items, and neither conversion copies.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _offsets(lists: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def _valid_rows(array: pa.Array) -> np.ndarray[Any, Any] | None:
-    """Which rows are not null, None if all are."""
+    """Whether each row is valid; None if no row is null."""
     if array.null_count == 0:
         return None
     return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), dtype=bool)
@@ -96,7 +96,7 @@ def _validity_buffer(valid: np.ndarray[Any, Any] | None) -> pa.Buffer | None:
 
 
 def _spread(items: pa.Array, starts: np.ndarray[Any, Any], valid: np.ndarray[Any, Any], width: int) -> pa.Array:
-    """Items with `width` slots for every row: those of the valid rows, zeros for the others."""
+    """Items with `width` slots for every row: the items of valid rows, and zeros for null rows."""
     index = starts.astype(np.int64)[:, None] + np.arange(width, dtype=np.int64)
     if items.null_count or pa.types.is_nested(items.type):
         return items.take(pa.array(index.ravel(), mask=np.repeat(~valid, width)))

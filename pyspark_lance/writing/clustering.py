@@ -64,7 +64,7 @@ def cluster_by_columns(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
 
 
 def _bucket(column: Column, starts: list[Any], first: int) -> Column:
-    """The position of the last start that is not above the value, by bisection."""
+    """An expression for the position of the last start at or below the column's value, by bisection."""
     from pyspark.sql import functions
 
     if len(starts) == 1:

@@ -82,7 +82,7 @@ class CommittedBatches:
         return self.decision == "skip"
 
     def remember_empty(self, batch: int) -> None:
-        """Record a batch without rows, which makes no version, if later batches would be undecided otherwise."""
+        """Record a batch without rows, which makes no version, if later batches would otherwise be undecided."""
         dataset = self.dataset
         if dataset is None or dataset.committed_batch(self.query) is not None or not self._missing():
             return

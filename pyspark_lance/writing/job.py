@@ -63,7 +63,7 @@ class WriteJob:
             table does not exist.
         dataset_schema: The table's schema with its field ids, as bytes, if fragments are added to the table.
         rules: Rules for rows that tasks check.
-        external_places: Starts of the URIs by which blobs may be given, without an option that allows all.
+        external_places: Prefixes of the URIs by which blobs may be given, unless an option allows all URIs.
     """
 
     uri: str
@@ -94,7 +94,7 @@ class WriteJob:
         """Commit what the tasks report, and delete the files that the commit does not use.
 
         Args:
-            messages: The report of each partition that gave one.
+            messages: The reports of the partitions; an empty partition may have none.
 
         Returns:
             The result; None if there were no rows and `empty_output` is "skip".
@@ -251,7 +251,7 @@ def open_version(
     except (DatasetNotFoundError, VersionNotFoundError) as error:
         if identity is not None:
             raise IncompatibleConflictError(
-                f"{uri} has no version {version} any more, which was read: the table was dropped, or the version was"
+                f"{uri} no longer has version {version}, which was read: the table was dropped, or the version was"
                 " cleaned up; do the write again"
             ) from error
         if isinstance(error, VersionNotFoundError):
@@ -302,10 +302,10 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteArg
         SchemaError: The schemas do not fit; the message names the column.
         UnsupportedError: The rows to replace depend on a column that has a collation.
     """
-    uri = lance_core.canonical_uri(uri)  # tasks may run in another folder
+    uri = lance_core.canonical_uri(uri)  # tasks may have another working directory
     base = open_version(uri, options.read_version, options.storage_options, options.identity)
     if base is not None and options.mode in ("create", "error"):
-        raise DatasetExistsError(f"there is a table at {uri} already")
+        raise DatasetExistsError(f"there is already a table at {uri}; mode 'append' or 'overwrite' writes to it")
     if base is not None and options.enable_stable_row_ids and not base.has_stable_row_ids:
         raise InvalidInputError(
             f"enable_stable_row_ids: {uri} was created without stable row ids, and a table keeps what it was created "

@@ -8,7 +8,7 @@ __all__ = ["EmptyOutput", "Mode", "OutOfPartition", "PartitionOverwrite", "SaveM
 
 Mode = Literal["append", "overwrite", "create", "error", "replace"]
 SaveMode = Literal["append", "overwrite", "create", "error", "errorifexists", "ignore", "replace"]
-"""The modes of a write, with Spark's other name of "error", and "ignore", which writes nothing if the table exists."""
+"""The modes of a write, with Spark's other name for "error", and "ignore", which writes nothing if the table exists."""
 SchemaMode = Literal["strict", "add_columns", "overwrite"]
 """Which differences between the columns of the data and those of the table are allowed."""
 OutOfPartition = Literal["error", "allow"]

@@ -33,7 +33,7 @@ class JobOptions:
 
         Args:
             dataset_schema: The table's schema with its field ids, if fragments are added to the table.
-            external_places: Starts of the URIs by which blobs may be given; None for all.
+            external_places: Prefixes of the URIs by which blobs may be given; None for rows of the table.
         """
         found = {
             "storage_options": dict(self.storage_options) if self.storage_options else None,
@@ -99,7 +99,7 @@ class WriteArguments(JobOptions):
 
     @property
     def sets_types(self) -> bool:
-        """Whether the commit can give types to columns of the table that are null so far."""
+        """Whether the commit can give types to columns of the table whose type is null."""
         return not (self.is_dynamic or self.replace_where is not None or self.merge_on is not None)
 
     @property
@@ -115,7 +115,7 @@ def check_together(options: WriteArguments) -> None:
         InvalidInputError: Two arguments cannot be combined, or an argument needs another one.
     """
     if options.idempotency_since and options.idempotency_key is None:
-        raise InvalidInputError("idempotency_since says how far to look back for idempotency_key, which is not given")
+        raise InvalidInputError("idempotency_since limits the search for idempotency_key: give idempotency_key as well")
     if options.replace_where is not None and options.mode != "overwrite":
         raise InvalidInputError(f"replaceWhere needs mode 'overwrite', not {options.mode!r}")
     if options.partition_overwrite == "dynamic" and options.partition_by is None:
@@ -125,9 +125,9 @@ def check_together(options: WriteArguments) -> None:
     if options.merge_on is not None and options.schema_mode != "strict":
         raise InvalidInputError(
             f"merge_on needs schema_mode 'strict', without option mergeSchema, not {options.schema_mode!r}. Columns"
-            " that the table lacks are added before, by pyspark_lance.write(df.limit(0), uri,"
-            " schema_mode='add_columns'); a DataFrame that lacks columns of the table is taken by"
-            " pyspark_lance.merge(df, uri, on=...)"
+            " that the table lacks are added beforehand by pyspark_lance.write(df.limit(0), uri,"
+            " schema_mode='add_columns'); pyspark_lance.merge(df, uri, on=...) accepts a DataFrame that lacks columns"
+            " of the table"
         )
     chosen = {
         "slices": options.slices,

@@ -1,8 +1,8 @@
 """Orphan files of a Spark job: files that its commit does not use.
 
 When a task fails, its Python worker may still write: if the JVM fails to feed a worker, the worker sees the end of its
-rows and finishes its file. Only the files show when that worker is done. The same holds in a successful job
-for an attempt of a task that was followed by another attempt.
+rows and finishes its file. Only the files show when that worker is done. In a successful job, the same holds for an
+attempt that was followed by another attempt of its task.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOGGER = logging.getLogger("pyspark_lance")
 
 _POLL_SECONDS: Final = 0.2
 _STILL_POLLS: Final = 15
-"""Polls in a row that must find no file until the workers of failed tasks are assumed to have ended."""
+"""Polls in a row without a new file after which the workers of failed tasks are assumed to have ended."""
 _MOST_POLLS: Final = 150
 
 

@@ -1,10 +1,10 @@
 """Commits of writes that replace rows by a condition: `replaceWhere`.
 
 tasks    new files
-driver   which rows of the table go: a scan of the condition's columns
-         Update(removed rows, new fragments); done again on the latest version after a conflict
+driver   the rows to delete: a scan of the condition's columns
+         Update(deleted rows, new fragments); after a conflict both steps are repeated on the latest version
 
-Each attempt looks for `idempotency_key` and for other attempts from the version on that the write began with.
+Each commit searches the versions after the one that the write began with for `idempotency_key` and other attempts.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def row_rules(options: WriteArguments, stored: pa.Schema) -> RowRules:
     Raises:
         SchemaError: The data lacks a column of `partition_by` or `merge_on`.
         UnsupportedError: The rows to replace depend on a column that has a collation.
-        InvalidInputError: The condition does not fit the columns, or is no SQL.
+        InvalidInputError: The condition does not fit the columns, or is not SQL.
     """
     for what, names in (("partition_by", options.partition_by), ("merge_on", options.merge_on)):
         missing = [name for name in names or () if stored.get_field_index(name) < 0]
@@ -59,7 +59,7 @@ def row_rules(options: WriteArguments, stored: pa.Schema) -> RowRules:
         check_columns(_DYNAMIC, map(stored.field, options.partition_by or ()), _IN_TWO)
     condition = None
     if options.replace_where is not None:
-        # An empty table in memory parses SQL over such columns.
+        # An empty table in memory with the same columns parses the condition.
         uri = f"memory://lance-replace-where/{uuid.uuid4().hex}"
         empty = lance_core.write_dataset(stored.empty_table(), uri)
         condition = empty.parse_filter(options.replace_where, assume_utc=options.assume_utc)

@@ -33,7 +33,7 @@ class RowRules:
     Attributes:
         condition: A condition that every row must meet.
         sql: The condition as the user wrote it.
-        partition_by: Columns of which no file holds two values.
+        partition_by: Columns of which each file holds one value.
         keys: Columns that make up a key.
     """
 
@@ -79,7 +79,7 @@ class PartitionValues:
             columns.append(column)
             encoded = column.dictionary_encode("encode")
             codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy()
-            # As few codes as there are values so far, so that those of many columns do not outgrow the integer.
+            # Renumber the codes after each column, so that the codes of many columns do not overflow the integer.
             _, rows, codes = np.unique(codes, return_index=True, return_inverse=True)
         self._types = [column.type for column in columns]
         found = zip(*(column.take(pa.array(rows)).to_pylist() for column in columns), strict=True)

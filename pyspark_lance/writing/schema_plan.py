@@ -7,7 +7,8 @@
                   the table's rows; a write that replaces some rows by a condition accepts no new ones
     overwrite     has any columns, which replace the table's; the mode must be overwrite
 
-A column of the table that has no type yet, as all its values are null, takes the DataFrame's in every mode.
+A column of the table whose type is null gets the DataFrame's type in every mode, except in writes that replace rows by
+a condition, by dynamic partitions or by keys.
 A column fits if Spark reads the stored type as the type that the DataFrame has (`spark_types`): what Spark read from
 columns of uint8 or of dictionaries can be written back, and a vector needs no mark if the table has its width. Numbers
 fit into any other type of numbers, value by value (`number_casts`). Names follow the session's rule (`column_names`).
@@ -76,7 +77,7 @@ def plan_write(
         slices: The slices that the rows lie in.
         case_sensitive: Whether names that differ only in case are different ones.
         has_schema_mode: Whether the caller's verb takes `schema_mode`, so that messages may name it as a remedy.
-        sets_types: Whether the write gives types to columns of the table that are null so far.
+        sets_types: Whether the write gives types to columns of the table whose type is null.
 
     Raises:
         SchemaError: A column is missing, unknown or of another type, or cannot be the vector that its metadata
@@ -175,7 +176,7 @@ def _plan_existing(
 
 
 def as_payloads(stored: pa.Field, given: pa.Field) -> pa.Field:
-    """A column of blobs of 2.2 as plain bytes or URIs if those are given: the writer makes blobs of them.
+    """A column of blobs of 2.2 as plain bytes or URIs, if the DataFrame has those: the writer makes blobs of them.
 
     Args:
         stored: The column of the table.
@@ -198,7 +199,7 @@ def has_blobs(stored: pa.Field) -> bool:
 
 
 def _typed(stored: pa.Field, given: pa.Field, width: int | None) -> pa.Field:
-    """A column of the table that is null so far, with the type of the DataFrame's; other columns as they are."""
+    """A column of the table whose type is null, with the type of the DataFrame's column; other columns unchanged."""
     if pa.types.is_null(given.type) or not pa.types.is_null(stored.type):
         return stored
     field = stored_field(given, width).with_nullable(True)
@@ -206,7 +207,7 @@ def _typed(stored: pa.Field, given: pa.Field, width: int | None) -> pa.Field:
 
 
 def _grown(stored: pa.Field, given: pa.Field, path: str) -> pa.Field:
-    """A struct of the table with the fields that only the DataFrame's has, also in the structs in it."""
+    """A struct of the table with the fields that only the DataFrame's struct has, at any depth."""
     if not (pa.types.is_struct(stored.type) and pa.types.is_struct(given.type)):
         return stored
     children = {child.name: child for child in stored.type}
@@ -221,7 +222,7 @@ def _grown(stored: pa.Field, given: pa.Field, path: str) -> pa.Field:
 
 
 def _check_case(missing: list[str], new: list[str], path: str = "") -> None:
-    """Reject a new column that is a missing one in another spelling."""
+    """Reject a new column whose name differs only in case from that of a missing column."""
     by_lower = {name.lower(): name for name in missing}
     for name in new:
         twin = by_lower.get(name.lower())
@@ -237,7 +238,9 @@ def _check_fits(field: pa.Field, stored: pa.Field, widths: Mapping[str, int], *,
     declared = _declared_width(field, widths)
     width = vector_width(field, name) if declared is None else declared
     if is_vector and width is not None and width != stored.type.list_size:
-        raise SchemaError(f"column {name!r}: vectors of {width} items, the table has {stored.type.list_size}")
+        raise SchemaError(
+            f"column {name!r}: the DataFrame has vectors of {width} items, the table of {stored.type.list_size}"
+        )
     if declared is not None and not is_vector:
         raise SchemaError(f"column {name!r}: the table has {stored.type}, not vectors")
     wanted = spark_view(stored.type, name)

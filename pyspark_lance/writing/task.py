@@ -167,7 +167,7 @@ class WriteTask(PartitionTask):
     """The task of a write.
 
     Attributes:
-        slices: The slices that fragments must not mix.
+        slices: The slices; a fragment holds rows of one slice only.
         allow_out_of_partition: Whether rows outside of all slices are written, too.
         rules: Further rules for the rows.
         max_open: Most slices that are written to at once; the least recently used one is finished first. None: no
@@ -243,7 +243,7 @@ def parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             columns = [_copied(column.slice(start, rows)) for column in batch.columns]
             yield pa.RecordBatch.from_arrays(columns, schema=batch.schema)
             del columns
-        pa.default_memory_pool().release_unused()  # the allocator would keep what it needed beside this batch
+        pa.default_memory_pool().release_unused()  # otherwise the allocator keeps the memory of the copies
 
 
 def copied(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -39,7 +39,7 @@ def commit_update(
     Raises:
         RetryableConflictError: A concurrent commit changed the same rows.
         SupersededError: A later attempt has committed.
-        EarlierAttemptCommittedError: An earlier attempt has committed that `write_attempt` does not name.
+        EarlierAttemptCommittedError: An earlier attempt, which `write_attempt` does not name, has committed.
     """
     operation = dataset.update_operation(made, deleted, inserted_rows=inserted)
     properties = dict(options.transaction_properties or {})

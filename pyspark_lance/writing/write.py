@@ -67,7 +67,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         uri: The table: a path or a URI.
         mode: "append"; "overwrite" replaces all rows; "create", which Spark calls "error" and "errorifexists", requires
             that the table does not exist; "ignore" writes nothing if it exists; "replace" replaces the rows of
-            `slices`. All modes create the table.
+            `slices`. Each mode creates the table if it does not exist.
         slices: The slices in which the rows lie. No data file then holds rows of two slices.
         cluster: Whether a shuffle brings the rows of each slice together first. Without it, each task keeps a file open
             for each slice of its rows, and writes one file for each.
@@ -77,8 +77,8 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
             with the metadata `arrow.fixed-size-list.size` (`df.withMetadata`), and columns that are vectors in the
             table, need not be listed.
         schema_mode: "strict": the columns must be the table's, in any order; "add_columns": nullable columns may be
-            missing, and columns may be new; "overwrite": with mode "overwrite", the columns replace the table's. In
-            each, a column of the table that is of the type null, as all its values are null, gets a type.
+            missing, and columns may be new; "overwrite": with mode "overwrite", the columns replace the table's. A
+            column of the table whose type is null gets a type, unless rows are replaced by a condition or dynamically.
         empty_output: What happens to a write without rows: "write" makes a version, "skip" makes none, "error" raises.
         transaction_properties: Strings by key that the commit records.
         commit_message: A message that the commit records.
@@ -104,12 +104,12 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
             changes are followed. A table that exists must have them.
         replace_where: With mode "overwrite": SQL that says which rows are replaced. Every row of the DataFrame must
             meet the condition.
-        partition_by: Columns of which no data file holds two values. Lance has no partitions: this layout of the rows
+        partition_by: Columns of which each data file holds one value. Lance has no partitions: this layout of the rows
             makes reads and replacements faster, and is not recorded in the table.
         partition_overwrite: "dynamic": mode "overwrite" replaces only the partitions that have rows.
         require_empty: With mode "append" or "replace": `slices` must be empty except for rows of earlier attempts, also
             in versions of concurrent writers.
-        allow_external_blob_outside_bases: Take blobs by any URI, and not only below base paths of the table.
+        allow_external_blob_outside_bases: Accept blobs by any URI, and not only by URIs below the table's base paths.
 
     Returns:
         The result; None if there were no rows and `empty_output` is "skip", or if the table exists and the mode is
@@ -156,14 +156,14 @@ def write_with(
     df: DataFrame, uri: str | PathLike[str], options: WriteArguments, *, transport: Transport = "auto"
 ) -> WriteResult | None:
     """Write over a chosen transport, as `write` does."""
-    check_frame("write: df is", df)
+    check_frame("write: df must be", df)
     reject_memory(uri)
     done, options = find_earlier_write(uri, options)
     if done is not None:
         return done
     source = batch_schema(df.schema)
     if is_connect(df.sparkSession):
-        check_spellings(df, df.columns)  # its client names the columns that a function gets
+        check_spellings(df, df.columns)  # Connect's client passes columns to a function by their names
     session = df.sparkSession
     in_utc = is_utc(session_zone(session))
     options = replace(options, case_sensitive=case_sensitive(session), assume_utc=in_utc)

@@ -1,7 +1,7 @@
 """One column of wide rows: bytes written and time, against pylance's ways and against writing the table again.
 
-Time is the least of five, round-robin, of the processor, which other work on the machine hardly changes; each run begins with
-a fresh copy of the table. Bytes are those of all files that a run leaves and that were not there before.
+The time is processor time, which other work on the machine hardly changes: the least of five runs, round-robin. Each run begins
+with a fresh copy of the table. Bytes are those of all files that a run leaves and that were not there before.
 """
 
 import shutil

@@ -1,7 +1,7 @@
 """Small commits against pylance, through its own Python API and round-robin: what a commit costs beside its rows.
 
-Minimum of many: the machine is never quiet. Ours is on disk before it returns, with the names of its files; what either
-library computes, without the waits for the disk, is the processor time of all its threads.
+Each figure is the minimum of many, as the machine is never quiet. Our commits are on disk when they return, with the names of
+their files. Processor time is that of all threads, and leaves out the waits for the disk.
 """
 
 import os

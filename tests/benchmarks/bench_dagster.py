@@ -118,7 +118,7 @@ def many_fragments(folder: str) -> None:
 
 
 def main() -> None:
-    """All of them."""
+    """Run all benchmarks of this module."""
     print(f"{'':<48}{'wall s':>10}{'processor s':>12}{'most':>8}")
     with tempfile.TemporaryDirectory() as folder:
         materialization(folder)

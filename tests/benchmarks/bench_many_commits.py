@@ -34,7 +34,7 @@ def compare(name, ours, theirs, rounds=ROUNDS):
 
 
 def repeat(name, work):
-    """Print the least processor time of some calls, which no other writer comes between."""
+    """Print the least processor time of some calls, without other writers in between."""
     results = []
     for _ in range(ROUNDS):
         start = time.process_time()

@@ -71,7 +71,7 @@ def replace_day(uri: str) -> None:
 
 
 def replace_day_of_pylance(uri: str) -> None:
-    """The same in two commits, as pylance has none that replaces."""
+    """Replace the rows of a day by pylance, in two commits, as it has no commit that replaces rows."""
     lance.dataset(uri).delete(CONDITION)
     lance.write_dataset(rows(57, 1), uri, mode="append")
 

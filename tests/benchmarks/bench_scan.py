@@ -1,6 +1,6 @@
 """Filtered scans against pylance on 1M rows of mixed columns: few rows, many rows, counts, computed columns, order.
 
-Few rows are looked up in two tables of the seven columns that are no vectors, one of each library's making.
+Few rows are looked up in two tables of the seven columns without the vectors; each library wrote one of the tables.
 """
 
 import shutil

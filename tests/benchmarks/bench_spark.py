@@ -76,7 +76,7 @@ def measure(spark, kind: str, folder: Path) -> None:
     def pair(frame):
         def clear() -> None:
             shutil.rmtree(lance_uri, ignore_errors=True)
-            # We wait for the disk and parquet does not: what it left to be written must not be on our bill.
+            # We wait for the disk and parquet does not: the time to write what parquet left must not count as ours.
             os.sync()
             time.sleep(1)
 

@@ -1,8 +1,8 @@
-"""Turns on one table of an object store: two writers of ours beside two of pylance's, for a minute each way.
+"""Commits to one table of an object store by two writers of ours beside two of pylance's, in two ways, for a minute each.
 
 The store is moto on a loopback port, which answers one request after the other. A writer appends ten rows, again and
-again: by its handle, or by a new `write_dataset` each time. What is counted are the commits that were acknowledged.
-`python -m tests.benchmarks.bench_turns SECONDS` takes another time.
+again: by its handle, or by a new `write_dataset` each time. The commits that were acknowledged are counted.
+`python -m tests.benchmarks.bench_turns SECONDS` runs for another time.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ ROWS = pa.table({"a": range(10), "b": ["x"] * 10})
 
 
 def write(library: str, uri: str, options: str, way: str, until: str) -> None:
-    """Append until a time, and print how often, and what came in between."""
+    """Append until a point in time; print the number of commits, and the errors in between."""
     module = importlib.import_module(library)
     storage = json.loads(options)
     dataset = module.dataset(uri, storage_options=storage)
@@ -32,7 +32,7 @@ def write(library: str, uri: str, options: str, way: str, until: str) -> None:
             else:
                 module.write_dataset(ROWS, uri, mode="append", storage_options=storage)
             done += 1
-        except OSError as error:  # both raise it for a lost race
+        except OSError as error:  # both libraries raise it for a lost race
             name = type(error).__name__
             errors[name] = errors.get(name, 0) + 1
             dataset = module.dataset(uri, storage_options=storage)

@@ -28,8 +28,11 @@ from tests.history.releases import (
 from tests.history.write_tables import INDICES, rows
 
 SCRIPT = Path(__file__).with_name("write_tables.py")
-# Label lists and zone maps of old releases are left aside, with a warning, and rows are read instead.
-pytestmark = [pytest.mark.history, pytest.mark.filterwarnings("ignore:index .* is left aside:UserWarning")]
+# Label lists and zone maps of old releases are ignored with a warning, and rows are read instead.
+pytestmark = [
+    pytest.mark.history,
+    pytest.mark.filterwarnings("ignore:index .* is ignored:UserWarning"),
+]
 
 READ = [
     pytest.param(release, version, id=f"{release}-{version}") for release in RELEASES for version in read_of(release)

@@ -65,7 +65,7 @@ def test_more_rows_deleted_than_there_are(tmp_path):
         return replace(fragment, deletion_file=replace(fragment.deletion_file, num_deleted_rows=2**64 - 1))
 
     forge_fragments(tmp_path / "t", changed)
-    with pytest.raises(CorruptFileError, match="live rows, which cannot be"):
+    with pytest.raises(CorruptFileError, match="live rows, which is impossible"):
         lance.dataset(tmp_path / "t").take([0])
 
 
@@ -89,7 +89,7 @@ def test_an_index_on_a_field_that_has_none(tmp_path, kind):
         return replace(manifest, indices=tuple(replace(index, fields=(list_id,)) for index in manifest.indices))
 
     forge(tmp_path / "t", changed)
-    with pytest.raises(CorruptFileError, match=r"a_idx.* is on c, whose type list.* has none"):
+    with pytest.raises(CorruptFileError, match=r"a_idx.* is on c, whose type list.* cannot have one"):
         lance.dataset(tmp_path / "t").optimize.optimize_indices()
 
 

@@ -389,8 +389,11 @@ def test_validate_counts_row_ids(tmp_path):
     [
         (lambda _: range(6), "6 of its rows have ids of other rows; 0 is in fragment 0 as well"),
         (lambda f: range(f.id * 5, f.id * 5 + 6), "1 of its rows have ids of other rows; 5 is in fragment 0 as well"),
-        (lambda f: [f.id * 6 + i for i in (5, 4, 3, 2, 5, 0)], "5 is in it already"),
-        (lambda f: range(f.id * 6 + 1, f.id * 6 + 7), "one is 12, and the manifest says that 12 is free"),
+        (lambda f: [f.id * 6 + i for i in (5, 4, 3, 2, 5, 0)], "5 is in this fragment twice"),
+        (
+            lambda f: range(f.id * 6 + 1, f.id * 6 + 7),
+            "row id 12 is in use, and the manifest says that 12 and higher ids are free",
+        ),
         (lambda f: [f.id + 2 * i for i in range(6)], None),
         (lambda f: range(f.id * 6, f.id * 6 + 6)[::-1], None),
     ],

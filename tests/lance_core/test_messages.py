@@ -44,9 +44,9 @@ def test_a_tag_that_is_there_names_its_table_and_the_remedy(table):
 
 
 def test_arguments_that_are_none_are_named(table):
-    with pytest.raises(InvalidInputError, match=r"to_table: columns must be a list, .* not 5"):
+    with pytest.raises(InvalidInputError, match=r"to_table: columns must be a list .*, not 5"):
         table.to_table(columns=5)
-    with pytest.raises(InvalidInputError, match=r"named\.lance: a time is given in its ISO form, .* not as 'noon'"):
+    with pytest.raises(InvalidInputError, match=r"named\.lance: a time must be in ISO form, .* not 'noon'"):
         lance.dataset(table.uri, asof="noon")
     with pytest.raises(InvalidInputError, match=r"checkout_version: version must be .* not \(5, 1\)"):
         table.checkout_version((5, 1))

@@ -173,5 +173,5 @@ def test_a_root_that_does_not_exist_has_no_tables_and_a_file_is_no_root(tmp_path
     for find in (lance_core.list_tables, lance_core.maintenance.find_tables):
         assert find(tmp_path / "none") == []
         assert find(f"memory://none-{next(_numbers)}") == []
-        with pytest.raises(InvalidInputError, match=r"a_file.py is a file, and tables lie in a folder"):
+        with pytest.raises(InvalidInputError, match=r"a_file.py is a file: give the folder that the tables are in"):
             find(file)

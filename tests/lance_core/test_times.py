@@ -40,7 +40,7 @@ def test_times_of_pandas():
 
 @pytest.mark.parametrize("value", ["noon", "", 7, None])
 def test_what_is_no_time(value):
-    with pytest.raises(InvalidInputError, match="time is"):
+    with pytest.raises(InvalidInputError, match="a time must be"):
         moment(value)
 
 

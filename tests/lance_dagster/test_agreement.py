@@ -1,4 +1,4 @@
-"""After every verb Dagster believes what the table holds: latest event, data version, row counts, materialized reads."""
+"""After every verb Dagster knows what the table holds: latest event, data version, row counts, materialized reads."""
 
 import dagster as dg
 import pyarrow as pa
@@ -351,7 +351,7 @@ STORIES = [
     ],
 )
 @pytest.mark.parametrize("play", STORIES, ids=lambda play: play.__name__)
-def test_dagster_believes_what_the_table_holds(lake, play, name, mode):
+def test_dagster_knows_what_the_table_holds(lake, play, name, mode):
     story = Story(lake, name, mode)
     play(story)
     story.agrees()

@@ -255,15 +255,15 @@ def test_options_of_the_storage_are_strings_and_not_shown():
         assert not re.search(r"hunter2|5432|\n", str(caught.value))
 
 
-def test_a_list_is_a_list():
+def test_tables_must_be_a_list():
     with pytest.raises(dg.DagsterInvalidDefinitionError, match=r"tables must be a list, such as \[events\]"):
         build(LanceMaintenanceComponent, "tables: events")
 
 
-def test_a_key_of_maintenance_alone():
+def test_an_unknown_key_of_maintenance_is_named_with_the_nearest():
     with pytest.raises(Exception, match=r"maintenance: the key 'engin' is not known; .*is 'engine' meant"):
         build(LanceMaintenanceComponent, "tables: [a]\nmaintenance: {engin: spark}")
 
 
-def test_off_is_a_word():
+def test_the_branching_mode_off_may_be_a_yaml_boolean():
     assert build(LanceLakehouseComponent, "root_uri: /x\nbranching: {mode: off}").resources["io_manager"]

@@ -259,25 +259,28 @@ def test_arguments_of_other_kinds_are_named(spark, uri, lance):
     builder = table.merge(rows, "id = 7")
     column = functions.col("id") == 1
     for call, words in (
-        (lambda: table.update("id = 1", {"x": 5}), "the value of 'x' is an expression in Spark SQL, or a column"),
-        (lambda: table.update({"x": "5"}, {"x": "5"}), "the condition is Spark SQL or a column"),
-        (lambda: table.update("id = 1", "x = 5"), "set is a dict of values by name of the column"),
+        (
+            lambda: table.update("id = 1", {"x": 5}),
+            "the value of 'x' must be an expression in Spark SQL, or a Spark Column",
+        ),
+        (lambda: table.update({"x": "5"}, {"x": "5"}), "the condition must be Spark SQL or a Column"),
+        (lambda: table.update("id = 1", "x = 5"), "set must be a dict of values by column name"),
         (lambda: table.update("id = 1", {7: "5"}), "7 is not the name of a column"),
-        (lambda: table.delete(5), "the condition is Spark SQL or a column"),
-        (lambda: builder.whenMatchedUpdate(set=["x"]), "the values of a clause are a dict"),
-        (lambda: builder.whenNotMatchedInsert(values="x"), "the values of a clause are a dict"),
-        (lambda: pyspark_lance.update(uri, {"x": 5}, spark=spark), "the value of 'x' is an expression"),
+        (lambda: table.delete(5), "the condition must be Spark SQL or a Column"),
+        (lambda: builder.whenMatchedUpdate(set=["x"]), "the values of a clause must be a dict"),
+        (lambda: builder.whenNotMatchedInsert(values="x"), "the values of a clause must be a dict"),
+        (lambda: pyspark_lance.update(uri, {"x": 5}, spark=spark), "the value of 'x' must be an expression"),
         (lambda: pyspark_lance.update(uri, {}, spark=spark), "set gives no column a value"),
-        (lambda: pyspark_lance.update(uri, "x = 1", spark=spark), "set is a dict"),
+        (lambda: pyspark_lance.update(uri, "x = 1", spark=spark), "set must be a dict"),
         (
             lambda: pyspark_lance.delete(uri, None),
-            "where is a condition in Lance's SQL, or a Spark DataFrame, not a NoneType",
+            "where must be a condition in Lance's SQL, or a Spark DataFrame, not a NoneType",
         ),
-        (lambda: pyspark_lance.delete(uri, column), "where is a condition in Lance's SQL, or a Spark DataFrame"),
-        (lambda: pyspark_lance.merge("rows", uri, on="id"), "df is a Spark DataFrame, not a str"),
+        (lambda: pyspark_lance.delete(uri, column), "where must be a condition in Lance's SQL, or a Spark DataFrame"),
+        (lambda: pyspark_lance.merge("rows", uri, on="id"), "df must be a Spark DataFrame, not a str"),
         (
             lambda: pyspark_lance.write(rows.toPandas(), uri),
-            r"df is a Spark DataFrame, not a pandas\.\S*DataFrame; spark\.createDataFrame",
+            r"df must be a Spark DataFrame, not a pandas\.\S*DataFrame; spark\.createDataFrame",
         ),
         (lambda: pyspark_lance.read(spark, uri, filter=column), "the frame's where takes a column"),
     ):

@@ -1,8 +1,9 @@
 """Keeps the encoding that was chosen for a page of a column, and reuses it for the next small pages of the column.
 
 Statistics of a small page cost more than its encoding, and the pages of one writer are similar. A choice is reused as
-long as pages are about as small as the page for which it was made, and is repeated from time to time, because later
-values may compress better. Most of these pages are written by the pattern of the earlier one (see `repeat`).
+long as pages are about as small as the page for which it was made. Statistics are computed again from time to time,
+because later values may compress better. Most of these pages are written by the pattern of the earlier one (see
+`repeat`).
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ _USES: Final = 16
 """Pages after which statistics are computed again; the number doubles each time that the choice stays the same."""
 _MOST_USES: Final = 256
 _WORSE: Final = 1.25
-"""A choice is dropped if a page has more bytes per value than its first page, by this factor."""
+"""A choice is dropped if a page has more bytes per value than the page of the choice, by this factor."""
 _PADDING: Final = 64
 _PACKED_LEVELS: Final = 512
-"""Number of levels of a page from which they are packed."""
+"""Pages with at least this many levels store them bit-packed."""
 
 _Key: TypeAlias = tuple[int, bool, int]
 
@@ -61,7 +62,7 @@ class Choices:
         return found
 
     def repeated(self, column: int, leaf: Leaf, array: Any) -> EncodedPage | None:
-        """A page of 2.2 like an earlier one of its column; None if the encoder has to choose.
+        """A page of a 2.2 file like an earlier one of its column; None if the encoder has to choose.
 
         Args:
             column: Number of the column.

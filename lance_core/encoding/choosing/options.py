@@ -5,20 +5,21 @@
                                 values are compressed one by one, always with zstd. fsst: strings and bytes; ignored
                                 for numbers
       compression-level         0 .. 22, of zstd; lz4 has no level
-      structural-encoding       miniblock, fullzip; also set on the top-level field
+      structural-encoding       miniblock, fullzip; may be set on the top-level field instead
       bss                       on: numbers of 32 and 64 bits as byte planes, with lz4 unless another is requested;
                                 off: never; auto: where a sample shrinks
-      rle-threshold             0 .. 1: run lengths if there are fewer runs than this part of the values
+      rle-threshold             0 .. 1: run lengths if there are fewer runs than this share of the values
       dict-divisor              a dictionary if there are fewer items than values divided by this
-      dict-size-ratio           ... if it and its indices take less than this part of the values' bytes
-      dict-max-size             ... if its items have no more bytes than this
-      dict-values-compression   none, lz4, zstd: of the items of a dictionary; 2.2
+      dict-size-ratio           ... if it and its indices take less than this share of the values' bytes
+      dict-max-size             ... if its items have at most this many bytes
+      dict-values-compression   none, lz4, zstd: of the items of a dictionary
       dict-values-compression-level
       minichunk-size            bytes of strings in a chunk; more if a value needs more
 
 Without a key the statistics of a page decide (see `strategy`). `none` takes precedence over `bss` and `rle-threshold`.
-2.1 and 2.2 support all keys, 2.0 the compression of strings (fsst only with offsets of 32 bits), 0.1 none. Numbers in
-vectors and in packed structs are stored raw. Other keys in the metadata of a field are kept and have no effect here.
+2.2 supports all keys, 2.1 all but the last but two (`dict-values-*`), 2.0 the compression of strings (fsst only with
+offsets of 32 bits), 0.1 none. Numbers in vectors and in packed structs are stored raw. Other keys in the metadata of a
+field are kept and have no effect here.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _LAYOUT_KEY: Final = _PREFIX + "structural-encoding"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodingOptions:
-    """The requests in the metadata of a field, None without one; the head of the module explains the attributes."""
+    """The requests in the metadata of a field; None where a key is missing. The module docstring explains the keys."""
 
     compression: str | None = None
     level: int | None = None
@@ -54,7 +55,7 @@ class EncodingOptions:
 
     @property
     def scheme(self) -> str | None:
-        """The general compression as in the names of compressions, for example "zstd:9"."""
+        """The general compression by its name in `registry`, for example "zstd:9"."""
         return _scheme(self.compression, self.level)
 
     @property
@@ -76,7 +77,7 @@ def encoding_options(field: Field, top: Field | None = None) -> EncodingOptions:
         top: Its top-level field, whose structural encoding is the default of the field.
 
     Raises:
-        InvalidInputError: A value is not possible.
+        InvalidInputError: A key has an unknown or impossible value.
     """
     metadata = field.metadata
     if top is not None and _LAYOUT_KEY in top.metadata:
@@ -88,7 +89,7 @@ def encoding_options(field: Field, top: Field | None = None) -> EncodingOptions:
         try:
             found[attribute] = read(string.strip().lower())
         except ValueError:
-            raise InvalidInputError(f"field {field.name!r}: {key} is {string!r}; possible is {possible}") from None
+            raise InvalidInputError(f"field {field.name!r}: {key} is {string!r}, but must be {possible}") from None
     return EncodingOptions(**found)
 
 

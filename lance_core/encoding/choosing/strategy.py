@@ -9,9 +9,10 @@
     values of 4 KiB and more                     full-zip
     everything else                              mini-block, flat or variable
 
-Statistics are computed on a sample of a few contiguous runs; only encodings that are promising there are tried on the
-whole page. Requests in the metadata of a field take precedence (see `options`). FSST is written only on request: its
-files are larger than with Zstandard, and slower to read than with LZ4.
+Statistics are computed on a sample of a few contiguous runs, except for the bit width, which is that of all values.
+Only encodings that are promising on the sample are checked on the whole page. Requests in the metadata of a field take
+precedence (see `options`). FSST is written only on request: its files are larger than with Zstandard, and slower to
+read than with LZ4.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _SAMPLE_LENGTH: Final = 512
 _WORTHWHILE: Final = 0.8
 _LARGE_VALUE: Final = 4096
 _LARGEST_SAMPLE: Final = 256 * 1024
-# Reading strings with LZ4 takes three times as long.
+# Strings that are compressed with LZ4 take three times as long to read.
 _LZ4_OVER_PLAIN: Final = 0.65
 # Zstandard is slower than LZ4: it must save more.
 _ZSTD_OVER_LZ4: Final = 0.5
@@ -66,7 +67,7 @@ _MANY_ITEMS: Final = 256
 # A smaller sample does not reveal the number of distinct values.
 _MIN_DICTIONARY_SAMPLE: Final = 16
 TINY_VALUES: Final = 64
-"""Number of values that take less space than their description in any encoding: they are written raw."""
+"""Up to this many values take less space than the description of another encoding: they are written raw."""
 _TINY_BYTES: Final = 1024
 
 
@@ -80,7 +81,7 @@ class Limits:
     Attributes:
         large_chunks: Whether the file is 2.2, which has chunks above 32 KiB, constant pages with a value, and
             compressed items of dictionaries.
-        chunk_bytes: A requested lower limit of the bytes per chunk.
+        chunk_bytes: The requested most bytes of values per chunk; it can only lower `max_bytes`.
     """
 
     large_chunks: bool
@@ -88,12 +89,12 @@ class Limits:
 
     @property
     def max_values(self) -> int:
-        """Values per chunk."""
+        """Most values per chunk."""
         return 4096
 
     @property
     def max_bytes(self) -> int:
-        """Bytes of values per chunk."""
+        """Most bytes of values per chunk."""
         most = 64 * 1024 if self.large_chunks else 8192
         return most if self.chunk_bytes is None else min(most, self.chunk_bytes)
 
@@ -123,14 +124,14 @@ def sample(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def choose_fixed(
     block: FixedWidthBlock, *, has_levels: bool, limits: Limits, options: EncodingOptions, dictionary: bool = True
 ) -> PageEncoding:
-    """Choose for values of one width.
+    """Choose the encoding of values of one width.
 
     Args:
         block: The values.
         has_levels: Whether the page has repetition or definition levels.
         limits: Limits of the version.
         options: Requests of the field.
-        dictionary: Whether a dictionary is possible; not for indices of a dictionary.
+        dictionary: Whether to consider a dictionary; False for the indices of one.
     """
     plain = PageEncoding(layout="miniblock" if has_levels else "fullzip")
     if options.layout is not None:
@@ -239,13 +240,13 @@ def _squeezed_words(
 def choose_variable(
     block: VariableBlock, *, limits: Limits, options: EncodingOptions, dictionary: bool = True
 ) -> PageEncoding:
-    """Choose for values of varying length.
+    """Choose the encoding of values of varying length.
 
     Args:
         block: The values.
         limits: Limits of the version.
         options: Requests of the field.
-        dictionary: Whether a dictionary is possible.
+        dictionary: Whether to consider a dictionary.
     """
     lengths = np.diff(block.offsets)
     longest = int(lengths.max()) if lengths.size else 0
@@ -282,7 +283,7 @@ def dictionary_pays(items: DataBlock, values: DataBlock, options: EncodingOption
     """Whether a dictionary saves space, or as much as the field requests.
 
     Args:
-        items: Its items.
+        items: The items of the dictionary.
         values: All values.
         options: Requests of the field.
     """
@@ -366,7 +367,7 @@ def _squeezed_variable(stretches: list[VariableBlock], limits: Limits) -> str:
 
 
 def choose_items(items: DataBlock, limits: Limits, options: EncodingOptions) -> str:
-    """The compression of the items of a dictionary: general compression for many items, except in 2.1."""
+    """The compression of the items of a dictionary: in 2.2 general compression for many items, or as requested."""
     name = "variable" if isinstance(items, VariableBlock) else "flat"
     scheme = "lz4" if items.num_values >= _MANY_ITEMS else None
     if options.items_compression is not None:
@@ -375,7 +376,7 @@ def choose_items(items: DataBlock, limits: Limits, options: EncodingOptions) -> 
 
 
 def choose_list(block: FixedSizeListBlock, *, has_levels: bool, options: EncodingOptions) -> PageEncoding:
-    """Choose for fixed size lists: raw values, unless lists are short and have nulls."""
+    """Choose the layout of fixed size lists: full-zip, but mini-block for booleans, and for short lists with levels."""
     items, dimension, _ = _peeled(block)
     bits = items.bits_per_value if isinstance(items, FixedWidthBlock) else 0
     is_small = bits * dimension < 256 * 8
@@ -388,7 +389,7 @@ def choose_list(block: FixedSizeListBlock, *, has_levels: bool, options: Encodin
 
 
 def can_be_zipped(block: DataBlock) -> bool:
-    """Whether values are whole bytes, as full-zip pages need them: not all lists of booleans are."""
+    """Whether a full-zip page can hold the values, which must be whole bytes: some lists of booleans are not."""
     items, dimension, has_nulls = _peeled(block)
     is_of_bits = isinstance(items, FixedWidthBlock) and items.bits_per_value == 1
     return items is block or not is_of_bits or (dimension % 8 == 0 and not has_nulls)
@@ -405,7 +406,7 @@ def _peeled(block: DataBlock) -> tuple[DataBlock, int, bool]:
 
 
 def choose_packed(block: PackedStructBlock) -> PageEncoding:
-    """Choose for packed structs: mini-block for rows of fixed width, full-zip for others."""
+    """Choose the layout of packed structs: mini-block for rows of fixed width, full-zip for others."""
     if all(isinstance(child, FixedWidthBlock) for child in block.children):
         return PageEncoding(layout="miniblock", compression="packed_struct")
     return PageEncoding(layout="fullzip")

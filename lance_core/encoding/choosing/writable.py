@@ -1,11 +1,11 @@
 """Checks that values can be written: some types of a schema cannot be stored in files of every version.
 
-    lists of equal length   of numbers, of such lists, of nothing (the null type), and of structs
-    binary of width 0       (fixed_size_binary) as a constant page in 2.2, not before
+    fixed size lists        of numbers, of such lists, of the null type, and of structs
+    fixed_size_binary(0)    as a constant page in 2.2, not before
     packed structs          stored row by row in one column (see `paths.is_packed`); their fields can be
-        2.0                     numbers of whole bytes, and lists of equal length of such
+        2.0                     numbers of whole bytes, and fixed size lists of such numbers
         2.1                     numbers of whole bytes
-        2.2                     the same and strings, bytes, and lists of equal length
+        2.2                     numbers of whole bytes, strings, bytes, and fixed size lists
 
 The fields of a packed struct cannot be null. The struct itself can, from 2.1 on.
 """
@@ -33,7 +33,7 @@ class Packable:
     """Types of fields of packed structs, besides numbers of whole bytes.
 
     Attributes:
-        lists: Lists of equal length.
+        lists: Fixed size lists.
         strings: Strings and bytes of any length.
     """
 
@@ -59,25 +59,25 @@ def check_writable(field: Field, packable: Packable | None, version: str) -> Non
     kind = arrow_type_of(field)
     items, _ = _peeled(kind)
     if version == _OLDEST and pa.types.is_struct(kind):
-        raise UnsupportedError(f"field {field.name!r}: {_OLDEST} files hold no structs without fields")
+        raise UnsupportedError(f"field {field.name!r}: a {_OLDEST} file cannot hold a struct without fields")
     if _width(items) == 0 and (items is not kind or version not in _ZERO_WIDTH):
-        where = "within lists of equal length" if items is not kind else f"in a {version} file; a 2.2 file holds it"
-        raise UnsupportedError(f"field {field.name!r}: {items} has no bytes, which cannot be stored {where}")
+        where = "in a fixed size list" if items is not kind else f"in a {version} file: write version 2.2"
+        raise UnsupportedError(f"field {field.name!r}: {items}, whose values have no bytes, cannot be stored {where}")
     if items is not kind and _width(items) is None and not pa.types.is_null(items):
         raise UnsupportedError(
-            f"field {field.name!r}: lists of equal length hold numbers or structs, no {items}; other lists hold it"
+            f"field {field.name!r}: a fixed size list holds numbers or structs, not {items}: use a list of any length"
         )
 
 
 def _check_packed(field: Field, packable: Packable, version: str) -> None:
     if not field.children:
-        raise UnsupportedError(f"field {field.name!r}: a packed struct without fields")
+        raise UnsupportedError(f"field {field.name!r}: a packed struct must have a field")
     for child in field.children:
         kind = arrow_type_of(child)
         if not _can_be_packed(kind, packable):
             raise UnsupportedError(
-                f"field {field.name!r}: its field {child.name!r} of type {kind} cannot be packed in a {version} file; "
-                f"without the metadata lance-encoding:packed it has a column of its own"
+                f"field {field.name!r}: its field {child.name!r} of type {kind} cannot be packed in a {version} file: "
+                "remove the metadata lance-encoding:packed of the struct"
             )
 
 
@@ -93,7 +93,7 @@ def _can_be_packed(kind: pa.DataType, packable: Packable) -> bool:
 
 
 def _peeled(kind: pa.DataType) -> tuple[pa.DataType, int]:
-    """The innermost items of nested lists of equal length, and how many a value has."""
+    """The innermost items of nested fixed size lists, and how many a value has."""
     dimension = 1
     while isinstance(kind, pa.FixedSizeListType):
         dimension *= kind.list_size
@@ -102,7 +102,7 @@ def _peeled(kind: pa.DataType) -> tuple[pa.DataType, int]:
 
 
 def _width(kind: pa.DataType) -> int | None:
-    """Bits of a number; None for other types."""
+    """Bits of a value of fixed width; None for other types."""
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
     if pa.types.is_nested(kind) or pa.types.is_dictionary(kind):
@@ -122,6 +122,6 @@ def check_packed_values(field: Field, array: pa.StructArray) -> None:
     for index, child in enumerate(field.children):
         if has_nulls_inside(array, index):
             raise UnsupportedError(
-                f"field {field.name!r}: its field {child.name!r} has nulls, which a packed struct cannot hold; "
-                f"without the metadata lance-encoding:packed it can"
+                f"field {field.name!r}: its field {child.name!r} has nulls, which a packed struct cannot hold: "
+                "remove the metadata lance-encoding:packed of the struct"
             )

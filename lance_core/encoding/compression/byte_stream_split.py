@@ -69,7 +69,9 @@ def _decode_miniblock(
 ) -> FixedWidthBlock:
     bits = flat_bits(encoding.byte_stream_split.values)
     if len(buffers) != 1 or bits % 8:
-        raise CorruptFileError(f"byte streams of {len(buffers)} buffers and {bits} bits")
+        raise CorruptFileError(
+            f"byte stream split chunks have {len(buffers)} buffers, not one, or values of {bits} bits"
+        )
     data = gather_flat(buffers[0], counts, bits)
     joined = _transposed(data, counts, bits // 8, split=False)
     return FixedWidthBlock(data=joined, bits_per_value=bits, num_values=total_count(counts))

@@ -1,7 +1,7 @@
 """Describes where the buffers of mini-block chunks are in memory, and gathers them into one array.
 
-A mini-block page is a row of chunks; each chunk has the same number of value buffers. `ChunkBuffers` describes one of
-these buffers for all chunks at once, so that a page is decoded with a few array operations:
+A mini-block page is a sequence of chunks; each chunk has the same number of value buffers. `ChunkBuffers` describes one
+of these buffers for all chunks at once, so that a page is decoded with a few array operations:
 
     data    |..|chunk 0: hdr levels [buffer] pad|chunk 1: hdr levels [buffer] pad|...
                                     ^starts[0]                        ^starts[1]
@@ -190,7 +190,7 @@ def require_room(num_bytes: int) -> None:
         CorruptFileError: The size is more than 8 GiB.
     """
     if num_bytes > _MOST_BYTES:
-        raise CorruptFileError(f"{num_bytes} bytes in one page")
+        raise CorruptFileError(f"{num_bytes} bytes in one page, more than the limit of {_MOST_BYTES}")
 
 
 def gather_bytes(buffers: ChunkBuffers, lengths: Counts) -> Bytes:
@@ -204,7 +204,7 @@ def gather_bytes(buffers: ChunkBuffers, lengths: Counts) -> Bytes:
         A view of `buffers.data` if the pieces already lie back to back, else a copy.
 
     Raises:
-        CorruptFileError: A chunk is shorter than that.
+        CorruptFileError: A chunk is shorter than its entry in `lengths`.
     """
     if not lengths.size:
         return np.empty(0, np.uint8)

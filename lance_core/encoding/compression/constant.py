@@ -34,8 +34,6 @@ from lance_core.errors import CorruptFileError, InvalidInputError
 
 __all__ = ["COMPRESSION", "repeat_value"]
 
-_INT32_MAX = 2**31 - 1
-
 
 def repeat_value(value: bytes, num_values: int) -> FixedWidthBlock:
     """A block that holds one value `num_values` times.

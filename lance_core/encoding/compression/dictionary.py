@@ -1,6 +1,6 @@
-"""Dictionaries: values given by their number in a list of distinct items.
+"""Dictionaries: values as indices into a list of distinct items.
 
-In 2.1 and 2.2 pages the list of items is a buffer of the page (`MiniBlockLayout.dictionary`), and the numbers are in
+In 2.1 and 2.2 pages the list of items is a buffer of the page (`MiniBlockLayout.dictionary`), and the indices are in
 the chunks. `expand` looks the items up. The format has a `CompressiveEncoding` for dictionaries as well, but no writer
 uses it and its bytes are not specified: it is rejected by name.
 """
@@ -33,14 +33,14 @@ def expand(items: DataBlock, indices: DataBlock) -> DataBlock:
 
     Args:
         items: The distinct values.
-        indices: Unsigned numbers of 8 to 64 bits, one per value; all of them must point at an item.
+        indices: Unsigned integers of 8 to 64 bits, one per value; each of them must point at an item.
 
     Raises:
         CorruptFileError: An index is beyond the items.
         UnsupportedError: The items are of an unsupported kind.
     """
     if not isinstance(indices, FixedWidthBlock) or indices.bits_per_value not in (8, 16, 32, 64):
-        raise CorruptFileError("dictionary indices that are no integers")
+        raise CorruptFileError("the indices of a dictionary are not integers")
     numbers = indices.view()
     if numbers.size and int(numbers.max()) >= items.num_values:
         raise CorruptFileError(f"index {int(numbers.max())} into a dictionary of {items.num_values} items")
@@ -85,7 +85,7 @@ def _expand_fixed(items: FixedWidthBlock, numbers: npt.NDArray[Any]) -> FixedWid
         values = items.data[:size].view(f"<u{bits // 8}")
     else:
         values = items.data[:size].reshape(items.num_values, bits // 8)
-    # The indices are checked above; clipping is what numpy does fastest.
+    # `expand` has checked the indices; numpy is fastest if it clips them.
     data = values.take(numbers, axis=0, mode="clip").reshape(-1).view(np.uint8)
     return FixedWidthBlock(data=data, bits_per_value=bits, num_values=numbers.size)
 

@@ -11,8 +11,8 @@ so that each row is a slice of L neighbours. Lane l is a stream of bits, in whic
 
 Many blocks of 1024 values are unpacked with T vector operations, whatever their number. The blocks are processed a few
 hundred at a time, so that the result of one operation is still in the cache for the next one. Fewer blocks, and words
-of 64 bits, are unpacked by gathering rows of words at positions from a table, and once more for the values that go on
-in the next word; one or a few blocks by gathering single words, which needs the least setup.
+of 64 bits, are unpacked by gathering rows of words at positions from a table; rows that continue in the next word are
+gathered twice. The least setup, for up to seven blocks, is that of gathering single words.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _FL_ORDER = (0, 4, 2, 6, 1, 5, 3, 7)
 _BLOCKS_AT_ONCE = 512
 # Measured: for small batches gathering wide words is as fast, and faster where widths alternate.
 _WIDE_BLOCKS_AT_ONCE = 32
-# Measured: up to four blocks per bit of a word, gathering is faster; below eight blocks gathering single words.
+# Measured: gathering is faster up to four blocks per bit of a word, and gathering single words below eight blocks.
 _FEW_PER_BIT = 4
 _SINGLE_WORDS = 8
 # The same for packing, where one operation combines the rows of a few blocks.
@@ -96,7 +96,7 @@ def unpack(packed: Words, width: int, out: Words) -> None:
 
 @lru_cache(maxsize=128)
 def places_of(width: int, bits: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], Words, Words]:
-    """For each of the 1024 values: its word, the next word of its lane, its shift, and `bits` minus that."""
+    """For each of the 1024 values: its word, the next word of its lane, its shift, and `bits` minus the shift."""
     lanes = BLOCK_VALUES // bits
     word = np.empty(BLOCK_VALUES, np.intp)
     shift = np.empty(BLOCK_VALUES, f"<u{bits // 8}")
@@ -127,8 +127,8 @@ def _rows_to_gather(
     """Where rows lie, in the order of their values.
 
     Returns:
-        The word and the shift of each row; of the rows that go on in the next word their places, that word, and `bits`
-        minus the shift.
+        The word and the shift of each row; then, for the rows that continue in the next word: their positions, the next
+        word, and `bits` minus the shift.
     """
     rows = np.argsort(np.array(_FL_ORDER)[np.arange(bits) // 8] * 16 + np.arange(bits) % 8 * 128)
     word, shift = np.divmod(rows * width, bits)
@@ -206,12 +206,12 @@ def unpack_at(data: Bytes, starts: Counts, widths: Counts, dtype: np.dtype[Any])
 
 
 def unpack_some(words: Words, starts: Counts, widths: Counts, places: Counts) -> Words:
-    """Unpack one value of each of some blocks, which may be the same block several times.
+    """Unpack single values; several of them may be in the same block.
 
     Args:
         words: The memory that the blocks lie in.
         starts: For each value, the number of the first packed word of its block.
-        widths: Bits per value of that block, at most the size of a word.
+        widths: For each value, the bits per value of its block, at most the size of a word.
         places: For each value, its position among the 1024 values of the block.
     """
     bits = words.dtype.itemsize * 8
@@ -272,7 +272,8 @@ def _rows_of_words(width: int, bits: int) -> tuple[Words, Words, npt.NDArray[np.
     """The positions of rows in words.
 
     Returns:
-        For each row its shift, and `bits` minus that; the first row in each word; the rows that go on in the next one.
+        For each row its shift, and `bits` minus the shift; the first row of each word; the rows that continue in the
+        next word.
     """
     word, shift = np.divmod(np.arange(bits) * width, bits)
     shifts = shift.astype(f"<u{bits // 8}")[:, None]

@@ -4,9 +4,9 @@
                       buffer 1 ..  the buffers of the encoded items
     per value                      |validity, ceil(dimension / 8) bytes|items|     zipped, one value after the other
 
-Lists of lists have one level of this encoding per dimension; the bitmaps come first, from the outermost to the
-innermost, and count the items of their level. Without validity lists and their items differ only in the description,
-and nothing is copied.
+Lists of lists nest this encoding once per dimension; the bitmaps come first, from the outermost to the innermost, each
+with one bit per item of its dimension. Without validity, lists and their items differ only in the description, and
+nothing is copied.
 """
 
 from __future__ import annotations
@@ -45,7 +45,13 @@ _MOST_ITEMS = 2**40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ListDimension:
-    """One dimension: the number of its items per value, and their validity."""
+    """One dimension of nested lists.
+
+    Attributes:
+        dimension: Items per list.
+        items_per_value: Items of this dimension in a whole value.
+        validity: Bitmap of the items; None when all are valid.
+    """
 
     dimension: int
     items_per_value: int
@@ -68,7 +74,7 @@ def _decode_miniblock(
     validity = None
     if encoding.fixed_size_list.has_validity:
         if not buffers:
-            raise CorruptFileError("lists without the validity of their items")
+            raise CorruptFileError("the buffer with the validity of list items is missing")
         validity = gather_flat(buffers[0], items, 1)
         buffers = buffers[1:]
     values = registry.decode_miniblock(encoding.fixed_size_list.values, buffers, items)
@@ -77,7 +83,7 @@ def _decode_miniblock(
 
 def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts) -> FixedSizeListBlock:
     if encoding.fixed_size_list.has_validity:
-        raise UnsupportedError("a block of lists with null items")
+        raise UnsupportedError("a block of lists with null items is not supported")
     num_values = total_count(counts)
     dimension = _dimension(encoding, num_values)
     values = registry.decode_blocks(encoding.fixed_size_list.values, buffers, counts * dimension)
@@ -200,7 +206,7 @@ def _encode_miniblock(block: DataBlock, argument: str, limits: ChunkLimits) -> M
 def _encode_blocks(block: DataBlock, argument: str, counts: Counts) -> tuple[CompressiveEncoding, ChunkBuffers]:
     layers, bottom = _peeled(block)
     if any(layer.validity is not None for layer in layers):
-        raise UnsupportedError("a block of lists with null items")
+        raise UnsupportedError("a block of lists with null items is not supported")
     inner = registry.inner_name(argument, "flat")
     encoding, buffers = registry.encode_blocks(bottom, inner, counts * layers[-1].items_per_value)
     return _described(layers, encoding), buffers

@@ -49,11 +49,11 @@ def flat_bits(encoding: CompressiveEncoding) -> int:
     """The width of flat values in bits: 1, or a multiple of 8.
 
     Raises:
-        UnsupportedError: The values are not flat, or compressed inside.
+        UnsupportedError: The values are not flat, or their buffer is compressed.
         CorruptFileError: No value has that width.
     """
     if encoding.WhichOneof("compression") != "flat":
-        raise UnsupportedError(f"{encoding.WhichOneof('compression')} where only flat values are known")
+        raise UnsupportedError(f"{encoding.WhichOneof('compression')} where only flat values are supported")
     if encoding.flat.HasField("data"):
         raise UnsupportedError("flat values with a buffer compression of their own")
     bits = encoding.flat.bits_per_value
@@ -157,7 +157,7 @@ def _encode_miniblock(block: DataBlock, _argument: str, limits: ChunkLimits) -> 
     bits = values.bits_per_value
     per_chunk = limits.values_per_chunk(bits)
     if bits == 1 and per_chunk < 8 and values.num_values > per_chunk:
-        raise UnsupportedError("chunks of fewer than 8 bits")
+        raise UnsupportedError("several chunks of fewer than 8 single bits are not supported")
     counts = chunk_counts(values.num_values, per_chunk)
     buffers = split_evenly(values.data, counts, bits)
     return MiniBlockPage(encoding=flat_encoding(bits), buffers=(buffers,), counts=counts)
@@ -167,7 +167,7 @@ def _encode_blocks(block: DataBlock, _argument: str, counts: Counts) -> tuple[Co
     values = require_fixed_width(block)
     bits = values.bits_per_value
     if bits % 8 and counts.size > 1:
-        raise UnsupportedError("several blocks of single bits")
+        raise UnsupportedError("several blocks of single bits are not supported")
     ends = np.cumsum(counts)
     buffers = ChunkBuffers(data=values.data, starts=(ends - counts) * bits // 8, sizes=(counts * bits + 7) // 8)
     return flat_encoding(bits), buffers

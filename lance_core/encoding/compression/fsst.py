@@ -68,15 +68,15 @@ def _read_table(table: bytes) -> _DecodedSymbols | None:
         CorruptFileError: The table is too short or has impossible lengths.
     """
     if len(table) < _HEADER_BYTES or table[4:8] != _MAGIC:
-        raise CorruptFileError("this is no FSST symbol table")
+        raise CorruptFileError("the FSST symbol table is invalid")
     count = table[0]
     if not table[3]:
         return None
     if len(table) < _HEADER_BYTES + count * 9:
-        raise CorruptFileError(f"an FSST table of {len(table)} bytes for {count} symbols")
+        raise CorruptFileError(f"the FSST symbol table of {len(table)} bytes is too short for {count} symbols")
     sizes = np.frombuffer(table, np.uint8, count, _HEADER_BYTES + count * 8)
     if sizes.size and not 1 <= int(sizes.min()) <= int(sizes.max()) <= LONGEST:
-        raise CorruptFileError("FSST symbols have 1 to 8 bytes")
+        raise CorruptFileError("an FSST symbol does not have 1 to 8 bytes")
     lengths = np.zeros(512, np.int32)
     lengths[:count] = sizes
     lengths[256:] = 1
@@ -88,7 +88,7 @@ def _read_table(table: bytes) -> _DecodedSymbols | None:
 def _expand(table: bytes, block: DataBlock) -> VariableBlock:
     """Replace the codes of all values by their symbols."""
     if not isinstance(block, VariableBlock):
-        raise CorruptFileError("FSST codes that are no variable values")
+        raise CorruptFileError("FSST codes are not variable values")
     symbols = _read_table(table)
     if symbols is None:
         return block
@@ -129,7 +129,7 @@ def _find_literals(codes: Bytes, symbols: _DecodedSymbols) -> npt.NDArray[np.int
         unknown[at] = False
         unknown[literals] = False
         if unknown.any():
-            raise CorruptFileError(f"an FSST code beyond {symbols.count} symbols")
+            raise CorruptFileError(f"an FSST code is beyond the {symbols.count} symbols")
     return literals
 
 
@@ -169,7 +169,7 @@ def _expand_pairs(
 ) -> tuple[Offsets, Bytes]:
     size = codes.size
     if size % 2 or codes.ctypes.data % 2:
-        # One more code at the end, whose symbol is after the last value.
+        # The symbol of an additional code at the end is after the last value.
         even = np.zeros(size + size % 2, np.uint8)
         even[:size] = codes
         codes = even

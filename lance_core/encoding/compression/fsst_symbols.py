@@ -34,7 +34,7 @@ _STRETCH: Final = 256
 _SAMPLE_STRETCH: Final = 64
 _BLOCK_BYTES: Final = 1 << 20
 _CANDIDATES: Final = 4096
-# A byte without a symbol costs two.
+# A byte without a symbol takes two bytes: symbols of one byte count this many times.
 _GAIN_OF_BYTES: Final = 8
 _SLOT_BITS: Final = 16
 # Knuth's multiplicative hash: 2**32 divided by the golden ratio.
@@ -68,7 +68,7 @@ class SymbolTable:
 
     @classmethod
     def of(cls, strings: Sequence[bytes]) -> Self:
-        """Tables of these symbols; of two that share a slot the later one is never found."""
+        """Tables of these symbols; if two long symbols share a slot, the later one is never found."""
         words = np.zeros(2 * _LITERAL, np.uint64)
         masks = np.zeros(2 * _LITERAL, np.uint64)
         lengths = np.ones(2 * _LITERAL, np.int64)

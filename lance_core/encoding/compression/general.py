@@ -3,11 +3,11 @@
     lz4    |u32 size when decompressed|raw LZ4 block|
     zstd   |u64 size when decompressed|Zstandard frame|      a frame without the size before it is read as well
 
-In a mini-block page the first value buffer of every chunk is compressed, in a full-zip page every value, and a block
-as a whole.
+In a mini-block page the first value buffer of every chunk is compressed, in a full-zip page every value. A block is
+compressed as a whole.
 
 pyarrow does not report that an LZ4 block holds fewer bytes than stated: the rest of the buffer is uninitialized. The
-last five bytes of an LZ4 block are literals (all of them, if there are fewer), so that the end of the buffer is
+last five bytes of an LZ4 block are literals (all bytes of a shorter block), so that the end of the buffer can be
 compared with the end of the block. Only uninitialized memory with the same bytes passes this check.
 """
 
@@ -39,7 +39,7 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _LARGEST = 2**31
 # Number of bytes at the end of an LZ4 block that are always literals.
 _LITERALS = 5
-# Pages are rejected whose size grows by more than this factor and to more than this many bytes.
+# A page is rejected if it grows by more than this factor when it is decompressed, and to more than this many bytes.
 _PAGE_RATIO = 1024
 _PAGE_BYTES = 2**30
 
@@ -83,7 +83,7 @@ class Decompressor:
     def __init__(self, compression: BufferCompression, compressed_bytes: int) -> None:
         found = [scheme for scheme in _SCHEMES if scheme.number == compression.scheme]
         if not found:
-            raise UnsupportedError(f"general compression with scheme {compression.scheme}")
+            raise UnsupportedError(f"general compression with the unknown scheme {compression.scheme}")
         self._scheme = found[0]
         self._codec = pa.Codec(self._scheme.codec)
         self._room = max(_PAGE_BYTES, compressed_bytes * _PAGE_RATIO)
@@ -145,7 +145,7 @@ def decompressed_bytes(codec: pa.Codec, data: Bytes, size: int) -> Bytes:
     """Decompress a frame or block of `size` bytes.
 
     Raises:
-        CorruptFileError: The frame or block has another size.
+        CorruptFileError: The bytes cannot be decompressed, or have another size.
     """
     try:
         plain = np.frombuffer(codec.decompress(data, size), np.uint8)
@@ -156,13 +156,13 @@ def decompressed_bytes(codec: pa.Codec, data: Bytes, size: int) -> Bytes:
 
 
 def _check_end(codec: pa.Codec, data: Bytes, end: bytes, size: int) -> None:
-    """Make sure that an LZ4 block has the stated size, by its last bytes (see the head of the module)."""
+    """Make sure that an LZ4 block has the stated size, by its last bytes (see the module docstring)."""
     if codec.name == "lz4_raw" and data[data.size - len(end) :].tobytes() != end:
         raise CorruptFileError(f"an lz4 block of {data.size} bytes does not hold {size} bytes")
 
 
 def _is_bare_frame(data: Bytes) -> bool:
-    # The reserved bit distinguishes a frame from a size that equals its magic number.
+    # A size can equal the magic number of a frame: this bit is 0 in frames (the reference library checks the same bit).
     return data.size < 8 or (data[:4].tobytes() == _ZSTD_MAGIC and not data[4] & 0x10)
 
 
@@ -189,7 +189,7 @@ class Compressor:
         return data.size.to_bytes(self._prefix, "little") + packed
 
     def shrunk(self, data: bytes) -> bytes | None:
-        """Compressed bytes after their size; None unless they are fewer."""
+        """The size and the compressed bytes of a piece; None unless they are fewer than the bytes of the piece."""
         packed: bytes = self._codec.compress(data, asbytes=True)
         return len(data).to_bytes(self._prefix, "little") + packed if len(packed) + self._prefix < len(data) else None
 
@@ -283,7 +283,7 @@ def _named(argument: str) -> tuple[_Scheme, int | None]:
     for known in _SCHEMES:
         if known.name == name:
             return known, int(level) if level else None
-    raise InvalidInputError(f"general compression {name!r}; known are {', '.join(s.name for s in _SCHEMES)}")
+    raise InvalidInputError(f"unknown general compression {name!r}: use one of {', '.join(s.name for s in _SCHEMES)}")
 
 
 def compressed_bytes(name: str, data: Bytes) -> bytes:

@@ -2,8 +2,8 @@
 
     chunk   |width, one word of T bits|1024 * width / 8 bytes, see fastlanes|
 
-T is the width of the values themselves (8, 16, 32 or 64). Every chunk holds 1024 values; the last one, and a block of
-levels, may hold fewer and is then filled up with zeros.
+T is the width of the values themselves (8, 16, 32 or 64). Every chunk holds 1024 values; the last chunk, and a block of
+levels, may hold fewer and is then padded with zeros.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def word_type(bits: int) -> np.dtype[Any]:
         CorruptFileError: The width is not 8, 16, 32 or 64 bits.
     """
     if bits not in (8, 16, 32, 64):
-        raise CorruptFileError(f"bit packing of words of {bits} bits")
+        raise CorruptFileError(f"words of {bits} bits cannot be bit-packed")
     return np.dtype(f"<u{bits // 8}")
 
 
@@ -65,7 +65,7 @@ def coalesced_rows(rows: Words, counts: Counts) -> Bytes:
     flat = rows.reshape(-1)
     if bool((counts[:-1] == width).all()):
         return flat[: total_count(counts)].view(np.uint8)
-    runs = []  # of full rows, and one more
+    runs = []  # each: some full rows, and the values of the next row, which is not full
     start = 0
     for place in np.flatnonzero(counts != width).tolist():
         runs.append(flat[start * width : place * width + int(counts[place])])
@@ -148,7 +148,7 @@ def _chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[Ch
 
 
 def _unpacked(data: bytes | memoryview, width: int, size: int, places: Sequence[int]) -> list[bytes | memoryview]:
-    """Values of one block of words of `size` bytes, which are packed in `width` bits each."""
+    """Values of one block, unpacked from `width` bits to words of `size` bytes each."""
     word, following, shift, back = places_of(width, size * 8)
     mask = (1 << width) - 1
     if len(places) >= _MANY:
@@ -172,7 +172,7 @@ def _encode_words(words: npt.NDArray[Any]) -> bytes:
 
 
 def packed_bits(values: npt.NDArray[Any]) -> float:
-    """Bits per value of packed values: chunks always have 1024 values, and their width before them."""
+    """Bits per value if each chunk is packed with the width of the largest value; the last chunk is padded."""
     used = int(np.bitwise_or.reduce(values)).bit_length()
     return -(-values.size // BLOCK_VALUES) * (BLOCK_VALUES * used + values.itemsize * 8) / values.size
 

@@ -2,9 +2,9 @@
 
     block   |1024 values packed|1024 values packed|...|tail|       see fastlanes; W * 128 bytes for 1024 values
 
-The tail of t = n % 1024 values is either one more packed block, filled up with zeros, or t raw words; which one it is
-follows from the size of the block. W is the `bits_per_value` of the flat `values` in the description; writers may ask
-for it by name: ``"out_of_line_bitpacking:4"``.
+The tail of t = n % 1024 values is either one more packed block, padded with zeros, or t raw words; the size of the
+block decides which of the two. W is the `bits_per_value` of the flat `values` in the description; a name such as
+``"out_of_line_bitpacking:4"`` requests at least this W.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _with_raw_tails(buffers: ChunkBuffers, counts: Counts, rows: Words, raw: Any
 
 
 def _asked_width(argument: str) -> int:
-    """The width in a name like ``"out_of_line_bitpacking:4"``; 1 if there is none."""
+    """The least width, from a name like ``"out_of_line_bitpacking:4"``; 1 without a width."""
     width = argument.removeprefix(":")
     if not argument:
         return 1

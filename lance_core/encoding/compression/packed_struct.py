@@ -1,4 +1,4 @@
-"""Packed structs: the fields of one row next to each other, rows back to back.
+"""Packed structs: the fields of a row are adjacent, and rows are back to back.
 
     chunk   |a0|b0|c0|a1|b1|c1|...|       bits_per_value has the width of each field, `values` is flat
 
@@ -60,14 +60,14 @@ def join_rows(block: DataBlock) -> tuple[list[int], FixedWidthBlock]:
 
 
 def _flattened(block: DataBlock) -> FixedWidthBlock:
-    """A field as values of one width: lists of items without nulls are wide values."""
+    """A field as values of one width; a fixed size list without null items is one wide value."""
     items = 1
     num_values = block.num_values
     while isinstance(block, FixedSizeListBlock) and block.validity is None:
         items *= block.dimension
         block = block.items
     if not isinstance(block, FixedWidthBlock) or block.bits_per_value % 8:
-        raise UnsupportedError("packed structs with fields other than numbers of whole bytes")
+        raise UnsupportedError("a packed struct holds only numbers of whole bytes and fixed size lists of them")
     return FixedWidthBlock(data=block.data, bits_per_value=block.bits_per_value * items, num_values=num_values)
 
 

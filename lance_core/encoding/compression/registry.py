@@ -58,11 +58,11 @@ _MAX_NESTING = 16
 class Compression:
     """The functions of one compression; None for those that it does not offer.
 
-    The second argument of the encoders is the part of the name after the compression's own: ``":lz4(flat)"``.
+    The second argument of the encoders is the rest of the name after the compression's own name: ``":lz4(flat)"``.
 
     Attributes:
         name: The name of its member in the `CompressiveEncoding` message.
-        takes_argument: Whether something may follow its own name: a scheme, or an inner compression.
+        takes_argument: Whether its name may have arguments or an inner compression.
         decode_miniblock: (encoding, value buffers, counts) -> the values of all chunks.
         decode_block: (encoding, data, number of values) -> the values.
         decode_blocks: (encoding, one buffer per chunk, counts) -> the values of all chunks.
@@ -71,7 +71,7 @@ class Compression:
             all chunks; None where all values have to be decoded.
         chunk_gatherer: (encoding, number of value buffers) -> a function that reads some values of one chunk, and their
             bits, 0 for varying length; None where all values have to be decoded.
-        gives_plain_values: Whether decoded values have one width, or offsets, so that some of them can be copied.
+        gives_plain_values: Whether it decodes to values of one width or with offsets, of which some can be copied.
         encode_words: (values of one chunk as unsigned words) -> the chunk's only buffer; None for words that it does
             not encode.
         encode_miniblock: (block, argument, limits) -> chunks.
@@ -139,7 +139,7 @@ def decode_block(encoding: CompressiveEncoding, data: Bytes, num_values: int) ->
     """
     compression = described(encoding)
     if num_values < 0 or num_values > 2**40:
-        raise CorruptFileError(f"a block of {num_values} values")
+        raise CorruptFileError(f"a block of {num_values} values is not possible")
     if compression.decode_block is not None:
         return _counted(compression.decode_block(encoding, data, num_values), num_values)
     return decode_blocks(encoding, ChunkBuffers.single(data), np.array([num_values], np.int64))
@@ -162,7 +162,7 @@ def decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: 
     """
     compression = described(encoding)
     if compression.decode_blocks is None:
-        raise UnsupportedError(f"{compression.name} for levels")
+        raise UnsupportedError(f"{compression.name} as a block is not supported")
     check_chunks(buffers, counts)
     return _counted(compression.decode_blocks(encoding, buffers, counts), total_count(counts))
 
@@ -211,7 +211,7 @@ def decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | Var
 
     Args:
         encoding: The page's `value_compression`.
-        block: The values as stored in the page: of the page's `bits_per_value`, or with lengths.
+        block: The values as stored in the page, of one width or of varying length.
 
     Raises:
         CorruptFileError: The bytes do not follow the encoding.
@@ -219,7 +219,7 @@ def decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | Var
     """
     compression = described(encoding)
     if compression.decode_per_value is None:
-        raise UnsupportedError(f"{compression.name} in a full-zip page")
+        raise UnsupportedError(f"{compression.name} in a full-zip page is not supported")
     return _counted(compression.decode_per_value(encoding, block), block.num_values)
 
 
@@ -235,7 +235,7 @@ def encode_miniblock(block: DataBlock, name: str, *, max_values: int = 4096, max
 
     Raises:
         InvalidInputError: The block is of the wrong kind, or a value does not fit a chunk.
-        UnsupportedError: The compression is unknown or cannot do this.
+        UnsupportedError: The compression is unknown, or not possible in a mini-block.
     """
     compression, argument = parse_name(name)
     if compression.encode_miniblock is None:
@@ -249,7 +249,7 @@ def encode_block(block: DataBlock, name: str) -> tuple[CompressiveEncoding, Byte
 
     Raises:
         InvalidInputError: The block is of the wrong kind.
-        UnsupportedError: The compression is unknown or cannot do this.
+        UnsupportedError: The compression is unknown, or has no block form.
     """
     compression, argument = parse_name(name)
     if compression.encode_block is not None:
@@ -268,13 +268,13 @@ def encode_blocks(block: DataBlock, name: str, counts: Counts) -> tuple[Compress
 
     Raises:
         InvalidInputError: The block is of the wrong kind, or the counts do not fit it.
-        UnsupportedError: The compression is unknown or cannot do this.
+        UnsupportedError: The compression is unknown, or has no block form.
     """
     compression, argument = parse_name(name)
     if compression.encode_blocks is None:
-        raise UnsupportedError(f"writing {compression.name} as a block")
+        raise UnsupportedError(f"writing {compression.name} as a block is not supported")
     if total_count(counts) != block.num_values:
-        raise InvalidInputError(f"chunks of {total_count(counts)} values for {block.num_values} values")
+        raise InvalidInputError(f"the counts sum to {total_count(counts)}, but there are {block.num_values} values")
     return compression.encode_blocks(block, argument, counts)
 
 
@@ -282,16 +282,16 @@ def encode_per_value(block: DataBlock, name: str) -> tuple[CompressiveEncoding, 
     """Encode every value by itself, for a full-zip page.
 
     Returns:
-        The page's `value_compression`, and the values to zip: their width is the page's `bits_per_value`, or that of
-        their offsets its `bits_per_offset`.
+        The page's `value_compression`, and the values to zip. Their width is the page's `bits_per_value`; of values of
+        varying length the width of the offsets is its `bits_per_offset`.
 
     Raises:
         InvalidInputError: The block is of the wrong kind.
-        UnsupportedError: The compression is unknown or cannot do this.
+        UnsupportedError: The compression is unknown, or does not work value by value.
     """
     compression, argument = parse_name(name)
     if compression.encode_per_value is None:
-        raise UnsupportedError(f"writing {compression.name} in a full-zip page")
+        raise UnsupportedError(f"writing {compression.name} in a full-zip page is not supported")
     return compression.encode_per_value(block, argument)
 
 
@@ -304,7 +304,7 @@ def parse_name(name: str) -> tuple[Compression, str]:
     end = min((at for at in (name.find(":"), name.find("(")) if at >= 0), default=len(name))
     compression = COMPRESSIONS.get(name[:end])
     if compression is None or (name[end:] and not compression.takes_argument):
-        raise UnsupportedError(f"compression {name!r}; known are {', '.join(sorted(COMPRESSIONS))}")
+        raise UnsupportedError(f"unknown compression {name!r}: use one of {', '.join(sorted(COMPRESSIONS))}")
     return compression, name[end:]
 
 
@@ -332,7 +332,7 @@ def described(encoding: CompressiveEncoding) -> Compression:
     _check_nesting(encoding)
     name = encoding.WhichOneof("compression")
     if name is None:
-        raise UnsupportedError("a compression that is unknown or missing in the page description")
+        raise UnsupportedError("a compression in the page description is unknown or missing")
     return COMPRESSIONS[name]
 
 

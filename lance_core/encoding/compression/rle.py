@@ -58,7 +58,7 @@ def _expand(bits: int, values: ChunkBuffers, lengths: ChunkBuffers, counts: Coun
     runs = lengths.sizes
     num_values = total_count(counts)
     if (values.sizes != runs * (bits // 8)).any():
-        raise CorruptFileError("chunks with more run values than run lengths, or fewer")
+        raise CorruptFileError("a chunk has different numbers of run values and run lengths")
     if num_values > _LONGEST * int(runs.sum()):
         raise CorruptFileError(f"{int(runs.sum())} runs cannot hold {num_values} values")
     words = gather_bytes(values, values.sizes).view(f"<u{bits // 8}")
@@ -112,7 +112,7 @@ def _chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[Ch
     def gather(buffers: Sequence[bytes | memoryview], count: int, places: Sequence[int]) -> list[bytes | memoryview]:
         values, lengths = buffers
         if len(values) != len(lengths) * width:
-            raise CorruptFileError("chunks with more run values than run lengths, or fewer")
+            raise CorruptFileError("a chunk has different numbers of run values and run lengths")
         ends = np.cumsum(np.frombuffer(lengths, np.uint8), dtype=np.int64)
         if not ends.size or int(ends[-1]) < count:
             raise CorruptFileError(f"{ends.size} runs do not hold {count} values")
@@ -136,7 +136,7 @@ def run_bits(sample: npt.NDArray[Any]) -> float:
 
 
 def _find_runs(values: npt.NDArray[Any], counts: Counts) -> tuple[npt.NDArray[Any], Bytes, Counts]:
-    """Runs that end at chunk ends and are at most 255 long: their values, their lengths, and runs per chunk."""
+    """Runs of at most 255 values, each within one chunk: their values, their lengths, and runs per chunk."""
     changes = np.empty(values.size, np.bool_)
     changes[:1] = True
     np.not_equal(values[1:], values[:-1], out=changes[1:])

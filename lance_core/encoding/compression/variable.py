@@ -5,7 +5,7 @@
     block              |u32 32|u32 start|u32 o0|...|u32 on|bytes| offsets count from `start`, o0 = 0
     block, early files |u8 32|u32 n|u32 start|u32 o0|...|bytes|
 
-With offsets of 64 bits (`offsets = flat{64}`) all u32 are u64. Values that are stored one by one are the raw bytes.
+With offsets of 64 bits (`offsets = flat{64}`) all u32 are u64. Values that are stored one by one are raw bytes.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _decode_block(encoding: CompressiveEncoding, data: Bytes, num_values: int) -
     width = bits // 8
     if data.size < 2 * width:
         raise CorruptFileError(f"a block of {data.size} bytes has no header")
-    # The second to fourth byte are the low bytes of the count in early files, and zero in later ones.
+    # The second to fourth byte are low bytes of the count in early files, and zero in later ones.
     early = bool(data[1:4].any())
     stated = int(data[0]) if early else int(data[:width].view(f"<u{width}")[0])
     if stated != bits:
@@ -204,7 +204,7 @@ def _encode_miniblock(block: DataBlock, _argument: str, limits: ChunkLimits) -> 
     high = values.offsets[ends].astype(np.int64)
     heads = (counts + 1) * width
     sizes = -(-(heads + high - low) // width) * width
-    # Chunks are laid out at multiples of 8, as in the page, where the step to the next is the padded size.
+    # Chunks start at multiples of 8, as in the page.
     stops = np.cumsum((sizes + 7) // 8 * 8)
     starts = stops - (sizes + 7) // 8 * 8
     out = np.full(int(stops[-1]) if counts.size else 0, _PAD, np.uint8)
@@ -283,7 +283,7 @@ def chunk_of_values(offsets: Offsets, values: bytes) -> bytes:
 
 
 def block_of_values(offsets: Offsets, values: bytes) -> bytes:
-    """The block of values, with the arguments of `chunk_of_values`."""
+    """The buffer of a block of values, with the arguments of `chunk_of_values`."""
     width = offsets.itemsize
     head = struct.pack("<2Q" if width == 8 else "<2I", 8 * width, (offsets.size + 2) * width)
     return b"".join((head, (offsets - int(offsets[0])).tobytes(), values))

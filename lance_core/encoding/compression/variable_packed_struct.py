@@ -110,7 +110,7 @@ def _encode_per_value(block: DataBlock, _argument: str) -> tuple[CompressiveEnco
         if isinstance(part, VariableBlock):
             field.bits_per_length = part.offsets.itemsize * 8
         elif part.bits_per_value % 8:
-            raise UnsupportedError("packed structs with fields of single bits")
+            raise UnsupportedError("a packed struct cannot hold fields of single bits")
         else:
             field.bits_per_value = part.bits_per_value
         parts.append(part)

@@ -8,5 +8,6 @@
     dictionary    indices, plain; the values once per file
     null          no bytes
 
-A null is written as zero bits, an empty list, or the first item of a dictionary, and is read back as such.
+Other nulls are not kept: a null is written as zero bits, an empty list, or the first item of a dictionary, and is read
+back as that value. (A dictionary of the file may have a null item: see `file.legacy`.)
 """

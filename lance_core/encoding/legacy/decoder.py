@@ -73,7 +73,7 @@ def read_field(field: Field, table: PageTable, batch: int, start: int, end: int)
 
     Raises:
         CorruptFileError: The bytes do not follow the format.
-        UnsupportedError: The type is not offered.
+        UnsupportedError: A 0.1 file cannot hold the type.
     """
     kind: Any = arrow_type_of(field)
     count = end - start
@@ -86,7 +86,7 @@ def read_field(field: Field, table: PageTable, batch: int, start: int, end: int)
     if field.logical_type in _LISTS:
         return (yield from _read_list(field, table, batch, start, end))
     if field.children:
-        raise UnsupportedError(f"type {field.logical_type} in a 0.1 file")
+        raise UnsupportedError(f"a 0.1 file cannot hold the type {field.logical_type}")
     if end > length:
         raise CorruptFileError(f"a page of {length} values where {end} are expected")
     if _is_variable(kind):
@@ -131,7 +131,7 @@ def _read_variable(
     answers = yield [table.check(position + start * 8, position + (end + 1) * 8)]
     offsets = as_bytes(answers[0]).view("<i8")
     if int(offsets[0]) < 0 or int(offsets[-1]) > table.size or not ascends(offsets):
-        raise CorruptFileError("offsets of values that do not ascend, or point outside the file")
+        raise CorruptFileError("the offsets of values do not ascend, or point outside the file")
     ranges = [table.check(int(offsets[0]), int(offsets[-1]))]
     data = np.empty(0, np.uint8)
     if ranges[0][0] < ranges[0][1]:
@@ -153,7 +153,7 @@ def _read_list(field: Field, table: PageTable, batch: int, start: int, end: int)
     answers = yield [table.check(position + start * width, position + (end + 1) * width)]
     offsets = as_bytes(answers[0]).view(f"<i{width}")
     if int(offsets[0]) < 0 or not ascends(offsets):
-        raise CorruptFileError("offsets of lists that do not ascend")
+        raise CorruptFileError("the offsets of lists do not ascend")
     items = yield from read_field(field.children[0], table, batch, int(offsets[0]), int(offsets[-1]))
     shifted = offsets - offsets[0]
     return pa.Array.from_buffers(kind, end - start, [None, pa.py_buffer(shifted)], children=[items])

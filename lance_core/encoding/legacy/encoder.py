@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.encoding.datablock import FixedSizeListBlock, FixedWidthBlock, VariableBlock, array_to_block
+from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock, array_to_block
 from lance_core.encoding.levels.shred import null_mask
 from lance_core.encoding.page import Bytes
 from lance_core.errors import UnsupportedError
@@ -26,7 +26,7 @@ class EncodedFieldPage:
     Attributes:
         field: The field.
         length: Elements in the page, as the page table counts them: offsets for lists, else values.
-        data: The page; for values of varying length their bytes.
+        data: The bytes of the page; of values of varying length only the values.
         offsets: For values of varying length, n + 1 offsets into `data`, which become positions in the file.
     """
 
@@ -52,7 +52,7 @@ def encode_batch(field: Field, array: Any) -> Iterator[EncodedFieldPage]:
         yield EncodedFieldPage(field=field, length=len(array), data=np.empty(0, np.uint8), offsets=None)
         return
     if field.logical_type == "struct":
-        # Children take over the nulls of the struct.
+        # The nulls of the struct become nulls of its children.
         for child, values in zip(field.children, array.flatten(), strict=True):
             yield from encode_batch(child, values)
     elif field.logical_type in ("list", "list.struct", "large_list", "large_list.struct"):
@@ -77,7 +77,7 @@ def encode_page(field: Field, array: Any) -> EncodedFieldPage:
     if isinstance(block, VariableBlock):
         return _variable_page(field, block, nulls)
     if not isinstance(block, FixedWidthBlock):
-        raise UnsupportedError(f"field {field.name!r}: type {field.logical_type} in version 0.1")
+        raise UnsupportedError(f"field {field.name!r}: a 0.1 file cannot hold the type {field.logical_type}")
     return EncodedFieldPage(field=field, length=len(array), data=_zeroed(block, nulls), offsets=None)
 
 
@@ -102,8 +102,8 @@ def _fixed_size_list_data(array: Any) -> Bytes:
         data = _fixed_size_list_data(items)
     else:
         block = array_to_block(items)
-        if isinstance(block, FixedSizeListBlock) or not isinstance(block, FixedWidthBlock):
-            raise UnsupportedError(f"fixed size lists of {items.type} in version 0.1")
+        if not isinstance(block, FixedWidthBlock):
+            raise UnsupportedError(f"a 0.1 file cannot hold fixed size lists of {items.type}")
         if block.bits_per_value == 1:
             hidden = np.zeros(len(items), np.bool_) if nulls is None else np.repeat(nulls, size)
             item_nulls = null_mask(items)

@@ -57,7 +57,7 @@ def is_blob_v2(field: Field) -> bool:
 
 
 def is_blob_v2_payload(field: Field) -> bool:
-    """Whether the field is the payloads alone of blobs of 2.2."""
+    """Whether the field holds only the payloads of blobs of 2.2."""
     return field.logical_type == "large_binary" and field.extension_name == BLOB_V2_NAME
 
 
@@ -102,8 +102,8 @@ def items_per_row(path: Sequence[Field]) -> int:
     """How many items a page counts per row: fixed size lists of structs are counted by their items.
 
     Raises:
-        UnsupportedError: A fixed size list of structs is inside a list. Its levels are not specified: pylance 14 writes
-            levels that it cannot read.
+        UnsupportedError: A fixed size list of structs is inside a list. The format does not specify its levels, and
+            pylance 14 cannot read the levels that it writes.
     """
     factor = 1
     in_list = False
@@ -112,7 +112,9 @@ def items_per_row(path: Sequence[Field]) -> int:
         in_list |= kind == "list"
         if kind == "fixed_size_list":
             if in_list:
-                raise UnsupportedError(f"field {field.name!r}: fixed size lists of structs inside lists")
+                raise UnsupportedError(
+                    f"field {field.name!r}: fixed size lists of structs inside lists are not supported"
+                )
             factor *= list_size(field)
     return factor
 

@@ -51,7 +51,7 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 class Layer(IntEnum):
-    """The kinds of layers of nesting; the numbers are the wire's."""
+    """The kinds of layers of nesting, with their numbers in page descriptions."""
 
     ALL_VALID_ITEM = 1
     ALL_VALID_LIST = 2
@@ -121,7 +121,7 @@ class Unraveled:
 
 
 def wire_layers(layers: Sequence[Layer]) -> list[RepDefLayer.ValueType]:
-    """The layers as a page description names them."""
+    """The layers as a page description lists them."""
     return [RepDefLayer.ValueType(layer) for layer in layers]
 
 

@@ -70,7 +70,7 @@ def shred(field: Field, array: pa.Array) -> Iterator[ShreddedColumn]:
 
     Args:
         field: The Lance field of the array.
-        array: Any array of the field's Arrow type; slices are honoured.
+        array: Any array of the field's Arrow type; it may be a slice.
 
     Yields:
         One record per column, depth-first.
@@ -146,7 +146,7 @@ def _marked(codes: LevelArray | None, mask: Mask, code: int) -> LevelArray:
 def _with_items(entries: _Entries, nulls: Mask | None) -> _Entries:
     """Add a layer of items, which can be null because of a null struct above.
 
-    Readers of a single leaf use this layer alone, so that it must have the nulls of outer structs.
+    Readers of a single leaf use only this layer, so that it must have the nulls of outer structs.
     """
     mask = None if nulls is None else _spread(nulls, entries)
     if mask is not None and mask.any():
@@ -162,7 +162,7 @@ def _with_items(entries: _Entries, nulls: Mask | None) -> _Entries:
 
 
 def _is_below_null(entries: _Entries) -> bool:
-    """Whether a slot is below a null struct or a null list of equal length, whose items keep their slots."""
+    """Whether a slot is below a null struct or a null fixed size list, whose items keep their slots."""
     if entries.codes is None:
         return False
     codes = entries.codes if entries.slots is None else entries.codes[entries.slots]
@@ -209,7 +209,7 @@ def _list_offsets(array: Any) -> npt.NDArray[Any]:
 def _mark_lists(entries: _Entries, nulls: Mask | None, ended: Mask, *, below_null: bool) -> _Entries:
     """Mark the lists that are null or empty (`ended` has both) and add their layer.
 
-    Lists below a null struct count as null in the layer: readers find levels without a value there.
+    If a list is below a null struct, its layer must allow nulls: readers find levels without a value there.
     """
     codes, num_codes = entries.codes, entries.num_codes
     null_here = nulls is not None and bool(nulls.any())
@@ -252,7 +252,7 @@ def _expand(entries: _Entries, lengths: npt.NDArray[Any]) -> _Entries:
 def _with_fixed_size_lists(field: Field, entries: _Entries, array: Any) -> tuple[_Entries, pa.Array]:
     """The layer of a fixed size list of structs counts items, not lists."""
     if entries.depth is not None:
-        raise UnsupportedError(f"field {field.name!r}: fixed size lists of structs inside lists are not offered")
+        raise UnsupportedError(f"field {field.name!r}: fixed size lists of structs inside lists are not supported")
     dimension = array.type.list_size
     entries = _with_items(entries, null_mask(array))
     values = array.values.slice(array.offset * dimension, len(array) * dimension)

@@ -6,15 +6,15 @@ Blobs of 2.0 and 2.1 (field metadata `lance-encoding:blob`):
     empty           size 0, position 0
     null            size 0, position = definition << 16 | repetition; 1 in 2.0
 
-The descriptors themselves are never null; the layers of the blob layout say what the levels mean. Read as
-`large_binary` a blob is its payload, read as a struct it is its descriptor.
+The descriptors themselves are never null; the layers of the blob layout define the levels. A field of type
+`large_binary` reads the payloads of blobs, a struct their descriptors.
 
 Blobs of 2.2 (extension `lance.blob.v2`) are a packed struct whose nulls are those of the page:
 
     kind u8, position u64, size u64, blob_id u32, blob_uri string
 
-A data file gives these descriptors; `verbs/scan/blob_payloads.py` reads the payloads, of which only those of kind 0 lie
-in the same file.
+A data file returns these descriptors. `verbs/scan/blob_payloads.py` reads the payloads; only those of kind 0 are in the
+same file.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def encode(array: pa.Array, positions: Sequence[int], *, large_chunks: bool) -> 
 
 
 class BlobKind(IntEnum):
-    """Where a payload of 2.2 lies."""
+    """Where the payload of a blob of 2.2 is stored."""
 
     INLINE = 0
     PACKED = 1
@@ -132,7 +132,7 @@ class BlobKind(IntEnum):
 
 
 class Descriptor(NamedTuple):
-    """The place of a payload of 2.2; `verbs/scan/blob_payloads.py` says what the parts mean for each kind."""
+    """The descriptor of a blob of 2.2; `verbs/scan/blob_payloads.py` explains its parts for each kind."""
 
     kind: BlobKind
     position: int = 0
@@ -172,7 +172,7 @@ def encode_v2(blobs: Sequence[Descriptor | None]) -> EncodedPage:
 
 
 def described(field: Field) -> Field:
-    """A field of blobs of 2.2 as a struct of the parts of its descriptors."""
+    """A field of blobs of 2.2 as the struct of their descriptors."""
     parts = zip(DESCRIPTOR_V2, DESCRIPTOR_V2_TYPES, strict=True)
     children = tuple(Field(name=name, logical_type=kind, nullable=False) for name, kind in parts)
     return replace(field, logical_type="struct", children=children)
@@ -209,7 +209,7 @@ def decode(inner: Steps[DecodedRows], layers: tuple[Layer, ...], field: Field, r
         UnsupportedError: The blobs are inside lists.
     """
     if count_lists(layers):
-        raise UnsupportedError("blobs inside lists")
+        raise UnsupportedError("blobs inside lists are not supported")
     decoded = yield from inner
     if decoded.values is None:
         return decoded

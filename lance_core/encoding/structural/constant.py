@@ -5,10 +5,11 @@
     value of at most 32 bytes, inline    no buffer                 repetition, definition
     value in a buffer                    scalar                    scalar, repetition, definition
 
-A page with levels has both level buffers, which may be empty: u16 each, or compressed, with their number in the
-description. A page of nulls without buffers is a flat column. In 2.1 all constant pages are pages of nulls.
+A page with levels has both level buffers, which may be empty. Their levels are u16, or compressed, with their number in
+the description. A page of nulls without buffers has no nesting. In 2.1 all constant pages are pages of nulls.
 
-    scalar      u32 number of buffers, u32 size of each, the buffers: of a string its two i32 offsets and its bytes
+    scalar      u32 number of buffers, u32 size of each, the buffers: of a string its two offsets, i32 or i64, and its
+                bytes
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def decode(page: PageInfo, layout: ConstantLayout, layers: tuple[Layer, ...], ro
         rows: The wanted rows.
 
     Returns:
-        The wanted rows; all rows of a page that has levels.
+        The wanted rows, or all rows if the page has levels.
 
     Raises:
         CorruptFileError: The bytes do not follow the format.
@@ -127,7 +128,7 @@ def _levels(layout: ConstantLayout, kind: str, data: Bytes) -> LevelArray | None
         return None
     if not layout.HasField("rep_compression" if kind == "rep" else "def_compression"):
         if data.size % 2:
-            raise CorruptFileError("levels of an odd number of bytes")
+            raise CorruptFileError("the levels take an odd number of bytes")
         return data.view("<u2")
     encoding: CompressiveEncoding = layout.rep_compression if kind == "rep" else layout.def_compression
     block = decode_block(encoding, data, layout.num_rep_values if kind == "rep" else layout.num_def_values)
@@ -146,7 +147,7 @@ def _unpack_scalar(data: Bytes) -> DataBlock:
         raise CorruptFileError(f"a constant value of {count} buffers")
     sizes = data[4 : 4 + 4 * count].view("<u4").astype(np.int64)
     if int(sizes.sum()) != data.size - 4 - 4 * count:
-        raise CorruptFileError("the buffers of a constant value do not fill their place")
+        raise CorruptFileError("the sizes of the buffers of a constant value do not sum to its size")
     first = data[4 + 4 * count : 4 + 4 * count + int(sizes[0])]
     if count == 1:
         return FixedWidthBlock(data=first, bits_per_value=first.size * 8, num_values=1)

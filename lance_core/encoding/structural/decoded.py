@@ -1,6 +1,6 @@
 """Records for the decoders of structural layouts: `RowRuns`, the wanted rows, and `DecodedRows`, the result.
 
-Decoders may return more rows than wanted (for example whole mini-blocks), so that every result has the rows it covers.
+Decoders may return more rows than wanted (for example whole chunks), so that every result records the rows it covers.
 """
 
 from __future__ import annotations

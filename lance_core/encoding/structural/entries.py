@@ -1,7 +1,7 @@
 """Finds the entries of full-zip pages: where each entry starts, by the form of the entries.
 
-In pages with lists, or with values of varying width, the start of an entry follows from the one before; `fullzip` draws
-the bytes.
+In pages with lists, or with values of varying width, an entry has to be read to find the start of the next one. The
+docstring of `fullzip` shows the bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lance_core.errors import CorruptFileError
 __all__ = ["EntryForm", "control_bytes", "find_entries", "little_endian"]
 
 _FEW_ROWS: Final = 16
-"""Up to this many rows are read in a loop: a step of array operations takes as long as some twenty entries."""
+"""Up to this many rows are read one by one: a step of array operations takes as long as about twenty entries."""
 
 
 def control_bytes(bits_rep: int, bits_def: int) -> int:

@@ -1,10 +1,10 @@
 """Full-zip pages: every value can be reached by itself.
 
-Buffer 0 is a row of entries, one per level:
+Buffer 0 is a sequence of entries, one per level:
 
     control word    repetition << bits_def | definition, little-endian; bits_rep + bits_def bits take
                     none if 0, 1 byte up to 8, 2 up to 16, else 4
-    value           fixed width (`bits_per_value`): the bytes, if the level has a slot, also that of a null item;
+    value           fixed width (`bits_per_value`): the bytes, if the level has a slot (a null item has one);
                     a boolean is a byte 0 or 1
                     varying (`bits_per_offset`): length, u32 or u64, and the bytes, if the definition is 0
 
@@ -13,8 +13,8 @@ Buffer 0 is a row of entries, one per level:
     varying width, nulls            |c|len|bytes|c|c|len|bytes|
     fixed width in lists            |c|v|c|v|c|c|v|          null and empty lists are a control word only
 
-Buffer 1, the repetition index, is there if entries have no equal steps: where each row begins, and the end, as
-integers of the smallest of 1, 2, 4 and 8 bytes that holds the end.
+Buffer 1, the repetition index, exists if entries have no equal steps: the start of each row, and the end of the last
+one, as integers of the smallest of 1, 2, 4 and 8 bytes that holds the end.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def _index_width(total: int) -> int:
 def group_key(page: PageInfo, layout: FullZipLayout, *, is_whole: bool) -> bytes | None:
     """The key of a page: pages with the same key are decoded together; None for a page that is decoded alone.
 
-    Rows are copied from pages of any size, but large pages that are read whole are not copied.
+    A large page that is read whole is decoded alone, because decoding it together with others would copy it.
     """
     start, end = page.buffer(0)
     is_large = is_whole and end - start > _SMALL_PAGE

@@ -1,6 +1,6 @@
 """Decodes the values of a few rows of mini-block chunks, without work on the other values where possible.
 
-A compression that can gather values decodes the wanted values alone. Other compressions decode all values of a chunk;
+A compression that can gather values decodes only the wanted values. Other compressions decode all values of a chunk;
 the wanted values are then copied before levels and dictionaries are applied.
 """
 
@@ -27,7 +27,7 @@ from lance_core.errors import CorruptFileError
 __all__ = ["can_gather", "decode_some", "decode_some_levels"]
 
 _LEAST_VALUES_PER_ROW: Final = 4
-"""Fewer values per wanted row than this are all decoded, which costs less than to gather some."""
+"""If chunks have fewer values per wanted row than this, decoding all values costs less than gathering some."""
 
 _Positions = npt.NDArray[np.int64]
 

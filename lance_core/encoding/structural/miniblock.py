@@ -2,16 +2,15 @@
 
     buffer 0        chunk meta      one word per chunk, u16 in 2.1 and u32 in 2.2:
                                         bits 4..   size of the chunk / 8, minus 1
-                                        bits 0..3  log2 of the number of values; 0 in the last chunk, which has the
+                                        bits 0..3  log2 of the number of values; 0 for the last chunk, which has the
                                                    rest of the page's values
     buffer 1        chunks          back to back (see `chunk_layout`)
     next            dictionary      if the values are indices into one
     next            repetition index, in pages with list layers: per chunk two u64:
                                         how many rows end in the chunk
-                                        levels of the row that continues after it; all levels if no row begins in it
+                                        how many of its levels belong to a row that continues in the next chunk
 
-Levels that have no value (null and empty lists) are in the chunk of the last value before them. For a row that ends
-with its chunk the second number is 0.
+Levels that have no value (null and empty lists) are in the chunk of the last value before them.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ def encode(
         levels: Nesting and nulls.
         values: The values of the slots, or the indices into the dictionary, in chunks.
         num_rows: Top-level rows.
-        dictionary: The dictionary of the indices.
+        dictionary: The dictionary of the indices; None if the chunks have the values themselves.
         large_chunks: Whether the file is 2.2 or later.
 
     Returns:
@@ -237,7 +236,7 @@ def decode(pages: Sequence[PageInfo], layers: tuple[Layer, ...], rows: RowRuns) 
         )
     index = _read_index(answers[step - 1 : step * len(pages) : step], chunks, num_rows) if is_list else None
     if index is None and bool((np.add.reduceat(chunks.counts, chunks.first[:-1]) != num_rows).any()):
-        raise CorruptFileError(f"{int(chunks.counts.sum())} values in pages of {total_rows} rows cannot be read")
+        raise CorruptFileError(f"{int(chunks.counts.sum())} values in pages of {total_rows} rows")
     wanted = np.arange(chunks.counts.size, dtype=np.int64)
     if not rows.covers(total_rows):
         wanted = _chunks_of_values(chunks.counts, rows) if index is None else index.chunks_of_rows(rows)
@@ -268,7 +267,7 @@ def _read_meta(
     width = 4 if layouts[0].has_large_chunk else 2
     raw = [as_bytes(meta) for meta in metas]
     if any(part.size % width or not part.size for part in raw):
-        raise CorruptFileError(f"chunk meta that is not a number of words of {width} bytes")
+        raise CorruptFileError(f"the chunk meta is not a number of words of {width} bytes")
     first = np.zeros(len(raw) + 1, np.int64)
     np.cumsum([part.size // width for part in raw], out=first[1:])
     words = (raw[0] if len(raw) == 1 else np.concatenate(raw)).view(f"<u{width}").astype(np.int64)
@@ -321,7 +320,7 @@ def _union(first: Counts, last: Counts, size: int) -> Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RowIndex:
-    """The repetition index: per chunk, the number of rows that ended before it, and whether it begins inside a row."""
+    """The repetition index: for each chunk, how many rows ended before it, and whether it begins inside a row."""
 
     ended_before: Counts
     begins_inside: npt.NDArray[np.bool_]
@@ -417,7 +416,7 @@ def _gathered(chunks: _Chunks, parts: ChunkParts, counts: Counts, rows: RowRuns,
 def _with_items(
     decoded: DecodedRows, items: tuple[DataBlock, ...], chunks: _Chunks, wanted: Counts, rows: RowRuns
 ) -> DecodedRows:
-    """Add the dictionaries of the pages; indices count through all of them."""
+    """Add the dictionaries of the pages, and make the indices count through all dictionaries."""
     values = decoded.values
     if len(items) > 1 and isinstance(values, FixedWidthBlock):
         sizes = np.array([block.num_values for block in items], np.int64)
@@ -427,7 +426,7 @@ def _with_items(
         counts = chunks.counts[wanted]
         if values.num_values == int(counts.sum()):
             moved = np.repeat(shift[np.searchsorted(chunks.first, wanted, side="right") - 1], counts)
-        else:  # some rows of pages without lists were gathered
+        else:  # only the wanted rows were decoded
             ends = np.cumsum(np.add.reduceat(chunks.counts, chunks.first[:-1]))
             moved = shift[np.searchsorted(ends, rows.rows(), side="right")]
         words = values.view() + moved.astype(np.uint32)

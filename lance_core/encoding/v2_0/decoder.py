@@ -1,15 +1,15 @@
 """Reads the pages of 2.0 files.
 
-    numbers           flat, bitpacked, bitpacked_for_non_neg, constant: see `integers`
+    numbers           flat, bitpacked, bitpacked_for_non_neg, constant: see `fixed_width`
     nullable          no_nulls{values} | some_nulls{validity: one bit per value, values} | all_nulls
     binary            indices: u64 end of each value in `bytes`; a null has null_adjustment added to its end
     fixed_size_list   dimension * n items
-    dictionary        indices, and the items; in a column of another type 0 is null and 1 the first item
+    dictionary        indices, and the items; if the column is not of a dictionary type, 0 is null and 1 the first item
     packed_struct     rows of adjacent fields, one buffer
-    fixed_size_binary strings of one length, their bytes back to back as a number of that many bytes each
+    fixed_size_binary strings of one length, stored flat, by value or byte by byte
     fsst              binary whose values are compressed with a symbol table
 
-The other arms of the message (block, inline_bitpacking, out_of_line_bitpacking, variable, rle, general_mini_block,
+The other encodings of the message (block, inline_bitpacking, out_of_line_bitpacking, variable, rle, general_mini_block,
 byte_stream_split, packed_struct_fixed_width_mini_block) are rejected by name: no release wrote them into 2.0 files.
 Previews of 2.1 described their pages with this message between March and August 2025; no other release reads them.
 
@@ -99,11 +99,11 @@ def _decode(page: PageInfo, encoding: ArrayEncoding, kind: pa.DataType, rows: Ro
         return (yield from _decode_dictionary(page, encoding.dictionary, kind, rows, depth))
     if name == "packed_struct" and pa.types.is_struct(kind):
         return (yield from _decode_packed(page, encoding, kind, rows))
-    raise UnsupportedError(f"2.0 encoding {name} of a column of type {kind}")
+    raise UnsupportedError(f"the 2.0 encoding {name} of a column of type {kind} is not supported")
 
 
 def _fsst(encoding: ArrayEncoding) -> CompressiveEncoding:
-    """The compression in the description of later versions."""
+    """The compression as versions from 2.1 on describe it."""
     described = CompressiveEncoding()
     described.fsst.symbol_table = encoding.fsst.symbol_table
     described.fsst.values.variable.offsets.flat.bits_per_value = 64
@@ -136,10 +136,10 @@ def _decode_nullable(
     if name == "no_nulls":
         return (yield from _decode(page, nullable.no_nulls.values, kind, rows, depth + 1))
     if name != "some_nulls":
-        raise CorruptFileError("a nullable encoding that does not say which")
+        raise CorruptFileError("a nullable encoding of no kind")
     validity = nullable.some_nulls.validity
     if validity.WhichOneof("array_encoding") != "flat" or validity.flat.bits_per_value != 1:
-        raise UnsupportedError("validity that is not a bitmap")
+        raise UnsupportedError("the validity is not a bitmap")
     bits = yield from read_fixed_width(page, validity, rows)
     valid = np.unpackbits(bits, count=rows.count, bitorder="little").view(np.bool_)
     values = yield from _decode(page, nullable.some_nulls.values, kind, rows, depth + 1)
@@ -151,7 +151,7 @@ def _decode_ends(page: PageInfo, encoding: ArrayEncoding, rows: RowRuns) -> Step
     while encoding.WhichOneof("array_encoding") == "nullable":
         encoding = encoding.nullable.no_nulls.values
     if not is_fixed_width(encoding) or value_bits(encoding) not in (32, 64):
-        raise UnsupportedError("ends of values that are not 32 or 64 bits wide")
+        raise UnsupportedError("the ends of values are not 32 or 64 bits wide")
     wider = RowRuns(starts=np.maximum(rows.starts - 1, 0), ends=rows.ends)
     raw = (yield from read_fixed_width(page, encoding, wider)).view(f"<u{value_bits(encoding) // 8}")
     lengths = wider.ends - wider.starts
@@ -169,16 +169,22 @@ def _decode_ends(page: PageInfo, encoding: ArrayEncoding, rows: RowRuns) -> Step
 def read_ends(page: PageInfo, encoding: ArrayEncoding, adjustment: int, rows: RowRuns) -> Steps[tuple[Any, Any, Any]]:
     """Offsets of some values or lists.
 
+    Args:
+        page: The page.
+        encoding: The description of the ends.
+        adjustment: The number that is added to the end of a null.
+        rows: The wanted values or lists.
+
     Returns:
-        The start and end of each value, and whether it is valid.
+        The start and end of each value or list, and whether it is valid.
 
     Raises:
-        CorruptFileError: Ends do not ascend.
+        CorruptFileError: The ends do not ascend, or the adjustment is 0.
     """
     marked, previous = yield from _decode_ends(page, encoding, rows)
     valid = marked < adjustment
     if adjustment <= 0:
-        raise CorruptFileError("nulls cannot be distinguished from values")
+        raise CorruptFileError("the null adjustment of offsets is 0")
     ends = marked % adjustment
     starts = np.empty_like(ends)
     starts[1:] = ends[:-1]
@@ -216,15 +222,15 @@ def _decode_binary(
 
 
 def _decode_fixed_size_binary(page: PageInfo, encoding: ArrayEncoding, kind: Any, rows: RowRuns) -> Steps[_Values]:
-    """Strings or bytes that all have the same length; the bytes are stored like numbers of that many bytes."""
+    """Strings or bytes of one length, stored as flat values of that many bytes, or of one byte each."""
     width = encoding.fixed_size_binary.byte_width
     inner = encoding.fixed_size_binary.bytes
     while inner.WhichOneof("array_encoding") == "nullable" and inner.nullable.HasField("no_nulls"):
         inner = inner.nullable.no_nulls.values
     if not is_fixed_width(inner) or not width:
-        raise UnsupportedError("strings of a fixed size that are not stored flat")
+        raise UnsupportedError("strings of a fixed size are not stored flat")
     if value_bits(inner) == 8:
-        # The bytes are counted one by one.
+        # Each byte is a value.
         rows_read = RowRuns(starts=rows.starts * width, ends=rows.ends * width)
     elif value_bits(inner) == width * 8:
         rows_read = rows
@@ -240,7 +246,7 @@ def _only_flat(encoding: ArrayEncoding) -> Flat:
     while encoding.WhichOneof("array_encoding") == "nullable":
         encoding = encoding.nullable.no_nulls.values
     if encoding.WhichOneof("array_encoding") != "flat" or encoding.flat.bits_per_value != 8:
-        raise UnsupportedError("bytes of values that are not stored flat")
+        raise UnsupportedError("the bytes of values are not stored flat")
     return encoding.flat
 
 
@@ -253,7 +259,7 @@ def _read_compressed(base: int, limit: int, flat: Flat, size: int) -> Steps[Byte
     number = _SCHEMES[scheme]
     plain = data if number is None else Decompressor(BufferCompression(scheme=number), data.size)(data)
     if plain.size < size:
-        raise CorruptFileError(f"{plain.size} bytes after decompression, values need {size}")
+        raise CorruptFileError(f"{plain.size} bytes after decompression, but the values need {size}")
     return plain
 
 
@@ -277,7 +283,7 @@ def _decode_dictionary(page: PageInfo, dictionary: Dictionary, kind: Any, rows: 
         flat = flat.nullable.no_nulls.values
     bits = value_bits(flat) if is_fixed_width(flat) else 0
     if bits not in (8, 16, 32, 64):
-        raise UnsupportedError("indices of a dictionary that are no integers")
+        raise UnsupportedError("the indices of a dictionary are not integers")
     raw = (yield from read_fixed_width(page, flat, rows)).view(f"<u{bits // 8}").astype(np.int64)
     all_items = RowRuns.of_range(0, count)
     items = yield from _decode(page, dictionary.items, kind.value_type if is_dictionary else kind, all_items, depth + 1)
@@ -295,7 +301,7 @@ def _decode_dictionary(page: PageInfo, dictionary: Dictionary, kind: Any, rows: 
 
 
 def _packed_bytes(encoding: ArrayEncoding) -> int:
-    """Bytes of one field of a packed struct; lists of equal length are wide values."""
+    """Bytes of one field of a packed struct; a fixed size list is one wide value."""
     items = 1
     while (name := encoding.WhichOneof("array_encoding")) in ("nullable", "fixed_size_list"):
         if name == "nullable":
@@ -305,7 +311,7 @@ def _packed_bytes(encoding: ArrayEncoding) -> int:
             encoding = encoding.fixed_size_list.items
     bits = encoding.flat.bits_per_value
     if name != "flat" or bits % 8 or not 0 < bits * items <= _MOST_PACKED_BITS:
-        raise UnsupportedError("packed structs of anything but whole bytes")
+        raise UnsupportedError("a field of a packed struct does not have whole bytes")
     return bits * items // 8
 
 

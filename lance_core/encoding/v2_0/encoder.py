@@ -1,6 +1,6 @@
-"""Encodes the pages of 2.0 files (drawn in `decoder`): plain, unless the compression of strings is requested.
+"""Encodes the pages of 2.0 files (see `decoder`): plain, unless the compression of strings is requested.
 
-Lists restart their offsets in every page; a list column and the column of its items are paged independently. A struct
+Lists restart their offsets in every page; a list column and the column of its items have independent pages. A struct
 column has one page without buffers for all its rows, which is written when the file is finished.
 """
 
@@ -33,7 +33,7 @@ def encode_field(field: Field, array: pa.Array) -> list[list[EncodedPage]]:
 
     Args:
         field: The field.
-        array: Its values; only items of lists may be none at all.
+        array: Its values; the array may be empty only for items of lists.
 
     Returns:
         The pages of each column of the field, depth-first; a packed struct is one column.
@@ -65,7 +65,7 @@ def encode_blobs(table: npt.NDArray[np.int64]) -> EncodedPage:
 
 
 def _encode_packed(field: Field, array: Any) -> EncodedPage:
-    """A page of a packed struct; lists of equal length are wide values in it."""
+    """A page of a packed struct; a fixed size list in it is one wide value."""
     _check_no_null_struct(field, array)
     check_packed_values(field, array)
     encoding = ArrayEncoding()
@@ -187,7 +187,7 @@ def _encode_values(page: _PageBuffers, array: Any) -> ArrayEncoding:
         items = array.values.slice(array.offset * size, len(array) * size)
         target.fixed_size_list.items.CopyFrom(_encode_values(page, items))
     else:
-        raise UnsupportedError(f"values of type {kind} in version 2.0")
+        raise UnsupportedError(f"a 2.0 file cannot hold values of type {kind}")
     return encoding
 
 
@@ -244,8 +244,8 @@ def _encode_dictionary(page: _PageBuffers, array: Any) -> ArrayEncoding:
         kind = array.type.index_type
         if len(items) > 2 ** (kind.bit_width - pa.types.is_signed_integer(kind)):
             raise UnsupportedError(
-                f"a dictionary of {len(items) - 1} items and null does not fit indices of type {kind} in version 2.0; "
-                f"a wider type or version 2.1 holds it"
+                f"a dictionary of {len(items) - 1} items and null does not fit indices of type {kind} in version 2.0: "
+                "use a wider index type, or version 2.1 or later"
             )
     else:
         raw = indices.to_numpy(zero_copy_only=False)

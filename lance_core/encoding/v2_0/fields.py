@@ -2,11 +2,11 @@
 
     struct    the children, row by row
     list      per page the ends of the lists, counted from the page's first item; the items of all pages follow each
-              other in the child's column, whatever the pages of that column are
+              other in the child's column, which has pages of its own
     string    before 0.15 also a list: its bytes are in the next column, as items of 8 bits
     blob      a packed struct of position and size; the payloads are elsewhere in the file
 
-The pages of these columns are drawn in `decoder`.
+See `decoder` for the pages of these columns.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BLOB_DESCRIPTOR = pa.struct([pa.field("position", pa.uint64()), pa.field("size"
 
 
 class PageLookup(Protocol):
-    """The interface of an object that gives the pages of a column by number."""
+    """The interface of an object that returns the pages of a column by number."""
 
     def page(self, index: int, first_row: int, num_rows: int) -> PageInfo:
         """One page."""
@@ -69,7 +69,7 @@ class PlainColumn:
                 found.append((self.pages.page(index, start, end - start), part))
             index += 1
         if sum(part.count for _, part in found) != rows.count:
-            raise CorruptFileError(f"a column of {int(self.bounds[-1])} items where more are expected")
+            raise CorruptFileError(f"the column has only {int(self.bounds[-1])} items")
         return found
 
 
@@ -92,7 +92,7 @@ def read_field(field: Field, columns: Mapping[int, PlainColumn], rows: RowRuns) 
     if not rows.count:
         return pa.nulls(0, kind)
     if field.logical_type == "map" or (field.children and field.logical_type.startswith("fixed_size_list")):
-        raise UnsupportedError(f"type {field.logical_type} in a 2.0 file")
+        raise UnsupportedError(f"a 2.0 file cannot hold the type {field.logical_type}")
     if field.logical_type == "struct" and not is_packed(field):
         children = yield from lock_step([read_field(child, columns, rows) for child in field.children])
         return pa.Array.from_buffers(kind, rows.count, [None], children=children)
@@ -119,7 +119,7 @@ def _read_listed_bytes(column: PlainColumn, inner: PlainColumn, kind: pa.DataTyp
     parts = yield from lock_step([decode_values(page, pa.uint8(), part) for page, part in inner.pages_of(wanted)])
     data = pa.concat_arrays(parts) if parts else pa.array([], pa.uint8())
     if data.null_count:
-        raise CorruptFileError("bytes of a string that are null")
+        raise CorruptFileError("bytes of a string are null")
     offsets = np.zeros(lengths.size + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     block = VariableBlock(offsets=offsets, data=data.to_numpy(), num_values=rows.count)
@@ -137,7 +137,7 @@ def _find_lists(column: PlainColumn, rows: RowRuns) -> Steps[tuple[Any, Any, Row
     for page, part in wanted:
         encoding = page.encoding
         if not isinstance(encoding, ArrayEncoding) or encoding.WhichOneof("array_encoding") != "list":
-            raise CorruptFileError("a page of lists is not described as one")
+            raise CorruptFileError("a page of lists has another encoding")
         base = first_items[page.first_row]
         bases.append(base)
         readers.append(read_ends(page, encoding.list.offsets, encoding.list.null_offset_adjustment, part))
@@ -157,7 +157,7 @@ def _find_lists(column: PlainColumn, rows: RowRuns) -> Steps[tuple[Any, Any, Row
 
 
 def _first_items(column: PlainColumn) -> dict[int, int]:
-    """For each page of lists, by its first row: the first of its items."""
+    """For each page of lists, by its first row: the number of its first item."""
     found, total = {}, 0
     for index, start in enumerate(column.bounds[:-1].tolist()):
         page = column.pages.page(index, start, int(column.bounds[index + 1]) - start)
@@ -172,7 +172,7 @@ def _list_array(field: Field, lengths: Any, valid: Any, items: pa.Array) -> pa.A
     offsets = np.zeros(lengths.size + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     if int(offsets[-1]) != len(items):
-        raise CorruptFileError(f"lists of {int(offsets[-1])} items, there are {len(items)}")
+        raise CorruptFileError(f"the lists have {int(offsets[-1])} items, but there are {len(items)}")
     if not pa.types.is_large_list(kind):
         if int(offsets[-1]) >= 2**31:
             raise UnsupportedError("more than 2^31 items in one array; read fewer rows at a time")

@@ -1,10 +1,10 @@
 """Reads the numbers of 2.0 pages: values of a fixed width that are stored flat or bit-packed.
 
     flat                     bits_per_value bits per value, back to back; 1 bit: least significant first
-    bitpacked                compressed bits per value, back to back, least significant first, whatever the bytes;
-                             `signed`: the highest of the bits is the sign, which fills the uncompressed value
+    bitpacked                compressed bits per value, back to back across bytes, least significant first;
+                             `signed`: the highest of the bits is the sign, which is extended
     bitpacked_for_non_neg    chunks of 1,024 values, each packed as FastLanes words (see `compression.fastlanes`); the
-                             last chunk is filled up with zeros
+                             last chunk is padded with zeros
     constant                 one value, in the description
 
 Writers of 2024 bit-packed integers; current versions do not.
@@ -51,7 +51,7 @@ def read_fixed_width(page: PageInfo, encoding: ArrayEncoding, rows: RowRuns) -> 
 
     Raises:
         CorruptFileError: The bytes are too few, or a width is invalid.
-        UnsupportedError: The values are compressed.
+        UnsupportedError: The values are compressed, or in a buffer of the column or of the file.
     """
     name = encoding.WhichOneof("array_encoding")
     if name == "flat":
@@ -62,7 +62,7 @@ def read_fixed_width(page: PageInfo, encoding: ArrayEncoding, rows: RowRuns) -> 
         return (yield from _read_chunks(page, encoding.bitpacked_for_non_neg, rows))
     if name == "constant" and encoding.constant.value:
         return np.tile(np.frombuffer(encoding.constant.value, np.uint8), rows.count)
-    raise UnsupportedError(f"2.0 encoding {name} of fixed-width values")
+    raise UnsupportedError(f"the 2.0 encoding {name} of values of a fixed width is not supported")
 
 
 def buffer_range(page: PageInfo, buffer: Buffer) -> ByteRange:
@@ -72,14 +72,14 @@ def buffer_range(page: PageInfo, buffer: Buffer) -> ByteRange:
         UnsupportedError: The buffer belongs to the column or the file.
     """
     if buffer.buffer_type != Buffer.page:
-        raise UnsupportedError("buffers of a column or of the file")
+        raise UnsupportedError("buffers of a column or of the file are not supported")
     return page.buffer(buffer.buffer_index)
 
 
 def _read_flat(page: PageInfo, flat: Flat, rows: RowRuns) -> Steps[Bytes]:
     start, end = buffer_range(page, flat.buffer)
     if flat.HasField("compression"):
-        raise UnsupportedError(f"values compressed with {flat.compression.scheme}")
+        raise UnsupportedError(f"values of a fixed width compressed with {flat.compression.scheme!r} are not supported")
     bits = flat.bits_per_value
     if bits == 1:
         return (yield from read_bits(start, end, rows))
@@ -140,7 +140,7 @@ def _read_chunks(page: PageInfo, packed: BitpackedForNonNeg, rows: RowRuns) -> S
     start, end = buffer_range(page, packed.buffer)
     if not rows.count:
         return np.empty(0, np.uint8)
-    # Runs may share a chunk: the chunks from the first to the last wanted value of each run, each once.
+    # Runs may share a chunk, which is read once.
     runs = zip(rows.starts.tolist(), rows.ends.tolist(), strict=True)
     chunks = np.unique(np.concatenate([np.arange(a // 1024, -(-b // 1024)) for a, b in runs]))
     size = fastlanes.packed_bytes(width)

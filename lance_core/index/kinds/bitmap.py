@@ -7,7 +7,7 @@ bitmap_page_lookup.lance, one row per distinct value, in any order:
 
 The schema's metadata has `lance:index_stats`, {"num_bitmaps": n}; that of a LABEL_LIST `lance:label_list_nulls`, the
 number of a global buffer with the rows whose list is null. A segment is complete for the fragments that it covers;
-small segments are checked for missing rows all the same, and missing rows are read.
+small segments are still checked for missing rows, and missing rows are read.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class BitmapIndex:
     Attributes:
         keys: The values.
         load: (ascending numbers of keys) -> their stored sets.
-        by_id: Whether the sets have row ids in a dataset with stable row ids.
+        by_id: Whether the sets hold stable row ids rather than row addresses.
         size: Bytes of the file.
         null_lists: The rows whose list is null, if the values are elements of lists; None otherwise.
     """
@@ -210,7 +210,7 @@ class BitmapIndex:
 
     @classmethod
     def concat(cls, parts: Sequence[BitmapIndex]) -> BitmapIndex:
-        """The union of several."""
+        """The union of several indices."""
         keys = pa.concat_arrays([part.keys for part in parts])
         all_sets = [one for part in parts for one in part.sets(np.arange(len(part.keys)))]
         distinct, codes = codes_of(keys)

@@ -115,7 +115,7 @@ class BloomFilter(Zones):
             items = int(metadata.get(_ITEMS_KEY, DEFAULT_ITEMS))
             probability = float(metadata.get(_PROBABILITY_KEY, DEFAULT_PROBABILITY))
         except ValueError as error:
-            raise CorruptFileError(f"a BLOOMFILTER of no size: {error}") from error
+            raise CorruptFileError(f"a BLOOMFILTER with parameters that are not numbers: {error}") from error
         places = [table.column(name).to_numpy().astype(np.int64) for name in ZONE_COLUMNS]
         return cls(
             fragment_ids=places[0],
@@ -153,7 +153,7 @@ class BloomFilter(Zones):
 
     @classmethod
     def concat(cls, parts: Sequence[BloomFilter], items: int, probability: float) -> BloomFilter:
-        """The filters of several, at least one."""
+        """The filters of several segments, at least one."""
         return cls(
             fragment_ids=np.concatenate([one.fragment_ids for one in parts]),
             starts=np.concatenate([one.starts for one in parts]),
@@ -295,7 +295,7 @@ def _asked(test: Test, kind: pa.DataType) -> pa.Array | None:
         except pa.ArrowInvalid:
             return None
         if stored is None or not stored.cast(values.type, safe=False).equals(values):
-            return None  # Arrow may still call a value equal to stored ones that the cast changes
+            return None  # Arrow may compare a value as equal to stored values although the cast changes it
         values = stored
     if not pa.types.is_floating(kind):
         return values

@@ -50,10 +50,10 @@ class BTree:
 
     Attributes:
         pages: Bounds of the pages.
-        page_rows: Rows of each but the last.
+        page_rows: Rows of each page but the last.
         num_rows: All rows.
         load: (ascending rows) -> their values and ids.
-        by_id: Whether the ids are stable row ids in a dataset that has them.
+        by_id: Whether the ids are stable row ids rather than row addresses.
     """
 
     pages: ZoneMap
@@ -152,7 +152,7 @@ class BTree:
 
     @classmethod
     def concat(cls, parts: Sequence[BTree], page_rows: int) -> BTree:
-        """The union of several."""
+        """The union of several indices."""
         everything = [part.everything() for part in parts]
         values, ids = pa.concat_arrays([v for v, _ in everything]), np.concatenate([i for _, i in everything])
         return cls.of(*_sorted(values, ids), page_rows, by_id=parts[0].by_id)
@@ -212,7 +212,7 @@ def from_lookup(
         raise CorruptFileError(f"a BTREE without {sorted(missing) or 'a number of rows per page'}")
     size = int(string)
     if metadata.get("range_partitioned", "false") != "false":
-        raise CorruptFileError("a BTREE in ranges")
+        raise CorruptFileError("a range-partitioned BTREE, which is not supported")
     table = table.combine_chunks()
     order = table.column("page_idx").to_numpy().astype(np.int64)
     starts = np.arange(len(order)) * size

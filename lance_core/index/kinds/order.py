@@ -48,7 +48,7 @@ def check_page_rows(values: pa.Array, lows: pa.Array, highs: pa.Array, page_rows
     stops = np.minimum(starts + page_rows, len(values))
     ends = _between(values.take(pa.array(starts)), values.take(pa.array(stops - 1)))
     if not _ascends(values) or not _plain(ends).equals(_plain(_between(lows, highs))):
-        raise CorruptFileError("the rows of a BTREE are not in order, or not those of their page")
+        raise CorruptFileError("the rows of a BTREE are not in order, or not within the bounds of their page")
 
 
 def _between(lows: pa.Array, highs: pa.Array) -> pa.Array:

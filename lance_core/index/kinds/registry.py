@@ -126,7 +126,7 @@ class Kind:
         name: Its name in `create_scalar_index`.
         type_url: Type of the details of a record.
         versions: Versions of it that are read.
-        parameters: Its parameters with their defaults: whole numbers from 1 on, or probabilities between 0 and 1.
+        parameters: Its parameters with their defaults: whole numbers of at least 1, or probabilities between 0 and 1.
         accepts: (type) -> whether values of the type can be indexed.
         read: (store, prefix of the segment's keys, record, type of the values) -> its content.
         build: (type of the values, parameters, whether rows have stable ids) -> a builder.
@@ -150,7 +150,7 @@ def _read_zone_map(store: ObjectStore, prefix: str, index: IndexMetadata, _: pa.
 
 
 def _write_zone_map(zones: zonemap.ZoneMap, target: SegmentTarget) -> SegmentRecord:
-    # Without a bitmap of nulls, pylance looks at the rows before it calls one null.
+    # Without a bitmap of nulls, pylance reads the rows to find those that are null.
     details = ZoneMapIndexDetails(
         rows_per_zone=zones.rows_per_zone,
         use_seeds=ZoneMapIndexDetails.FromString(target.before).use_seeds,
@@ -202,7 +202,7 @@ def _read_btree(store: ObjectStore, prefix: str, index: IndexMetadata, _: pa.Dat
     table, metadata = read_table(store, prefix, btree.LOOKUP_FILE, index)
     reader = open_file(store, prefix, btree.DATA_FILE, index)
 
-    # In releases of the reference library up to 0.30 the column's name says what the ids are.
+    # pylance up to 0.30 gave the column another name.
     name = btree.OLD_IDS if btree.OLD_IDS in reader.schema.names else btree.IDS
 
     def load(rows: Ints) -> tuple[pa.Array, U64s]:
@@ -223,7 +223,7 @@ def _read_bloom(store: ObjectStore, prefix: str, index: IndexMetadata, kind: pa.
 
 
 def _write_bloom(content: bloom.BloomFilter, target: SegmentTarget) -> SegmentRecord:
-    # Without a bitmap of nulls, as a zone map.
+    # Like a zone map, the file has no bitmap of nulls.
     return SegmentRecord(files=(target.put(bloom.FILE, content.to_table()),))
 
 

@@ -5,7 +5,7 @@
     u32 LE          size of the bitmap; 0 stands for all rows of the fragment
     bytes           a 32-bit portable roaring bitmap of the lower halves
 
-A set with all rows of a fragment, by the size 0, is rejected here, and is never written.
+A set with size 0, for all rows of a fragment, is rejected here, and is never written.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def decode(data: bytes) -> dict[int, BitMap]:
             upper, size = _ENTRY.unpack_from(data, position)
             position += _ENTRY.size
             if not size or position + size > len(data):
-                raise CorruptFileError("a set of rows without a list of them")
+                raise CorruptFileError("a set of rows whose bitmap is missing or ends early")
             found[upper] = BitMap.deserialize(data[position : position + size])
             position += size
     except (ValueError, OverflowError) as error:
@@ -55,7 +55,7 @@ def decode(data: bytes) -> dict[int, BitMap]:
 
 
 def encode(rows: RowSet) -> bytes:
-    """Write a set, runs of rows as runs."""
+    """Write a set, with run-length encoded runs of rows."""
     parts = [_COUNT.pack(sum(1 for lower in rows.values() if lower))]
     for upper, lower in sorted(rows.items()):
         if lower:
@@ -94,7 +94,7 @@ def located(rows: RowSet, view: View, covered: Bools, *, by_id: bool) -> Candida
         rows: The set.
         view: The fragments.
         covered: The fragments for which the set is complete.
-        by_id: Whether the set has row ids, which are searched in the covered fragments only.
+        by_id: Whether the set has stable row ids, which are looked up in the covered fragments only.
 
     Raises:
         CorruptFileError: A row is beyond the end of its fragment, or never existed.
@@ -106,7 +106,9 @@ def located(rows: RowSet, view: View, covered: Bools, *, by_id: bool) -> Candida
         if lower:
             physical = int(view.physical_rows[place])
             if physical and lower.max() >= physical:
-                raise CorruptFileError(f"row {lower.max()} of the {physical} of fragment {view.ids[place]}")
+                raise CorruptFileError(
+                    f"it has row offset {lower.max()} of fragment {view.ids[place]}, which has {physical} rows"
+                )
             state[place] = SOME
             found[place] = lower
     return Candidates(state, found)

@@ -2,7 +2,7 @@
 
 zonemap.lance, one row per zone, in no particular order:
 
-    min, max        the field's type; null if the zone has no value, or the type no order. max is NaN if a value is
+    min, max        the field's type; null if the zone has no value or the type has no order; max is NaN if a value is
     null_count, nan_count   uint32
     fragment_id     uint64
     zone_start      uint64, offset of the zone's first row in its fragment, deleted rows counted
@@ -89,7 +89,7 @@ class ZoneMap(Zones):
             raise CorruptFileError("a zone map with more nulls than rows")
         lows, highs = (one_array(table.column(name)) for name in ("min", "max"))
         if lows.type != highs.type:
-            raise CorruptFileError(f"a zone map from {lows.type} to {highs.type}")
+            raise CorruptFileError(f"a zone map with min of type {lows.type} and max of type {highs.type}")
         if is_ordered(lows.type) and _truth(pc.greater(lows, highs)).any():
             raise CorruptFileError("a zone map with a smallest value above the largest")
         string = metadata.get(ROWS_PER_ZONE_KEY, str(DEFAULT_ROWS_PER_ZONE))
@@ -132,7 +132,7 @@ class ZoneMap(Zones):
 
     @classmethod
     def concat(cls, maps: Sequence[ZoneMap], rows_per_zone: int) -> ZoneMap:
-        """The zones of several maps over one type, at least one."""
+        """The zones of several zone maps, at least one, of one type."""
         return cls(
             lows=pa.concat_arrays([one.lows for one in maps]),
             highs=pa.concat_arrays([one.highs for one in maps]),
@@ -218,7 +218,7 @@ class ZoneMap(Zones):
 
     @property
     def _unsure(self) -> Bools:
-        """Zones with NaN, which is ordered differently."""
+        """Zones with NaN, which libraries order differently."""
         if not pa.types.is_floating(self.highs.type):
             return np.zeros(len(self), np.bool_)
         return (self.nans > 0) | _truth(pc.is_nan(self.highs))

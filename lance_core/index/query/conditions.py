@@ -125,7 +125,7 @@ class AnyOf:
 
 @dataclass(frozen=True, slots=True)
 class CaseWhen:
-    """CASE WHEN: one condition where a third is true, the other where it is false, null where it is null."""
+    """CASE WHEN: `then` where `test` is true, `otherwise` where it is false, null where it is null."""
 
     test: Condition
     then: Condition
@@ -272,7 +272,7 @@ def _null_with(kind: type[All | AnyOf], arguments: Sequence[_Node]) -> Condition
 
 
 def _nulls(condition: Condition) -> frozenset[Path] | None:
-    """Fields such that the condition is null exactly where one of them is null; None if that is not known."""
+    """The fields whose nulls are exactly the nulls of the condition; None if they are not known."""
     if isinstance(condition, Compare | IsNan | StartsWith):
         return frozenset([condition.path])
     if isinstance(condition, Not):
@@ -333,7 +333,7 @@ def _about(name: str, field: _FieldPath, options: dict[str, Any]) -> _Node:
 
 
 def _beginning(name: str, path: Path, pattern: str) -> _Node:
-    """The prefix that a pattern requires. The negation of the pattern is not the negation of the prefix test."""
+    """A test of the prefix that a pattern requires, combined with an unknown condition if the pattern requires more."""
     if name == "starts_with":
         return StartsWith(path, pattern)
     prefix = re.split(r"[%_\\]", pattern, maxsplit=1)[0]

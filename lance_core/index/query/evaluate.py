@@ -15,7 +15,7 @@ __all__ = ["codes_of", "holds"]
 
 
 def holds(test: Test, wanted: bool, values: pa.Array) -> Bools | None:
-    """For each value whether a test is true, or false; null is neither. None if the test has no result for values.
+    """For each value, whether a test is true, or false; a null result is neither. None for a test of lists.
 
     Raises:
         pa.ArrowException: The values cannot be compared with those of the test.

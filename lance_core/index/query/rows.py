@@ -1,6 +1,6 @@
 """Rows that can match a filter: none, some or all rows of each fragment, combined by AND and OR.
 
-An answer may have too many rows, never too few: its rows are read and filtered, and no others.
+An answer may have too many rows, but never too few: only its rows are read and filtered.
 Fragments are numbered by their position in a `View` of a version, so that an answer about ten thousand of them is one
 array.
 """
@@ -91,21 +91,21 @@ class View:
         """Make sure that an index refers only to fragments that exist or existed.
 
         Raises:
-            CorruptFileError: A fragment or row never existed.
+            CorruptFileError: A fragment never existed.
         """
         if self.max_fragment_id is not None and len(fragment_ids) and int(fragment_ids.max()) > self.max_fragment_id:
             raise CorruptFileError(
-                f"it names fragment {fragment_ids.max()}, and the last one was {self.max_fragment_id}"
+                f"it names fragment {fragment_ids.max()}, but the highest fragment id is {self.max_fragment_id}"
             )
 
     def check_row_ids(self, row_ids: U64s) -> None:
         """Make sure that an index refers only to rows that exist or existed.
 
         Raises:
-            CorruptFileError: A fragment or row never existed.
+            CorruptFileError: A row never existed.
         """
         if self.next_row_id and len(row_ids) and int(row_ids.max()) >= self.next_row_id:
-            raise CorruptFileError(f"it names row id {row_ids.max()}, and the next one is {self.next_row_id}")
+            raise CorruptFileError(f"it names row id {row_ids.max()}, but the next new row id is {self.next_row_id}")
 
     def check_entries(self, chosen: Bools, num_entries: int) -> None:
         """Make sure that an index has at least one entry per live row of some fragments.
@@ -211,7 +211,7 @@ class Candidates:
         return Candidates(state, rows)  # type: ignore[arg-type]  # one of the two lists the rows
 
     def where(self, ruled: Bools, otherwise: Candidates) -> Candidates:
-        """These candidates in known fragments, `otherwise` in all other fragments."""
+        """These candidates in the fragments of `ruled`, and `otherwise` in all other fragments."""
         state = np.where(ruled, self.state, otherwise.state)
         rows = {place: rows for place, rows in self.rows.items() if ruled[place]}
         rows.update((place, rows) for place, rows in otherwise.rows.items() if not ruled[place])

@@ -13,7 +13,7 @@ def comparable(stored: pa.DataType, asked: pa.DataType) -> bool:
 
 
 def is_exact(stored: pa.DataType, asked: pa.DataType) -> bool:
-    """Whether at most one stored value equals a value of the filter, and a cast finds it."""
+    """Whether at most one stored value equals a value of the filter, and a cast of that value yields it."""
     if stored == asked:
         return True
     if pa.types.is_integer(stored):

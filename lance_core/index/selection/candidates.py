@@ -2,7 +2,7 @@
 
     filter -> tree of tests -> answers of the segments of an index on each field -> combined by AND, OR, NOT
 
-An index only saves work: rows for which no segment is trusted are candidates, and the reader of the rows applies the
+An index only saves work: rows that no trusted segment covers are candidates, and the reader of the rows applies the
 filter.
 """
 

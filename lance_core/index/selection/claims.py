@@ -1,8 +1,8 @@
 """Claims: rows that match according to indices. If a claimed row does not match when it is read, an index is wrong.
 
-A BITMAP, a BTREE and a LABEL_LIST give exactly the rows for which a test is true. These rows are read and filtered all
-the same, so that a wrong entry is detected without further reads; a missing entry is not. The operation then restarts
-without the index.
+A BITMAP, a BTREE and a LABEL_LIST give exactly the rows for which a test is true. These rows are still read and
+filtered, so that a wrong entry is detected without further reads; a missing entry is not detected. After a wrong entry
+the operation restarts without the index.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Claim:
         """Ignore the indices from now on, because a row contradicts them.
 
         Raises:
-            ContradictionError: The row contradicts the indices, which the caller has found.
+            ContradictionError: In every call: the caller has found that the row contradicts the indices.
         """
         reason = f"row {offset} of fragment {fragment_id} has another value than it says"
         for segment in self.segments.values():
@@ -74,7 +74,7 @@ class Claim:
 
 
 def _truth(condition: Condition, wanted: bool, rows: pa.RecordBatch) -> Bools | None:
-    """For each row whether a condition is true, or false; None if that is not known."""
+    """For each row, whether a condition is true, or false; None if that is not known."""
     if isinstance(condition, Not):
         return _truth(condition.part, not wanted, rows)
     if isinstance(condition, All | AnyOf):

@@ -1,7 +1,7 @@
 """Finds fragments that hold a single value in a column, by zone maps: a condition is true for all rows or for none.
 
 A fragment counts only if exactly one segment covers it, and the zones span all of its rows without overlapping, with
-one and the same value, no null and no NaN.
+the same value, no null and no NaN.
 """
 
 from __future__ import annotations

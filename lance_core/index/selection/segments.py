@@ -82,7 +82,7 @@ class IndexCache:
             if index.uuid in self.warned:
                 return
             self.warned.add(index.uuid)
-        message = f"index {index.name!r} (segment {index.uuid}) is left aside, and rows are read instead: {reason}"
+        message = f"index {index.name!r} (segment {index.uuid}) is ignored, and rows are read instead: {reason}"
         warnings.warn(message, stacklevel=2)
 
     def distrust(self, index: IndexMetadata, reason: str) -> None:
@@ -134,7 +134,7 @@ class IndexReader:
             found = KINDS[index.kind].read(store, prefix, index, kind)
             self.cache.put(index.uuid, found)
         if not found.fits(kind):
-            raise CorruptFileError(f"it is not over values of type {kind}")
+            raise CorruptFileError(f"it does not index values of type {kind}")
         return found
 
     def try_read(self, index: IndexMetadata, kind: pa.DataType) -> Content | None:
@@ -172,6 +172,6 @@ def usable_segments(manifest: Manifest, node: Field, cache: IndexCache | None = 
 
 
 def names_of(segments: Sequence[Segment]) -> str:
-    """The name and the kind of the index that segments belong to, as plans show them."""
+    """The name and the kind of the index that segments belong to, in the form that plans show."""
     first = segments[0].index
     return f"{first.name} ({first.kind})"

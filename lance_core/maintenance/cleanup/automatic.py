@@ -4,10 +4,12 @@
     lance.auto_cleanup.older_than           an age such as "14d" or "1h 30m"
     lance.auto_cleanup.retain_versions      keep the newest N
     lance.auto_cleanup.delete_rate_limit, .delete_concurrency
-    lance.auto_cleanup.referenced_branch    "true": clean branches forked from this one first, by their own keys
+    lance.auto_cleanup.referenced_branch    "true" on main: first clean the branches forked from main, each by its own
+                                            configuration
 
 As in pylance, the version before the new one counts as the handle's version, so that the last two versions always stay.
-Tagged versions are kept without an error, and configuration values that cannot be used are logged and ignored.
+Tagged versions are kept without an error. If a configuration value cannot be used, a warning is logged, and the table
+is not cleaned.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ def auto_cleanup(dataset: Handle) -> CleanupStats | None:
     """Run the cleanup that the table's configuration asks for after the handle's version.
 
     Returns:
-        The result; None if this version does not trigger a cleanup.
+        The result; None if this version does not trigger a cleanup, or if the cleanup failed, which is logged.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")

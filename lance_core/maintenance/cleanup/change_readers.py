@@ -25,7 +25,7 @@ def keep_for_change_readers(
     Args:
         tags: All tags.
         branch: The branch whose versions are cleaned up; None for main.
-        taken: The versions to remove; those that are needed are taken off.
+        taken: The versions to remove. The versions that readers need are removed from this set.
         manifests: All versions of the branch.
 
     Returns:
@@ -43,6 +43,6 @@ def keep_for_change_readers(
     readers = sorted({ref.metadata[READER_KEY] for ref in held.values()})
     warning = (
         f"{len(kept)} version(s), {min(kept)} to {max(kept)}, are kept: readers of changes ({', '.join(readers)}) have "
-        f"consumed the table up to version {oldest}, and without stable row ids need all that follow"
+        f"consumed the table up to version {oldest}, and without stable row ids they need all later versions"
     )
     return [warning]

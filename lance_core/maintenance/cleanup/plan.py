@@ -1,16 +1,18 @@
 """The plan of a cleanup: the versions and the files to remove.
 
-    version    removed if it is older than the handle's version and all selectors take it, unless it is
-               tagged, named as in use, or one that a branch was forked from and still finds files by
-               ... or one that a reader of changes has not consumed yet (`change_readers`)
-               ... or on object storage younger than five minutes: a slow writer that has read the
-               latest version before a cleanup could commit under the number of a removed one (`commit.handler`)
-    file       removed if a removed version refers to it and no other version does: of this branch, of any branch
-               that finds it by a base path, or detached
-               ... or if nothing at all refers to it and it is older than seven days: a write under way may need it
+    version    removed if it is older than the handle's version and all selectors take it, unless
+               - it is tagged, or `in_use` names it,
+               - a branch was forked from it and still refers to files of it,
+               - a reader of changes has not consumed it yet (`change_readers`), or
+               - it lies on object storage and is younger than five minutes: a slow writer that read the latest
+                 version before the cleanup could commit under the number of a removed version (`commit.handler`)
+    file       removed if a removed version refers to it and no other version does, be it a version of this branch,
+               a detached version, or a version of another branch that refers to the file by a base path;
+               also removed if no version refers to it and it is older than seven days: a younger file may belong to
+               a write that has not committed yet
 
-Unknown files, other base paths, `_refs/` (but for staging files) and `tree/` are never touched, nor are files behind a
-symbolic link: a version whose manifest lies behind one is kept.
+Cleanup never touches unknown files, other base paths, `tree/`, files behind a symbolic link, or `_refs/` except for
+staging files. A version whose manifest lies behind a symbolic link is kept.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ UNVERIFIED_AGE: Final = timedelta(days=7)
 """Age from which an unreferenced file may be removed: no running write can still commit it."""
 
 YOUNG_AGE: Final = 5 * LOOK_AGAIN_AFTER
-"""Age up to which versions stay on object storage, unless no other process uses the table."""
+"""Versions below this age stay on object storage unless `delete_unverified` is set."""
 
 _MOST_LISTINGS: Final = 100
 _LOW_LISTINGS: Final = 3
@@ -75,14 +77,14 @@ class Selectors:
         retain_versions: Not among this number of newest versions.
         versions: One of these version numbers.
         in_use: Versions to keep, by the name of their user.
-        delete_unverified: No other process uses the dataset: remove files that nothing refers to, and versions on
-            object storage, whatever their age.
+        delete_unverified: Remove files that nothing refers to, and versions on object storage, whatever their age. Only
+            safe if no other process uses the dataset.
         error_if_tagged: Raise if a tagged version is selected, rather than keep it.
-        keep_forks: Keep the versions that branches were forked from and still find files of. Without it the files
-            alone are kept.
+        keep_forks: Keep a version that a branch was forked from while the branch refers to files of it. If false, only
+            these files are kept.
         keep_for_change_readers: Keep the versions that readers of changes have not consumed yet; see `change_readers`.
-        counted_until: Later versions, which the caller itself has committed, do not count in the statistics, nor do
-            files that only they refer to. None counts all.
+        counted_until: The latest version that counts in the statistics. Later versions, which the caller itself has
+            committed, do not count, nor do files that only they refer to. None counts all.
         ignored_tags: Tags that keep no version: the caller removes them before the cleanup.
     """
 
@@ -248,7 +250,7 @@ def _file_decisions(
     borrowed: Sequence[References],
     selectors: Selectors,
 ) -> _FileDecisions:
-    """Divide the files of all versions: those that a kept version refers to, and those of removed versions only."""
+    """Divide the files of all versions into those that a kept version refers to and those of removed versions only."""
     kept, removable, counted = References(), References(), References()
     kept.update(borrowed)
     for version, manifest in manifests.items():
@@ -268,7 +270,7 @@ def _manifest_files(found: Iterable[ObjectMeta], taken: set[int], selectors: Sel
 
 
 def _keeping_everything(current: Manifest, torn: Sequence[str]) -> CleanupPlan:
-    """The plan that removes nothing, as a tag or branch file cannot be read and may need any version or file."""
+    """The plan that removes nothing: a tag or branch file that cannot be read may need any version or file."""
     report_torn(torn)
     warnings = tuple(f"everything is kept, as a torn reference may need it: {message}" for message in torn)
     return CleanupPlan(read_version=current.version, files=(), branches=(), warnings=warnings)
@@ -356,13 +358,13 @@ def _load_all(
 
     If the newest listed version vanishes, a newer version was committed since, which may need all files that the other
     versions refer to: the listing is too old and is repeated. A listing may also leave out versions that are added or
-    removed while it runs. A listing without versions, or whose newest version is below one that is known to have
-    existed, is therefore repeated as well.
+    removed while it runs. So it is repeated as well if it has no versions, or if its newest version is below
+    `at_least`; the third such listing is accepted.
 
     Args:
         store: The store.
         listing: Lists the files of versions.
-        at_least: A version that existed before; a listing whose newest version is below it is repeated.
+        at_least: A version that is known to have existed.
 
     Raises:
         RetryableConflictError: The newest version is removed during each listing.
@@ -414,7 +416,7 @@ def _keep_young(
     listed: Mapping[str, ObjectMeta],
     selectors: Selectors,
 ) -> list[str]:
-    """Keep versions that are so young that a slow writer on object storage may still take their numbers for free."""
+    """Keep versions so young that a slow writer on object storage may still believe that their numbers are unused."""
     if not store.put_is_a_request or selectors.delete_unverified or gives_numbers_once(store):
         return []
     names = {parse_manifest_key(key): meta for key, meta in listed.items()}
@@ -431,8 +433,8 @@ def _keep_young(
     taken -= young
     minutes = YOUNG_AGE // timedelta(minutes=1)
     warning = (
-        f"{len(young)} version(s), {min(young)} to {max(young)}, are kept: on object storage those of the last "
-        f"{minutes} minutes stay, as a slow writer could be given their numbers again; delete_unverified=True removes "
+        f"{len(young)} version(s), {min(young)} to {max(young)}, are kept: versions of the last {minutes} minutes stay "
+        "on object storage, as a slow writer could commit under their numbers again; delete_unverified=True removes "
         "them if no other process uses the dataset"
     )
     return [warning]
@@ -442,7 +444,7 @@ def _keep_named(tags: Mapping[str, TagRef], branch: str | None, taken: set[int],
     """Keep the versions that are tagged or in use; returns the warnings about them."""
     warnings = []
     tagged: dict[int, list[str]] = {}
-    named: dict[int, list[str]] = {}  # by users; tags of branches and shallow clones are not reported
+    named: dict[int, list[str]] = {}  # tags made by users; tags of forks and shallow clones raise no error
     for name, ref in tags.items():
         if ref.branch == branch and ref.version in taken:
             tagged.setdefault(ref.version, []).append(name)
@@ -475,8 +477,8 @@ def _branches(
 ) -> tuple[Sequence[References], list[ReferencedBranch]]:
     """The files that branches use outside of their own roots, and the branches forked from this one.
 
-    With `keep_forks` the version that a branch was forked from is taken off the list while the branch still finds
-    files of it.
+    With `keep_forks`, the version that a branch was forked from is removed from `taken` while the branch still refers
+    to files of it.
     """
     borrowed, forked = [], []
     for name, ref in refs.items():

@@ -42,20 +42,21 @@ class References:
             self.files.add(transaction_key(manifest.transaction_file))
 
     def add_borrowed(self, manifest: FileReferences, *, own: bool = False) -> None:
-        """Add the files that a version of another branch refers to by base paths, or with `own` all of its files."""
+        """Add the files that a version of another branch refers to by base paths; with `own`, add all of its files."""
         for raw in manifest.raw_fragments:
             if raw in self._seen:
                 continue
             self._seen.add(raw)
             try:
-                message = table_pb2.DataFragment.FromString(raw)
+                fragment = table_pb2.DataFragment.FromString(raw)
             except DecodeError as error:
-                raise CorruptFileError("a manifest with something that is not a fragment") from error
-            for file in message.files:
+                message = f"a fragment in the manifest of version {manifest.version} cannot be parsed"
+                raise CorruptFileError(message) from error
+            for file in fragment.files:
                 if own or file.HasField("base_id"):
                     self.files.add(data_key(file.path))
-            if message.HasField("deletion_file") and (own or message.deletion_file.HasField("base_id")):
-                self.files.add(DeletionFile.from_protobuf(message.deletion_file).key(message.id))
+            if fragment.HasField("deletion_file") and (own or fragment.deletion_file.HasField("base_id")):
+                self.files.add(DeletionFile.from_protobuf(fragment.deletion_file).key(fragment.id))
         self.indices.update(
             f"{INDICES_PREFIX}{index.uuid}/" for index in manifest.indices if own or index.base_id is not None
         )

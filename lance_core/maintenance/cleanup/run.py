@@ -1,7 +1,7 @@
 """Cleanup: remove old versions and the files that only they need.
 
 Transactions are removed first, then data, indices and deletion files, and manifests last. An interrupted run leaves
-versions that are listed and cannot be read; the next run finds the remaining files by them.
+versions that are listed and cannot be read; the next run finds the remaining files through their manifests.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ class CleanupStats:
         transaction_files_removed: Transaction files.
         index_files_removed: Files of indices.
         deletion_files_removed: Deletion files.
-        failed_deletes: Files that could not be deleted. Their versions stay listed for the next run.
-        failures: One line for each of these files: its key, and why.
+        failed_deletes: Files that could not be deleted. If one of them is not a manifest, all versions stay listed for
+            the next run.
+        failures: One line for each of these files: its key, and the reason.
     """
 
     bytes_removed: int = 0
@@ -99,7 +100,7 @@ def select(
     """Selectors from pylance's arguments.
 
     Raises:
-        InvalidInputError: An argument is empty or not positive.
+        InvalidInputError: `versions` is empty, or `retain_versions` is less than 1.
 
     Examples:
         >>> maintenance.select(retain_versions=3).retain_versions
@@ -114,7 +115,7 @@ def select(
     if versions is not None and not versions:
         raise InvalidInputError("versions must not be empty when specified")
     return Selectors(
-        # As in pylance, an age of nothing is not a condition at all.
+        # As in pylance, an age of zero is no condition.
         before=ago(older_than) if older_than else None,
         retain_versions=retain_versions,
         versions=frozenset(versions) if versions is not None else None,
@@ -142,7 +143,7 @@ def cleanup_old_versions(
         progress: Is called with the number of files that were removed and the number of all files to remove.
 
     Raises:
-        InvalidInputError: An argument is not positive, or a tagged version is selected and `error_if_tagged` is set.
+        InvalidInputError: A limit is less than 1, or a tagged version is selected and `error_if_tagged` is set.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -161,7 +162,7 @@ def cleanup_old_versions(
     workers = delete_concurrency or (REMOTE_CONCURRENCY if store.put_is_a_request else 1)
     removed = remover.remove([file for file in plan.files if file.kind != "manifest"], workers)
     manifests = [file for file in plan.files if file.kind == "manifest"]
-    # A version whose files are still there must stay: without it nothing would refer to them.
+    # A version stays while its files exist: without its manifest nothing would refer to them.
     removed += remover.remove(manifests, workers) if not remover.failures else []
     return stats_of(removed, remover.failures)
 
@@ -257,7 +258,12 @@ class _Remover:
 
 
 def stats_of(files: Iterable[Candidate], failures: Sequence[str] = ()) -> CleanupStats:
-    """The statistics of a cleanup that removes some files, and could not remove others."""
+    """The statistics of a cleanup.
+
+    Args:
+        files: The files that were removed, or would be.
+        failures: One line for each file that could not be removed.
+    """
     counts: dict[str, int] = {}
     size = 0
     for file in files:

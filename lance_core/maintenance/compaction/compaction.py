@@ -94,7 +94,7 @@ class Compaction:
         Args:
             dataset: The dataset, at any version from the plan's on.
             rewrites: Results of tasks of one plan: all, or any of them. Without results nothing is committed.
-            options: The options of the plan, for `defer_index_remap`.
+            options: The options of the plan, of which only `defer_index_remap` is used.
             transaction_properties: Transaction properties of the commits.
 
         Raises:
@@ -226,9 +226,9 @@ def compact(
         dataset: The dataset; its latest version is compacted.
         options: Fields of `CompactionOptions`.
         transaction_properties: Transaction properties of the commits.
-        progress: Called with the number of rows that are rewritten, and with that of all rows to rewrite.
-        retries: How often the remaining fragments are planned and compacted again. Tasks that still lost to other
-            writers are no error then: `tasks_skipped` of the result counts them.
+        progress: Is called with the number of rewritten rows and the number of all rows to rewrite.
+        retries: How often the remaining fragments are planned and compacted again. If it is above 0, tasks that still
+            conflict with other writers raise no error, and `tasks_skipped` of the result is above 0.
 
     Raises:
         RetryableConflictError: Concurrent commits changed the fragments of all tasks, and `retries` is 0.
@@ -240,7 +240,7 @@ def compact(
         2
     """
     done = CompactionMetrics()
-    # Not `retrying`: an attempt that met conflicts has committed its other tasks, and only the rest is planned again.
+    # `retrying` does not fit: an attempt with conflicts has committed its other tasks, and only the rest is repeated.
     for attempt in range(retries + 1):
         if attempt:
             time.sleep(backoff(attempt, first=0.1, longest=2.0))
@@ -318,7 +318,7 @@ def commit_what_fits(
         keep_up: Whether rows that concurrent commits deleted are hidden in the new fragments.
 
     Raises:
-        RetryableConflictError: All results were dropped, or every attempt had a conflict.
+        RetryableConflictError: All results were dropped, or a commit conflicted although no result has to be dropped.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -359,7 +359,7 @@ def commit_what_fits(
 
 
 def _reject_overtaken(dataset: Handle, results: Sequence[RewriteResult]) -> None:
-    """Find out whether any result can be committed before ids are reserved for them, which makes a version.
+    """Check that a result can be committed before ids are reserved, which makes a version.
 
     Raises:
         RetryableConflictError: Concurrent commits changed the fragments of all results; their files are deleted.
@@ -387,7 +387,7 @@ def _follow(dataset: Handle) -> None:
 
 
 def _is_asked_to_defer(options: Mapping[str, Any] | None) -> bool:
-    """Whether the caller wants moves to be recorded for indices of all kinds; the table's configuration does not count.
+    """Whether the caller's options, not the table's configuration, ask to record moves for indices of all kinds.
 
     The configuration is for pylance (see `keep_moves_deferred`): indices that can be extended here must stay extended.
     """

@@ -77,7 +77,7 @@ def deferring_moves(base: Manifest) -> UpdateConfig | None:
 def groups_that_keep_coverage(source: Snapshot, groups: list[list[FragmentFacts]]) -> list[list[FragmentFacts]]:
     """The groups of fragments that can be rewritten without an index losing coverage.
 
-    If groups are left out, a warning names the indices for which they stay as they are.
+    If groups are left out, a warning names the indices that would lose coverage.
     """
     manifest = source.manifest
     if manifest.uses_stable_row_ids or can_record_moves(manifest.indices):
@@ -88,8 +88,9 @@ def groups_that_keep_coverage(source: Snapshot, groups: list[list[FragmentFacts]
     if len(kept) < len(groups):
         names = ", ".join(sorted({name for name, _ in fixed if not name.startswith("__lance_")}))
         _logger.warning(
-            "%s: %d groups of fragments are not compacted, as the indices %s would no longer cover them: the fragment "
-            "reuse index keeps its details in a file. pylance's optimize_indices brings the indices up to date",
+            "%s: %d groups of fragments are not compacted, as the indices %s would no longer cover them: moves of rows "
+            "cannot be recorded in a fragment reuse index with an external file. pylance's optimize_indices updates "
+            "the indices",
             source.store.root, len(groups) - len(kept), names,
         )  # fmt: skip
     return kept

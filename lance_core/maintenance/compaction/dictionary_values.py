@@ -1,4 +1,4 @@
-"""Finds and drops dictionary values that no row has, which would be written with the dictionary all the same.
+"""Finds and drops dictionary values that no row has; otherwise they would be written together with the dictionary.
 
 Arrow keeps the whole dictionary when a column is filtered, or when a table is divided among several files, so that a
 file can hold values of rows that are elsewhere or deleted.

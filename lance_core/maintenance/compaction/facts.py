@@ -56,11 +56,11 @@ def facts_of(source: Snapshot, options: CompactionOptions) -> list[FragmentFacts
 
 
 def _dividing(manifest: Manifest, options: CompactionOptions) -> list[BitMap]:
-    """What each segment covers whose fragments are not merged with those that it misses.
+    """The fragments of each index segment that must not be merged with fragments outside of that segment.
 
     The commit extends an index of a supported kind to all fragments. Where it records moves of rows for indices of
-    other kinds, every index must cover a group of fragments as a whole, or not at all; with stable row ids no moves
-    are recorded.
+    other kinds, every index must cover either all fragments of a group or none. With stable row ids no moves are
+    recorded.
     """
     are_extended = manifest.uses_stable_row_ids or all(map(is_supported, manifest.indices))
     divides_all = options.defer_index_remap or not are_extended
@@ -83,7 +83,8 @@ def _with_partitions(
 ) -> list[FragmentFacts]:
     """Add the values of the partition columns, from the first fragment that may be rewritten to the last one.
 
-    Fragments in between are read as well: one that stays as it is separates those of its partition before and after it.
+    Fragments in between are read as well: a fragment that stays separates the fragments of its partition before it
+    from those after it.
     """
     names = source.manifest.schema.names
     missing = [name for name in options.partition_by if name not in names]
@@ -100,7 +101,7 @@ def _with_partitions(
 
 
 def _partition_of(source: Snapshot, fact: FragmentFacts, options: CompactionOptions) -> Hashable:
-    """The one value that the partition columns have in all live rows; something unique if there are several."""
+    """The value that the partition columns have in all live rows; a unique value if there are several."""
     schema = source.manifest.schema.project(list(options.partition_by))
     fragment, num_rows = source.manifest.fragments[fact.position], fact.physical_rows
     deletions = source.deletions(fragment) if fact.deleted_rows else None

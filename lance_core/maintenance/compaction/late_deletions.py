@@ -1,7 +1,7 @@
-"""Hides, in the new fragments of a compaction task, rows that others deleted while the task ran: its work is kept.
+"""Hides rows that other writers deleted while a compaction task ran, so that the task's new fragments can be committed.
 
-    old fragments, as planned    a b . d | e f     (offset 2 of the first is deleted)
-    old fragments, by now        a . . d | e f     (offset 1, too)
+    old fragments, as planned    a b . d | e f     (offset 2 of the first fragment is deleted)
+    old fragments, now           a . . d | e f     (offset 1 is deleted too)
     new fragment, as written     a b d e f
     new fragment, as committed   a . d e f         by a deletion file
 
@@ -35,7 +35,7 @@ from lance_core.verbs.scan.read_fragment import physical_rows
 __all__ = ["commit_despite_deletions", "late_deletions"]
 
 ATTEMPTS: Final = 20
-"""How often later deletions are looked up, each of which takes no longer than a deletion does."""
+"""How often later deletions are looked up and hidden; one attempt takes about as long as one deletion."""
 
 
 def commit_despite_deletions(source: Snapshot, planned: Transaction, base: Manifest) -> Manifest:
@@ -47,7 +47,8 @@ def commit_despite_deletions(source: Snapshot, planned: Transaction, base: Manif
         base: A later version, in which the ids are reserved.
 
     Raises:
-        RetryableConflictError: Others did more than delete rows of the old fragments, or committed first each time.
+        RetryableConflictError: Other writers did more than delete rows of the old fragments, or committed first in
+            each attempt.
     """
 
     def following(before: Manifest, since: int) -> Manifest:
@@ -130,7 +131,9 @@ def _check_others(source: Snapshot, planned: Transaction, since: int, latest: in
         except NotFoundError:
             other = None
         if other is None:
-            raise RetryableConflictError(f"{source.store.root}: version {version} does not say what it changed")
+            raise RetryableConflictError(
+                f"{source.store.root}: the transaction of version {version} is missing; compact again"
+            )
         if judge(planned, other) is not Verdict.COMPATIBLE and not isinstance(other.operation, Delete | Update):
             raise RetryableConflictError(
                 f"{source.store.root}: version {version} ({other.operation.name}) changed the same fragments"

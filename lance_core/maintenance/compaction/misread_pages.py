@@ -24,10 +24,9 @@ _READ_AHEAD = 8
 """Fragments that are read in parallel."""
 
 _HIDDEN_NULLS = (
-    "hides the nulls of the struct around it: pylance reads values in their place when it reads or filters by this "
-    "field alone"
+    "hides the nulls of its struct: pylance reads values in their place when it reads or filters by this field alone"
 )
-_DRAFT = "is stored as pylance 0.35 to 1.0 wrote 2.2, to which that was a draft: later releases reject it"
+_DRAFT = "is stored in the draft of format 2.2 that pylance 0.35 to 1.0 wrote, which later releases reject"
 
 
 def misread_columns(file: DataFile, reader: DataFileReader, schema: Schema) -> Iterator[tuple[str, str]]:
@@ -68,7 +67,7 @@ def misread_groups(
     Args:
         source: The version.
         facts: Facts of all its fragments.
-        groups: The groups of fragments that are rewritten anyway.
+        groups: The groups of fragments that the plan already rewrites.
         excluded: Ids of fragments that stay as they are.
     """
     if not any(top.children for top in source.manifest.schema.fields) and not _may_have_drafts(source):

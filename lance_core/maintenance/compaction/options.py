@@ -1,8 +1,8 @@
 """Options of a compaction: those of pylance with its names and defaults, and some that only this library has.
 
-Each option is looked up among the arguments, then in the table's configuration under `lance.compaction.<name>`, then
-among the defaults. `deletions_only`, `partition_by`, `repair_pages` and `merge_results` are ours; pylance ignores them
-in the configuration and in the JSON of a plan. `target_bytes_per_fragment` is ours as well.
+An option that is not given comes from the table's configuration under `lance.compaction.<name>`, if `_CONFIGURABLE` has
+it, else from the defaults. pylance does not have `deletions_only`, `partition_by`, `repair_pages`, `merge_results` and
+`target_bytes_per_fragment`, and ignores them in the configuration and in the JSON of a plan.
 """
 
 from __future__ import annotations
@@ -32,31 +32,34 @@ class CompactionOptions:
     Attributes:
         target_rows_per_fragment: Fragments with fewer rows are merged with their neighbours; a task writes
             `rows // target` files of equal size, at least one.
-        target_bytes_per_fragment: Fragments with as many bytes are large enough, however few rows they have, and a
-            task takes fragments until they have as many; None for no limit but that of rows. Not in pylance.
-        max_rows_per_group: Rows of a group in 0.1 files.
+        target_bytes_per_fragment: Fragments of at least this many bytes are not merged, however few rows they have, and
+            a task takes fragments until they have this many bytes. None applies only the target of rows. Not in
+            pylance.
+        max_rows_per_group: Accepted for compatibility with pylance, without effect.
         max_bytes_per_file: Bytes after which a new file is started, counted between batches; None for no limit. A
-            fragment with as many is left alone.
+            fragment of at least this many bytes is not merged.
         materialize_deletions: Whether a fragment with many deletions is rewritten even without neighbours.
-        materialize_deletions_threshold: ... if more than this share of its rows is deleted: 0 for any, 1 for none.
-        num_threads: Tasks that run at a time; None lets the number of processors and the amount of data decide.
+        materialize_deletions_threshold: The share of deleted rows above which a fragment has many deletions: with 0 any
+            deletion is enough, with 1 none is.
+        num_threads: Tasks that run at a time, in processes; None chooses by the number of processors and the amount of
+            data.
         batch_size: Rows that are read at a time; None leaves it to the files.
         io_buffer_size: Accepted for compatibility with pylance, without effect: reads are bounded by pages.
         defer_index_remap: Record moved rows in the fragment reuse index, so that indices still cover them.
         compaction_mode: "reencode" decodes and encodes all rows; "try_binary_copy" copies pages where that is
             possible; "force_binary_copy" raises where it is not. None is "try_binary_copy".
         binary_copy_read_batch_bytes: Bytes that a copy of pages reads at a time.
-        max_source_fragments: Take tasks, oldest first, while their fragments do not exceed this number.
-        max_source_rows: ... their live rows.
-        max_source_bytes: ... the bytes of their data files.
+        max_source_fragments: Take the first tasks whose fragments together do not exceed this number.
+        max_source_rows: Take the first tasks whose live rows together do not exceed this number.
+        max_source_bytes: Take the first tasks whose data files together do not exceed this number of bytes.
         excluded_fragment_ids: Fragments that stay as they are; fragments on both sides of one are not merged.
         data_storage_version: Version of the new files; None for the dataset's.
-        deletions_only: Rewrite just the fragments over the threshold, each into one of its own.
-        partition_by: Columns whose values must be one and the same in all rows of a merged fragment.
-        repair_pages: Also rewrite the fragments in which `verify` finds pages that other readers misread; their files
-            are read for that.
-        merge_results: Also merge fragments that become neighbours only by the compaction, since its new fragments
-            follow all that stay: otherwise a second compaction does.
+        deletions_only: Rewrite only the fragments with many deletions, each into one fragment.
+        partition_by: Columns that must have one value in all rows of a merged fragment.
+        repair_pages: Also rewrite the fragments in which `verify` finds pages that other readers misread. This reads
+            the metadata of all data files.
+        merge_results: Also merge fragments that only this compaction makes neighbours, as new fragments follow all
+            fragments that stay. Without it, a second compaction merges them.
     """
 
     target_rows_per_fragment: int = 1024 * 1024
@@ -99,7 +102,7 @@ class CompactionOptions:
             value = getattr(self, name)
             if value is not None and not isinstance(value, int | float):
                 raise InvalidInputError(f"CompactionOptions::{name} must be a number, not {value!r}")
-            if value is not None and not value >= 0:  # NaN is not at least anything
+            if value is not None and not value >= 0:  # also rejects NaN
                 raise InvalidInputError(f"CompactionOptions::{name} must be at least 0, not {value}")
         if self.deletions_only and not self.materialize_deletions:
             raise InvalidInputError("deletions_only contradicts materialize_deletions=False")
@@ -152,7 +155,7 @@ class CompactionOptions:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Read what `to_json` gave, or pylance's plan; keys that say nothing here are left out."""
+        """Read the result of `to_json`, or the options in a plan of pylance; unknown keys are ignored."""
         names = {field.name for field in dataclasses.fields(cls)}
         values = {name: value for name, value in data.items() if name in names and value is not None}
         for name in _TUPLES & values.keys():
@@ -182,7 +185,7 @@ _AT_LEAST_NOTHING: Final = (
     "max_bytes_per_file",
     "materialize_deletions_threshold",
 )
-"""pylance takes 0 for each: no fragment is small, and any deletion is a reason."""
+"""Options for which pylance accepts 0."""
 _AT_LEAST_ONE: Final = (
     "target_bytes_per_fragment",
     "num_threads",

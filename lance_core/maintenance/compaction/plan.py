@@ -1,23 +1,23 @@
 """Plans a compaction: groups fragments that are rewritten together, as a pure function of facts about the fragments.
 
     class of a fragment    itself            more than the threshold of its rows is deleted
-                           with neighbours   it has fewer rows than the target, and fewer bytes than theirs
+                           with neighbours   it has fewer rows and fewer bytes than the targets
                            none              all others, and the excluded ones
-    run                    adjacent fragments of a class, with the same indices
+    run                    adjacent fragments of the first two classes, with the same indices
     tier                   a fragment is rewritten with its neighbours if it has at most `LARGEST` times the bytes that
-                           these have together; else it stays as it is, and both sides of it are runs of their own
+                           they have together; else it is not merged, and splits the run into two
     task                   fragments of a tier, in order, until their live rows or bytes reach the target; the rest
                            joins the last task if it does not reach the target itself
 
-With `merge_results` a task also takes fragments that others keep apart: new fragments follow those that stay, so that a
-second compaction would find them adjacent.
+With `merge_results` a task also takes fragments that only the compaction makes adjacent, as new fragments follow those
+that stay.
 
-A merged fragment is at least half as large again as each of its sources. The bytes that are rewritten for n bytes
-written in small pieces therefore grow as n log n, and a small piece never causes the rewrite of a large fragment. A
-task makes fewer fragments than it takes, or removes enough deleted rows, so that a second plan on its results is empty.
+A merged fragment is at least 1.5 times as large as each of its sources. So the bytes that are rewritten for n bytes
+written in small fragments grow as n log n, and a small fragment never causes the rewrite of a large one. A task makes
+fewer fragments than it takes, or removes enough deleted rows, so that a second plan on its results is empty.
 
-With `partition_by`, each partition is planned as if it were a dataset of its own. A fragment in which several
-partitions meet is never merged with another one.
+With `partition_by`, each partition is planned as if it were a dataset of its own. A fragment with rows of several
+partitions is never merged with another one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LARGEST: Final = 2
 
 
 FIXED_BYTES: Final = 4096
-"""Bytes that are added to the size of each fragment, for its fixed cost: so the smallest fragments form one tier."""
+"""Bytes that are added to the size of each fragment for its fixed cost, so that tiny fragments form one tier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +53,8 @@ class FragmentFacts:
         deleted_rows: Rows that are deleted.
         num_bytes: Bytes of its data files; 0 where the manifest does not record them.
         indices: Which indices cover it; empty if the compaction extends all of them to all fragments.
-        partition: Value of the partition columns; None without `partition_by`. A fragment in which several
-            partitions meet has a value of its own.
+        partition: Value of the partition columns; None without `partition_by`. A fragment with rows of several
+            partitions has a unique value.
     """
 
     position: int
@@ -87,9 +87,9 @@ def bins(facts: Iterable[FragmentFacts], options: CompactionOptions) -> list[lis
 
 
 def _bins(facts: Sequence[FragmentFacts], options: CompactionOptions) -> list[list[FragmentFacts]]:
-    """The groups of one partition: planned again with the results of the groups, until there is nothing to do."""
+    """The groups of one partition; their results are planned again until nothing is left to merge."""
     if options.deletions_only:
-        return [[fact] for fact in facts if _is_full_of_holes(fact, options)]
+        return [[fact] for fact in facts if _has_many_deletions(fact, options)]
     members: dict[int, list[FragmentFacts]] = {}
     current = list(facts)
     while groups := list(_candidates(current, options)):
@@ -106,7 +106,7 @@ def _bins(facts: Sequence[FragmentFacts], options: CompactionOptions) -> list[li
 
 
 def _merged(group: Sequence[FragmentFacts]) -> FragmentFacts:
-    """The facts of the fragment that a group becomes; their sum if the group becomes several fragments."""
+    """The facts of the fragment that replaces a group; their sum if several fragments replace it."""
     rows, first = sum(fact.live_rows for fact in group), group[0]
     known = all(fact.num_bytes for fact in group)
     return FragmentFacts(
@@ -121,7 +121,7 @@ def _merged(group: Sequence[FragmentFacts]) -> FragmentFacts:
 
 
 def _candidates(facts: Sequence[FragmentFacts], options: CompactionOptions) -> Iterator[list[FragmentFacts]]:
-    """The groups for a list of fragments, without a second look at their results."""
+    """The groups for a list of fragments; the results of the groups are not planned again."""
     run: list[FragmentFacts] = []
     for fact in facts:
         candidate = is_candidate(fact, options)
@@ -134,15 +134,15 @@ def _candidates(facts: Sequence[FragmentFacts], options: CompactionOptions) -> I
 
 
 def is_candidate(fact: FragmentFacts, options: CompactionOptions) -> bool:
-    """Whether a fragment may be rewritten: enough of it is deleted, or it is smaller than the target."""
-    return _is_full_of_holes(fact, options) or (
+    """Whether a fragment may be rewritten: it has many deletions, or is smaller than the targets."""
+    return _has_many_deletions(fact, options) or (
         fact.physical_rows < options.target_rows_per_fragment
-        and not _has_the_bytes(fact.num_bytes, options)
+        and not _reaches_byte_limit(fact.num_bytes, options)
         and fact.fragment_id not in options.excluded_fragment_ids
     )
 
 
-def _has_the_bytes(num_bytes: int, options: CompactionOptions) -> bool:
+def _reaches_byte_limit(num_bytes: int, options: CompactionOptions) -> bool:
     """Whether a fragment of `num_bytes` has reached the target or the limit of bytes."""
     limits = [limit for limit in (options.target_bytes_per_fragment, options.max_bytes_per_file) if limit is not None]
     return bool(limits) and num_bytes >= min(limits)
@@ -162,7 +162,7 @@ def _tiers(run: Sequence[FragmentFacts], options: CompactionOptions) -> Iterator
                 yield from _tiers(group, options)
         return
     yield from _tiers(run[:largest], options)
-    if _is_full_of_holes(run[largest], options):
+    if _has_many_deletions(run[largest], options):
         yield [run[largest]]
     yield from _tiers(run[largest + 1 :], options)
 
@@ -176,17 +176,17 @@ def _too_large(run: Sequence[FragmentFacts]) -> int | None:
 
 
 def _worthwhile(group: list[FragmentFacts], options: CompactionOptions) -> Iterator[list[FragmentFacts]]:
-    """A task, if it makes fewer fragments; else one for each fragment of which enough is deleted."""
+    """The group as one task if that makes fewer fragments; else one task for each fragment with many deletions."""
     made = 1
     if options.max_bytes_per_file is not None:
         made = ceil(sum(fact.live_bytes for fact in group) / options.max_bytes_per_file)
     if made < len(group):
         yield group
     else:
-        yield from ([fact] for fact in group if _is_full_of_holes(fact, options))
+        yield from ([fact] for fact in group if _has_many_deletions(fact, options))
 
 
-def _is_full_of_holes(fact: FragmentFacts, options: CompactionOptions) -> bool:
+def _has_many_deletions(fact: FragmentFacts, options: CompactionOptions) -> bool:
     if not options.materialize_deletions or fact.fragment_id in options.excluded_fragment_ids:
         return False
     if not fact.deleted_rows:

@@ -20,7 +20,7 @@ from lance_core.verbs.context.handle import Handle
 __all__ = ["Outcome", "run_in_processes", "worker_count"]
 
 WORTH_A_PROCESS_BYTES: Final = 256 * 1024 * 1024
-"""Bytes of data files below which starting processes costs more than it saves; a page pool runs in each anyway."""
+"""Bytes of data files below which starting processes takes more time than it saves."""
 
 Outcome = RewriteResult | Exception
 """The result of a task, or its error."""
@@ -65,7 +65,7 @@ def run_in_processes(
 
 def _start() -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # our own interpreter and module
-        # Not by -m: that warns of a module that its own package has imported.
+        # `-m` would warn that the package has imported the module already.
         [sys.executable, "-c", "from lance_core.maintenance.compaction.worker import main; main()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -79,7 +79,7 @@ def _serve(
     waiting: queue.SimpleQueue[CompactionTask],
     done: queue.SimpleQueue[tuple[CompactionTask, Outcome]],
 ) -> None:
-    """Send tasks to one process until none is left. A process that dies fails its task and all that it takes later."""
+    """Send tasks to one process until none is left. Once the process is dead, each task that it takes fails."""
     stdin, stdout = process.stdin, process.stdout
     if stdin is None or stdout is None:
         raise RuntimeError("a worker without pipes")
@@ -101,6 +101,7 @@ def _serve(
                     continue
                 except (OSError, EOFError) as error:
                     broken = error
-            done.put((task, StoreError(f"the worker process of {task} died: {broken}")))
+            remedy = "compact again, with a lower num_threads if memory ran out"
+            done.put((task, StoreError(f"the worker process of {task} died: {broken}; {remedy}")))
         with contextlib.suppress(OSError):
             stdin.close()

@@ -1,4 +1,4 @@
-"""Carries results of rewrites over to a later version, in which they can be committed as if planned there."""
+"""Moves results of compaction tasks to a later version, so that they can be committed as if planned there."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["rebase_results"]
 def rebase_results(dataset: Handle, results: Sequence[RewriteResult]) -> list[RewriteResult]:
     """The results that can be committed in the version of a handle; the files of the others are deleted.
 
-    A result stays if its fragments have not changed, and if the compaction extends all indices, or else each segment of
-    an index covers all of these fragments or none. An index that was extended between plan and commit covers rows that
-    were rewritten: a commit on the plan's own version would end in a conflict.
+    A result is kept if its fragments have not changed. If the commit does not extend all indices, each index segment
+    must also cover either all of these fragments or none. An index that was extended between plan and commit covers
+    rewritten rows: a commit on the plan's own version would conflict.
 
     Args:
         dataset: The handle, at the version of the plan or a later one.

@@ -76,7 +76,7 @@ class RewriteResult:
 
     @property
     def group(self) -> RewriteGroup:
-        """The fragments and their replacements, as a Rewrite has them."""
+        """The fragments and their replacements, in the form of a Rewrite."""
         return RewriteGroup(old_fragments=self.original_records, new_fragments=self.new_records)
 
     @property
@@ -103,7 +103,7 @@ class RewriteResult:
 
     @classmethod
     def from_json(cls, string: str) -> Self:
-        """Read what `json` gave, here or in pylance."""
+        """Read the result of `json`, of this library or of pylance."""
         data = json.loads(string)
         addresses = data.get("row_addrs")
         return cls(

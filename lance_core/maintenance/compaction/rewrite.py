@@ -42,10 +42,10 @@ __all__ = ["discard", "fragments_of", "rewrite", "rows_per_file"]
 _logger = logging.getLogger(__name__)
 
 FIRST_ROWS: Final = 4096
-"""Rows of a fragment that are decoded first; how large they are decides how many come next."""
+"""Rows of a fragment that are decoded first; their size decides how many rows are decoded next."""
 
 READ_BYTES: Final = 64 * 1024 * 1024
-"""About how many bytes of rows are decoded at a time: a page of few bytes can hold many and long ones."""
+"""The approximate bytes of rows that are decoded at a time; a small page can decode to many large rows."""
 
 
 def rewrite(
@@ -56,13 +56,13 @@ def rewrite(
     Args:
         source: The version that the fragments were planned in.
         raw: The fragments, in order, serialized as in the manifest.
-        options: How to do it.
+        options: The options of the compaction.
         file_prefix: Start of the names of the new data files.
 
     Raises:
         InvalidInputError: A binary copy is forced and not possible.
         CorruptFileError: A file cannot be read; what was written is removed.
-        UnsupportedError: The version of the new files cannot stand beside that of the dataset.
+        UnsupportedError: The dataset cannot have files of the version that `options` names.
     """
     version = FileVersion.for_dataset(options.data_storage_version, source.manifest.data_storage_version)
     records = fragments_of(raw)
@@ -112,7 +112,7 @@ class _SourceFragment:
         return self.num_rows if self.live is None else int(np.count_nonzero(self.live))
 
     def kept(self, numbers: U64Array) -> U64Array:
-        """The numbers of the live rows, out of one for each row."""
+        """The numbers of the live rows, selected from an array with one number per row."""
         return numbers if self.live is None else numbers[self.live]
 
 
@@ -150,7 +150,7 @@ class _Rewriter:
         forced = self.options.compaction_mode == FORCE_COPY
         try:
             for fragment in self._by_copying(merge_small=not forced):
-                done.append(fragment)  # noqa: PERF402 - what is done must be known if the next one fails
+                done.append(fragment)  # noqa: PERF402 - finished fragments must be known if the next one fails
         except UnsupportedError as error:
             if forced:
                 raise InvalidInputError(f"binary copy is not supported: {error}") from error
@@ -163,7 +163,7 @@ class _Rewriter:
     def _by_copying(self, *, merge_small: bool) -> Iterator[Fragment]:
         """Copy pages."""
         if self.options.max_bytes_per_file is not None:
-            raise UnsupportedError("copying pages into files of limited size is not supported")
+            raise UnsupportedError("pages cannot be copied with max_bytes_per_file: leave it out, or use reencode")
         sources = [_open_pages(self.source, fragment) for fragment in self.fragments]
         for parts in _files(sources, self.rows_per_file):
             written = copy_pages(
@@ -185,7 +185,7 @@ class _Rewriter:
     def _by_decoding(self) -> Iterator[Fragment]:
         """Decode all rows and encode them again.
 
-        Where that is asked for, dictionaries lose the values that no row has.
+        With `compaction_mode="reencode"`, dictionaries lose the values that no row has, except in 0.1 files.
         """
         writer: DataFileWriter | None = None
         limit, most_bytes = self.rows_per_file, self.options.max_bytes_per_file
@@ -270,7 +270,7 @@ def _open_pages(source: Snapshot, fragment: _SourceFragment) -> CopySource:
 
 
 def _files(sources: Sequence[CopySource], rows_per_file: int) -> Iterator[list[CopySource]]:
-    """The pages of each new file: those of its `rows_per_file` rows, with no other rows kept."""
+    """The pages of each new file, with `rows_per_file` rows to keep, or fewer in the last file."""
     current: list[CopySource] = []
     room = rows_per_file
     for source in sources:
@@ -329,7 +329,7 @@ def _row_ids(fragment: _SourceFragment) -> U64Array:
 
 
 def _versions(fragment: _SourceFragment, data: bytes | None) -> U64Array:
-    """The version of each row; 1 where none is recorded, as for rows that are older than the record."""
+    """The version of each row; 1 if the fragment records none."""
     if data is None:
         return np.ones(fragment.num_rows, np.uint64)
     return _checked(fragment, decode_versions(data, fragment.num_rows), "row versions")

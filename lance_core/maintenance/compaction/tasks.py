@@ -24,10 +24,10 @@ class CompactionTask:
     Attributes:
         raw: The fragments to rewrite, in order, serialized as in the manifest.
         read_version: The version that the plan was made from.
-        options: How to rewrite them.
+        options: The options of the compaction.
         fragment_ids: Their ids.
-        num_rows: The number of live rows of the fragments, as the plan knows it.
-        num_deleted_rows: The number of deleted rows of the fragments, as the plan knows it.
+        num_rows: The number of live rows of the fragments when the plan was made.
+        num_deleted_rows: The number of deleted rows of the fragments when the plan was made.
         num_bytes: The bytes of their data files, according to the manifest.
     """
 
@@ -53,7 +53,7 @@ class CompactionTask:
         """Write the new fragments; nothing is committed.
 
         Args:
-            dataset: The dataset. The plan's version of it is opened if it is on another one.
+            dataset: The dataset. If its handle is on another version, the plan's version is opened.
             file_prefix: Start of the names of the new data files, by which `delete_uncommitted_files` finds those of a
                 killed execution.
 
@@ -76,7 +76,7 @@ class CompactionTask:
 
     @classmethod
     def from_json(cls, string: str) -> Self:
-        """Read what `json` gave, here or in pylance."""
+        """Read the result of `json`, of this library or of pylance."""
         data = json.loads(string)
         options = CompactionOptions.from_json(data["options"])
         return cls.of(fragments_from_json(data["task"]["fragments"]), data["read_version"], options)
@@ -131,7 +131,7 @@ class CompactionPlan:
 
     @classmethod
     def from_json(cls, string: str) -> Self:
-        """Read what `json` gave, here or in pylance."""
+        """Read the result of `json`, of this library or of pylance."""
         data = json.loads(string)
         options, version = CompactionOptions.from_json(data["options"]), data["read_version"]
         tasks = (CompactionTask.of(fragments_from_json(task["fragments"]), version, options) for task in data["tasks"])

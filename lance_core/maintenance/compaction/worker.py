@@ -1,12 +1,12 @@
 """The program of a worker process of a compaction.
 
-Both ways, on standard input and output, messages are a u64 LE length and that many bytes of pickle:
+A message on standard input or output is a u64 LE length and that many bytes of pickle:
 
     in     first the dataset, then one task after the other; the end of the input ends the worker
-    out    per task its RewriteResult, or the exception that it raised
+    out    for each task its RewriteResult, or the exception that it raised
 
-The process is started afresh rather than forked, so that no lock or connection of the parent is inherited, and without
-running the parent's script again, as `multiprocessing` would.
+The process is not forked, so that it inherits no lock or connection of the parent. It does not run the parent's script
+again, as `multiprocessing` would.
 """
 
 from __future__ import annotations

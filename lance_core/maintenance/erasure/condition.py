@@ -2,8 +2,8 @@
 
 A record (a manifest, a transaction, a tag) mentions the condition if it holds one of the condition's values: a string
 of at least four characters anywhere in the bytes of the record; a shorter string, or a number, as a word of the
-predicate or of a property of a transaction. A transaction also does if a string of its predicate is another value of
-the rows: a delete by `email = 'bob@example.org'` names a row that `id = 1` erases.
+predicate or of a property of a transaction. A transaction also mentions the condition if a string of its predicate is
+another value of the rows: a delete by `email = 'bob@example.org'` names a row that `id = 1` erases.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ROW_COLUMNS: Final = re.compile(r"_row(id|addr|offset|_created_at_version|_last
 _STRINGS: Final = re.compile(r"'((?:[^']|'')*)'")
 _NUMBERS: Final = re.compile(r"(?<![\w.])\d[\d_]*(?:\.\d+)?(?![\w.])")
 _LONG: Final = 4
-"""Characters from which a string is searched for in bytes of any kind."""
+"""The fewest characters of a string that is searched for in the bytes of records."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,10 @@ class ErasureCondition:
         condition = to_condition(self.where, columns)
         names = columns_of(condition)
         if not names or any(_ROW_COLUMNS.match(name) for name in names):
-            raise InvalidInputError("an erasure needs a condition on values of columns: they name rows in all versions")
+            raise InvalidInputError(
+                "an erasure needs a condition on values of columns, which identify rows in all versions; row ids and "
+                "addresses do not"
+            )
         return condition
 
     def columns(self, source: Snapshot) -> tuple[str, ...] | None:
@@ -72,7 +75,7 @@ class ErasureCondition:
             return None
 
     def stored(self, source: Snapshot, fragments: Sequence[Fragment]) -> dict[int, int]:
-        """The number of stored rows that match, deleted ones included, by id of fragments that have one.
+        """The number of stored rows that match, deleted rows included, by the id of each fragment with such rows.
 
         Args:
             source: The version, in which the condition can be evaluated.
@@ -86,7 +89,7 @@ class ErasureCondition:
         return sum(len(rows) for _, rows in self.matching(live))
 
     def matching(self, source: Snapshot) -> Iterator[tuple[Fragment, BitMap]]:
-        """The fragments of a version with live rows that match, and the offsets of these."""
+        """The fragments of a version with live rows that match, and the offsets of these rows."""
         columns = described_columns(source.manifest)
         return each_matching(source, self.of(columns or source.manifest.schema), columns)
 
@@ -102,12 +105,12 @@ class ErasureCondition:
         return tuple(string.encode() for string in _strings(self.where) if len(string) >= _LONG)
 
     def is_in_bytes(self, data: bytes | memoryview) -> bool:
-        """Whether a long string of the condition stands in the bytes of a record."""
+        """Whether a string of the condition, of at least `_LONG` characters, is in the bytes of a record."""
         whole = bytes(data)
         return any(value in whole for value in self._long)
 
     def is_in_transaction(self, transaction: Transaction | None) -> bool:
-        """Whether a transaction names a value of the condition, or its predicate another value of the rows."""
+        """Whether a transaction contains a value of the condition, or its predicate another value of the rows."""
         if transaction is None:
             return False
         strings = (_predicate(transaction), *transaction.properties.values())
@@ -138,7 +141,7 @@ def _strings(sql: str) -> list[str]:
 
 
 def stored_rows(source: Snapshot, fragments: Sequence[Fragment]) -> Snapshot:
-    """A version with all rows that its files store: without deletion files, and without indices, which can be wrong."""
+    """A version with all rows that its files store: without deletion files, and without indices, which may be wrong."""
     whole = [replace(fragment, deletion_file=None) for fragment in fragments]
     manifest = replace(source.manifest, fragments=FragmentList.of(whole), indices=())
     return Snapshot(source.store, manifest, source.options, Session())

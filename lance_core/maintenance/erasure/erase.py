@@ -1,13 +1,14 @@
 """Erase rows from a dataset: from all its versions and files, with a proof by reading what is left.
 
-    survey      all versions of all branches: which hold the rows, or traces of them
-    obstacles   tags, branches forked from such versions, clones, versions in use: then nothing is changed
-    per branch  delete, without the condition in the history -> write the fragments again -> build indices again
-    clean up    versions that hold anything, branches first; tags move before, those of readers and forks go
-    proof       survey again, from the files alone; then every file below the root
+    survey      find the versions of all branches that hold the rows, or traces of them
+    obstacles   if tags, forked branches, clones or users need such a version, nothing is changed
+    per branch  delete, without the condition in the history -> rewrite the fragments -> rebuild the indices
+    clean up    move tags, delete the tags of readers and forks, then remove the versions that hold rows or traces,
+                on branches before their parents
+    proof       survey again, from the files alone; then check every file below the root
 
-Each step finds by itself what is left to do, so that a repeated call finishes an interrupted erasure. The next survey
-finds rows that others have committed meanwhile; the report names the rows that are left in the end.
+Each step finds out what is left to do, so that a repeated call finishes an interrupted erasure. The next survey finds
+rows that others have committed meanwhile; the report names the versions and files that hold rows in the end.
 """
 
 from __future__ import annotations
@@ -58,23 +59,24 @@ __all__ = ["ErasureOptions", "erase_rows"]
 _logger = logging.getLogger(__name__)
 
 _ROUNDS: Final = 4
-"""Most rounds of deleting and cleaning up: other writers can add rows meanwhile."""
+"""Most rounds of deletion and cleanup: other writers can add rows meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureOptions:
-    """How far an erasure may go.
+    """The options of an erasure: what it may change.
 
     Attributes:
         dry_run: Report what would be done, and change nothing.
-        retag: Move tags of versions that hold rows to the version of the same branch after the erasure; those of
+        retag: Move tags of versions that hold rows to the version of the same branch after the erasure. Tags of
             readers of changes are deleted in any case.
-        release_branches: Remove versions that branches were forked from: these branches cannot be promoted any more.
-        drop_indices: Drop indices that hold rows and cannot be built here, such as those for vectors and words.
-        delete_unverified: No other process uses the dataset: remove files that nothing refers to whatever their age,
-            and on object storage versions of the last five minutes.
+        release_branches: Remove versions that branches were forked from. These branches cannot be promoted any more.
+        drop_indices: Drop indices that can hold values of the rows and cannot be built here, such as vector and
+            full-text indices.
+        delete_unverified: Remove files that nothing refers to whatever their age, and on object storage versions of
+            the last five minutes. Only safe if no other process uses the dataset.
         in_use: Versions of the main branch that must stay, by the name of their user.
-        transaction_properties: Strings for the history.
+        transaction_properties: Transaction properties of the commits.
     """
 
     dry_run: bool = False
@@ -92,18 +94,21 @@ def erase_rows(dataset: Handle, where: str, options: ErasureOptions) -> ErasureR
     Args:
         dataset: A handle on the dataset, which moves to the latest version of its branch.
         where: The rows, in SQL.
-        options: How far it may go.
+        options: What the erasure may change.
 
     Raises:
-        InvalidInputError: The condition does not fit the columns of the main branch, or names no column.
-        CorruptFileError: The file of a tag or branch is torn: what it needs is not known.
+        InvalidInputError: The condition does not fit the columns of the main branch, or names no column; or a
+            transaction property contains a value of the condition.
+        CorruptFileError: The file of a tag or branch is torn, so that the versions it needs are not known.
     """
     condition = ErasureCondition(where)
     run = _Erasure(dataset=dataset, condition=condition, options=options)
     main = dataset.checkout_version(("main", None)).source
     condition.of(described_columns(main.manifest) or main.manifest.schema)
     if any(condition.is_in_string(value) for value in options.transaction_properties.values()):
-        raise InvalidInputError("transaction_properties hold a value of the condition, which is to be erased")
+        raise InvalidInputError(
+            "transaction_properties contain a value of the condition, which no version may record: leave it out"
+        )
     report = run.run()
     if not options.dry_run:
         dataset.move_to(load_following(dataset.source.store, dataset.source.manifest))
@@ -124,7 +129,7 @@ class _Erasure:
     def run(self) -> ErasureReport:
         """Survey the versions, erase the rows unless there are obstacles, and prove the result."""
         found, tags, refs = self._survey(None)
-        table = self.dataset._refs  # noqa: SLF001 - the handle is its own
+        table = self.dataset._refs  # noqa: SLF001 - same library
         obstacles, clones = find_obstacles(table, found, tags, refs, self.options)
         self.report = ErasureReport(
             uri=table.root.root,
@@ -138,7 +143,7 @@ class _Erasure:
         if self.options.dry_run or obstacles:
             return self._planned(found, tags, refs)
         released = released_branches(found, refs, self.options)
-        # Not `retrying`: what is left after a conflict is surveyed again together with what other writers have added.
+        # `retrying` does not fit: after a conflict the next survey also finds rows that other writers have added.
         for number in range(_ROUNDS):
             # Unreferenced files are removed together with versions, or on their own.
             if not _is_work_left(found) and (number or not self.options.delete_unverified):
@@ -147,7 +152,7 @@ class _Erasure:
                 try:
                     self._erase_on(line, found)
                 except RetryableConflictError as error:
-                    # What is left is surveyed again: done in the next round, or reported in the end.
+                    # The rest is done in the next round, or reported at the end.
                     _logger.warning("%s: others changed the same rows: %s", line.name, error)
             found, tags, refs = self._survey(found)
             released |= released_branches(found, refs, self.options)
@@ -161,8 +166,8 @@ class _Erasure:
         return self._proven()
 
     def _survey(self, known: ErasureSurvey | None) -> tuple[ErasureSurvey, dict[str, TagRef], dict[str, BranchRef]]:
-        """What holds the rows now, all tags, and all branches."""
-        root = self.dataset._refs.root  # noqa: SLF001 - the handle is its own
+        """A new survey, all tags, and all branches."""
+        root = self.dataset._refs.root  # noqa: SLF001 - same library
         tags, torn_tags = read_tags(root)
         refs, torn = read_branches(root)
         reject_torn([*torn_tags, *torn.values()])
@@ -192,7 +197,7 @@ class _Erasure:
         )
 
     def _proven(self) -> ErasureReport:
-        table = self.dataset._refs  # noqa: SLF001 - the handle is its own
+        table = self.dataset._refs  # noqa: SLF001 - same library
         remaining, reading = prove(table, self.condition, self.report, self.columns)
         return replace(self.report, remaining=remaining, read=reading, proven=not remaining)
 
@@ -289,7 +294,7 @@ class _Erasure:
         handle.move_to(commit(source.store, transaction, base=source.manifest).manifest)
 
     def _clean_up(self, found: ErasureSurvey, tags: Mapping[str, TagRef]) -> None:
-        """Move tags, then remove the versions that hold anything, on branches before the branches' parents."""
+        """Move tags, then remove the versions that hold rows or traces, on branches before their parents."""
         self._move_tags(found, tags)
         self._release_forks(found, tags)
         self._release_readers(found, tags)
@@ -321,41 +326,41 @@ class _Erasure:
             )
 
     def _move_tags(self, found: ErasureSurvey, tags: Mapping[str, TagRef]) -> None:
-        """Move the tags that may be moved to the latest version of their branch, if that holds no row."""
+        """Move the tags that may be moved to the latest version of their branch, unless it holds rows or traces too."""
         lines = {line.branch: line for line in found.lines}
         for name, ref in tags.items():
             line = lines.get(ref.branch)
             if line is None or not self.options.retag or ref.version not in line.doomed() or line.latest.reasons:
                 continue
             if is_reader_tag(name, ref):
-                continue  # a later version is not what the reader has consumed: it would miss rows
+                continue  # on a later version the reader would miss rows
             if is_fork_tag(name, ref):
                 continue  # a branch cannot be promoted on a later version
-            Tags(self.dataset._refs).update(name, (line.name, line.latest.number))  # noqa: SLF001 - the handle is its own
+            Tags(self.dataset._refs).update(name, (line.name, line.latest.number))  # noqa: SLF001 - same library
             self.report = replace(self.report, tags_moved={**self.report.tags_moved, name: line.latest.number})
 
     def _release_forks(self, found: ErasureSurvey, tags: Mapping[str, TagRef]) -> None:
-        """Delete the tags of forks on versions that go, of branches that may be released or were released before."""
+        """Delete the fork tags on versions to remove, if their branch may be released or was released before."""
         refs = {line.name: line.ref for line in found.lines if line.ref is not None}
         doomed = {line.branch: set(line.doomed()) for line in found.lines}
         for name, ref in tags.items():
             is_allowed = self.options.release_branches or is_needless_fork_tag(name, ref, refs)
             if is_fork_tag(name, ref) and is_allowed and ref.version in doomed.get(ref.branch, ()):
-                delete_durably(self.dataset._refs.root, tag_ref_key(name))  # noqa: SLF001 - the handle is its own
+                delete_durably(self.dataset._refs.root, tag_ref_key(name))  # noqa: SLF001 - same library
 
     def _release_readers(self, found: ErasureSurvey, tags: Mapping[str, TagRef]) -> None:
-        """Delete the tags of readers on versions that go: their next run finds no version, and needs a full refresh."""
+        """Delete the tags of readers on versions to remove; the readers then need a full refresh."""
         doomed = {line.branch: set(line.doomed()) for line in found.lines}
         released = set(self.report.readers_released)
         for name, ref in tags.items():
             if is_reader_tag(name, ref) and ref.version in doomed.get(ref.branch, ()):
-                delete_durably(self.dataset._refs.root, tag_ref_key(name))  # noqa: SLF001 - the handle is its own
+                delete_durably(self.dataset._refs.root, tag_ref_key(name))  # noqa: SLF001 - same library
                 released.add(ref.metadata[READER_KEY])
         self.report = replace(self.report, readers_released=tuple(sorted(released)))
 
 
 def _is_work_left(found: ErasureSurvey) -> bool:
-    """Whether another round can change anything. An index that cannot be built here stays: no round changes it."""
+    """Whether another round can change anything; an index that cannot be built here does not count."""
     return any(line.doomed() or line.is_replaced(drops=False) for line in found.lines)
 
 

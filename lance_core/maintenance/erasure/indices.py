@@ -1,9 +1,9 @@
 """Whether an index can hold values of rows that are erased.
 
 values are listed (ZONEMAP, BITMAP, BTREE, LABEL_LIST)   each must be one of a stored row of the version
-other kinds (BLOOMFILTER, vectors, words, unknown)       nothing was erased since the index was built from scratch:
-                                                         the version that it was built in has its record, and that
-                                                         version and all later ones are there and hold no row
+other kinds (BLOOMFILTER, vector, full-text, unknown)    nothing was erased since the index was built from scratch:
+                                                         the version that built it has its transaction, and this
+                                                         and all later versions exist and hold no row
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def lists_values(index: IndexMetadata) -> bool:
 
 
 def holds_only_stored_values(source: Snapshot, index: IndexMetadata) -> bool:
-    """Whether each value of an index is one of a row that the version stores; False if that cannot be read.
+    """Whether each value of an index is a value of a stored row of the version; False if either cannot be read.
 
     Args:
         source: A version that has the index.
@@ -80,7 +80,7 @@ def _comparable(values: pa.ChunkedArray) -> pa.Array:
 
 
 def _stored(source: Snapshot, field: IndexedField) -> Iterator[pa.ChunkedArray]:
-    """The values of a field in all stored rows, of lists their elements."""
+    """The values of a field in all stored rows; for lists, their elements."""
     whole = stored_rows(source, source.manifest.fragments)
     waiting: list[pa.Array] = []
     for fragment in whole.manifest.fragments:

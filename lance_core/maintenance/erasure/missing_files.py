@@ -1,4 +1,4 @@
-"""Finds versions with missing files: a cleanup that is killed has removed files of a version, and not its manifest."""
+"""Finds versions with missing files: a cleanup that is killed can leave the manifest of a version without its files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FolderFiles:
         self.present = {meta.key for prefix in (DATA_PREFIX, DELETIONS_PREFIX) for meta in self.store.list(prefix)}
 
     def lack(self, manifest: Manifest) -> bool:
-        """Whether a file of a version is missing, of those that it has below this root."""
+        """Whether a file that a version has below this root is missing."""
         return any(self._is_missing(key) for key in _own_keys(manifest))
 
     def _is_missing(self, key: str) -> bool:

@@ -3,11 +3,12 @@
 A renamed column keeps its field id. So the column that the condition names in one version can have another name in a
 later version, and that version can have a new column with the old name. The erasure searches both columns.
 
-    v1  email (id 1)                      v1 to v3 have a common history: what `email` is in one of them, be it field 1
-    v2  email_raw (id 1)                  or field 2, is evaluated in all that have such a field
-    v3  email_raw (id 1), email (id 2)
+    v1  email (id 1)                      v1 to v3 have a common history. `email` is field 1 in v1 and field 2 in v3:
+    v2  email_raw (id 1)                  the condition is evaluated on field 1 and on field 2 in every version that
+    v3  email_raw (id 1), email (id 2)    has the field
 
-An overwrite begins a new history, and a restoration continues that of the version restored: ids are given again there.
+An overwrite begins a new history, and a restore continues the history of the restored version: both can assign field
+ids again that other columns had before.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from lance_core.table.transaction import Transaction
 __all__ = ["Columns", "FieldNames", "Node", "continued_version", "field_names", "is_within", "related", "renamed"]
 
 FieldNames: TypeAlias = frozenset[tuple[int, str]]
-"""Ids and names of the fields of some columns."""
+"""Ids and names of the fields of columns."""
 
 Columns: TypeAlias = dict[FieldNames, Schema]
-"""The columns of a condition, in each of the forms in which versions have them."""
+"""The columns of a condition, by the ids and names that their fields have in versions."""
 
 Node: TypeAlias = tuple[str, int]
 """A version: the name of its branch, and its number."""
@@ -54,7 +55,7 @@ def continued_version(number: int, made_by: Transaction | None) -> int | None:
 
 
 def related(before: Mapping[Node, Node | None], own: Mapping[Node, Columns]) -> dict[Node, Columns]:
-    """The columns of the condition in all versions that a version came from, or that came from it.
+    """For each version, the columns of the condition in it, in the versions before it, and in those made from it.
 
     Args:
         before: Each version with the version that it continues, in an order in which continued versions come first.

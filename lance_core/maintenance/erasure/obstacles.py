@@ -27,7 +27,7 @@ __all__ = ["find_obstacles", "holding_versions", "is_needless_fork_tag", "releas
 
 
 class _Allowed(Protocol):
-    """What an erasure may change."""
+    """The options that limit an erasure."""
 
     @property
     def retag(self) -> bool: ...
@@ -46,10 +46,10 @@ def find_obstacles(
 
     Args:
         table: The references of the dataset.
-        found: What holds the rows.
+        found: The survey of the dataset.
         tags: All tags.
         refs: All branches.
-        allowed: What may be moved and released.
+        allowed: The options of the erasure.
     """
     clones = Clones(table).list()
     obstacles = [*_tagged(found, tags, allowed), *_used(found, allowed), *_renamed(found), *_with_external_blobs(found)]
@@ -88,25 +88,28 @@ def _renamed(found: ErasureSurvey) -> Iterator[ErasureFinding]:
     for line in found.lines:
         for columns in line.latest.renamed:
             message = (
-                f"rows match by {columns}, as columns of an older version were named: erase by the present names "
-                "first, or remove that version if these rows are to stay"
+                f"live rows match by columns that have another name in an older version, {columns}: erase by the "
+                "present names first, or remove that version if these rows are to stay"
             )
             yield ErasureFinding(kind="renamed", path=f"{line.name}:{line.latest.number}", message=message)
 
 
 def _with_external_blobs(found: ErasureSurvey) -> Iterator[ErasureFinding]:
-    """The branches with rows that refer to blobs by URI, whose objects an erasure leaves alone."""
+    """The branches with rows that refer to blobs by URI; an erasure does not remove the objects at these URIs."""
     for line in found.lines:
         if line.latest.fragments and _has_external_blobs(found.condition, line):
             message = (
-                "rows refer to blobs by URI, whose objects no erasure removes: remove those of the rows, delete the "
-                "rows and compact (materialize_deletions_threshold=0), then erase"
+                "rows refer to blobs by URI, and an erasure does not remove such objects: remove the objects, delete "
+                "the rows and compact (materialize_deletions_threshold=0), then erase"
             )
             yield ErasureFinding(kind="blobs", path=line.name, message=message)
 
 
 def _has_external_blobs(condition: ErasureCondition, line: Line) -> bool:
-    """Whether stored rows that match, deleted ones included, have blobs by URI; all rows where none can be matched."""
+    """Whether stored rows that match, deleted rows included, refer to blobs by URI.
+
+    If the condition cannot be evaluated in the latest version, all rows count as matching.
+    """
     manifest = load_manifest(line.store, line.latest.number)
     columns = described_columns(manifest)
     blobs = [field.name for field in manifest.schema.fields if is_blob_v2(field)]
@@ -124,7 +127,7 @@ def _forked(found: ErasureSurvey, refs: Mapping[str, BranchRef], allowed: _Allow
         parent = refs[name].parent_branch or "main"
         message = (
             f"it was forked from {parent}:{refs[name].parent_version}, which holds the rows: promote or discard the "
-            "branch, or release_branches removes that version, after which the branch cannot be promoted"
+            "branch, or set release_branches, which removes that version; the branch cannot be promoted after that"
         )
         yield ErasureFinding(kind="branch", path=name, message=message)
 
@@ -132,13 +135,13 @@ def _forked(found: ErasureSurvey, refs: Mapping[str, BranchRef], allowed: _Allow
 def _begun(
     found: ErasureSurvey, tags: Mapping[str, TagRef], refs: Mapping[str, BranchRef], allowed: _Allowed
 ) -> Iterator[ErasureFinding]:
-    """The branches that somebody began to create on a version which has to be removed."""
+    """The branches whose creation began on a version that has to be removed, and was not finished."""
     going = {line.branch: line.going(drops=allowed.drop_indices) for line in found.lines}
     for name, ref in sorted(tags.items()):
         if is_fork_tag(name, ref) and ref.metadata[FORKED_KEY] not in refs and ref.version in going.get(ref.branch, ()):
             message = (
                 f"its creation on {ref.branch or 'main'}:{ref.version}, which holds the rows, was not finished: let it "
-                f"finish; if it was interrupted, tags.delete({name!r}) removes what is left of it"
+                f"finish, or remove what is left of it by tags.delete({name!r}) if it was interrupted"
             )
             yield ErasureFinding(kind="branch", path=ref.metadata[FORKED_KEY], message=message)
 
@@ -146,7 +149,7 @@ def _begun(
 def is_needless_fork_tag(name: str, tag: TagRef, refs: Mapping[str, BranchRef]) -> bool:
     """Whether a tag was made for the fork of a branch, and names a version that the branch was not forked from.
 
-    Such a branch was released: it cannot be promoted, whatever the tag keeps.
+    Such a branch was released: it cannot be promoted even while the tag exists.
     """
     if not is_fork_tag(name, tag) or tag.metadata[FORKED_KEY] not in refs:
         return False

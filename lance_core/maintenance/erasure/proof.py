@@ -1,16 +1,16 @@
-"""The proof of an erasure: a second survey of all versions, then every file below the root accounted for.
+"""The proof of an erasure: a second survey of all versions, and a check of every file below the root.
 
-_versions/      manifests: part of the survey; others must not mention the condition
-data/           of a version: part of the survey. Of none: read by its own schema
-data/<name>/    blobs of a data file: of one that a version refers to, and that holds no row
-_indices/       of an index of a version that holds no row
-_transactions/  must not mention the condition
-_deletions/     of a version, or one that can be read: numbers of rows, no value
-_refs/          must not mention the condition
-tree/<branch>/  the same again
-all else        cannot be read, and is named
+_versions/      the survey has read the manifests; no file may mention the condition
+data/           the survey has read the files of versions; other files are read by their own schema
+data/<name>/    blobs must belong to a data file that a version refers to
+_indices/       files must belong to an index of a version
+_transactions/  no file may mention the condition
+_deletions/     files must belong to a version, or be readable: they hold row offsets and no values
+_refs/          no file may mention the condition
+tree/<branch>/  the same folders of a branch
+other files     cannot be checked, and are reported
 
-A bucket with versioning keeps removed objects: noncurrent versions are named, whatever they hold.
+A bucket with versioning keeps removed objects: noncurrent versions are reported without being read.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ _UUID: Final = re.compile(r"[0-9a-f-]{36}")
 _BLOB: Final = re.compile(r"data/([^/]+)/[^/]+\.blob")
 _RECORDS: Final = (VERSIONS_PREFIX, TRANSACTIONS_PREFIX, REFS_PREFIX)
 _UNVERIFIED: Final = (
-    "nothing refers to it, and a writer may be about to: erase again when it is seven days old, or with "
+    "nothing refers to it, but a writer may be about to commit it: erase again when it is seven days old, or with "
     "delete_unverified while nobody writes"
 )
-_UNKNOWN: Final = "a table has no file of this name, and what it holds cannot be known"
+_UNKNOWN: Final = "no table has a file of this name, so its content cannot be checked: look at it, and remove it"
 _DICTIONARIES: Final = (
     "its manifest repeats dictionaries of 0.1 files, which keep values of erased rows: rewrite the table in a later "
     "version of the format"
@@ -65,9 +65,9 @@ _REASONS: Final = {
     "rows": "its files hold the rows: they were written meanwhile, or cleanup keeps the version for five minutes more "
     "(without delete_unverified): erase again",
     "columns": "the condition cannot be evaluated with its columns: erase by a column that it has",
-    "files": "files of it are missing, as a cleanup that was killed leaves it, and it was not removed: erase again",
+    "files": "files of it are missing, as after a cleanup that was killed, and it was not removed: erase again",
     "record": "its manifest or transaction mentions a value of the condition: change the configuration, the metadata "
-    "or the names in which it stands, then erase again",
+    "or the names that contain it, then erase again",
 }
 
 
@@ -80,7 +80,7 @@ def prove(
         table: The references of the dataset.
         condition: The erased rows.
         report: The report so far, which names the clones and base paths to read as well.
-        columns: The columns of the condition in histories of which versions were deleted.
+        columns: The columns of the condition by version, from an earlier survey: its versions may be deleted now.
     """
     found = _surveyed(table.root, condition, columns)
     proof = _PlaceCollector(root=table.root, condition=condition, found=found)
@@ -110,7 +110,7 @@ def _surveyed(
 
 @dataclass(slots=True)
 class _PlaceCollector:
-    """Collects the places that can hold rows."""
+    """Collects the files and versions that can still hold rows."""
 
     root: ObjectStore
     condition: ErasureCondition
@@ -123,7 +123,7 @@ class _PlaceCollector:
         self.remaining.append(ErasureFinding(kind=kind, path=path, message=message))
 
     def versions(self) -> None:
-        """Add the versions that hold anything."""
+        """Add the versions that hold rows or traces of them, and indices that can hold values."""
         indices: dict[str, str] = {}
         for line in self.found.lines:
             for number, version in sorted(line.versions.items()):
@@ -147,7 +147,8 @@ class _PlaceCollector:
         files = {meta.key: meta for meta in self.root.list("")}
         for meta in self.root.list_owned(""):
             if meta.key not in files:
-                self._add("unknown", meta.key, "a link to a folder, or to nothing: what it names cannot be known")
+                message = "a link to a folder, or to nothing, which cannot be checked: look at it, and remove it"
+                self._add("unknown", meta.key, message)
         for meta in files.values():
             self.count += 1
             self.size += meta.size
@@ -196,7 +197,7 @@ class _PlaceCollector:
         return "unknown", _UNKNOWN
 
     def _is_deletion_file(self, path: str, key: str) -> bool:
-        """Whether a file that nothing refers to holds numbers of rows, and nothing else."""
+        """Whether a file that nothing refers to holds row offsets, and nothing else."""
         name = _DELETIONS.fullmatch(key)
         if name is None:
             return False
@@ -227,7 +228,7 @@ class _PlaceCollector:
             return False
 
     def removed_objects(self) -> None:
-        """Add the bucket if it keeps what was removed from it, or does not answer whether it does."""
+        """Add the bucket if it keeps removed objects, or if the store does not say whether it does."""
         try:
             if not self.root.keeps_removed_objects():
                 return

@@ -18,10 +18,10 @@ class HoldingVersion:
     Attributes:
         branch: Its branch; "main" for the main branch.
         version: Its number.
-        is_latest: Whether it is the latest version of the branch; older ones stop being readable.
+        is_latest: Whether it is the latest version of the branch.
         fragments: Its fragments with data files that hold a row.
         reasons: Why it cannot stay: "rows", "columns" (the condition cannot be evaluated in it), "files" (files of it
-            are missing, as a cleanup that was killed leaves it), "index", "record".
+            are missing, as after a cleanup that was killed), "index", "record".
         tags: The tags that name it.
     """
 
@@ -55,7 +55,7 @@ class ErasureReading:
 
     Attributes:
         files: Files below the root.
-        bytes: Their bytes.
+        bytes: Bytes of these files.
         versions: Versions.
         branches: Branches, main included.
         rows: Rows, deleted ones included, for which the condition was evaluated.
@@ -74,7 +74,7 @@ class ErasureReport:
 
     Attributes:
         uri: Root of the dataset.
-        dry_run: Whether nothing was to be changed.
+        dry_run: Whether it was a dry run, which changes nothing.
         proven: Whether no file below the root, and none of another dataset that is known to share files with this
             one, holds the rows any more.
         holding: The versions that held the rows when the erasure began.
@@ -89,9 +89,9 @@ class ErasureReport:
             next run needs a full refresh.
         branches_released: Branches that cannot be promoted any more, as their fork version was deleted.
         files_removed: Files that were removed.
-        bytes_removed: Their bytes.
-        clones: Shallow clones of the dataset that are known.
-        bases: Folders elsewhere that versions refer to files of.
+        bytes_removed: Bytes of these files.
+        clones: Known shallow clones of the dataset.
+        bases: Base paths of versions outside of the root.
         remaining: Places that can still hold rows.
         read: What was read as the proof.
     """

@@ -1,4 +1,4 @@
-"""Finds strings of predicates in the history that are values of the rows to erase, in whatever column."""
+"""Finds strings of predicates in the history that are values of the rows to erase, in any column."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["named_values"]
 
 
 def named_values(source: Snapshot, condition: ErasureCondition, strings: Collection[str]) -> set[str]:
-    """Those of some strings that a row to erase has in a column of strings, or in a field or an element of one.
+    """The strings of predicates that a row to erase has in a string column, or in a nested field or element.
 
     Args:
         source: A version without deletion files, in which the condition can be evaluated; see `stored_rows`.

@@ -1,9 +1,10 @@
 """Surveys all versions of all branches: which hold the rows of an erasure, and for what reason.
 
-rows      a data file of a fragment holds a row that matches, be it deleted or by a column that was renamed since,
-          or a dictionary with values of no row; or a fragment shares a file with such a fragment, in whatever version
-columns   the condition cannot be evaluated in the version, or a column of its name in a file that nothing reads
-files     files of an older version are missing, as a cleanup that was killed leaves it: what else it has is removed
+rows      a data file of a fragment holds a row that matches, live or deleted, under the names that the columns have or
+          had; or a dictionary value that no row has; or a column of the condition that no version reads. Fragments of
+          any version that share a data file with such a fragment count as well
+columns   the condition cannot be evaluated in the version, nor were its files read as part of other versions
+files     files of an older version are missing, as after a cleanup that was killed: its other files are removed
 index     an index can hold values of erased rows
 record    the transaction, or the manifest, mentions a value of the condition
 """
@@ -51,21 +52,22 @@ __all__ = ["ErasureSurvey", "Line", "SurveyedVersion", "survey"]
 
 @dataclass(slots=True)
 class SurveyedVersion:
-    """A version.
+    """What a survey found in a version.
 
     Attributes:
         number: Its number.
-        pieces: Its fragments by id, as the names of their data files.
+        pieces: The names of the data files of each fragment, by fragment id.
         indices: Its indices except system indices, which hold no values.
         is_fresh: Whether its transaction built indices.
-        reasons: Why it cannot stay.
+        reasons: Why it cannot stay: "rows", "columns", "files", "index" or "record".
         fragments: Ids of its fragments with a data file that holds a matching row, or can hold one.
         suspect: Its indices that can hold values of erased rows.
-        base_paths: Paths elsewhere that it can refer to files of.
+        base_paths: Base paths of its manifest, where files that it refers to can lie.
         has_dictionaries: Whether its manifest repeats the dictionaries of its files.
         continues: The version that it continues; None if it begins a new history.
         columns: The columns of the condition; none if it cannot be evaluated.
-        renamed: Columns of the condition by which rows that are alive match, under other names, in the latest version.
+        renamed: Only in the latest version: columns of the condition that have other names now, and by which live rows
+            match.
     """
 
     number: int
@@ -122,13 +124,13 @@ class Line:
         """Whether an erasure makes a version after the latest one.
 
         Args:
-            drops: Whether indices that cannot be built here are dropped; else nothing changes for these.
+            drops: Whether indices that cannot be built here are dropped. Otherwise these indices stay.
         """
         indices = any(drops or is_supported(index) for index in self.latest.suspect)
         return indices or bool(self.latest.reasons - {"index"})
 
     def going(self, *, drops: bool) -> list[int]:
-        """The versions that an erasure removes; `drops` as `is_replaced`."""
+        """The versions that an erasure removes; `drops` has the meaning that it has in `is_replaced`."""
         return self.doomed() + ([self.latest.number] if self.is_replaced(drops=drops) else [])
 
 
@@ -140,7 +142,7 @@ class ErasureSurvey:
         condition: The rows.
         lines: The branches, main first.
         counts: Stored rows that match, by the files of a fragment and the fields of the condition's columns.
-        columns: The columns of the condition in the histories of the versions, of those that were deleted as well.
+        columns: The columns of the condition in the history of each version, deleted versions included.
         rows: Stored rows for which the condition was evaluated.
         files: Names of the data files that hold a row, or can.
         read: Names of all data and deletion files of versions.
@@ -174,8 +176,8 @@ def survey(
         root: The store of the dataset.
         refs: Its branches.
         condition: The rows.
-        known: An earlier survey, whose counts of files, which never change, are taken over; None reads all files.
-        columns: The columns of the condition in histories of which versions were deleted.
+        known: An earlier survey, whose counts are reused, as files never change; None reads all files.
+        columns: The columns of the condition by version, from an earlier survey: its versions may be deleted now.
     """
     found = ErasureSurvey(
         condition=condition,
@@ -187,7 +189,7 @@ def survey(
         line = Line(branch=branch, ref=ref, store=store_of_branch(root, branch))
         files = FolderFiles(line.store)
         for manifest in _manifests(line.store):
-            # The latest version is needed: where it cannot be read, nothing can be erased.
+            # Files of the latest version must exist: without them nothing can be erased.
             is_older = any(not is_detached(number) for number in line.versions)
             lacks_files = (is_older or is_detached(manifest.version)) and files.lack(manifest)
             line.versions[manifest.version] = reader.version(line.store, manifest, lacks_files=lacks_files)
@@ -224,7 +226,7 @@ class _VersionSurveyor:
     strings: set[str] = field(default_factory=set)
 
     def version(self, store: ObjectStore, manifest: Manifest, *, lacks_files: bool) -> SurveyedVersion:
-        """Read one version: count the rows of fragments that no version before had, unless files of it are missing."""
+        """Read one version: count the rows of fragments that are not counted yet, unless files of it are missing."""
         source = Snapshot(store, manifest, store.options, Session())
         fragments = list(manifest.fragments)
         pieces = {fragment.id: frozenset(data_key(file.path) for file in fragment.files) for fragment in fragments}
@@ -259,13 +261,13 @@ class _VersionSurveyor:
         return version
 
     def count_renamed(self) -> None:
-        """Count rows by the columns that the condition names in other versions of the same history."""
+        """Count rows that match by columns that the condition names in other versions of the same history."""
         before = _histories(self.found)
         own = {
             (line.name, number): line.versions[number].columns for line in self.found.lines for number in line.versions
         }
         if len({frozenset(columns) for columns in (*own.values(), *self.found.columns.values())}) <= 1:
-            return  # no version has it otherwise
+            return  # the columns are the same in all versions
         known = self.found.columns
         newest = {name: columns for (name, _), columns in sorted(known.items())}
         for node, columns in related(before, own).items():
@@ -335,7 +337,7 @@ class _VersionSurveyor:
             self.found.rows += fragment.physical_rows or 0
 
     def _note_columns(self, source: Snapshot, fragments: list[Fragment]) -> None:
-        """Note which columns of files a version reads."""
+        """Record which columns of its files a version reads."""
         known = source.manifest.schema.by_id().keys()
         for fragment in fragments:
             for file in fragment.files:
@@ -394,7 +396,7 @@ def _is_legacy(manifest: Manifest) -> bool:
 
 
 def _histories(found: ErasureSurvey) -> dict[Node, Node | None]:
-    """Each version with the one that it continues, or the next older one that still exists; older versions first."""
+    """Each version with the version that it continues, or the next older existing version; older versions first."""
     lines = {line.branch: line for line in found.lines}
     numbers = {line.branch: sorted(one for one in line.versions if not is_detached(one)) for line in found.lines}
     before: dict[Node, Node | None] = {}
@@ -432,9 +434,9 @@ def _judge_indices(found: ErasureSurvey, line: Line) -> None:
 
 
 def _is_stored(line: Line, key: UUID, number: int) -> bool:
-    """Whether all values of an index are of rows that a version without the erased rows stores.
+    """Whether all values of an index are values of rows that a version without the erased rows stores.
 
-    Files of indices and data files are immutable: what one version proves holds for all.
+    Index files and data files are immutable, so a proof for one version holds for all versions with the index.
     """
     manifest = load_manifest(line.store, number)
     source = Snapshot(line.store, manifest, line.store.options)
@@ -442,7 +444,7 @@ def _is_stored(line: Line, key: UUID, number: int) -> bool:
 
 
 def _is_fresh(found: ErasureSurvey, line: Line, number: int, index: IndexMetadata) -> bool:
-    """Whether an index was built from scratch in a version that is there, without rows in it and all later ones."""
+    """Whether the version that built an index from scratch exists, and this and all later versions hold no row."""
     built = _at(found, line, index.dataset_version + 1)
     if built is None or not built.is_fresh or all(one.uuid != index.uuid for one in built.indices):
         return False

@@ -1,6 +1,6 @@
 """Checks that all files of a version exist and agree with its manifest, and that versions follow each other.
 
-Of data files only the metadata at their end is read, not the pages.
+Only the metadata at the end of a data file is read, not its pages.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Problem:
 
     Attributes:
         version: The version that it was found in.
-        fragment_id: The fragment; None if it is not about one.
-        path: The file; empty if it is not about one.
+        fragment_id: The fragment; None if the problem is not about a fragment.
+        path: The file; empty if the problem is not about a file.
         message: What is wrong.
     """
 
@@ -113,7 +113,7 @@ def _check_fragment(source: Snapshot, fragment: Fragment) -> Iterator[Problem]:
     if fragment.deletion_file is not None:
         path = fragment.deletion_file.key(fragment.id)
         try:
-            rows = source.deleted_rows(fragment)  # few bytes can stand for billions of rows
+            rows = source.deleted_rows(fragment)  # as a bitmap: a small file can delete billions of rows
         except LanceError as error:
             yield problem(path, str(error))
         else:
@@ -182,7 +182,7 @@ def _check_content(source: Snapshot, index: IndexMetadata) -> Iterator[Problem]:
 
 
 def _check_transaction(source: Snapshot) -> Iterator[Problem]:
-    """The transaction file may be missing where the manifest holds the transaction itself."""
+    """Check that the transaction file exists, unless the manifest itself holds the transaction."""
     manifest = source.manifest
     if not manifest.transaction_file or manifest.transaction_bytes is not None:
         return

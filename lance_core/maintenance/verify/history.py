@@ -1,7 +1,7 @@
 """Checks that each version of the history can have been made from the version before it.
 
 A writer that does not check the history after its commit can have committed a version under a number that cleanup
-had freed. Nothing was made from such a version: its rows were never part of the table.
+had freed. No later version was made from such a version: its rows were never part of the table.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ READ_AHEAD: Final = 16
 """Manifests that are read in parallel."""
 
 _WINDOW: Final = 128
-"""Manifests that are held at a time."""
+"""Manifests that are held in memory at a time."""
 
 
 def history_problems(store: ObjectStore) -> Iterator[tuple[int, str, str]]:
-    """Yield number, manifest key and fault of each version that is not part of the history.
+    """Yield the number, the manifest key and the fault of each version that is not part of the history.
 
-    Versions that were cleaned up are no fault; versions with features that are not known cannot be compared.
+    Versions that were cleaned up, and versions with unknown features, are skipped.
 
     Args:
         store: The store of the dataset, or of a branch.

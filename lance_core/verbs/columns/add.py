@@ -48,7 +48,7 @@ def add_columns(
     """Commit a version with new columns, with the arguments of `LanceDataset.add_columns`.
 
     Raises:
-        SchemaError: A column exists, or the values do not fit.
+        SchemaError: A column exists already, or values do not fit their column.
         InvalidInputError: The transforms are of an unsupported kind.
     """
     fields = fields_of(transforms)
@@ -56,7 +56,7 @@ def add_columns(
         fields = null_fields(transforms, source)
     if fields is not None:
         return add_null_columns(source, fields)
-    with staged(source):  # a function is tried on the first rows; says if the dataset was dropped
+    with staged(source):  # calls a function on one row; reports if the dataset was dropped
         maker = column_maker(transforms, source, read_columns, reader_schema)
     manifest = commit_made(source, maker, batch_size)
     if isinstance(transforms, BatchUDF) and transforms.cache is not None:
@@ -87,12 +87,12 @@ def add_null_columns(source: Snapshot, fields: Iterable[pa.Field]) -> Manifest:
     A struct that exists gets the children that it lacks.
 
     Args:
-        source: The version to add them to.
+        source: The version that the columns are added to.
         fields: The columns.
 
     Raises:
-        SchemaError: A column exists, or does not allow nulls.
-        UnsupportedError: The files are of version 0.1, all of which must have all columns.
+        SchemaError: A column exists already, or does not allow nulls.
+        UnsupportedError: The dataset has the file version 0.1, in which each fragment must store every column.
     """
     fields = list(fields)
     for name in null_columns(source.manifest.schema) & {field.name for field in fields}:
@@ -105,8 +105,11 @@ def add_null_columns(source: Snapshot, fields: Iterable[pa.Field]) -> Manifest:
 def with_null_columns(base: Manifest, fields: Iterable[pa.Field]) -> Schema:
     """The dataset's schema with new columns, new fields of structs, and types for columns of the type null.
 
-    A typed column has a new field id: files refer to the old one, and its rows stay null. Errors are as in
-    `add_null_columns`; a column with an index gets no type.
+    A column that gets a type also gets a new field id: files refer to the old one, so its rows stay null.
+
+    Raises:
+        SchemaError: A column exists already, or does not allow nulls.
+        UnsupportedError: The dataset has the file version 0.1, or a column that would get a type has an index.
     """
     if base.data_storage_version == "0.1":
         raise UnsupportedError("Cannot add all-null columns to a dataset of the file version 0.1")
@@ -165,9 +168,10 @@ def with_new_columns(manifest: Manifest, columns: pa.Schema) -> tuple[Schema, Sc
     """The dataset's schema with new columns, and the schema of the new columns alone, both with field ids.
 
     Raises:
-        SchemaError: A column exists, or cannot be stored.
-        UnsupportedError: A column of blobs cannot be stored, or a column of version 0.1 is a dictionary, whose values
-            would have to be in the manifest.
+        InvalidInputError: There is no new column.
+        SchemaError: A column exists already, or cannot be stored.
+        UnsupportedError: A column of blobs cannot be stored, or a column is a dictionary and the file version is 0.1,
+            in which the values of a dictionary would have to be in the manifest.
     """
     if not columns.names:
         raise InvalidInputError("no new column was given")
@@ -260,7 +264,7 @@ def _made(source: Snapshot, fragment: Fragment, maker: ColumnMaker, batch_size: 
 
 def _check_nullable(field: Field, path: str) -> None:
     if not field.nullable:
-        raise SchemaError(f"column {path!r} must allow nulls: the rows that are there have no value for it")
+        raise SchemaError(f"column {path!r} must allow nulls: existing rows have no value for it")
 
 
 def _grown(old: Field, new: Field, path: str) -> Field:
@@ -268,16 +272,16 @@ def _grown(old: Field, new: Field, path: str) -> Field:
     if old.logical_type != "struct" or new.logical_type != "struct":
         raise SchemaError(f"column {path!r} exists already")
     children = {child.name: child for child in old.children}
-    before = len(children)
+    changed = False
     for child in new.children:
         inner = f"{path}.{child.name}"
         if child.name not in children:
             _check_nullable(child, inner)
             children[child.name] = child
-            before -= 1
+            changed = True
         elif child.logical_type == "struct":
             children[child.name] = _grown(children[child.name], child, inner)
-            before -= 1
-    if before == len(old.children):
+            changed = True
+    if not changed:
         raise SchemaError(f"column {path!r} exists already")
     return replace(old, children=tuple(children.values()))

@@ -38,7 +38,7 @@ from lance_core.verbs.files.conform import check_column_name
 __all__ = ["Convert", "alter_columns", "drop_columns", "retype_columns"]
 
 Convert = Callable[[pa.ChunkedArray, pa.Field], pa.ChunkedArray]
-"""Makes of a column's values those of another type; raises if one of them cannot be kept."""
+"""Converts values of a column to the type of a field; raises if a value cannot be converted."""
 
 _KEYS = {"path", "name", "nullable", "data_type"}
 _TYPES: Final = {
@@ -69,7 +69,7 @@ def alter_columns(source: Snapshot, alterations: Sequence[Mapping[str, Any]]) ->
 
     Raises:
         SchemaError: A column does not exist, two would have one name, or a cast is not possible.
-        InvalidInputError: A column that shall not be null has nulls, or an alteration is not understood.
+        InvalidInputError: A column that would no longer allow nulls has nulls, or an alteration is invalid.
     """
     schema = source.manifest.schema
     changes = [_change(schema, alteration) for alteration in alterations]
@@ -105,9 +105,9 @@ def retype_columns(
 
     Args:
         source: The version to change.
-        types: The new types, by column of the table itself.
-        convert: Called with a run of live values of a column and the new field; returns the converted values.
-        properties: Strings for the history.
+        types: The new type of each top-level column.
+        convert: Called with a batch of a column's live values and the new field; returns the converted values.
+        properties: Properties of the transaction.
 
     Raises:
         SchemaError: A column does not exist, or is of JSON.
@@ -150,7 +150,7 @@ class _Alteration:
     def apply(self, field: Field) -> Field:
         """The changed field."""
         if self.cast is not None:
-            # Metadata about the meaning of the values is dropped with the old type.
+            # The extension type is dropped with the old type.
             metadata = {key: value for key, value in field.metadata.items() if not key.startswith("ARROW:extension:")}
             metadata |= self.cast.metadata
             field = replace(
@@ -240,7 +240,7 @@ def _cast(
         for fragment in source.manifest.fragments:
             tables = _cast_rows(source, fragment, read, written, convert)
             file = write_column_file(source, fragment, written, tables, files)
-            # A file that held only columns that were cast is dropped.
+            # The fragment drops files that held only cast columns.
             fragments.append(replaced_columns(fragment, file).without_dead_files(live))
         return commit_merge(files, fragments, schema, preserves_nullability=True, properties=properties)
 
@@ -299,7 +299,7 @@ def _cast_values(values: Any, kind: pa.DataType) -> Any:
 
 
 def _can_cast(old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether two types are of one kind: integers, floats, strings, bytes, lists of such, decimals, or points in time.
+    """Whether both types are integers, floats, strings, bytes, lists of these, decimals, or castable temporal types.
 
     A column of nulls can become anything.
     """
@@ -308,7 +308,7 @@ def _can_cast(old: pa.DataType, new: pa.DataType) -> bool:
     if pa.types.is_decimal(old) and pa.types.is_decimal(new):
         return True
     if pa.types.is_temporal(old) and pa.types.is_temporal(new):
-        # The reference library uses the day in UTC only for date64.
+        # The reference library uses the day in UTC for date64, but the day in the time zone for date32.
         is_day_of_zone = pa.types.is_date64(new) and pa.types.is_timestamp(old) and old.tz is not None
         return not is_day_of_zone and _has_cast(old, new)
     return _is_of_one_kind(old, new)

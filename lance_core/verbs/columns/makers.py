@@ -30,15 +30,15 @@ __all__ = ["ColumnMaker", "Joined", "column_maker", "null_fields"]
 _NULL = re.compile(
     r"\s*(CAST\s*\(\s*NULL\s+AS\b[^()]*(\([^()]*\))?\s*\)|arrow_cast\s*\(\s*NULL\s*,\s*'[^']*'\s*\))\s*", re.IGNORECASE
 )
-"""A null of a type, alone."""
+"""SQL that consists of one typed null."""
 
 
 class ColumnMaker(Protocol):
     """The protocol of a maker of new columns.
 
     Attributes:
-        reads: Columns of the dataset that it needs, `_rowid` and `_rowaddr` among them.
-        makes: Schema of the columns that it makes.
+        reads: Columns of the dataset that the maker needs; may include `_rowid` and `_rowaddr`.
+        makes: Schema of the columns that the maker makes.
         cache: The checkpoint in which results are kept; None if they are not kept.
     """
 
@@ -53,7 +53,7 @@ class ColumnMaker(Protocol):
         """The new columns for a batch of rows."""
 
     def finish(self) -> None:
-        """Make sure that the source has no values left."""
+        """Check that the source has no values left."""
 
 
 class _Expressions:
@@ -64,7 +64,7 @@ class _Expressions:
     def __init__(self, expressions: Mapping[str, str | pc.Expression], schema: pa.Schema) -> None:
         self._expressions = {name: to_expression(value, schema) for name, value in expressions.items()}
         used = dict.fromkeys(name for each in self._expressions.values() for name in columns_of(each))
-        # A constant needs to know for how many rows.
+        # Expressions without columns still need the number of rows.
         self.reads = list(used) or [ROW_ADDRESS]
         kinds = [schema.field(name) if name in schema.names else pa.field(name, pa.uint64()) for name in self.reads]
         self.makes = evaluate(pa.schema(kinds).empty_table(), self._expressions).schema
@@ -134,7 +134,7 @@ class _Stream:
         return pa.concat_tables(parts) if parts else self.makes.empty_table()
 
     def finish(self) -> None:
-        """Make sure that the stream is at its end."""
+        """Check that the stream is at its end."""
         if self._rest.num_rows or any(batch.num_rows for batch in self._batches):
             raise InvalidInputError("Stream produced more values than expected for dataset")
 
@@ -144,7 +144,7 @@ class Joined:
 
     Args:
         table: The table.
-        left_on: Column of the dataset that is joined on, `_rowid` and `_rowaddr` included.
+        left_on: Column of the dataset that is joined on; `_rowid` and `_rowaddr` are possible.
         right_on: Column of the table that is joined on.
         kind: Type of `left_on`.
 
@@ -166,7 +166,7 @@ class Joined:
         self.makes: pa.Schema = self._values.schema
 
     def rows(self, table: pa.Table) -> pa.Array:
-        """For each row the number of the table's row that it is joined to; null if there is none."""
+        """For each row of the dataset, the number of the joined row; null for rows without a match."""
         found, codes = self._index.look_up(table)
         partners, missing = np.zeros(table.num_rows, np.int64), np.ones(table.num_rows, np.bool_)
         partners[found], missing[found] = self._index.first[codes], False
@@ -178,11 +178,11 @@ class Joined:
         return self._values.take(self.rows(rows))
 
     def take(self, rows: pa.Array) -> pa.Table:
-        """The new values of rows that `rows` found."""
+        """The values of joined rows, given their numbers as `rows` returns them."""
         return self._values.take(rows)
 
     def finish(self) -> None:
-        """Nothing to check: rows of the table that match no row are left out on purpose."""
+        """Check nothing: rows of the table without a match in the dataset are ignored."""
 
 
 def column_maker(

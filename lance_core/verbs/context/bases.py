@@ -14,13 +14,13 @@ __all__ = ["DatasetBasePath", "WriteTarget", "numbered", "write_targets"]
 
 
 class DatasetBasePath:
-    """A place outside the dataset's root that files may lie in.
+    """A place outside the dataset's root, where files of the dataset may be stored.
 
     Args:
         path: URI or path of the place.
         name: A name to refer to it by.
         is_dataset_root: Whether files lie below `data/` and `_deletions/` there, rather than directly in it.
-        id: Number by which records of files refer to it; None or 0 lets the commit pick one.
+        id: The number by which files and indices refer to it; None or 0 lets the commit choose one.
     """
 
     __slots__ = ("_record",)
@@ -47,7 +47,7 @@ class DatasetBasePath:
 
     @property
     def id(self) -> int:
-        """Number by which records of files refer to it; 0 before the commit."""
+        """The number by which files refer to it; 0 if the commit will choose one."""
         return self._record.id
 
     @property
@@ -97,7 +97,7 @@ class WriteTarget:
 
 
 def numbered(bases: Sequence[DatasetBasePath]) -> tuple[BasePath, ...]:
-    """Records of the base paths of a dataset that is created, with ids from 1 on.
+    """The records of the base paths of a new dataset; base paths without an id get the lowest free ids from 1.
 
     Raises:
         InvalidInputError: Two base paths have the same id, name or path.
@@ -127,17 +127,19 @@ def write_targets(
     target_all_bases: bool | None,
     options: Mapping[str, str],
 ) -> list[WriteTarget]:
-    """The targets of new data files, round-robin.
+    """The targets to which new data files are written, round-robin.
 
     Args:
         store: The dataset's own store.
         bases: Base paths of the dataset.
-        target_bases: Names, paths or URIs of bases; the dataset's own URI stands for itself. None for the dataset.
-        target_all_bases: All bases; with True the dataset itself comes first. Not together with `target_bases`.
-        options: Storage options of the dataset, which serve the bases too.
+        target_bases: Names, paths or URIs of base paths; the dataset's own URI selects its root. None for the root.
+        target_all_bases: If given, all base paths are targets; True puts the dataset's root before them. It cannot be
+            combined with `target_bases`.
+        options: Storage options of the dataset, which are used for the base paths too.
 
     Raises:
-        InvalidInputError: A base is not known, or both arguments are given.
+        InvalidInputError: A base path is not known, both arguments are given, or `target_all_bases` is False and the
+            dataset has no base paths.
     """
     if target_bases is not None and target_all_bases is not None:
         raise InvalidInputError("target_bases and target_all_bases cannot be given together")
@@ -152,7 +154,7 @@ def write_targets(
         chosen.extend(target(base) for base in bases)
         if not chosen:
             raise InvalidInputError(
-                "target_all_bases=False writes to base paths alone, and the dataset has none: add_bases adds one"
+                "target_all_bases=False writes only to base paths, and the dataset has none; add_bases adds one"
             )
         return chosen
     return [own if _is_root(store, name) else target(_find(bases, name)) for name in target_bases or ()] or [own]

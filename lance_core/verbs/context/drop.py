@@ -15,9 +15,16 @@ __all__ = ["drop"]
 
 
 def drop(store: ObjectStore, *, ignore_not_found: bool) -> None:
-    """Delete all files below a root, manifests last, so that an interrupted run can be repeated.
+    """Delete all files below a root, manifests last, so that an interrupted call can be repeated.
 
-    Links are removed, the root among them; their targets are left alone.
+    Symbolic links are removed, but their targets are kept. The root may be a link, too.
+
+    Args:
+        store: The store of the root.
+        ignore_not_found: Whether nothing is done if there are no files below the root.
+
+    Raises:
+        DatasetNotFoundError: The root has no dataset.
     """
     table = manifest_table(store)
     if locate_latest(store) is None and (table is None or table.latest() is None):
@@ -25,7 +32,7 @@ def drop(store: ObjectStore, *, ignore_not_found: bool) -> None:
             return
         raise DatasetNotFoundError(f"{store.root} is not the root of a dataset")
     keys = [] if store.remove_link("") else [meta.key for meta in store.list_owned("")]
-    # References outlive the branches, so that the next drop knows them, and the manifests outlive all other files.
+    # References are deleted after the branches, so that a repeated call finds the branches; manifests are deleted last.
     kept = (REFS_PREFIX, VERSIONS_PREFIX)
     _delete(store, (key for key in keys if not f"{key}/".startswith(kept)))
     if table is not None:

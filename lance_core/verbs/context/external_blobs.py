@@ -18,7 +18,7 @@ class ExternalObjects:
     Args:
         root: The dataset's root.
         bases: Its base paths.
-        options: Its storage options, which serve the objects too.
+        options: Its storage options, which are used for the objects too.
     """
 
     def __init__(self, root: str, bases: Sequence[BasePath], options: Mapping[str, str]) -> None:
@@ -30,10 +30,10 @@ class ExternalObjects:
     def opened(self, base_id: int, uri: str) -> tuple[ObjectStore, str]:
         """Store and key of an object.
 
-        A URI relative to a base path is a key, taken literally; an absolute URI has percent-escapes.
+        A URI relative to a base path is a key, whose characters are literal; an absolute URI has percent-escapes.
 
         Raises:
-            CorruptFileError: The base path is not registered, or the URI is invalid.
+            CorruptFileError: The base path is not registered, or the URI is invalid or names no object.
             UnsupportedError: The scheme is not allowed.
         """
         if not base_id:
@@ -56,5 +56,5 @@ class ExternalObjects:
 
     def _base(self, base_id: int) -> BasePath:
         if base_id not in self._bases:
-            raise CorruptFileError(f"{self._root}: a blob lies below the base path {base_id}, which is not registered")
+            raise CorruptFileError(f"{self._root}: a blob refers to the base path {base_id}, which is not registered")
         return self._bases[base_id]

@@ -29,9 +29,9 @@ def _not_found(store: ObjectStore, uri: str) -> DatasetNotFoundError:
     """The error for a place without a dataset; on a local disk it states what is there instead."""
     there = ""
     if store.is_local and Path(store.root).is_file():
-        there = ": a file is there, and a Lance table is a folder"
+        there = ": a file is there, but a Lance table is a folder"
     elif store.is_local and Path(store.root).is_dir() and any(Path(store.root).iterdir()):
-        there = ": the folder is there, but has no Lance table, of which it would have the folder _versions"
+        there = ": the folder is there, but has no Lance table: it has no manifest in _versions"
     return DatasetNotFoundError(f"Dataset at path {uri} was not found{there}")
 
 
@@ -42,14 +42,14 @@ class Handle:
         uri: The dataset's root.
         storage_options: Credentials and options of the storage, under object_store's names.
         manifest: The version; None opens the latest.
-        commit_lock: A function from the version that is about to be committed to a context manager, which all commits
-            of this handle hold while they put the manifest. A copy of the handle in another process has none.
+        commit_lock: A function that takes the number of the version to be committed and returns a context manager. Each
+            commit of this handle enters it before it puts the manifest. A pickled handle has no lock.
         session: The caches of file metadata and indices; None for a new session.
         default_scan_options: Default arguments of scans.
 
     Raises:
         DatasetNotFoundError: There is no dataset.
-        TypeError: The lock is not a function.
+        ArgumentTypeError: The lock is not a function.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Handle:
         self._scan_defaults = dict(default_scan_options or {})
 
     def __repr__(self) -> str:
-        """Name the root and the version; it works for a partly initialized handle, too, for debuggers."""
+        """The root and the version; debuggers may call it before the handle is initialized."""
         if not hasattr(self, "_manifest"):
             return f"<{type(self).__name__} that is not opened>"
         return f"{type(self).__name__}({self._uri!r}, version={self.version})"
@@ -100,12 +100,12 @@ class Handle:
 
     @property
     def root_uri(self) -> str:
-        """Root of the main branch, below which branches and tags are kept."""
+        """The root of the main branch, which contains the files of all branches and tags."""
         return dataset_uri(self._uri, self.branch)
 
     @property
     def _refs(self) -> TableRefs:
-        """The version from which references are resolved."""
+        """The tags and branches of the dataset, and this version, from which references are resolved."""
         return TableRefs(root=dataset_store(self._store, self.branch), current=self._manifest)
 
     @property
@@ -117,7 +117,7 @@ class Handle:
     def identity(self) -> str:
         """An identifier of this version.
 
-        After the dataset was dropped and made again, the version of the same number has another one.
+        If the dataset is dropped and created again, a version of the same number has another identifier.
         """
         return identity_of(self._manifest)
 
@@ -136,12 +136,12 @@ class Handle:
 
     @property
     def lance_schema_bytes(self) -> bytes:
-        """The schema with its field ids, to hand to a `FragmentWriter` elsewhere."""
+        """The serialized schema with its field ids, for a `FragmentWriter` in another process."""
         return schema_to_bytes(self._manifest.schema)
 
     @property
     def data_storage_version(self) -> str:
-        """Version of the data files."""
+        """Version of the file format of new data files."""
         return self._manifest.data_storage_version
 
     @property
@@ -151,7 +151,7 @@ class Handle:
 
     @property
     def max_field_id(self) -> int:
-        """Highest field id that was ever used."""
+        """Highest field id of the schema and the data files, and of all allocated ids if the dataset records them."""
         return self._manifest.max_field_id
 
     @property
@@ -161,7 +161,7 @@ class Handle:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of this version's data files, as far as their sizes are recorded."""
+        """Bytes of this version's data files; files whose size is not recorded count as 0."""
         return self._manifest.fragments.totals()[1]
 
     def config(self) -> dict[str, str]:
@@ -177,23 +177,24 @@ class Handle:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Free strings about the table."""
+        """The table's metadata: strings that the format does not interpret."""
         return dict(self._manifest.table_metadata)
 
     @property
     def source(self) -> Snapshot:
-        """The version as readers need it: manifest and stores."""
+        """The snapshot that readers use: the manifest and the stores of its files."""
         return Snapshot(self._store, self._manifest, self._options, self._session)
 
     def checkout_version(self, version: Reference) -> Self:
         """A handle on another version.
 
         Args:
-            version: A number on this branch, a tag, or (branch, number): None or "main" stands for the main branch,
-                None as number for the branch's latest version.
+            version: A number on this branch, a tag, or (branch, number). None or "main" as branch is the main branch;
+                None as number is the branch's latest version.
 
         Raises:
             VersionNotFoundError: The version, the tag or the branch does not exist.
+            InvalidInputError: No tag or branch can have the name.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -225,7 +226,7 @@ class Handle:
         self._manifest = found
 
     def session(self) -> Session:
-        """The caches of this handle for file metadata and indices, to be shared with other handles.
+        """The caches of this handle for file metadata and indices, which other handles can share.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -278,10 +279,10 @@ def table_target(
     storage_options: Mapping[str, str] | None,
     commit_lock: CommitLock | None = None,
 ) -> TableTarget:
-    """The target of a write from an argument of a public function; nothing is read.
+    """The target of a write, from an argument of a public function; no file is read.
 
     Args:
-        where: The dataset's root, or a dataset, whose version is the base.
+        where: The dataset's root, or a handle, whose version is the base.
         storage_options: Credentials and options of the storage; None for those of the dataset.
         commit_lock: The lock that is held around commits; None for that of the dataset.
 
@@ -291,7 +292,7 @@ def table_target(
     if not isinstance(where, Handle | str | PathLike):
         raise ArgumentTypeError(f"a dataset is given by str, Path or LanceDataset, not {type(where)}")
     if not isinstance(where, Handle) and fspath(where) == "memory://":
-        where = f"memory://{uuid.uuid4()}"  # a place of its own, as in pylance
+        where = f"memory://{uuid.uuid4()}"  # each write has its own place, as in pylance
     if not isinstance(where, Handle):
         options = StorageOptions(storage_options, commit_lock=commit_lock)
         return TableTarget(uri=fspath(where), store=open_store(where, options), options=options)

@@ -1,6 +1,6 @@
 """Resolve a reference (a version number, a tag, or a branch and a number) to a version; read the files of `_refs/`.
 
-The file of a tag or branch is torn if it is empty or cut off: a writer was interrupted.
+The file of a tag or branch is torn if it is empty or cut off, because its writer was interrupted.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ Reference = Annotated[
     int | str | tuple[str | None, int | None] | None,
     "a number, the name of a tag, or a pair (branch, version)",
 ]
-"""A version on the current branch, a tag, or a branch (None or "main" for main) and a version (None for its latest);
-None for the current version."""
+"""A version on the current branch, a tag, or a pair of a branch (None or "main" for main) and a version (None for its
+latest). None is the current version."""
 
 _PAIR: Final = 2
 
@@ -66,7 +66,7 @@ class Resolved:
         branch: Its branch; None for main.
         version: Its number.
         store: Store of the branch.
-        opened: Its manifest, if the handle has this version open; None if it has to be read.
+        opened: The manifest of the handle, if the reference names the handle's version; None otherwise.
     """
 
     branch: str | None
@@ -75,7 +75,7 @@ class Resolved:
     opened: Manifest | None = None
 
     def manifest(self) -> Manifest:
-        """Read its manifest.
+        """Read the manifest of the version.
 
         Raises:
             DatasetNotFoundError: The dataset was dropped.
@@ -118,11 +118,11 @@ class TableRefs:
         return self.current.version
 
     def resolve(self, reference: Reference) -> Resolved:
-        """Find the version that a reference names; a missing one is reported when its manifest is read.
+        """Find the version that a reference names; a missing version is found out when its manifest is read.
 
         Raises:
-            VersionNotFoundError: There is no such tag or branch.
-            InvalidInputError: The argument is not a reference.
+            VersionNotFoundError: There is no such tag, or, if the version is None, no such branch.
+            InvalidInputError: The argument is not a reference, or no tag or branch can have the name.
         """
         if reference is None:
             return self._at(self.branch, self.version)
@@ -143,7 +143,7 @@ class TableRefs:
     def _at(self, branch: str | None, version: int | None) -> Resolved:
         if branch is not None:
             if not isinstance(branch, str):
-                raise InvalidInputError(f"a branch is named by a string, not by {branch!r}; table {self.root.root}")
+                raise InvalidInputError(f"the name of a branch is a string, not {branch!r}; table {self.root.root}")
             check_known_branch_name(branch)
         store = self.store_of(branch)
         if version is None:
@@ -175,7 +175,7 @@ def find_tag(root: ObjectStore, tag: str) -> TagRef | None:
     """Read a tag; None if there is none.
 
     Raises:
-        CorruptFileError: The file of the reference is torn.
+        CorruptFileError: The file of the tag is torn or invalid.
     """
     check_known_tag_name(tag)
     key = tag_ref_key(tag)
@@ -191,7 +191,7 @@ def read_tags(root: ObjectStore) -> tuple[dict[str, TagRef], list[str]]:
     """Read all tags by name, and a message for each tag whose file is torn.
 
     Raises:
-        CorruptFileError: A file is complete and invalid.
+        CorruptFileError: A file is complete but invalid.
     """
     found: dict[str, TagRef] = {}
     torn = []
@@ -204,16 +204,16 @@ def read_tags(root: ObjectStore) -> tuple[dict[str, TagRef], list[str]]:
         except TornFileError as error:
             torn.append(str(error))
         else:
-            if tag is not None:  # nobody has deleted it since it was listed
+            if tag is not None:  # None if it was deleted after it was listed
                 found[name] = tag
     return dict(sorted(found.items())), torn
 
 
 def read_branches(root: ObjectStore) -> tuple[dict[str, BranchRef], dict[str, str]]:
-    """Read the references of all branches by name, and a message for each whose file is torn, by name.
+    """Read the references of all branches by name, and a message for each branch whose file is torn, by name.
 
     Raises:
-        CorruptFileError: A file is complete and invalid.
+        CorruptFileError: A file is complete but invalid.
     """
     found: dict[str, BranchRef] = {}
     torn = {}
@@ -224,7 +224,7 @@ def read_branches(root: ObjectStore) -> tuple[dict[str, BranchRef], dict[str, st
         try:
             found[name] = _read_branch(root, name)
         except ObjectNotFoundError:
-            continue  # deleted since it was listed
+            continue  # it was deleted after it was listed
         except TornFileError as error:
             torn[name] = str(error)
     return found, torn
@@ -237,10 +237,10 @@ def report_torn(messages: Iterable[str]) -> None:
 
 
 def reject_torn(messages: Iterable[str]) -> None:
-    """Raise if a file is torn, for callers that must know all references.
+    """Raise the first message, for callers that need all references.
 
     Raises:
-        CorruptFileError: The file of one is torn.
+        TornFileError: There is a message: the file of a tag or branch is torn.
     """
     for message in messages:
         raise TornFileError(message)
@@ -264,7 +264,7 @@ def load_branch(root: ObjectStore, branch: str) -> BranchRef:
     Raises:
         DatasetNotFoundError: The dataset was dropped.
         VersionNotFoundError: There is no such branch.
-        CorruptFileError: The file of the reference is torn.
+        CorruptFileError: The file of the branch is torn or invalid.
     """
     check_known_branch_name(branch)
     try:

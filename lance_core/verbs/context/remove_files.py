@@ -14,23 +14,26 @@ from lance_core.store import ObjectStore
 __all__ = ["remove_files"]
 
 INTERRUPTED_S: Final = 2.0
-"""Seconds that removing files may take while an interruption is under way."""
+"""Seconds that the removal of files may take while an interruption is handled."""
 
 _logger = logging.getLogger(__name__)
 
 
 def remove_files(files: Collection[tuple[ObjectStore, str]]) -> None:
-    """Delete files, each given by its store and key, and the files of blobs of data files.
+    """Delete files, and the blob files of data files.
 
-    While an interruption is handled (Ctrl-C, a terminated step), this stops after `INTERRUPTED_S`, as somebody waits
-    for the process to end; cleanup removes the files that are left.
+    While an interruption is handled (Ctrl-C, a terminated step), this stops after `INTERRUPTED_S`, so that the process
+    ends soon; cleanup removes the files that are left.
+
+    Args:
+        files: The store and the key of each file.
     """
     error = sys.exception()
     hurried = error is not None and not isinstance(error, Exception)
     until = time.monotonic() + INTERRUPTED_S
     for number, (store, key) in enumerate(files):
         if hurried and time.monotonic() > until:
-            _logger.warning("%s: %d files were left behind; a cleanup takes them", store.root, len(files) - number)
+            _logger.warning("%s: %d files were left behind; cleanup removes them", store.root, len(files) - number)
             return
         store.delete(key)
         if key.endswith(".lance") and not key.startswith("_"):

@@ -10,14 +10,14 @@ __all__ = ["Session"]
 
 
 class Session:
-    """Caches of several handles: metadata of data files, and contents of indices. A pickled session is empty.
+    """Caches that handles can share: metadata of data files, and contents of indices. A pickled session is empty.
 
     Args:
         index_cache_size_bytes: About how many bytes of indices are kept; None for 256 MiB.
         metadata_cache_size_bytes: About how many bytes of metadata are kept; None for 64 MiB.
 
     Raises:
-        InvalidInputError: A size is not a number from 0 on.
+        InvalidInputError: A size is not an integer, or is negative.
     """
 
     def __init__(self, index_cache_size_bytes: int | None = None, metadata_cache_size_bytes: int | None = None) -> None:
@@ -29,7 +29,7 @@ class Session:
         }
         for name, size in sizes.items():
             if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-                raise InvalidInputError(f"{name} is a number of bytes, not {size!r}")
+                raise InvalidInputError(f"{name} must be a number of bytes from 0, not {size!r}")
         self.indices = IndexCache(max_bytes=sizes["index_cache_size_bytes"])
         self.files = MetadataCache(sizes["metadata_cache_size_bytes"])
 

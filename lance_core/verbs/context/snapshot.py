@@ -37,7 +37,7 @@ class Snapshot:
     Attributes:
         store: The dataset's own store.
         manifest: The version.
-        options: Storage options, which serve the base paths as well.
+        options: Storage options, which are used for the base paths too.
         session: The caches of file metadata and indices.
     """
 
@@ -104,7 +104,7 @@ class Snapshot:
             raise CorruptFileError(f"{store.root}/{key}: {error}") from error
 
     def deleted_rows(self, fragment: Fragment) -> BitMap:
-        """The offsets of the deleted rows of a fragment, which must not be changed; `deletions` raises the errors."""
+        """The offsets of the deleted rows of a fragment, a bitmap to read only; the errors are those of `deletions`."""
         found = self.deletions(fragment)
         return BitMap() if found is None else found.bitmap
 
@@ -119,7 +119,7 @@ class Snapshot:
         return self._base_store(file.base_id), key if base.is_dataset_root else key.removeprefix(DELETIONS_PREFIX)
 
     def index_folder(self, index: IndexMetadata) -> tuple[ObjectStore, str]:
-        """Store of an index's files, and the start of their keys."""
+        """Store of an index segment's files, and the prefix of their keys."""
         folder = f"{INDICES_PREFIX}{index.uuid}/"
         if index.base_id is None:
             return self.store, folder
@@ -128,11 +128,11 @@ class Snapshot:
 
     @property
     def indices(self) -> IndexReader:
-        """The reader of the indices' files."""
+        """The reader of the files of the indices."""
         return IndexReader(self.index_folder, self.index_cache)
 
     def select(self, expression: pc.Expression) -> Selection | None:
-        """The rows that can match a filter according to the indices; None if they rule nothing out."""
+        """The rows that can match a filter according to the indices; None if the indices exclude no rows."""
         return select(expression, self.manifest, self.indices)
 
     @property
@@ -155,17 +155,17 @@ def retrying_on_latest(
     conflict_retries: int = CONFLICT_RETRIES,
     retry_timeout: timedelta = RETRY_TIMEOUT,
 ) -> _Result:
-    """Compute and commit a change on a version; after each conflict, again on the latest version.
+    """Compute and commit a change on a version; after each conflict, repeat both on the latest version.
 
     Args:
         source: The version to begin with.
         attempt: Computes the change and commits it.
-        conflict_retries: The most attempts after the first one.
+        conflict_retries: How many attempts may follow the first one.
         retry_timeout: Time after which no further attempt begins.
 
     Raises:
         RetryableConflictError: Each attempt ended in a conflict.
-        EarlierAttemptCommittedError: An earlier attempt of the same write committed meanwhile.
+        EarlierAttemptCommittedError: An earlier attempt of the same write has committed meanwhile.
         InvalidInputError: A limit is negative.
     """
     return retrying(

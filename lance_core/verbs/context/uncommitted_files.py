@@ -25,7 +25,7 @@ class UncommittedFiles:
 
     Attributes:
         source: The version that the commit is based on.
-        pending: Waits until the files are durable, before the commit; None if each file is made durable at once.
+        pending: The pending writes, which the commit waits for; None if each file is durable once it is written.
     """
 
     source: Snapshot
@@ -34,15 +34,15 @@ class UncommittedFiles:
     _commits: bool = False
 
     def add(self, store: ObjectStore, key: str) -> None:
-        """Take note of a file."""
+        """Add a file that was written."""
         self._files.append((store, key))
 
     def add_data_file(self, file: DataFile) -> None:
-        """Take note of a data file."""
+        """Add a data file that was written."""
         self.add(*self.source.data_file(file))
 
     def add_fragments(self, fragments: Iterable[Fragment]) -> None:
-        """Take note of the data files of new fragments."""
+        """Add the data files of new fragments."""
         for fragment in fragments:
             for file in fragment.files:
                 self.add_data_file(file)
@@ -54,16 +54,16 @@ class UncommittedFiles:
         properties: Mapping[str, str] | None = None,
         options: CommitOptions | None = None,
     ) -> Manifest:
-        """Commit an operation that refers to the files, made from the version that they were written for.
+        """Commit an operation that refers to the files, based on the version `source`.
 
         Args:
             operation: The change.
             affected_rows: Rows that the operation removes, as offsets by fragment id.
-            properties: Strings for the history.
+            properties: Properties of the transaction.
             options: How to commit.
 
         Raises:
-            CommitConflictError: Another writer's commit rules this one out.
+            CommitConflictError: Another writer's commit conflicts with this one.
         """
         base = self.source.manifest
         transaction = Transaction(read_version=base.version, operation=operation, properties=dict(properties or {}))
@@ -75,22 +75,22 @@ class UncommittedFiles:
             affected_rows=affected_rows,
             ready=self._begin,
         )
-        self._files.clear()  # a version refers to them, whatever follows
+        self._files.clear()  # a version refers to them from now on
         return done.manifest
 
     def _begin(self) -> None:
-        """Wait until all files are durable; from then on the new version may exist."""
+        """Wait until all files are durable; after that the new version may exist."""
         if self.pending is not None:
             self.pending.wait()
         self._commits = True
 
     @property
     def may_be_committed(self) -> bool:
-        """Whether a version was about to be put, so that an interruption leaves open whether it was committed."""
+        """Whether the commit has begun to put the manifest: after an interruption, the version may exist."""
         return self._commits
 
     def discard(self) -> None:
-        """Delete the files; while an interruption is handled, for a short time only."""
+        """Delete the files; while an interruption is handled, this ends after a short time."""
         if self.pending is not None:
             self.pending.stop()
         remove_files(self._files)
@@ -99,10 +99,10 @@ class UncommittedFiles:
 
 @contextmanager
 def staged(source: Snapshot) -> Iterator[UncommittedFiles]:
-    """Collect the files that the body writes, and delete them if it raises; at the end all files are durable.
+    """Collect the files that the body writes, and delete them if the body raises; at the end all files are durable.
 
-    Files stay if the outcome of the commit is unknown, for instance after an interruption: a version may refer to
-    them, and unreferenced files do no harm.
+    The files are kept if the outcome of the commit is unknown, for instance after an interruption: a version may refer
+    to them, and cleanup removes unreferenced files.
     """
     pending = PendingWrites()
     files = UncommittedFiles(source, pending)

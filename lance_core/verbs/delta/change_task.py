@@ -65,7 +65,7 @@ class ChangeColumns:
 
     Attributes:
         names: Columns of the later version, in order; None for all.
-        with_row_id: Whether `_rowid` stands at the end.
+        with_row_id: Whether `_rowid` is the last column.
         blob_handling: How columns of blobs are given, as in a scan.
         batch_size: Most rows of a batch.
         filter: The condition on rows of the feed, checked for old and new values separately; None for all rows.
@@ -94,7 +94,7 @@ class ChangeColumns:
         strange = [name for name in self.names or () if name.startswith("_row") and name not in known]
         if strange:
             raise SchemaError(
-                f"changes have no column {strange[0]!r}: with_row_id gives the ids of rows, and rows that were "
+                f"changes have no column {strange[0]!r}: with_row_id=True adds the ids of rows, and rows that were "
                 "deleted or moved have no address"
             )
         row_id = [row_field(ROW_ID)] if self.with_row_id else []
@@ -150,8 +150,9 @@ class ChangeTask:
 
         Raises:
             VersionNotFoundError: A version that has the rows, or is needed to match columns, was cleaned up.
-            IncompatibleConflictError: The table was dropped and made again since the plan.
-            SchemaError: A column had another type in the version of a deleted row, and a value does not fit today's.
+            IncompatibleConflictError: The table was dropped and created again since the plan.
+            SchemaError: A column had another type in the version that has the rows, and a value does not fit the
+                column's type in the feed.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -183,7 +184,7 @@ class ChangeTask:
             yield pa.RecordBatch.from_arrays([*columns.of_rows(rows, schema), *feed_columns, *row_id], schema=schema)
 
     def _filtered(self, dataset: Handle) -> npt.NDArray[np.int64]:
-        """Offsets of the rows that meet the filter; only its columns are read for that."""
+        """Offsets of the rows that meet the filter; reads only the filter's columns."""
         offsets = offsets_of(BitMap.deserialize(self.rows))
         condition = self.columns.filter
         if condition is None:
@@ -199,7 +200,7 @@ class ChangeTask:
         return replace(self, columns=ChangeColumns(names=tuple(columns_of(condition))))
 
     def check_columns(self, dataset: Handle) -> None:
-        """Make sure that the columns of the feed can be matched to those of the version that has the rows.
+        """Check that the columns of the feed can be matched to those of the version that has the rows.
 
         Args:
             dataset: A handle of the table.
@@ -219,7 +220,7 @@ class ChangeTask:
         return _Columns(tuple((one, theirs.get(same.names.get(one.name, ""))) for one in wanted), same.fields)
 
     def _commit_versions(self, rows: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """The version in which each row changed last: as the row records it, if that is one of the compared range."""
+        """The version that last changed each row, as the row records it; the later version where that is not known."""
         if self.commit_version is not None:
             return np.full(rows.num_rows, self.commit_version, np.int64)
         if self.version != self.end_version or self.end_version == self.begin_version + 1:
@@ -257,8 +258,8 @@ class _Columns:
                 yield column if column.type == into.type else fitted(column, source, wanted, into.type, known)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise SchemaError(
-                    f"column {into.name!r} was {column.type} when rows were deleted, and is {into.type} now: {error}"
-                    "; read the versions before and after that change by themselves, or leave the column out"
+                    f"column {into.name!r} was {column.type} in earlier rows, and is {into.type} now: {error}"
+                    "; read the changes before and after the change of type separately, or leave the column out"
                 ) from error
 
 
@@ -273,7 +274,7 @@ def rows_of_fragment(
 
     Args:
         source: The version.
-        fragment_id: The fragment, which it has.
+        fragment_id: A fragment of the version.
         offsets: Offsets of the rows, ascending.
         names: Names of columns, row columns included.
         columns: The form of blobs and the size of batches.
@@ -290,7 +291,7 @@ def rows_of_fragment(
 
 
 def _opened(dataset: Handle) -> Callable[[int], Snapshot]:
-    """A function from a number to the version, which opens each version once."""
+    """A function that opens a version by its number, and opens each version once."""
     known = {dataset.version: dataset.source}
 
     def at(version: int) -> Snapshot:

@@ -72,8 +72,8 @@ class ChangePlan:
 class DatasetDelta:
     """The changes between two versions; made by `LanceDataset.delta`.
 
-    Rows are compared by what manifests record, so that planning reads no data file. With stable row ids that takes
-    about 50 bytes of memory for each row of the fragments that differ.
+    Rows are compared by what manifests record, so planning reads no data file. With stable row ids, the comparison
+    takes about 50 bytes of memory for each row of the fragments that differ.
 
     Args:
         dataset: The table, at the later version.
@@ -109,7 +109,7 @@ class DatasetDelta:
         return [Transaction.from_record(self._transaction(v)) for v in range(self._begin + 1, self.end_version + 1)]
 
     def get_inserted_rows(self) -> pa.RecordBatchReader:
-        """The rows that the later version has and the earlier one has not, with their values in the later version.
+        """The rows that only the later version has, with their values in the later version.
 
         Returns:
             The columns of the later version, `_rowid`, `_row_created_at_version` and `_row_last_updated_at_version`.
@@ -130,7 +130,7 @@ class DatasetDelta:
         """The rows that both versions have and that were updated, with their values in the later version.
 
         Returns:
-            Columns as `get_inserted_rows`.
+            The columns of `get_inserted_rows`.
 
         Raises:
             UnsupportedError: The table has no stable row ids.
@@ -145,7 +145,7 @@ class DatasetDelta:
         return self._rows(self._end, self._differences.updated)
 
     def get_deleted_rows(self) -> pa.RecordBatchReader:
-        """The rows that the earlier version has and the later one has not, from the earlier version. Not in pylance.
+        """The rows that only the earlier version has, with their values in the earlier version. Not in pylance.
 
         Returns:
             The columns of the earlier version, `_rowid`, `_row_created_at_version` and `_row_last_updated_at_version`.
@@ -163,7 +163,7 @@ class DatasetDelta:
         return self._rows(self._begin_source or self._end, self._differences.deleted)
 
     def get_deleted_row_ids(self) -> pa.RecordBatchReader:
-        """The stable ids of the rows that the earlier version has and the later one has not.
+        """The stable row ids of the rows that only the earlier version has.
 
         Returns:
             The column `_rowid`, ascending.
@@ -196,15 +196,15 @@ class DatasetDelta:
 
         Args:
             columns: Columns of the later version; None for all.
-            updates_of: Give updated rows only where one of these columns of the later version may have been written;
-                None for all columns. Rows in whose files none of these columns was written since are left out; rows
-                that an update moved, or that versions moved which were cleaned up, are not.
+            updates_of: Columns of the later version; None for all columns. An updated row is left out if the files
+                with its values in these columns are the same as before. It is given if an update moved it, or if a
+                version that was cleaned up moved it.
             filter: A condition on the rows, as SQL or an expression over columns of the later version; None for all.
-                Old and new values are checked separately: of an updated row only those that meet it are given. Other
-                columns are read only for rows that meet it.
+                Old and new values are checked separately: of an updated row, only the values that meet the condition
+                are given. Other columns are read only for rows that meet the condition.
             preimages: Give an updated row twice: as it was ("update_preimage") and as it is ("update_postimage").
-            each_version: Give the changes of each version. Otherwise changes are net: a row comes once, and not at all
-                if it was inserted and deleted between the versions.
+            each_version: Give the changes of each version. Otherwise changes are net: each row has one change, and
+                none if it was inserted and deleted between the versions.
             with_row_id: Add `_rowid` at the end.
             blob_handling: How columns of blobs are given, as in `LanceDataset.scanner`.
             batch_size: Most rows of a batch.
@@ -212,14 +212,14 @@ class DatasetDelta:
         Returns:
             The columns, `_change_type` ("delete", "update_preimage", "update_postimage" or "insert", in this order),
             `_commit_version` and `_commit_timestamp`. The version of a net change is the last one that changed the row,
-            or the later version for a deleted row; its time is null if that version was cleaned up. Without stable row
-            ids it is the version that added the row; compared with version 0 it is the later version.
+            or the later version for "delete" and "update_preimage"; its time is null if that version was cleaned up.
+            Without stable row ids it is the version that added the row, or the later version if `begin_version` is 0.
 
         Raises:
             VersionNotFoundError: A version that is needed was cleaned up.
             UnsupportedError: The table has no stable row ids, and rows were updated.
             InvalidInputError: The filter is not a condition, or does not fit the columns.
-            SchemaError: A column does not exist, or a deleted row's value does not fit the column's type of today.
+            SchemaError: A column does not exist, or an earlier value does not fit the current type of its column.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -257,14 +257,14 @@ class DatasetDelta:
     ) -> ChangePlan:
         """The feed of `get_changes` as tasks that can be pickled, each for rows of one fragment. Not in pylance.
 
-        No data file is read. Versions that the tasks read must not be cleaned up before they are done.
+        No data file is read. Versions that the tasks read must not be cleaned up before the tasks are done.
 
         Args:
             columns: Columns of the feed; None for all.
             updates_of: Columns whose updates are given, as for `get_changes`.
-            filter: The rows to read, as for `get_changes`; tasks apply it, and rows are counted before it.
+            filter: The rows to read, as for `get_changes`; `num_rows` and `counts` count rows before the filter.
             preimages: Whether updated rows are given with their earlier values as well.
-            each_version: Whether each version's changes are given, not only the net ones.
+            each_version: Whether the changes of each version are given instead of the net changes.
             with_row_id: Whether the feed has the column `_rowid`.
             blob_handling: What columns of blobs hold, as for `get_changes`.
             batch_size: Most rows of a batch.
@@ -327,8 +327,8 @@ class DatasetDelta:
         left = existing_versions(self._end.store)
         whole = next((v for v in reversed(range(1, end + 1)) if v - 1 not in set(left)), end)
         return VersionNotFoundError(
-            f"{self._dataset.uri}: version {version} was cleaned up, so that the changes since version {self._begin} "
-            f"are not known; the oldest version that is left, with all that follow it, is {whole}: compare with "
+            f"{self._dataset.uri}: version {version} was cleaned up, so the changes since version {self._begin} are "
+            f"not known; the oldest version after which no version is missing is {whole}: compare with "
             f"begin_version={whole}, or read the whole table"
         )
 
@@ -346,7 +346,7 @@ class DatasetDelta:
         if not self._end.manifest.uses_stable_row_ids or (begin and not begin.manifest.uses_stable_row_ids):
             raise UnsupportedError(
                 f"{self._dataset.uri}: {what} need stable row ids, which a table gets when it is created "
-                "(enable_stable_row_ids=True); without them there are get_inserted_rows and get_deleted_rows"
+                "(enable_stable_row_ids=True); without them, use get_inserted_rows and get_deleted_rows"
             )
 
     def _rows(self, source: Snapshot, rows: Mapping[int, BitMap]) -> pa.RecordBatchReader:
@@ -421,21 +421,21 @@ class DatasetDelta:
                     )
 
     def _counted_columns(self, names: Sequence[str], condition: pc.Expression | None) -> Schema:
-        """The columns whose updates are given, with those of the filter, as rows come and go by their values."""
+        """The columns whose updates are given, and those of the filter, whose values decide which rows are given."""
         filtered = [] if condition is None else columns_of(condition)
         return self._end.manifest.schema.project(list(dict.fromkeys([*names, *filtered])))
 
     def _of_columns(
         self, begin: Snapshot | None, end: Snapshot | None, found: RowDifferences, columns: Schema | None
     ) -> RowDifferences:
-        """The differences without rows that were updated in other columns only."""
+        """The differences without rows that were updated only in other columns."""
         if columns is None or begin is None or end is None:
             return found
         is_step = begin.manifest.version + 1 == end.manifest.version
         return only_written(found, begin, end, columns, None if is_step else self._snapshots)
 
     def _steps(self) -> Iterator[tuple[int, int, RowDifferences]]:
-        """Yield, for each version that changed rows, the number of the one before, its own, and their differences."""
+        """Yield, for each version that changed rows, the number before it, its own number, and the differences."""
         for before, after in self._snapshots():
             yield after.manifest.version - 1, after.manifest.version, self._compared(before, after)
 
@@ -467,12 +467,14 @@ def delta_between(
     if compared_against is None and both != (True, True):
         raise InvalidInputError("Must specify either compared_against, or both begin_version and end_version")
     if compared_against is not None and any(both):
-        raise InvalidInputError("compared_against stands for begin_version, and for this version as end_version")
+        raise InvalidInputError(
+            "compared_against already sets begin_version, and end_version to the open version: give it alone"
+        )
     begin = compared_against if compared_against is not None else begin_version
     end = dataset.version if end_version is None else end_version
     assert begin is not None
     if not 0 <= begin <= end:
-        raise InvalidInputError(f"begin_version is {begin}; it lies between 0 and end_version, which is {end}")
+        raise InvalidInputError(f"begin_version is {begin}; it must lie between 0 and end_version, which is {end}")
     if end == dataset.version:
         return DatasetDelta(dataset, begin)
     newest = latest_version(dataset.source.store)
@@ -482,7 +484,7 @@ def delta_between(
         return DatasetDelta(dataset.checkout_version(end), begin)
     except VersionNotFoundError as error:
         raise VersionNotFoundError(
-            f"{dataset.uri}: version {end} was cleaned up; those that are left are "
+            f"{dataset.uri}: version {end} was cleaned up; the versions that are left are "
             f"{existing_versions(dataset.source.store)}"
         ) from error
 

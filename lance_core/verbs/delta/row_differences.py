@@ -1,9 +1,9 @@
 """Compare the rows of two versions by their manifests and deletion files: no data file is read.
 
-    stable row ids   inserted   the later version has the id, the earlier one has not
-                     deleted    the other way round
-                     updated    both have it, with another `_row_last_updated_at_version`
-    without          the same by the addresses that rows had first (`row_moves`); updates are rejected by name
+    stable row ids   inserted   only the later version has the id
+                     deleted    only the earlier version has the id
+                     updated    both have the id, with different `_row_last_updated_at_version`
+    without          the same, with the first address of each row as its id (`row_moves`); updates raise an error
 
 Fragments that both versions record in the same bytes are skipped.
 """
@@ -66,7 +66,7 @@ class RowSide:
     updated: U64Array
 
     def partners(self, other: RowSide) -> npt.NDArray[np.int64]:
-        """For each row the position of the row of the same id on the other side; -1 for none."""
+        """For each row, the position of the row with the same id on the other side; -1 for none."""
         if not len(other.ids):
             return np.full(len(self.ids), -1, np.int64)
         at = np.minimum(np.searchsorted(other.ids, self.ids), len(other.ids) - 1)
@@ -83,7 +83,7 @@ def row_differences(begin: Snapshot | None, end: Snapshot) -> RowDifferences:
     Raises:
         VersionNotFoundError: A version in between was cleaned up, and the table has no stable row ids.
         UnsupportedError: A version in between updated rows, and the table has no stable row ids.
-        CorruptFileError: A fragment has no row ids, though the table has stable ones.
+        CorruptFileError: A fragment has no row ids, although the table has stable row ids.
     """
     stable = end.manifest.uses_stable_row_ids and (begin is None or begin.manifest.uses_stable_row_ids)
     ids: _Ids = stable_ids
@@ -113,7 +113,7 @@ def row_differences(begin: Snapshot | None, end: Snapshot) -> RowDifferences:
 
 
 def with_updates(found: RowDifferences, ids: U64Array) -> RowDifferences:
-    """The differences with only those updated rows that have some ids."""
+    """The differences with only those updated rows whose ids are given."""
     kept = np.isin(found.updates[0], ids)
     updates = found.updates[0][kept], found.updates[1][kept], found.updates[2][kept]
     return replace(found, updated=rows_by_fragment(updates[1]), outdated=rows_by_fragment(updates[2]), updates=updates)

@@ -1,14 +1,14 @@
 """Follow rows from version to version in tables without stable row ids.
 
-A row is identified by its first address. Only a Rewrite gives rows new addresses without a change:
+A row is identified by its first address. Only a Rewrite gives unchanged rows new addresses:
 
-    Append, Overwrite, Restore, Delete   fragments come and go; the address stands for the row
-    Rewrite                              the live rows of the old fragments are those of the new ones, in that order
-    Update that adds rows or takes some  the same as an Append or a Delete
-    Update of a partition or an attempt  rows are replaced: deleted, and others inserted
-    other Updates, DataReplacement,      rows have new values, and nothing records which: rejected by name
+    Append, Overwrite, Restore, Delete   fragments are added or removed; an address identifies a row
+    Rewrite                              the new fragments have the live rows of the old ones, in the same order
+    Update that adds or removes rows     the same as an Append or a Delete
+    Update of a partition or an attempt  rows are replaced: some are deleted, others inserted
+    other Updates, DataReplacement,      rows have new values, and nothing records which: an error names the version
     Merge and Restore with other files,
-    Merge that adds rows and takes some  (the promotion of a branch that added columns)
+    Merge that adds and removes rows     (the promotion of a branch that added columns)
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class RowMoves:
     """Records the first addresses of rows that compactions moved, from one version to a later one.
 
     Args:
-        begin: The version to begin with; None for the time before the first one.
-        only: Fragments whose rows matter; None for all. With fragments, updates in place are allowed, as they move
-            no row.
+        begin: The version to begin with; None for the time before the first version.
+        only: Fragments whose rows are followed; None for all. If given, updates in place are allowed, as they move no
+            row.
     """
 
     def __init__(self, begin: Snapshot | None, only: Iterable[int] | None = None) -> None:
@@ -86,12 +86,12 @@ class RowMoves:
         return row_addresses(fragment.id, np.arange(physical_rows(source, fragment))) if found is None else found
 
     def versions(self, ids: U64Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """The version after `begin` that added each row, given by first addresses; -1 for rows that it has itself."""
+        """The version after `begin` that added each row, given by first addresses; -1 for rows that `begin` has."""
         origins, places = np.unique(fragment_ids(ids), return_inverse=True)
         return np.array([self._added_in.get(one, -1) for one in origins.tolist()], np.int64)[places]
 
     def _note_added(self, before: Snapshot, after: Snapshot) -> None:
-        """Take note of the version that added fragments."""
+        """Record the version that added fragments."""
         known = set(before.manifest.fragments.ids)
         for number in set(after.manifest.fragments.ids) - known:
             moved = self._moved.get(number)
@@ -99,7 +99,7 @@ class RowMoves:
             self._added_in |= dict.fromkeys(origins, after.manifest.version)
 
     def _check(self, transaction: Transaction, before: Manifest, after: Manifest) -> None:
-        """Make sure that a version updated no row.
+        """Check that a version updated no row.
 
         Raises:
             UnsupportedError: The version updated rows, or may have updated some.
@@ -109,7 +109,7 @@ class RowMoves:
         if self._only is not None and not moves and self._leaves_alone(operation, self._only):
             return
         if isinstance(operation, UnknownOperation):
-            raise self._unknown(after.version, "was made by an operation that is not known")
+            raise self._unknown(after.version, "was committed by an operation that is not known")
         replaces = not {SLICES_KEY, REPLACES_KEY}.isdisjoint(transaction.properties)
         in_place = isinstance(operation, Merge | Restore) and _has_other_files(before, after)
         updates = moves or _updates(operation)
@@ -118,18 +118,18 @@ class RowMoves:
 
     def _unknown(self, version: int, what: str) -> UnsupportedError:
         return UnsupportedError(
-            f"the changes of version {version} cannot be listed: it {what}, and {_NAMED}. Compare versions before and "
-            "after it, or read the whole table"
+            f"the changes of version {version} cannot be listed: it {what}, and {_NAMED}. Compare two versions before "
+            f"version {version}, or two versions from {version} on, or read the whole table"
         )
 
     def _leaves_alone(self, operation: Operation, only: set[int]) -> bool:
-        """Whether an operation moves none of the rows that matter."""
+        """Whether an operation moves none of the rows that are followed."""
         if not isinstance(operation, Update):
             return not isinstance(operation, UnknownOperation)
         return not operation.new_fragments or only.isdisjoint(affected_fragments(operation))
 
     def _move(self, group: RewriteGroup, before: Snapshot, after: Snapshot) -> None:
-        """Take note of the rows of a group of fragments in their new places."""
+        """Record the first addresses of the rows of a group of fragments for the new fragments."""
         parts = []
         for old in group.old_fragments:
             ids, deletions = self.ids(before, old), before.deletions(old)
@@ -156,12 +156,12 @@ def _updates(operation: Operation) -> bool:
 
 
 def _adds_and_takes(before: Manifest, after: Manifest, only: set[int] | None) -> bool:
-    """Whether a version has new fragments, and others have lost rows, which may have moved there.
+    """Whether a version has new fragments, and other fragments lost rows, which may have moved to the new ones.
 
     Args:
         before: The version before it.
         after: The version.
-        only: The fragments whose rows matter; None for all.
+        only: The fragments whose rows are followed; None for all.
     """
     if not set(after.fragments.ids) - set(before.fragments.ids):
         return False
@@ -170,7 +170,7 @@ def _adds_and_takes(before: Manifest, after: Manifest, only: set[int] | None) ->
 
 
 def _has_other_files(before: Manifest, after: Manifest) -> bool:
-    """Whether a fragment of both versions has columns in other files."""
+    """Whether a fragment that both versions have has columns in other files."""
     raw = set(before.fragments.raw)
     changed = (i for i, one in zip(after.fragments.ids, after.fragments.raw, strict=True) if one not in raw)
     pairs = ((before.fragments.get(i), after.fragments.get(i)) for i in changed)

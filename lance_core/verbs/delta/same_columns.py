@@ -1,16 +1,16 @@
 """Match the columns of one version to those of another.
 
 Field ids alone do not identify columns: an overwrite renumbers them, and a restore goes back to earlier numbers, so
-that one id stands for different columns. A column of the later version is matched to the first of
-these columns of the earlier version:
+one id may stand for different columns. A column of the later version is matched to the first of these columns of the
+earlier version:
 
     1. the one of the same id, name and type
     2. the one that it was before renames, casts, overwrites and restores, as the versions in between show
     3. the one of the same name, unless that became another column
 
 If there is none, the column was added later. An overwrite continues columns by their names. Children of a column are
-followed in the same way, by their paths instead of their names. The versions in between are read only where
-both versions have columns that 1 leaves open; if one was cleaned up then, an error names the columns.
+followed in the same way, by their paths instead of their names. The versions in between are read only if both versions
+have columns that 1 does not match; if one of these versions was cleaned up, an error names the columns.
 """
 
 from __future__ import annotations
@@ -36,10 +36,9 @@ class SameColumns:
     """The columns that two versions have in common.
 
     Attributes:
-        names: Names of columns of the later version, the wanted ones among them, each with the name of the same column
-            in the earlier version.
+        names: Names of columns of the later version, each with the name of the same column in the earlier version.
         fields: Ids of fields of the later version, children included, each with the id of the same field in the
-            earlier one; none if no wanted column needed the history.
+            earlier one; empty if no wanted column needed the history.
     """
 
     names: Mapping[str, str]
@@ -52,7 +51,7 @@ def same_columns(dataset: Handle, source: int, feed: int, names: Collection[str]
     Args:
         dataset: The table, at any version.
         source: The version that has the rows.
-        feed: The version that has the columns which are wanted.
+        feed: The version that has the wanted columns.
         names: Names of columns of `feed` that are wanted.
 
     Raises:
@@ -72,7 +71,7 @@ def same_columns(dataset: Handle, source: int, feed: int, names: Collection[str]
         origins = history.origins(source, feed)
     except VersionNotFoundError as error:
         raise VersionNotFoundError(
-            f"{dataset.uri}: which columns of version {source} became {open_names} of version {feed} is not known: "
+            f"{dataset.uri}: it is not known which columns of version {source} became {open_names} of version {feed}: "
             f"{error}. Leave these columns out (columns=[...]), or compare later versions"
         ) from error
     by_history = {one.name: origins.get(one.id) for one in missing}
@@ -137,12 +136,12 @@ class _History:
 
 
 def _altered(before: Schema, after: Schema) -> _Origins:
-    """The fields after an operation by id, each with its id before; the operation changes ids of cast columns alone."""
+    """The fields after an operation by id, each with its id before; only cast columns have other ids."""
     kept = {one.id for one, _ in before.walk()} & {one.id for one, _ in after.walk()}
     by_path = {path: one.id for path, one in _paths(before.fields) if one.id not in kept}
     found = {number: number for number in kept}
     found |= {one.id: by_path[path] for path, one in _paths(after.fields) if one.id not in kept and path in by_path}
-    if len(before.fields) == len(after.fields):  # another name and another type at once: the column keeps its place
+    if len(before.fields) == len(after.fields):  # a column that is renamed and cast at once keeps its position
         pairs = zip(before.fields, after.fields, strict=True)
         found |= {new.id: old.id for old, new in pairs if new.id not in found and old.id not in found.values()}
     return found

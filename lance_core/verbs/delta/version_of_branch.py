@@ -10,7 +10,7 @@ __all__ = ["version_before"]
 
 
 def version_before(dataset: Handle, version: int) -> Handle:
-    """A handle on an earlier version of a branch; before its fork that is a version of the branch's parent.
+    """A handle on an earlier version of a branch; before the branch's fork, that is a version of its parent.
 
     Raises:
         VersionNotFoundError: The version was cleaned up.

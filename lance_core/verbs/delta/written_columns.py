@@ -2,11 +2,11 @@
 
 A row is identified by its stable row id. Its values in the columns are unchanged
 
-    if it lies at the same offset of the same fragment, and the columns lie in the same files, which never change
-    or else if that holds for it in each version in between that did more than move rows
+    if it is at the same offset of the same fragment, and the columns are in the same files, which never change
+    or if that is true in each version in between that did more than move rows
 
-All other rows count as written; all rows do if a version in between was cleaned up. The updates that versions record
-are not used for this, as other libraries write files of columns without recording them.
+All other rows count as written. If a version in between was cleaned up, only the first condition is checked. The
+updates that versions record are not used, as other libraries write files of columns without recording them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Steps = Iterable[tuple[Snapshot | None, Snapshot]]
 def only_written(
     found: RowDifferences, begin: Snapshot, end: Snapshot, columns: Schema, steps: Callable[[], Steps] | None
 ) -> RowDifferences:
-    """Leave out updated rows whose values in some columns are those of the earlier version.
+    """Leave out updated rows that have the values of the earlier version in some columns.
 
     Args:
         found: The differences between the versions, of a table with stable row ids.

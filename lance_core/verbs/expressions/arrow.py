@@ -34,10 +34,10 @@ __all__ = [
 ]
 
 _SMALL: Final = 4096
-"""Bytes of an expression up to which its columns are kept for the next time."""
+"""Bytes of a serialized expression up to which the names of its columns are cached."""
 
 FEW_SHARE: Final = 1 / 4
-"""Rows that are left of a batch are cut out for the next condition if they are fewer than this."""
+"""If at most this share of a batch's rows is left, the next condition is evaluated on a copy of these rows."""
 
 
 def check_filter(filter_: object, schema: Schema | pa.Schema) -> pc.Expression | None:
@@ -48,9 +48,10 @@ def check_filter(filter_: object, schema: Schema | pa.Schema) -> pc.Expression |
         schema: The columns that it can refer to.
 
     Raises:
-        InvalidInputError: The argument is not a filter, or its value is not a boolean.
+        InvalidInputError: The argument is not a filter, or the SQL has no boolean value. `matching` checks the type of
+            an Arrow expression.
         SchemaError: The SQL refers to a column that does not exist.
-        UnsupportedError: The SQL uses a function or syntax that is not supported.
+        UnsupportedError: The SQL uses a function or syntax that is not supported, or the mapping has another key.
     """
     if isinstance(filter_, Mapping):
         reject("filter", {name: value for name, value in filter_.items() if name != "expr_filter"})
@@ -67,7 +68,7 @@ def check_filter(filter_: object, schema: Schema | pa.Schema) -> pc.Expression |
 
 
 def stored_types(schema: Schema | pa.Schema) -> pa.Schema:
-    """The columns in storage types, in which expressions see them: Arrow's functions know no extension types."""
+    """The columns in storage types, which expressions use, because Arrow's functions support no extension types."""
     columns = schema_to_arrow(schema) if isinstance(schema, Schema) else schema
     if all(storage_type(field.type) == field.type for field in columns):
         return columns
@@ -86,7 +87,7 @@ def columns_of(expression: pc.Expression) -> list[str]:
 
 @dataclass(slots=True)
 class _Serialized:
-    """A serialized expression, and the names of its columns, which are found when they are first asked for."""
+    """A serialized expression, and the names of its columns; None until they are needed."""
 
     expression: pc.Expression
     buffer: pa.Buffer
@@ -95,7 +96,7 @@ class _Serialized:
 
 @dataclass(slots=True)
 class _Recent:
-    """The last long expression: each batch asks for it several times, and serializing it takes a tenth of a second."""
+    """The last long expression: each batch needs it several times, and serializing it takes a tenth of a second."""
 
     last: _Serialized | None = None
 
@@ -104,7 +105,7 @@ _recent: Final = _Recent()
 
 
 def _serialized(expression: pc.Expression) -> _Serialized:
-    """The serialized expression; a long one is serialized once if it is asked for repeatedly."""
+    """The serialized expression; the last long one is cached."""
     last = _recent.last
     if last is not None and last.expression is expression:
         return last
@@ -130,7 +131,7 @@ def _columns(buffer: pa.Buffer) -> tuple[str, ...]:
     parts_left = 0
     for key, value in exported_metadata(pa.ipc.open_file(buffer).schema):
         if key == b"nested_field_ref":
-            parts_left = -int(value)  # negative until its first part was seen
+            parts_left = -int(value)  # negative until the first part is read
         elif key == b"field_ref":
             if parts_left <= 0:
                 names.setdefault(value.decode())
@@ -144,7 +145,7 @@ def calls_of(expression: pc.Expression) -> list[str]:
 
 
 def prepare(expression: pc.Expression) -> None:
-    """Register with Arrow the functions of this library that an expression calls: it may come from another process."""
+    """Register this library's functions that an expression calls with Arrow, as it may come from another process."""
     buffer = _serialized(expression).buffer
     if b"lance." in memoryview(buffer).tobytes():
         from lance_core.verbs.expressions.sql.python_functions import register  # noqa: PLC0415 - it imports the SQL parser
@@ -153,7 +154,7 @@ def prepare(expression: pc.Expression) -> None:
 
 
 def evaluated(rows: pa.RecordBatch | pa.Table, expressions: Mapping[str, pc.Expression]) -> pa.Table:
-    """Evaluate expressions, at least one, on rows: a table with a column for each, in their order.
+    """Evaluate at least one expression on rows, and return a table with one column for each, in the same order.
 
     Raises:
         InvalidInputError: An expression does not fit the columns, or fails for some value.
@@ -184,7 +185,7 @@ def _pieces(expression: pc.Expression) -> Split | pc.Expression:
 
 
 def matching(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array:
-    """For each row whether the expression is true; null counts as false.
+    """For each row, whether the expression is true; null counts as false.
 
     Raises:
         InvalidInputError: The expression does not fit the columns, or its values are not booleans.
@@ -205,7 +206,7 @@ def _plain(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array | None:
     """Compare a column, or its remainder, with a value, without Arrow's execution plan; None for other expressions."""
     buffer = _serialized(expression).buffer
     if buffer.size > _SMALL:
-        return None  # the tree of a long condition takes longer than the plan
+        return None  # parsing a long condition takes longer than the plan
     test = condition_of(expression)
     if not isinstance(test, Compare) or len(test.path) != 1:
         file = pa.ipc.open_file(buffer)
@@ -217,11 +218,11 @@ def _plain(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array | None:
     try:
         return pc.call_function(test.operator, [batch.column(position), test.value])
     except pa.ArrowException:
-        return None  # the error is that of the plan
+        return None  # the plan raises the error
 
 
 def _without_nulls(mask: pa.BooleanArray) -> pa.BooleanArray:
-    """The mask with false for null: the bits of both buffers joined, a tenth of what `fill_null` takes."""
+    """The mask with false for null; combining the bits of both buffers takes a tenth of the time of `fill_null`."""
     if not mask.null_count:
         return mask
     if mask.offset:
@@ -232,13 +233,13 @@ def _without_nulls(mask: pa.BooleanArray) -> pa.BooleanArray:
 
 
 def true_places(mask: pa.Array) -> npt.NDArray[np.int64]:
-    """The places at which a mask without nulls is true."""
+    """The positions at which a mask without nulls is true."""
     positions: npt.NDArray[np.uint64] = pc.indices_nonzero(mask).to_numpy()
     return positions.astype(np.int64)
 
 
 def matching_all(batch: pa.RecordBatch, expressions: Sequence[pc.Expression], mask: pa.Array | None = None) -> pa.Array:
-    """For each row whether all expressions are true; once few rows are left, the next one is evaluated on these alone.
+    """For each row, whether all expressions are true; if few rows are left, only these are evaluated further.
 
     Args:
         batch: The rows.

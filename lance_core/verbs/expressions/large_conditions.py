@@ -1,7 +1,7 @@
 """Large conditions: recursion over them runs in a thread with a large stack, and they are evaluated in pieces.
 
 Arrow's C++ code recurses into an expression, and the time that it takes to bind one grows with the square of its size.
-With three truth values, too, a chain of AND or OR has the same value however its parts are grouped.
+The value of a chain of AND or OR does not depend on how its parts are grouped, even if some of them are null.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from lance_core.verbs.expressions.serialized import Entry, Node, assembled, entr
 __all__ = ["LARGE", "Split", "combined", "in_deep_thread", "leaves_of", "split"]
 
 LARGE: Final = 32_768
-"""Bytes of a serialized expression from which it is evaluated in pieces."""
+"""A serialized expression of more bytes is evaluated in pieces."""
 _PIECE: Final = 1000
-"""Entries of a piece."""
+"""The number of entries of a piece."""
 _MOST_LEVELS: Final = 50
-"""Levels of AND and OR that are taken apart."""
+"""Levels of AND and OR that are split into pieces."""
 _STACK_BYTES: Final = 256 << 20
-"""Address space of a stack: only what is used of it takes memory."""
+"""Address space of a stack; only the part that is used takes memory."""
 _CHAINS: Final = (b"and_kleene", b"or_kleene")
 _Result = TypeVar("_Result")
 _lock = threading.Lock()
@@ -35,7 +35,7 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A large condition as pieces that AND or OR joins.
+    """A large condition, split into pieces that AND or OR joins.
 
     Attributes:
         name: The Arrow function that joins the parts.
@@ -47,7 +47,7 @@ class Split:
 
 
 def in_deep_thread(function: Callable[[], _Result]) -> _Result:
-    """Call a function in a thread with a large stack: it may recurse deeper than the stack of this thread allows."""
+    """Call a function in a thread with a large stack, as it may recurse deeper than the stack of this thread allows."""
     done: Future[_Result] = Future()
 
     def run() -> None:
@@ -69,7 +69,7 @@ def in_deep_thread(function: Callable[[], _Result]) -> _Result:
 
 @lru_cache(maxsize=8)
 def split(data: bytes) -> Split | pc.Expression:
-    """A large serialized expression as pieces that AND and OR join."""
+    """Split a large serialized expression into pieces that AND and OR join."""
     pieces = entries_of(pa.py_buffer(data))
     return _split(pieces.entries, pieces.columns, 0)
 
@@ -115,7 +115,7 @@ def _links(entries: list[Entry], name: bytes) -> list[tuple[int, int]]:
 
 
 def _chained(name: bytes, parts: list[Node]) -> Node:
-    """The parts, joined in pairs so that the tree has few levels."""
+    """Join the parts in pairs, so that the tree has few levels."""
     while len(parts) > 1:
         pairs: list[Node] = [
             [(b"call", name), *parts[position : position + 2], (b"end", name)]
@@ -126,7 +126,7 @@ def _chained(name: bytes, parts: list[Node]) -> Node:
 
 
 def _alone(node: Node, columns: list[pa.Array]) -> pc.Expression:
-    """A piece as an expression of its own, with only the literals and options that it needs."""
+    """A piece as a separate expression, with only the literals and options that it needs."""
     own: list[pa.Array] = []
     entries: list[Entry] = []
     for key, value in flat(node):
@@ -152,7 +152,7 @@ def leaves_of(part: Split | pc.Expression) -> list[pc.Expression]:
 
 
 def combined(part: Split | pc.Expression, columns: list[pa.ChunkedArray]) -> pa.ChunkedArray:
-    """The values of a condition from the values of its pieces, which are removed from `columns`."""
+    """Compute the values of a condition from the values of its pieces, which are removed from `columns`."""
     if not isinstance(part, Split):
         return columns.pop(0)
     result = combined(part.parts[0], columns)

@@ -14,12 +14,12 @@ _CAST_OPTIONS: Final = re.compile(r"\{to_type=([^{}]*?), allow_int_overflow=[^{}
 
 
 def plain_name(function: str) -> str | None:
-    """The name of a function that this library has registered, without its parameters; None for one of Arrow's."""
+    """The name of a function that this library has registered, without its parameters; None for Arrow's functions."""
     own = _OWN_FUNCTION.match(function)
     return None if own is None else own[1]
 
 
 def printed(expression: pc.Expression) -> str:
-    """The expression in one line: casts with their type alone, and functions of this library without parameters."""
+    """The expression in one line: casts show only their type, and functions of this library no parameters."""
     short = _CAST_OPTIONS.sub(r"\1", _OWN_FUNCTION.sub(r"\1", str(expression)))
     return re.sub(r"\s*\n\s*", " ", short)

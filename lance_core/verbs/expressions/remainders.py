@@ -1,7 +1,7 @@
 """Evaluate conditions on remainders, such as `id % 10 = 3`, in one pass over the integers.
 
-SQL's remainder of integers is that of C, and Arrow has no kernel for it: as an expression it is a division, a
-multiplication and a subtraction, each over the whole column, in Arrow's plan of an expression:
+SQL's remainder of integers is that of C, and Arrow has no kernel for it. Its expression in Arrow is a division, a
+multiplication and a subtraction, each over the whole column:
 
     call equal, call subtract, field_ref x, call multiply, call divide, field_ref x, literal, ... literal
 """
@@ -30,7 +30,7 @@ _TESTS: Final[dict[bytes, Callable[[Any, Any], npt.NDArray[np.bool_]]]] = {
 def matching_remainders(
     batch: pa.RecordBatch, entries: Sequence[tuple[bytes, bytes]], literals: pa.RecordBatch
 ) -> pa.Array | None:
-    """For each row whether a test of a remainder is true; None for any other expression.
+    """For each row, whether a test of a remainder is true; None for any other expression.
 
     Args:
         batch: The rows.
@@ -47,7 +47,7 @@ def matching_remainders(
     if column is None or not pa.types.is_integer(column.type) or set(literals.schema.types) != {column.type}:
         return None
     divisor, factor, value = (literals.column(number)[0].as_py() for number in range(3))
-    # By -1 the least integer overflows, and by 0 Arrow raises: both are left to it.
+    # Arrow evaluates divisors 0, for which it raises, and -1, by which the least integer overflows.
     if divisor != factor or divisor in (None, 0, -1) or value is None or (column.offset and column.null_count):
         return None
     kind = column.type.to_pandas_dtype()

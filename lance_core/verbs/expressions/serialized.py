@@ -22,7 +22,7 @@ __all__ = ["Entry", "Node", "Pieces", "assembled", "buffer_of", "entries_of", "f
 
 Entry: TypeAlias = tuple[bytes, bytes]
 Node: TypeAlias = "Entry | list[Any]"
-"""An entry, or those of a part of an expression, in lists of any depth."""
+"""An entry, or the entries of a part of an expression, in nested lists."""
 
 _COUNTED: Final = (b"literal", b"options")
 
@@ -52,13 +52,13 @@ def buffer_of(expression: pc.Expression, reduced: Callable[..., Any] = lambda fu
         reduced: Calls the function that serializes it; `in_deep_thread` for an expression of many levels.
 
     Raises:
-        InvalidInputError: The expression names a column by its position, which Arrow does not serialize.
+        InvalidInputError: The expression refers to a column by its position, which Arrow does not serialize.
     """
     try:
         _, (buffer,) = reduced(expression.__reduce__)
     except pa.ArrowNotImplementedError as error:
-        what = f"the expression {printed(expression)} names a column by its place"
-        raise InvalidInputError(f"{what}; name it: {error}") from error
+        what = f"the expression {printed(expression)} refers to a column by its position"
+        raise InvalidInputError(f"{what}; use its name instead: {error}") from error
     return buffer
 
 
@@ -70,7 +70,7 @@ def entries_of(buffer: pa.Buffer) -> Pieces:
 
 
 def assembled(node: Node, columns: list[pa.Array]) -> pc.Expression:
-    """The expression that has these entries, whose literals and options are numbers of `columns`."""
+    """The expression that has these entries; their literals and options are positions in `columns`."""
     schema = pa.schema(
         [pa.field(str(position), column.type) for position, column in enumerate(columns)],
         metadata=pa.KeyValueMetadata(flat(node)),

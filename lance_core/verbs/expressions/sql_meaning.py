@@ -1,9 +1,9 @@
 """Give Arrow expressions SQL's meaning: NaN equals NaN and is above every number, and IN is null for null.
 
-Arrow's kernels follow IEEE 754, where each comparison with NaN but `<>` is false, and fail where an unsigned
-integer of 64 bits or a decimal meets an integer of another type that it does not fit into. Such a comparison in a
-user's expression is replaced by what the SQL compiler makes of it, and so is `is_in`, which Arrow lets match null with
-null where SQL's `IN` is null; all else stays as it was written. Trees of any depth are rewritten without recursion.
+Arrow's kernels follow IEEE 754, where every comparison with NaN except `<>` is false. They fail where an unsigned
+integer of 64 bits or a decimal is compared with an integer of another type, into which it does not fit. Such
+comparisons in a user's expression are replaced by those of the SQL compiler. So is `is_in`, for which Arrow matches
+null with null where SQL's `IN` is null. Long chains of AND or OR become trees of few levels. Nothing recurses.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from lance_core.verbs.expressions.serialized import Entry, Node, Pieces, assembl
 __all__ = ["with_sql_meaning"]
 
 _SMALL: Final = 4096
-"""Bytes of an expression up to which what it becomes is kept for the next time."""
+"""Bytes of a serialized expression up to which the rewritten expression is cached."""
 _FLAT: Final = 16_384
-"""Bytes of an expression up to which it has few levels."""
+"""A serialized expression of at most this many bytes has few levels."""
 _MOST_LEVELS: Final = 1000
-"""Levels of an expression: Arrow goes down each, and ends the process where its stack ends."""
+"""The most levels of an expression: Arrow recurses into each, and a stack overflow ends the process."""
 _SHORT: Final = 64
-"""Levels of a chain of AND or OR up to which it is left as it was written."""
+"""A chain of AND or OR of at most this many levels stays as it was written."""
 _CHAINS: Final = (b"and_kleene", b"or_kleene", b"and", b"or")
 _OPERATORS: Final = {
     b"equal": "=",
@@ -45,16 +45,16 @@ _SIDES: Final = ("left side", "right side")
 
 
 @dataclass(slots=True)
-class _SubstraitPart:
+class _ExpressionPart:
     """A part of an expression.
 
     Attributes:
         node: Its entries.
-        kind: The type of its values; None if that is not known yet.
-        value: The value of a literal; None for all else.
+        kind: The type of its values; None if it is not known yet.
+        value: The value of a literal; None for other parts.
         levels: How many levels it has.
-        chain: AND or OR, if it is one of these.
-        links: The parts that AND or OR joins here: parts of a nested chain of the same function, not the chain itself.
+        chain: The function, if it is AND or OR; otherwise empty.
+        links: The parts that AND or OR joins; a nested chain of the same function is replaced by its own parts.
     """
 
     node: Node
@@ -62,7 +62,7 @@ class _SubstraitPart:
     value: pa.Scalar | None = None
     levels: int = 1
     chain: bytes = b""
-    links: deque[_SubstraitPart] = field(default_factory=deque)
+    links: deque[_ExpressionPart] = field(default_factory=deque)
 
 
 @dataclass(slots=True)
@@ -70,19 +70,19 @@ class _Call:
     """A call whose arguments are being read."""
 
     start: Entry
-    arguments: list[_SubstraitPart] = field(default_factory=list)
+    arguments: list[_ExpressionPart] = field(default_factory=list)
     options: Entry | None = None
 
 
 def with_sql_meaning(expression: pc.Expression, schema: pa.Schema) -> pc.Expression:
-    """The expression with SQL's comparisons.
+    """Rewrite an expression so that its comparisons follow SQL.
 
     Args:
         expression: A condition or a value.
         schema: The columns, in storage types.
 
     Raises:
-        InvalidInputError: The expression names a column by its position.
+        InvalidInputError: The expression refers to a column by its position, or has too many levels.
     """
     buffer = buffer_of(expression, in_deep_thread)
     data = memoryview(buffer).tobytes()
@@ -99,7 +99,7 @@ def _known(data: bytes, schema: pa.Schema) -> pc.Expression:
 
 
 def _may_be_floats(data: bytes, schema: pa.Schema) -> bool:
-    """Whether the expression may have floats, decimals or uint64: from a column of such a type, or as a result."""
+    """Whether the expression may use a column of floats, decimals or uint64, or a function that returns such values."""
     columns = [one.name for one in schema if _has_such_numbers(one.type)]
     if any(name.encode() in data for name in columns):
         return True
@@ -123,26 +123,26 @@ def _has_such_numbers(kind: pa.DataType) -> bool:
 
 
 def _is_wide(kind: pa.DataType) -> bool:
-    """Whether values may not fit into any signed integer."""
+    """Whether the type has values that fit into no signed integer of 64 bits."""
     return bool(pa.types.is_uint64(kind) or pa.types.is_decimal(kind))
 
 
 def _rewritten(buffer: pa.Buffer, schema: pa.Schema) -> pc.Expression:
     pieces = entries_of(buffer)
-    writer = _SubstraitWriter(schema, pieces.columns)
+    writer = _SqlRewriter(schema, pieces.columns)
     root = writer.read(pieces.entries)
     if root.levels > _MOST_LEVELS:
         raise InvalidInputError(
-            f"the expression is nested too deep: {root.levels} levels where {_MOST_LEVELS} are the most; "
-            "chains of AND and OR may be of any length, and is_in takes any number of values"
+            f"the expression is nested too deep: it has {root.levels} levels, and at most {_MOST_LEVELS} are possible; "
+            "chains of AND and OR may have any length, and is_in takes any number of values"
         )
     if writer.changed:
         return assembled(root.node, writer.columns)
     return pc.Expression._deserialize(buffer)  # noqa: SLF001 - Arrow has no public way
 
 
-def _linked(call: _Call, end: Entry) -> _SubstraitPart:
-    """AND or OR of two parts, whose own links become those of the whole."""
+def _linked(call: _Call, end: Entry) -> _ExpressionPart:
+    """AND or OR of two parts; a part that is a chain of the same function is replaced by its links."""
     name = end[1]
     left, right = call.arguments
     if left.chain == name:
@@ -154,16 +154,16 @@ def _linked(call: _Call, end: Entry) -> _SubstraitPart:
     else:
         links = deque((left, right))
     joined = _joined(name, left, right)
-    return _SubstraitPart(joined.node, pa.bool_(), levels=joined.levels, chain=name, links=links)
+    return _ExpressionPart(joined.node, pa.bool_(), levels=joined.levels, chain=name, links=links)
 
 
-def _joined(name: bytes, left: _SubstraitPart, right: _SubstraitPart) -> _SubstraitPart:
+def _joined(name: bytes, left: _ExpressionPart, right: _ExpressionPart) -> _ExpressionPart:
     node = [(b"call", name), left.node, right.node, (b"end", name)]
-    return _SubstraitPart(node, pa.bool_(), levels=1 + max(left.levels, right.levels))
+    return _ExpressionPart(node, pa.bool_(), levels=1 + max(left.levels, right.levels))
 
 
-class _SubstraitWriter:
-    """Reads the entries of an expression, and writes those of the new one, with SQL's comparisons.
+class _SqlRewriter:
+    """Reads the entries of an expression, and replaces its comparisons by those of SQL.
 
     Args:
         schema: The columns of the data.
@@ -175,7 +175,7 @@ class _SubstraitWriter:
         self.changed = False
         self._schema = schema
 
-    def read(self, entries: list[Entry]) -> _SubstraitPart:
+    def read(self, entries: list[Entry]) -> _ExpressionPart:
         """The whole expression, with its comparisons replaced."""
         calls = [_Call((b"", b""))]
         parts = iter(entries)
@@ -191,15 +191,15 @@ class _SubstraitWriter:
                 top.options = entry
             elif kind == b"literal":
                 scalar = self.columns[int(value)][0]
-                top.arguments.append(_SubstraitPart(entry, scalar.type, scalar))
+                top.arguments.append(_ExpressionPart(entry, scalar.type, scalar))
             else:
                 path = [entry, *(next(parts) for _ in range(int(value)))] if kind == b"nested_field_ref" else [entry]
                 top.arguments.append(
-                    _SubstraitPart(path, self._type_of_field([name for key, name in path if key == b"field_ref"]))
+                    _ExpressionPart(path, self._type_of_field([name for key, name in path if key == b"field_ref"]))
                 )
         return self._closed(calls[0].arguments[0])
 
-    def _called(self, call: _Call, end: Entry) -> _SubstraitPart:
+    def _called(self, call: _Call, end: Entry) -> _ExpressionPart:
         name = end[1]
         if name in _CHAINS and len(call.arguments) == 2:
             return _linked(call, end)
@@ -207,15 +207,15 @@ class _SubstraitWriter:
         node: list[Any] = [call.start, *(one.node for one in call.arguments)]
         if call.options is not None:
             node.append(call.options)
-        plain = _SubstraitPart([*node, end], levels=1 + max((one.levels for one in call.arguments), default=0))
+        plain = _ExpressionPart([*node, end], levels=1 + max((one.levels for one in call.arguments), default=0))
         if name in _OPERATORS and len(call.arguments) == 2:
             return self._compared(_OPERATORS[name], call.arguments) or plain
         if name == b"is_in" and len(call.arguments) == 1 and call.options is not None:
             return self._looked_up(call.arguments[0], self.columns[int(call.options[1])][0]) or plain
         return plain
 
-    def _closed(self, part: _SubstraitPart) -> _SubstraitPart:
-        """A chain as one part: a long one becomes a tree of few levels, which has the same value, null or not."""
+    def _closed(self, part: _ExpressionPart) -> _ExpressionPart:
+        """A part that is complete: a long chain becomes a tree of few levels with the same value, null included."""
         if not part.chain or part.levels <= _SHORT:
             return part
         self.changed = True
@@ -225,7 +225,7 @@ class _SubstraitWriter:
             found = [*pairs, *found[2 * len(pairs) :]]
         return found[0]
 
-    def _compared(self, operator: str, sides: list[_SubstraitPart]) -> _SubstraitPart | None:
+    def _compared(self, operator: str, sides: list[_ExpressionPart]) -> _ExpressionPart | None:
         """SQL's comparison of floats, or of uint64 or decimals with other integers; None for all other types."""
         from lance_core.verbs.expressions.sql.compare import compare, compare_floats  # noqa: PLC0415 - the SQL parser
         from lance_core.verbs.expressions.sql.typed import MISSING, Typed, is_number  # noqa: PLC0415 - the SQL parser
@@ -243,7 +243,7 @@ class _SubstraitWriter:
             return None
         return self._of_template((compare_floats if floats else compare)(operator, *typed).expression, sides)
 
-    def _looked_up(self, side: _SubstraitPart, options: Any) -> _SubstraitPart | None:
+    def _looked_up(self, side: _ExpressionPart, options: Any) -> _ExpressionPart | None:
         """SQL's `IN`, null where the result depends on a null; None if the expression does not fit the columns."""
         from lance_core.verbs.expressions.sql.compare import in_set  # noqa: PLC0415 - it imports the SQL parser
         from lance_core.verbs.expressions.sql.typed import Typed  # noqa: PLC0415 - it imports the SQL parser
@@ -255,8 +255,8 @@ class _SubstraitWriter:
             in_set(Typed(pc.field(_SIDES[0]), kind), options["value_set"].values).expression, [side]
         )
 
-    def _of_template(self, template: pc.Expression, sides: list[_SubstraitPart]) -> _SubstraitPart:
-        """The template with the sides in place of the columns that stand for them."""
+    def _of_template(self, template: pc.Expression, sides: list[_ExpressionPart]) -> _ExpressionPart:
+        """The template, whose placeholder columns are replaced by the sides."""
         pieces: Pieces = entries_of(buffer_of(template))
         entries = pieces.after(len(self.columns))
         self.columns += pieces.columns
@@ -265,7 +265,7 @@ class _SubstraitWriter:
         node = [
             places[value].node if key == b"field_ref" and value in places else (key, value) for key, value in entries
         ]
-        return _SubstraitPart(node, pa.bool_(), levels=_TEMPLATE_LEVELS + max(side.levels for side in sides))
+        return _ExpressionPart(node, pa.bool_(), levels=_TEMPLATE_LEVELS + max(side.levels for side in sides))
 
     def _type_of_field(self, path: list[bytes]) -> pa.DataType | None:
         kind: Any = None
@@ -278,8 +278,8 @@ class _SubstraitWriter:
             children = kind if pa.types.is_struct(kind) else pa.schema([])
         return kind
 
-    def _kind(self, part: _SubstraitPart) -> pa.DataType:
-        """The type of the values; null if the expression does not fit the columns, which its evaluation says."""
+    def _kind(self, part: _ExpressionPart) -> pa.DataType:
+        """The type of the values; null if the expression does not fit the columns, as its evaluation will show."""
         if part.kind is None:
             from pyarrow import acero  # noqa: PLC0415 - it imports pandas
 

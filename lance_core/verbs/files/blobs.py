@@ -3,13 +3,13 @@
 A blob column is a column of bytes with the metadata `lance-encoding:blob`. In files of version
 
     0.1         rejected
-    2.0, 2.1    large binary stays what it is; binary is rejected, as by the reference library
+    2.0, 2.1    large binary keeps its type; binary is rejected, as by the reference library
     2.2         binary and large binary become a struct of `data` and `uri` with the extension name `lance.blob.v2`
 
-A blob of 2.2 may be given by its URI below a base path of the dataset, and elsewhere only if that is asked for: whoever
-reads the table reads there with their own credentials.
+A blob of 2.2 may be given by a URI below a base path of the dataset, and by other URIs only if the caller allows it:
+whoever reads the table also reads the URI, with their own credentials.
 
-Blob columns of other types, and fields inside of structs and lists, are rejected: nobody could read them again.
+Blob columns of other types, and blobs inside of structs and lists, are rejected: no reader could read them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def with_blob_types(schema: pa.Schema, version: FileVersion) -> pa.Schema:
 
 
 def check_blobs(schema: pa.Schema, version: FileVersion, *, binary: bool = False) -> None:
-    """Make sure that the columns that are marked as blobs can be stored as blobs.
+    """Check that the columns that are marked as blobs can be stored as blobs.
 
     Args:
         schema: The columns.
@@ -88,17 +88,17 @@ def check_blobs(schema: pa.Schema, version: FileVersion, *, binary: bool = False
 
 
 def external_places(bases: Iterable[BasePath]) -> tuple[str, ...]:
-    """The base paths below which blobs may be given by their URI: all but those of other datasets."""
+    """The base paths below which blobs may be given by their URI: all that are not the root of a dataset."""
     return tuple(canonical_uri(base.path).rstrip("/") + "/" for base in bases if not base.is_dataset_root)
 
 
 def check_external(rows: pa.Table | pa.RecordBatch, schema: Schema, places: Sequence[str] | None) -> None:
-    """Make sure that blobs that are given by a URI lie in the places that the write allows.
+    """Check that blobs that are given by a URI lie in the places that the write allows.
 
     Args:
         rows: Rows in the types of the dataset.
         schema: The columns of the dataset.
-        places: Canonical prefixes of the URIs that are allowed; None allows all, for rows that were in the table.
+        places: Canonical prefixes of the URIs that are allowed; None allows all, for rows read from the table.
 
     Raises:
         InvalidInputError: A URI lies elsewhere, is not absolute, or holds credentials.
@@ -129,7 +129,7 @@ def _check_place(name: str, uri: str, places: tuple[str, ...]) -> None:
 
 
 def _inside(field: pa.Field, path: str) -> Iterator[tuple[pa.Field, str]]:
-    """All fields below one, with their paths."""
+    """Yield all fields below a field, with their paths."""
     kind = field.type
     if not pa.types.is_nested(kind):
         return

@@ -145,7 +145,7 @@ def write_column_file(
 
 
 def _finished(writer: DataFileWriter, version: FileVersion, files: UncommittedFiles) -> WrittenFile:
-    """Close a file: it is durable now, or on a local disk (but for 0.1) once the pending writes are done."""
+    """Close a file: it is durable now, or, on a local disk and in versions after 0.1, after the pending writes."""
     if files.pending is None or version is FileVersion.V0_1 or files.source.store.put_is_a_request:
         return writer.finish()
     writer.complete()
@@ -160,7 +160,10 @@ def with_column_file(fragment: Fragment, file: DataFile) -> Fragment:
 
 
 def replaced_columns(fragment: Fragment, file: DataFile) -> Fragment:
-    """The fragment with a new data file, whose columns replace those in its other files; files without columns go."""
+    """The fragment with a new data file, whose columns replace those in its other files.
+
+    Files that are left without columns are dropped.
+    """
     own = set(file.fields)
     kept = (
         replace(old, fields=tuple(TOMBSTONE if f in own else f for f in old.fields)) if own & set(old.fields) else old

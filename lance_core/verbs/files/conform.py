@@ -1,8 +1,8 @@
 """Fit data to the schema of a dataset before any of it is written.
 
 Columns are matched by name, at every level; order and nullability may differ. A nullable column that is missing from
-the data is left out of the file and reads as null. Values are only relabelled with types that are stored alike: views,
-and extension types.
+the data is left out of the file and reads as null. Values are relabelled with types that are stored alike (views and
+extension types); only JSON and blobs are converted.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def conform(data: pa.RecordBatch | pa.Table, schema: Schema) -> pa.Table:
 
 
 def check_new_columns(schema: pa.Schema) -> None:
-    """Make sure that a new dataset can have these columns.
+    """Check that a new dataset can have these columns.
 
     Raises:
         SchemaError: There is no column, a name is empty, or metadata are not UTF-8.
@@ -92,7 +92,7 @@ def check_new_columns(schema: pa.Schema) -> None:
 
 
 def check_column_name(name: str) -> None:
-    """Make sure that a new column can have this name: other tools cannot read columns of some names.
+    """Check that a new column can have this name: other tools cannot read columns of some names.
 
     Raises:
         SchemaError: The name is empty, that of a row column, or has a dot or a back-tick.
@@ -113,7 +113,7 @@ def check_column_name(name: str) -> None:
 
 
 def check_metadata(metadata: dict[bytes, bytes] | None) -> None:
-    """Make sure that the metadata of an Arrow schema or field can be stored: Lance stores them as strings.
+    """Check that the metadata of an Arrow schema or field can be stored: Lance stores them as strings.
 
     Raises:
         SchemaError: A key or a value is not UTF-8.
@@ -142,7 +142,8 @@ def _fit_field(dataset: Field, data: Field, path: str) -> Field:
         # The one child of a list or map is matched by position: writers name it "item" or "element".
         if len(dataset.children) != len(data.children):
             raise SchemaError(
-                f"`{path}`: a {dataset.logical_type} of {len(dataset.children)} fields takes no {len(data.children)}"
+                f"`{path}`: a {dataset.logical_type} has {len(dataset.children)} fields in the dataset, and "
+                f"{len(data.children)} in the data"
             )
         pairs = zip(dataset.children, data.children, strict=True)
         return replace(dataset, children=tuple(_fit_field(a, b, f"{path}.{a.name}") for a, b in pairs))
@@ -175,7 +176,7 @@ def _conform_column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.Chun
 
 
 def _as_blobs(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Blobs of 2.2 as structs, from payloads or URIs (strings): the other part is null, a null blob a null struct."""
+    """Blobs of 2.2 as structs, from payloads or URIs (strings): the other part is null; a null is a null struct."""
     storage = storage_type(kind)
     parts = {part.name: pa.nulls(len(values), part.type) for part in storage}
     name = "uri" if pa.types.is_string(values.type) or pa.types.is_large_string(values.type) else "data"

@@ -1,7 +1,7 @@
 """Dictionary columns of datasets of version 0.1, whose manifest repeats the dictionary values of the data files.
 
-Other readers use the values of the manifest for all files. So each file's dictionary must be a prefix of the dataset's:
-files written one after the other extend each other's values, and an append adds no values.
+Other readers use the manifest's values for all files, so each file's dictionary must be a prefix of the dataset's. The
+files of a new dataset extend each other's values; an append adds no values.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def with_dictionaries(schema: Schema, fragments: Sequence[Fragment], store: Obje
 
 
 def check_dictionaries(schema: Schema, fragments: Sequence[Fragment], store: ObjectStore) -> None:
-    """Make sure that the dictionaries of new 0.1 files are prefixes of those of the dataset.
+    """Check that the dictionaries of new 0.1 files are prefixes of those of the dataset.
 
     Raises:
         SchemaError: A file has a value that the dictionary of the dataset lacks, or has in another place.
@@ -61,8 +61,8 @@ def check_dictionaries(schema: Schema, fragments: Sequence[Fragment], store: Obj
 def _check(field: Field, values: pa.Array, recorded: pa.Array | None) -> None:
     if recorded is None or not recorded.slice(0, len(values)).equals(values):
         raise SchemaError(
-            f"column {field.name!r}: version 0.1 has one dictionary for all files of a dataset, and new values in it; "
-            "write the column as plain values, or a dataset of a later version"
+            f"column {field.name!r}: all files of a dataset of version 0.1 share one dictionary, and the data has "
+            "other values; write the column as plain values, or write a dataset of a later version"
         )
 
 
@@ -75,7 +75,10 @@ def _dictionaries(
         if file.file_major_version != 0 or fields.keys().isdisjoint(file.fields):
             continue
         if file.base_id is not None:
-            raise UnsupportedError("dictionary columns of version 0.1 in files of a base path")
+            raise UnsupportedError(
+                f"{file.path} is a file of version 0.1 with dictionary columns, and cannot be in a base path; write a "
+                "dataset of a later version"
+            )
         reader = DataFileReader.open(store, data_key(file.path))
         for field_id, values in reader.dictionaries().items():
             if field_id in fields:

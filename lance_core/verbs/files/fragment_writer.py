@@ -68,13 +68,14 @@ class FragmentWriter:
         max_bytes_per_file: Bytes after which a new fragment is begun, counted between batches.
         file_prefix: Start of the names of the data files.
         dataset_schema: The schema, or `LanceDataset.lance_schema_bytes`, of an existing dataset to append to: its field
-            ids are used and its types demanded. None numbers the fields of `schema` afresh.
+            ids are used, and its types are required. None gives the fields of `schema` new ids.
         targets: Where files go, round-robin; None for the dataset itself.
         progress: Called when a file begins and when it is complete.
-        first_field_id: Id of the first field where they are numbered afresh (`Manifest.first_new_field_id`).
-        max_buffered_bytes: Bytes of rows that wait for their pages, of all columns together: the more columns, the
-            smaller are the pages, down to 64 KiB.
-        external_places: Prefixes of the URIs by which blobs may be given; `("",)` for any, None for rows of the table.
+        first_field_id: Id of the first field if the fields get new ids (`Manifest.first_new_field_id`).
+        max_buffered_bytes: Bytes of rows that are buffered before they become pages, over all columns: with more
+            columns the pages are smaller, down to 64 KiB.
+        external_places: Prefixes of the URIs by which blobs may be given; `("",)` for any, None for rows read from the
+            table.
 
     Raises:
         SchemaError: The schema does not fit the dataset's, or cannot be stored; nothing was written.
@@ -119,14 +120,14 @@ class FragmentWriter:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin without any file."""
+        """Reset the state: no file, no fragment."""
         self._num_ended = 0
         self._pending = PendingWrites()
         self._fragments: list[records.Fragment] = []
         self._keys: list[tuple[ObjectStore, str]] = []
 
     def another(self) -> Self:
-        """A new writer with the arguments of this one, which does not check the schema again."""
+        """A new writer with the arguments of this one, without another check of the schema."""
         assert self._file is None, "a file that is open belongs to one writer"
         found = copy.copy(self)
         found._begin()  # noqa: SLF001 - of this class
@@ -160,7 +161,7 @@ class FragmentWriter:
         return rows
 
     def finish(self) -> list[FragmentMetadata]:
-        """End the last file and return the fragments; none if no row was written. All files are durable then."""
+        """End the last file, make all files durable, and return the fragments; none if no row was written."""
         return [FragmentMetadata.from_record(record) for record in self.finish_records()]
 
     def finish_records(
@@ -169,7 +170,7 @@ class FragmentWriter:
         """End the last file and return the fragments as a manifest records them.
 
         Args:
-            pending: Waits for the files to be durable; None if they have to be when this returns.
+            pending: Waits until the files are durable; None if they must be durable when this method returns.
             requests: Whether `pending` may wait for requests to object storage as well as for a disk.
         """
         in_background = pending is not None and (requests or not self._target().store.put_is_a_request)
@@ -235,11 +236,11 @@ class FragmentWriter:
         return self._file
 
     def _end_file(self, *, is_last: bool = False, in_background: bool = False) -> None:
-        """End a file; it is closed in the background, as closing waits for the storage, unless its result is needed.
+        """End a file; as closing waits for the storage, it happens in the background unless its result is needed.
 
         Args:
             is_last: Whether no other file follows.
-            in_background: Whether the last one, too, is closed in the background.
+            in_background: Whether the last file is closed in the background as well.
         """
         if self._file is None:
             return
@@ -247,7 +248,7 @@ class FragmentWriter:
         file.complete()
         self._num_ended += 1
         is_alone = is_last and self._num_ended == 1
-        # Progress is reported in order, and a file of 0.1 needs the dictionaries of the one before.
+        # Progress is reported in order, and a file of 0.1 needs the dictionaries of the previous file.
         if (is_last and not in_background) or self._progress is not None or self._version is FileVersion.V0_1:
             written = file.close(durable_name=is_alone)
             self._schema = known_dictionaries(self._schema, written.dictionaries)
@@ -286,9 +287,9 @@ def to_batches(
     """The schema of some rows, and the rows.
 
     Raises:
-        InvalidInputError: The data is of an unsupported kind, or an iterable came without a schema.
+        InvalidInputError: The data is of an unsupported kind, or an iterable is given without a schema.
         SchemaError: Values of a dict of columns, of a list of dicts or of a frame do not fit a column.
-        UnsupportedError: The data comes from another library, and Arrow cannot take its types over.
+        UnsupportedError: The data comes from another library, and Arrow cannot import its types.
     """
     if isinstance(data, pa.Table | pa.RecordBatch):
         return data.schema, [data]
@@ -307,7 +308,7 @@ def to_batches(
         return data.schema, data.to_batches()
     if isinstance(data, Iterable):
         if schema is None:
-            raise InvalidInputError("an iterable of batches needs a schema")
+            raise InvalidInputError("an iterable of batches needs the argument schema")
         return schema, _checked(data, schema)
     raise ArgumentTypeError(f"rows cannot be taken from {type(data).__name__}")
 
@@ -392,7 +393,7 @@ def _cast(batch: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.RecordBatch
 
 
 def data_file_record(file: WrittenFile, base_id: int | None = None, prefix: str = DATA_PREFIX) -> records.DataFile:
-    """The record in a manifest of a file that was written; `WriteTarget` says what base and prefix are."""
+    """The record of a written file in a manifest; `WriteTarget` describes `base_id` and `prefix`."""
     major, minor = _VERSION_NUMBERS[file.version]
     return records.DataFile(
         path=file.key.removeprefix(prefix),

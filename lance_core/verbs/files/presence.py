@@ -1,8 +1,7 @@
 """Check before a commit that the files of its fragments exist: cleanup removes files that no version refers to.
 
-Where the check costs no request, it covers each file. On object storage it covers the files that this process did not
-start to write within the last hour: a cleanup keeps files for seven days unless its caller promises that nobody
-writes.
+Where the check costs no request, it covers each file. On object storage it skips the files that this process began to
+write within the last hour: a cleanup keeps files for seven days unless its caller guarantees that nobody writes.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ def note_begun(name: str) -> None:
 
 
 def check_present(store: ObjectStore, fragments: Iterable[Fragment]) -> None:
-    """Make sure that the data files of fragments are there before a version refers to them.
+    """Check that the data files of fragments exist before a version refers to them.
 
     Args:
-        store: The dataset's store; files in other base paths are not looked at.
+        store: The dataset's store; files in other base paths are not checked.
         fragments: The new fragments.
 
     Raises:
-        ObjectNotFoundError: A file is not there.
+        ObjectNotFoundError: A file does not exist.
     """
     names = [file.path for fragment in fragments for file in fragment.files if file.base_id is None]
     if not store.put_is_a_request:
@@ -63,10 +62,10 @@ def check_present(store: ObjectStore, fragments: Iterable[Fragment]) -> None:
         missing = [name for name, is_there in zip(doubtful, found, strict=True) if not is_there]
     if missing:
         raise ObjectNotFoundError(
-            f"{store.data_root}/{data_key(missing[0])}: a fragment that is to be committed names this file, and it is "
-            f"not there ({len(missing)} of {len(names)} are missing). Files that no version refers to are removed by a "
-            "cleanup after seven days, or at once with delete_unverified=True, and when a write is discarded. Write "
-            "the fragments again, and commit those"
+            f"{store.data_root}/{data_key(missing[0])}: a fragment that is to be committed refers to this file, which "
+            f"does not exist ({len(missing)} of {len(names)} files are missing). A cleanup removes files to which no "
+            "version refers after seven days, or at once with delete_unverified=True; a discarded write removes its "
+            "own. Write the fragments again, and commit the new ones"
         )
 
 

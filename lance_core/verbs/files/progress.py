@@ -16,7 +16,7 @@ __all__ = ["FileSystemFragmentWriteProgress", "FragmentWriteProgress", "NoopFrag
 
 
 class FragmentWriteProgress(ABC):
-    """Base class of progress callbacks of a write: override both methods. An error that they raise ends the write."""
+    """Base class of progress callbacks of a write: override both methods. An error in either method ends the write."""
 
     @abstractmethod
     def begin(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
@@ -31,10 +31,10 @@ class NoopFragmentWriteProgress(FragmentWriteProgress):
     """Ignores progress."""
 
     def begin(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
-        """Take no notice."""
+        """Do nothing."""
 
     def complete(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
-        """Take no notice."""
+        """Do nothing."""
 
 
 @checked_methods

@@ -1,6 +1,6 @@
 """Rows from Python: columns by name, a list of dicts or a pandas frame become a table of Arrow.
 
-What does not fit raises errors of this library that name the column, where Arrow's own name the value alone.
+Values that do not fit raise errors of this library, which name the column; Arrow's own errors name only the value.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _array(name: str | bytes, values: Any, kind: pa.DataType | None) -> pa.Array
 
 
 def _encoded(name: Any) -> Any:
-    """The name as bytes, under which a mapping may hold it as well."""
+    """The name as bytes, as the mapping may have bytes as its keys."""
     return name.encode(errors="surrogatepass") if isinstance(name, str) else name
 
 

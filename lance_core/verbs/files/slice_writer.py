@@ -1,9 +1,9 @@
-"""Write rows into new fragments, each of which holds rows of one slice (such as a partition) alone.
+"""Write rows into new fragments, each of which holds only rows of one slice, such as a partition.
 
 batch --assign--> slice of each row --> one FragmentWriter per slice, several of them open at a time
 
-The plan of a file is computed from the schema once for all writers. Files are encoded one after the other, by the
-thread that writes, and reach the storage in parallel.
+The plan of a file is computed from the schema once for all writers. The thread that writes encodes one file after the
+other; the files are uploaded in parallel.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 __all__ = ["SliceWriter"]
 
 FINISHING_AT_A_TIME: Final = 8
-"""Files that are on their way to the storage, at most."""
+"""The most files that are uploaded in parallel."""
 
 
 class SliceWriter:
@@ -46,7 +46,7 @@ class SliceWriter:
         max_open: int | None = None,
     ) -> None:
         self.rows: dict[int, int] = {}
-        """Rows written by position of their slice; -1 for rows outside of all, 0 for all without slices."""
+        """Rows written, by position of their slice: -1 for rows in no slice; 0 for all rows if there are no slices."""
         self._new_writer = new_writer
         self._assign = assign
         self._max_open = max_open
@@ -65,7 +65,8 @@ class SliceWriter:
         """Write rows.
 
         Raises:
-            SchemaError: The rows do not fit the schema, or no slice.
+            SchemaError: The rows do not fit the schema, or lack a column of the slices.
+            InvalidInputError: `assign` rejects a row.
         """
         if self._assign is None:
             self._write_to(0, batch)
@@ -74,7 +75,7 @@ class SliceWriter:
             self._write_to(position, part)
 
     def finish(self) -> list[FragmentMetadata]:
-        """Close all files, and return the fragments; all files are durable then."""
+        """Close all files, wait until they are durable, and return the fragments."""
         for position in list(self._open):
             self._finish(position)
         self._pending.wait()
@@ -111,7 +112,7 @@ class SliceWriter:
 
 
 def _parts(batch: Any, positions: npt.NDArray[np.integer[Any]]) -> Iterator[tuple[int, Any]]:
-    """The rows of each slice; they keep their order, and are copied only if the slices are mixed.
+    """Yield the rows of each slice in their order; rows are copied only if the slices are mixed.
 
     Args:
         batch: The rows.

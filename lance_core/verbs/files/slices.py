@@ -1,8 +1,8 @@
 """Slices: named, disjoint parts of a table, defined by the values of a few columns.
 
 A slice is a set of rows that is written as a whole, such as a partition of an orchestrator, or the rows of a
-`replaceWhere` in other table formats. Conditions are typed values, compared by the rules of the column's type and
-never as strings; strings are made of them for messages, and for the digest that a commit records.
+`replaceWhere` in other table formats. Conditions are typed values, which are compared by the rules of the column's
+type. They become strings only in messages and in the digest that a commit records.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OUTSIDE: Final = -1
 _NAMED: Final = 5
 """Most slices and values that a message names."""
 _LOOKED_AT: Final = 1000
-"""Rows that are searched for values to name."""
+"""Most rows that are searched for values to name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +81,17 @@ class Slices:
 
     Args:
         slices: The slices.
-        owner: Their owner, with which messages about rows outside of them begin; None for the table.
+        owner: The owner of the slices, which messages about rows outside of them name before the table.
         outside: Part of these messages: what is wrong with such rows; `{count}` stands for the number of slices.
         remedy: Part of these messages: how to write such rows nevertheless.
 
     Raises:
         InvalidInputError: There are no slices, or they are not over the same columns.
 
-    >>> slices = Slices([Slice(name="a", conditions={"k": Equals(1)}), Slice(name="b", conditions={"k": Equals(2)})])
-    >>> slices.assign(pa.table({"k": [2, 7, 1]})).tolist()
-    [1, -1, 0]
+    Examples:
+        >>> slices = Slices([Slice(name=x, conditions={"k": Equals(i)}) for i, x in enumerate("ab", 1)])
+        >>> slices.assign(pa.table({"k": [2, 7, 1]})).tolist()
+        [1, -1, 0]
     """
 
     slices: tuple[Slice, ...]
@@ -127,7 +128,7 @@ class Slices:
         return [one.name for one in self.slices]
 
     def counted(self, rows: Mapping[int, int]) -> dict[str, int]:
-        """Numbers of rows by the name of the slice, from numbers by its position; 0 for slices without rows."""
+        """The number of rows by name of the slice, given the numbers by position; 0 for slices without rows."""
         return {one.name: rows.get(position, 0) for position, one in enumerate(self.slices)}
 
     def identities(self) -> list[str]:
@@ -135,7 +136,7 @@ class Slices:
         return [_identity(one) for one in self.slices]
 
     def check(self, schema: pa.Schema) -> None:
-        """Make sure that rows of this schema can be assigned to the slices exactly.
+        """Check that rows of this schema can be assigned to the slices exactly.
 
         Raises:
             SchemaError: A column is missing, or of a type that cannot hold the values exactly.
@@ -146,7 +147,7 @@ class Slices:
     def assign(self, batch: pa.RecordBatch | pa.Table) -> npt.NDArray[np.int32]:
         """The position of the slice that each row lies in, `OUTSIDE` (-1) for none.
 
-        Nulls lie in no slice but that of `Equals(None)`.
+        Nulls lie only in slices of `Equals(None)`.
 
         Raises:
             SchemaError: A column is missing, or of a type that cannot hold the values exactly.
@@ -163,7 +164,7 @@ class Slices:
         return np.where(outside, OUTSIDE, np.argsort(codes)[code]).astype(np.int32)
 
     def assign_all(self, batch: pa.RecordBatch | pa.Table, uri: str) -> npt.NDArray[np.int32]:
-        """The position of the slice that each row lies in, as `assign` gives it, where all rows must lie in slices.
+        """The position of the slice that each row lies in, as `assign` returns it; all rows must lie in slices.
 
         Args:
             batch: The rows.
@@ -171,7 +172,7 @@ class Slices:
 
         Raises:
             SchemaError: A column is missing, or of a type that cannot hold the values exactly.
-            InvalidInputError: A row lies in no slice; the message has some of the values, and the remedy.
+            InvalidInputError: A row lies in no slice; the message names some of the values, and the remedy.
         """
         positions = self.assign(batch)
         outside = np.flatnonzero(positions < 0)
@@ -199,7 +200,7 @@ class Slices:
             uri: The table.
 
         Raises:
-            InvalidInputError: The row lies in none of the slices, which the caller has found.
+            InvalidInputError: The row lies in none of the slices, as the caller has found out before the call.
         """
         values = " and ".join(f"{name} = {_shown(row[name])}" for name in self.columns)
         where = f"table {uri}" if self.owner is None else f"{self.owner}, table {uri}"

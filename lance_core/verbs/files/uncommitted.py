@@ -33,8 +33,8 @@ def delete_uncommitted_files(
         file_prefix: Start of the names of the write's files (`FragmentWriter`), at least 16 characters, so that no
             other write shares it by chance.
         keep: Names of files to keep: `DataFile.path` of the committed fragments.
-        index_segments: Delete the files of all index segments whose `uuid`, as a string, begins so, in place of data
-            files.
+        index_segments: Delete index segments instead of data files: those whose `uuid`, as a string, starts with
+            `file_prefix`.
         storage_options: Credentials and options of the storage, under object_store's names.
 
     Returns:

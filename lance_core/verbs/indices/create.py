@@ -52,7 +52,7 @@ def kind_and_parameters(index_type: Any, arguments: Mapping[str, Any]) -> tuple[
     """The requested kind of index, and its parameters, defaults included.
 
     Args:
-        index_type: The name of a kind, or an `IndexConfig`, of pylance's too.
+        index_type: The name of a kind, or an `IndexConfig` of this library or of pylance.
         arguments: Further parameters.
 
     Raises:
@@ -72,9 +72,9 @@ def kind_and_parameters(index_type: Any, arguments: Mapping[str, Any]) -> tuple[
         offered = ", ".join(BY_NAME)
         if name.upper() in _ELSEWHERE or name.upper().startswith("IVF"):
             raise UnsupportedError(
-                f"building an index of type {name.upper()} is not supported (possible are {offered})"
+                f"building an index of type {name.upper()} is not supported; the supported types are {offered}"
             )
-        raise InvalidInputError(f"there is no index type {name!r}; possible are {offered}")
+        raise InvalidInputError(f"there is no index type {name!r}; the supported types are {offered}")
     if given.pop("use_seeds", False):
         raise UnsupportedError("use_seeds is not supported: data files do not carry zones")
     parameters = dict(kind.parameters)
@@ -87,14 +87,14 @@ def kind_and_parameters(index_type: Any, arguments: Mapping[str, Any]) -> tuple[
 
 
 def _checked(kind: Kind, key: str, value: Any) -> int | float:
-    """The checked value of a parameter: a whole number from 1 on, or a probability between 0 and 1."""
+    """The checked value of a parameter: a positive integer, or a probability between 0 and 1."""
     if isinstance(kind.parameters[key], float):
         if isinstance(value, float) and 0 < value < 1:
             return value
         raise InvalidInputError(f"{kind.name}: {key} must be a number between 0 and 1, not {value!r}")
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
-    raise InvalidInputError(f"{kind.name}: {key} must be a positive number, not {value!r}")
+    raise InvalidInputError(f"{kind.name}: {key} must be a positive integer, not {value!r}")
 
 
 def create_scalar_index(
@@ -116,12 +116,13 @@ def create_scalar_index(
         SchemaError: There is no such column, or the kind does not fit it.
         InvalidInputError: A parameter is unknown or invalid for the kind, or the name is in use.
         UnsupportedError: Indices of that kind are not built.
-        RetryableConflictError: Somebody else made an index of that name, or moved the rows, meanwhile.
+        RetryableConflictError: Another writer created an index of that name, or moved rows, meanwhile.
     """
     if arguments.get("fragment_ids") is not None or arguments.get("index_uuid") is not None:
         raise UnsupportedError(
-            "create_scalar_index with fragment_ids or index_uuid: it builds and commits at once; parts of an index are"
-            " built by create_index_uncommitted(..., fragment_ids=...), and commit_existing_index_segments commits them"
+            "create_scalar_index takes no fragment_ids or index_uuid, as it builds and commits a whole index; build "
+            "segments by create_index_uncommitted(..., fragment_ids=...), and commit them by "
+            "commit_existing_index_segments"
         )
     reject("create_scalar_index", {key: arguments[key] for key in _NOT_OFFERED if key in arguments})
     given = {key: value for key, value in arguments.items() if key not in _NOT_OFFERED}
@@ -164,8 +165,8 @@ def write_segment(
         field: The indexed field.
         covered: The fragments that it covers.
         before: Details of the segment that it replaces.
-        key: Names its folder; a new one by default.
-        version: The version that the content was read from; by default the one that `files` are for.
+        key: The uuid of the segment, which names its folder; a new one by default.
+        version: The version that the content was read from; by default the version of `files`.
     """
     source, key = files.source, key or uuid.uuid4()
     prefix = f"{INDICES_PREFIX}{key}/"
@@ -214,7 +215,7 @@ def index_name(manifest: Manifest, field: IndexedField, kind: Kind, name: str | 
     taken = {index.name: index for index in manifest.indices}
     if name is None:
         name, number = f"{field.path}_idx", 1
-        # Another kind of index on the same column stays.
+        # An index of another kind on the same column keeps its name.
         while name in taken and (
             taken[name].fields != (field.node.id,) or taken[name].details_type_url.rpartition(".")[2] != _url_end(kind)
         ):

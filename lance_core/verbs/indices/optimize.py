@@ -43,22 +43,22 @@ def optimize_indices(
     replaced: Sequence[RewriteGroup] = (),
     properties: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """Bring indices up to date, all in one version; none is made if there is nothing to do.
+    """Bring indices up to date in one version; no version is committed if there is nothing to do.
 
     Args:
         source: The version.
-        num_indices_to_merge: How many of the last segments become one, with what no segment covers; 0 makes a new
-            segment of that, None is 1.
-        index_names: Which indices; None for all that can be built here.
+        num_indices_to_merge: How many of the last segments are merged, together with the fragments that no segment
+            covers; 0 writes a new segment for these fragments, None means 1.
+        index_names: Names of the indices; None for all that this library can build.
         retrain: Rebuild each index as one segment.
-        conflict_retries: How often the whole is done again after a conflict with another commit.
+        conflict_retries: How often everything is repeated after a conflict with another commit.
         replaced: Groups of fragments that a compaction has just replaced; the new ones may lack ids.
-        properties: Strings for the history, by key.
+        properties: Properties of the transaction.
 
     Raises:
-        NotFoundError: There is no index of a name.
-        UnsupportedError: An index that is named cannot be built here.
-        InvalidInputError: The number is negative.
+        NotFoundError: An index of `index_names` does not exist.
+        UnsupportedError: An index of `index_names` is of a kind that this library cannot build.
+        InvalidInputError: `num_indices_to_merge` is negative.
     """
     if num_indices_to_merge is not None and num_indices_to_merge < 0:
         raise InvalidInputError(f"num_indices_to_merge must be at least 0, not {num_indices_to_merge}")
@@ -85,12 +85,13 @@ def expected_changes(
 
     Args:
         source: The version.
-        index_names: Which indices; None for all that can be built here.
-        unwritten: Segments of an earlier call, which have no files: they hold the rows of the fragments they cover.
+        index_names: Names of the indices; None for all that this library can build.
+        unwritten: Ids of segments that an earlier call returned: without files, they count as if they had entries for
+            the fragments that they cover.
 
     Raises:
-        NotFoundError: There is no index of a name.
-        UnsupportedError: An index that is named cannot be built here.
+        NotFoundError: An index of `index_names` does not exist.
+        UnsupportedError: An index of `index_names` is of a kind that this library cannot build.
     """
     new, dropped = list[IndexMetadata](), list[IndexMetadata]()
     for group in _groups(source.manifest, index_names):
@@ -122,7 +123,7 @@ def uncovered_fragments(manifest: Manifest, segments: Sequence[IndexMetadata]) -
 
 
 def _groups(manifest: Manifest, names: Collection[str] | None) -> list[list[IndexMetadata]]:
-    """The segments of each index that can be optimized here, in order of the names."""
+    """The segments of each index that this library can build, in order of the names."""
     groups: dict[str, list[IndexMetadata]] = {}
     for index in manifest.indices:
         if not index.is_system and (names is None or index.name in names):
@@ -138,7 +139,7 @@ def _groups(manifest: Manifest, names: Collection[str] | None) -> list[list[Inde
 
 
 def _view_of_live_rows(source: Snapshot) -> View:
-    """The view of the fragments with row ids of live rows alone: a row that was updated has its id in another place."""
+    """The view of the fragments with the row ids of live rows only: an updated row has its id in another place."""
     view = view_of(source.manifest)
     if not view.has_row_ids:
         return view
@@ -157,8 +158,8 @@ class _Choice:
     Attributes:
         merged: The segments that are merged.
         covered: The fragments that the new segment covers.
-        left: Segments that lose entries, each with the fragments that it still covers.
-        stale: Segments that lose entries.
+        left: The segments of `stale` that still cover fragments, each with these fragments.
+        stale: Segments that are not merged, but lose entries.
     """
 
     merged: Sequence[IndexMetadata]
@@ -205,7 +206,7 @@ class _SegmentChoice:
         if not self.kind.accepts(self.field.type):
             raise CorruptFileError(
                 f"{self.source.store.root}: the manifest says that {self.segments[0].name!r}, a {self.kind.name} "
-                f"index, is on {self.field.path}, whose type {self.field.type} has none"
+                f"index, is on {self.field.path}, whose type {self.field.type} cannot have one"
             )
 
     def merging(self, num_merged: int) -> _Choice | None:
@@ -218,7 +219,7 @@ class _SegmentChoice:
         is_readable = all(map(self._is_readable, merged))
         if not missing and len(merged) < 2 and is_readable:
             return None
-        # A segment that stays must have no entries of fragments that another one is to cover.
+        # A segment that is kept must have no entries of fragments that the new segment covers.
         kept = [one for one in segments if one not in merged]
         stale = [one for one in kept if missing and self._has_entries(one, missing)]
         left = [(one, without_moved(source.manifest.indices, one) & live) for one in stale]
@@ -226,7 +227,7 @@ class _SegmentChoice:
         return _Choice(merged=merged, covered=covered, left=[(one, own) for one, own in left if own], stale=stale)
 
     def _is_readable(self, index: IndexMetadata) -> bool:
-        """Whether the files of a segment can be read, or will be."""
+        """Whether the files of a segment can be read; true for segments that are not written yet."""
         return index.uuid in self.unwritten or self.source.indices.try_read(index, self.field.type) is not None
 
     def _has_entries(self, index: IndexMetadata, fragments: BitMap) -> bool:
@@ -243,7 +244,7 @@ class _Optimizer:
     """Brings one index up to date.
 
     Attributes:
-        files: Takes note of new files.
+        files: Collects the new files.
         segments: The segments of the index.
         replaced: See `optimize_indices`.
     """
@@ -293,13 +294,13 @@ class _Optimizer:
         return write_segment(self.files, kind, content, last.name, field, covered, last.details)
 
     def _contents(self, merged: Sequence[IndexMetadata], view: View) -> tuple[list[Any], BitMap]:
-        """The entries of segments that are still valid, and the fragments that these are for, each fragment once."""
+        """The entries of segments that are still valid, and their fragments; each fragment's entries are taken once."""
         source, contents, known = self.files.source, list[Any](), BitMap()
         for one in merged:
             content = source.indices.try_read(one, self._field.type)
             if content is None or (view.has_row_ids and one.kind == "BTree" and one.holds_row_ids):
-                continue  # a BTREE of an older version had row ids; it has addresses now
-            # A fragment that took the place of others by way of the reuse index has no entries of its own.
+                continue  # an older BTREE holds row ids, and new ones hold addresses
+            # A fragment that replaces others according to the reuse index has no entries of its own.
             own, entries = without_moved(source.manifest.indices, one) - known, content.fragments()
             own = own if entries is None else own & entries
             chosen = view.covered(own)

@@ -17,7 +17,7 @@ def prewarm(source: Snapshot, name: str, segments: Iterable[str | uuid.UUID] | N
     """Read an index into the cache of the handle.
 
     Raises:
-        NotFoundError: There is no such index, or segment of it.
+        NotFoundError: There is no such index, or the index has no such segment.
         UnsupportedError: Indices of its kind are not read.
         CorruptFileError: The index cannot be read.
     """

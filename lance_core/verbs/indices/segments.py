@@ -1,10 +1,10 @@
 """Build segments of an index in several processes, and commit them as one index.
 
-    every worker   build_segment(its fragments)     _indices/<uuid>/, named by no version
-    the driver     merge_segments(some of them)     one more of these folders, if fewer segments are wanted
-    the driver     commit_segments(all of them)     one version
+    every worker   build_segment(its fragments)     a folder _indices/<uuid>/, to which no version refers
+    the driver     merge_segments(some segments)    one more of these folders, if fewer segments are wanted
+    the driver     commit_segments(all segments)    one version
 
-Cleanup removes folders that no version names.
+Cleanup removes folders to which no version refers.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def build_segment(
         index_type: As in `create_scalar_index`.
         name: As in `create_scalar_index`.
         fragment_ids: The fragments.
-        key: Names its folder; a new one by default.
+        key: The uuid of the segment, which names its folder; a new one by default.
         may_exist: Whether there may be an index of that name already.
         arguments: Parameters of the kind.
 
@@ -82,13 +82,13 @@ def build_segment(
 
 
 def merge_segments(source: Snapshot, segments: Sequence[IndexMetadata]) -> IndexMetadata:
-    """Write one segment with the entries of several, which stay as they are; nothing is committed.
+    """Write one segment with the entries of several segments, whose files stay; nothing is committed.
 
     Raises:
         InvalidInputError: No segment is given, or the segments do not belong to one index.
         UnsupportedError: Indices of that kind are not built.
         CorruptFileError: A segment cannot be read.
-        IncompatibleConflictError: The table was dropped and made again since the segments were built.
+        IncompatibleConflictError: The table was dropped and created again since the segments were built.
     """
     kind, field = _checked(source, segments)
     _check_versions(source, segments)
@@ -114,21 +114,21 @@ def commit_segments(
     column: str | Sequence[str],
     segments: Sequence[IndexMetadata],
 ) -> Manifest:
-    """Commit segments as an index, or as more of one: they replace the segments whose fragments they cover.
+    """Commit segments as a new index, or add them to an index; they replace segments whose fragments they cover.
 
     Args:
         source: The version to commit on, not older than the segments.
-        name: Name of the index, whatever the segments were called.
+        name: Name of the index; the segments may have been built with another name.
         column: The indexed column.
         segments: The segments, of one kind and field; no two of them may cover the same fragment.
 
     Raises:
         SchemaError: There is no such column.
-        InvalidInputError: The segments do not belong together, or not to the index of that name, or one of that index
-            would lose a part of its fragments.
+        InvalidInputError: The segments are of different kinds or fields, the index of that name is on another field, or
+            the segments cover only some of the fragments of one of its segments.
         UnsupportedError: Indices of that kind are not built.
         RetryableConflictError: Rows or values that a segment covers have changed since it was built.
-        IncompatibleConflictError: The table was dropped and made again since the segments were built.
+        IncompatibleConflictError: The table was dropped and created again since the segments were built.
     """
     kind, field = _checked(source, segments)
     _check_versions(source, segments)
@@ -136,7 +136,7 @@ def commit_segments(
         raise InvalidInputError(f"index {name!r}: the segments are on column {field.path!r}, not on {column!r}")
     current = _without_changed(source, [replace(segment, name=name) for segment in segments])
     removed = _replaced(source.manifest, name, kind, field, current)
-    files = UncommittedFiles(source)  # files of others: they stay, for another attempt, whatever comes of the commit
+    files = UncommittedFiles(source)  # the segments' files are not added: they stay for another attempt
     try:
         return files.commit(CreateIndex(new_indices=tuple(current), removed_indices=tuple(removed)))
     except RetryableConflictError as error:
@@ -144,7 +144,7 @@ def commit_segments(
 
 
 def _check_versions(source: Snapshot, segments: Sequence[IndexMetadata]) -> None:
-    """Make sure that segments were built on this table, not on one that was dropped and had the same fragment ids."""
+    """Check that segments were built on this table, not on a dropped table with the same fragment ids."""
     known = {source.manifest.version: source.manifest}
     for segment in segments:
         number = segment.dataset_version
@@ -154,7 +154,7 @@ def _check_versions(source: Snapshot, segments: Sequence[IndexMetadata]) -> None
             try:
                 known[number] = load_manifest(source.store, number)
             except VersionNotFoundError:
-                continue  # cleaned up since, as it may be
+                continue  # cleaned up since
         if known[number].timestamp_ns // 1_000_000 > segment.created_at_ms:
             raise IncompatibleConflictError(
                 f"{source.store.root}: version {number} is younger than segment {segment.uuid}, which was built on it: "
@@ -190,11 +190,14 @@ def _without_changed(source: Snapshot, segments: Sequence[IndexMetadata]) -> lis
     """The segments, without fragments whose values were rewritten since they were built.
 
     Raises:
-        RetryableConflictError: Their rows were moved or changed in another way.
+        InvalidInputError: The segments were built on a later version.
+        RetryableConflictError: A commit since then moved rows that they cover, or changed them in another way.
     """
     oldest, here = min(segment.dataset_version for segment in segments), source.manifest.version
     if oldest > here:
-        raise InvalidInputError(f"a segment was built on version {oldest}, and this is version {here}")
+        raise InvalidInputError(
+            f"the segments were built on version {oldest}, and this is version {here}: open the latest version"
+        )
     current = tuple(segments)
     for version in range(oldest + 1, here + 1):
         manifest = load_manifest(source.store, version)
@@ -205,8 +208,8 @@ def _without_changed(source: Snapshot, segments: Sequence[IndexMetadata]) -> lis
             isinstance(committed.operation, CreateIndex) or judge(pending, committed) in _HARMLESS
         ):
             raise RetryableConflictError(
-                f"index {segments[0].name!r}: version {version} moved rows or values that segments of version {oldest}"
-                " are about; build them again"
+                f"index {segments[0].name!r}: version {version} moved or changed rows that segments of version {oldest}"
+                " cover; build the segments again"
             )
         if isinstance(committed.operation, Update) and committed.operation.fields_modified:
             changed = {fragment.id for fragment in committed.operation.updated_fragments}
@@ -221,7 +224,7 @@ def _without_changed(source: Snapshot, segments: Sequence[IndexMetadata]) -> lis
 def _replaced(
     manifest: Manifest, name: str, kind: Kind, field: IndexedField, segments: Sequence[IndexMetadata]
 ) -> list[IndexMetadata]:
-    """The segments of an index that new segments replace, as these cover their fragments."""
+    """The segments of an index that new segments replace, because the new segments cover the same fragments."""
     there = [index for index in manifest.indices if index.name == name]
     index_name(manifest, field, kind, name, replace=True)
     live = BitMap(manifest.fragments.ids)
@@ -240,7 +243,7 @@ def _replaced(
             removed.append(index)
         elif own & covered:
             raise InvalidInputError(
-                f"segment {index.uuid} of the index {name!r} covers fragment {(own & covered)[0]} as the new ones do,"
-                f" and fragment {(own - covered)[0]}, which they leave out; build segments that cover it too"
+                f"segment {index.uuid} of the index {name!r} covers fragment {(own & covered)[0]} as the new segments"
+                f" do, and fragment {(own - covered)[0]}, which they do not cover; build segments that cover both"
             )
     return removed

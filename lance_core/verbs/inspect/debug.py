@@ -31,7 +31,7 @@ def format_manifest(dataset: Handle) -> str:
 
 @checked
 def format_fragment(fragment: FragmentMetadata, dataset: Handle) -> str:
-    """A fragment: its files, each with the fields of the dataset that are in it."""
+    """A fragment, and for each of its files the fields of the dataset that are in the file."""
     record = fragment.to_record()
     lines = [_indented(record)]
     lines += [
@@ -61,7 +61,7 @@ def _indented(record: Any) -> str:
 
 
 def _lines(head: str, value: Any, indent: str) -> Iterator[str]:
-    """The lines of a value; `head` stands before the first."""
+    """Yield the lines of a value; the first line begins with `head`."""
     tail = "," if indent else ""
     if is_dataclass(value) and not isinstance(value, type):
         parts = [(f"{one.name}: ", getattr(value, one.name)) for one in fields(value) if one.repr]

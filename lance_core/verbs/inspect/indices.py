@@ -52,7 +52,7 @@ class IndexSegmentDescription:
         created_at: When it was made.
         size_bytes: Size of its files, if recorded.
         base_id: Base path that it lies in; None for the dataset itself.
-        covering_fields: Ids of fields that it stores besides.
+        covering_fields: Ids of further fields whose values it stores.
     """
 
     uuid: str
@@ -93,7 +93,7 @@ class IndexDescription:
 
 
 class IndexStatistics(TypedDict, total=False):
-    """Counters of an index; the fragment reuse index has `num_versions` alone.
+    """Counters of an index; the fragment reuse index has only `num_versions`.
 
     Attributes:
         name: Its name.
@@ -128,7 +128,7 @@ class IndexStatistics(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class _CoveredSegment:
-    """A segment and the fragments that it covers now: compaction may have replaced those that it was built on."""
+    """A segment and the fragments that it covers now: compaction may have replaced the fragments it was built on."""
 
     index: IndexMetadata
     covered: BitMap
@@ -146,7 +146,7 @@ def index_statistics(source: Snapshot, name: str) -> IndexStatistics:
     Raises:
         IndexNotFoundError: The version has no index of that name.
         UnsupportedError: The index belongs to the write-ahead log, or keeps its details in a file.
-        CorruptFileError: A file of it cannot be read.
+        CorruptFileError: A file of the index cannot be read.
     """
     group = _by_name(source).get(name)
     if group is None:
@@ -155,7 +155,7 @@ def index_statistics(source: Snapshot, name: str) -> IndexStatistics:
     if name == FRAGMENT_REUSE_INDEX:
         return {"num_versions": num_reuse_versions(first)}
     if first.is_system:
-        raise UnsupportedError(f"statistics of {name!r}, an index of the write-ahead log")
+        raise UnsupportedError(f"statistics of {name!r} are not supported, as it is an index of the write-ahead log")
     counts = _live_rows(source)
     covered = BitMap.union(*(segment.covered for segment in group))
     indexed = [count for fragment_id, count in counts.items() if fragment_id in covered]

@@ -1,11 +1,11 @@
 """Find the Lance tables below a folder or a prefix of an object store.
 
-On object storage the keys are read in ascending order, a page by one request, and what is not needed is skipped:
+On object storage the keys are read in ascending order, one page per request, and keys that are not needed are skipped:
 
     nyc/flights.lance/.lance-deregistered                the table is left out: its catalog does not list it any more
-    nyc/flights.lance/_indices/...  _transactions/...    skipped, by a request only if it goes on beyond the page
-    nyc/flights.lance/_versions/...                      taken: the versions, newest first
-    nyc/flights.lance/data/...  tree/...                 skipped, by a request only if it goes on beyond the page
+    nyc/flights.lance/_indices/...  _transactions/...    skipped; takes a request if the keys exceed the page
+    nyc/flights.lance/_versions/...                      read: the versions, newest first
+    nyc/flights.lance/data/...  tree/...                 skipped; takes a request if the keys exceed the page
 """
 
 from __future__ import annotations
@@ -55,23 +55,23 @@ def list_tables(
 ) -> list[str]:
     """Find the tables below a root: folders called `*.lance` that have versions and are not deregistered.
 
-    Nothing inside of a table is listed on a local disk: the walk stops at its folder. On object storage a request
-    lists 1,000 keys, and the files of a table are skipped: most tables cost less than a request, none more than two.
-    On a local disk links to folders are followed, except for those that lead back to a folder above them; a folder that
-    cannot be read is named in the log, and the tables below it are left out.
+    On a local disk the folder of a table is not listed. Links to folders are followed, unless they lead back to a
+    folder above them. If a folder cannot be read, the log names it, and the tables below it are left out.
+    On object storage a request lists 1,000 keys, and the files of a table are skipped: most tables cost less than a
+    request, none more than two.
 
     Args:
         root_uri: A folder, or a URI such as `s3://bucket/path`.
         storage_options: Credentials and options of the storage, under object_store's names.
-        unfinished: Whether to list, instead, the folders that have files but no version, since their writer works, or
-            was killed, before the first commit.
+        unfinished: Whether to list instead the folders that have files but no version: their writer has not committed
+            yet, or was killed before its first commit.
 
     Returns:
         Paths relative to the root, such as "nyc/flights.lance", in ascending order; empty if the root does not exist,
-        as object storage has no folders, and a root without a table is none.
+        as object storage does not distinguish that from a root without tables.
 
     Raises:
-        InvalidInputError: The root is a file.
+        InvalidInputError: The root is a local file.
 
     Examples:
         >>> written = lance.write_dataset({"id": [1]}, "lake/public/t.lance")
@@ -81,14 +81,14 @@ def list_tables(
     store = open_store(root_uri, StorageOptions(storage_options))
     if store.is_local:
         if os.path.isfile(store.root):  # noqa: PTH113 - as scandir gives it
-            raise InvalidInputError(f"list_tables: {store.root} is a file, and tables lie in a folder")
+            raise InvalidInputError(f"{store.root} is a file: give the folder that the tables are in")
         return sorted(path for path, has_versions in _walk(store.root, "") if has_versions is not unfinished)
     return sorted(path for path, keys in _read_keys(store, most_versions=1) if bool(keys) is not unfinished)
 
 
 @checked
 def find_tables(root_uri: str | PathLike[str], *, storage_options: Mapping[str, str] | None = None) -> list[FoundTable]:
-    """Find the tables below a root as `list_tables` does, with the versions that the listing shows anyway.
+    """Find the tables below a root as `list_tables` does, with the versions where the same listing shows them.
 
     Args:
         root_uri: A folder, or a URI such as `s3://bucket/path`.
@@ -98,7 +98,7 @@ def find_tables(root_uri: str | PathLike[str], *, storage_options: Mapping[str, 
         The tables in ascending order of their paths; empty if the root does not exist.
 
     Raises:
-        InvalidInputError: The root is a file.
+        InvalidInputError: The root is a local file.
 
     Examples:
         >>> written = lance.write_dataset({"id": [1]}, "lake/public/t.lance")
@@ -134,15 +134,15 @@ def _numbers(keys: list[str]) -> tuple[int, ...] | None:
 
 
 def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[tuple[str, bool]]:
-    """The tables below a folder, and whether they have versions.
+    """Yield the tables below a folder, and whether each has versions.
 
-    A link to a folder that the walk came through is passed over: it would have no end. A folder that cannot be read is
-    named in the log, unless it is the root.
+    A link to a folder above it is not followed, as the walk would never end. If a folder other than the root cannot be
+    read, the log names it.
 
     Args:
         folder: The folder.
         prefix: Its path below the root, with a slash at its end; empty for the root.
-        above: The folders that the walk came through, as the device and the number of each.
+        above: The folders above it, each as its device and inode number.
     """
     try:
         status = os.stat(folder)  # noqa: PTH116 - as scandir gives it
@@ -172,15 +172,15 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError:
-        return False  # a link to itself, or to what may not be looked at
+        return False  # a link to itself, or to a folder without permission
 
 
 def _read_keys(store: ObjectStore, most_versions: int | None = None) -> Iterator[tuple[str, list[str]]]:
-    """The tables of a store, in the order of the keys, each with the keys of its versions.
+    """Yield the tables of a store, in the order of the keys, each with the keys of its versions.
 
     Args:
         store: The store.
-        most_versions: How many of these keys are wanted; None for all.
+        most_versions: The most keys of versions to read per table; None for all.
     """
     keys = _Keys(store)
     while keys.current is not None:
@@ -216,7 +216,7 @@ class _Keys:
         self.current = self._next()
 
     def skip(self, last: str) -> None:
-        """Go to the first key after `last`; where that is not on the page at hand, by a listing that begins there."""
+        """Go to the first key after `last`; if it is not on the current page, begin a new listing there."""
         while self.current is not None and self.current <= last:
             if self._taken % _PAGE == 0:
                 self._listing, self._taken = self._store.list("", start_after=last), 0

@@ -70,7 +70,7 @@ def all_files(store: ObjectStore) -> pa.RecordBatchReader:
     """
     found = list(store.list(""))
     if not found:
-        existing_versions(store)  # says that the dataset was dropped
+        existing_versions(store)  # raises if the dataset was dropped
     columns = [
         pa.array([store.root] * len(found), pa.string()).dictionary_encode(),
         pa.array([meta.key for meta in found], pa.string()),

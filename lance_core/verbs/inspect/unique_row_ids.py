@@ -1,8 +1,8 @@
 """Check that stable row ids are unique: no two live rows share an id, and no new row will be given an id in use.
 
-A moved row keeps its id, and so does the deleted row that it was: ids of deleted rows are left out first. Only
-fragments whose ids lie in spans that overlap, or do not ascend, are looked at; for others nothing but the manifest is
-read.
+A moved row has the same id as the deleted row in its old place, so ids of deleted rows are left out first. Only
+fragments whose ids do not ascend, or span a range that overlaps another fragment's, are checked; for all others only
+the manifest is read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Span = tuple[int, int, bool, Fragment]
 
 
 def row_id_problems(source: Snapshot) -> Iterator[tuple[int, str]]:
-    """Yield the id of each fragment with a row id that another row has, or will be given, and what is wrong.
+    """Yield the id of each fragment with a row id that another row has or will be given, and a message.
 
     Fragments whose row ids or deletion files cannot be read are skipped.
     """
@@ -33,7 +33,7 @@ def row_id_problems(source: Snapshot) -> Iterator[tuple[int, str]]:
     highest = -1
     for span in spans:
         if span[1] >= free:
-            yield span[3].id, f"row ids: one is {span[1]}, and the manifest says that {free} is free"
+            yield span[3].id, f"row id {span[1]} is in use, and the manifest says that {free} and higher ids are free"
         if group and span[0] > highest:
             yield from _problems_of(source, group)
             group = []
@@ -74,10 +74,10 @@ def _problems_of(source: Snapshot, group: list[_Span]) -> Iterator[tuple[int, st
     ids = ids[order]
     again = np.flatnonzero(ids[1:] == ids[:-1])
     owners = np.repeat(np.array(fragments, np.int64), [len(part) for part in parts])[order]
-    # One problem for each fragment that brings an id again, by the first of them.
+    # One problem for each fragment that repeats an id, with the first of these ids.
     _, firsts = np.unique(owners[again + 1], return_index=True)
     for place in again[firsts].tolist():
         first, second = int(owners[place]), int(owners[place + 1])
         count = int((owners[again + 1] == second).sum())
-        where = "in it already" if first == second else f"in fragment {first} as well"
+        where = "in this fragment twice" if first == second else f"in fragment {first} as well"
         yield second, f"row ids: {count} of its rows have ids of other rows; {int(ids[place])} is {where}"

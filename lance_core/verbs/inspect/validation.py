@@ -33,7 +33,7 @@ def validate(source: Snapshot) -> None:
     if ids != sorted(set(ids)):
         raise CorruptFileError(f"Fragment ids are not unique and ascending: {ids[:20]}")
     if manifest.max_fragment_id is not None and ids and ids[-1] > manifest.max_fragment_id:
-        raise CorruptFileError(f"Fragment id {ids[-1]} is above the highest that is recorded")
+        raise CorruptFileError(f"Fragment id {ids[-1]} is above the recorded highest id {manifest.max_fragment_id}")
     uuids = [index.uuid for index in manifest.indices]
     if len(set(uuids)) < len(uuids):
         raise CorruptFileError("Duplicate index id")
@@ -66,9 +66,9 @@ def validate_fragment(source: Snapshot, fragment: Fragment) -> None:
     for file in fragment.files:
         live = [i for i in file.fields if i >= 0]
         if taken.intersection(live):
-            raise CorruptFileError(f"Fragment {fragment.id}: field {min(taken & set(live))} lies in two files")
+            raise CorruptFileError(f"Fragment {fragment.id}: field {min(taken & set(live))} is in two files")
         if len(set(live)) < len(live):
-            raise CorruptFileError(f"data file {file.path}: a field id stands in it twice, of {live[:20]}")
+            raise CorruptFileError(f"data file {file.path}: a field id occurs twice in {live[:20]}")
         taken.update(live)
         store, key = source.data_file(file)
         reader = DataFileReader.open(store, key, size=file.file_size_bytes or None)
@@ -92,13 +92,13 @@ def validate_fragment(source: Snapshot, fragment: Fragment) -> None:
 
 
 def check_columns(file: DataFile, reader: DataFileReader, schema: Schema) -> None:
-    """Check that the fields of a data file's record have the columns that they need, by the numbers of the columns.
+    """Check that each field in the record of a data file has its column in the file.
 
     Names are not compared: a renamed column keeps its old name in the files that were written before.
 
     Raises:
-        CorruptFileError: A field lacks its column, a field without values of its own has one, or the number of a column
-            is above those of the file.
+        CorruptFileError: A field lacks its column, a field without values of its own has a column, or the file has no
+            column of that number.
     """
     file.check_columns(fields_with_columns(schema))
     if reader.version is FileVersion.V0_1:
@@ -106,4 +106,7 @@ def check_columns(file: DataFile, reader: DataFileReader, schema: Schema) -> Non
     count = len(reader.metadata.columns)
     for field_id, index in file.columns():
         if index >= count:
-            raise CorruptFileError(f"data file {file.path}: field {field_id} is said to be column {index} of {count}")
+            raise CorruptFileError(
+                f"data file {file.path}: field {field_id} is recorded as column {index}, but the file has {count} "
+                "columns"
+            )

@@ -96,7 +96,8 @@ def _from_delete(record: records.Delete) -> LanceOperation.Delete:
 
 def _update(operation: LanceOperation.Update) -> records.Update:
     if operation.update_mode not in _MODES:
-        raise InvalidInputError(f"update_mode {operation.update_mode!r} is none of {[name for name in _MODES if name]}")
+        modes = [name for name in _MODES if name]
+        raise InvalidInputError(f"update_mode must be one of {modes}, not {operation.update_mode!r}")
     return records.Update(
         removed_fragment_ids=tuple(operation.removed_fragment_ids),
         updated_fragments=_records(operation.updated_fragments),

@@ -120,9 +120,9 @@ class DeletionFile:
 
     Attributes:
         read_version: Version that the deleting transaction had read.
-        id: Random number that keeps names apart.
+        id: Random number that makes the name of the file unique.
         file_type: "array" or "bitmap".
-        num_deleted_rows: Rows that it deletes.
+        num_deleted_rows: Number of deleted rows.
         base_id: Base path that the file lies in; None for the dataset itself.
     """
 
@@ -139,7 +139,9 @@ class DeletionFile:
     def to_record(self) -> records_of_deletion.DeletionFile:
         """The record of the table layer."""
         if self.file_type not in _FILE_TYPES:
-            raise InvalidInputError(f"deletion file type {self.file_type!r} is none of {list(_FILE_TYPES)}")
+            raise InvalidInputError(
+                f"the file_type of a deletion file must be one of {[*_FILE_TYPES]}, not {self.file_type!r}"
+            )
         return records_of_deletion.DeletionFile(
             file_type=_FILE_TYPES[self.file_type],
             read_version=self.read_version,
@@ -162,7 +164,7 @@ class DeletionFile:
 
 @dataclass
 class FragmentMetadata:
-    """A fragment, described well enough to commit or to read it elsewhere.
+    """A description of a fragment that another process can commit or read.
 
     Attributes:
         id: Fragment id; 0 for a new fragment, which the commit numbers.
@@ -170,8 +172,8 @@ class FragmentMetadata:
         physical_rows: Rows in the files, deleted ones included.
         deletion_file: The file with the offsets of deleted rows; None if no row is deleted.
         row_id_meta: Serialized row ids, in a dataset with stable row ids.
-        created_at_version_meta: Serialized versions in which the rows were made.
-        last_updated_at_version_meta: Serialized versions in which the rows were changed last.
+        created_at_version_meta: Serialized versions that created the rows.
+        last_updated_at_version_meta: Serialized versions that last changed the rows.
     """
 
     id: int

@@ -37,7 +37,7 @@ class Index:
         dataset_version: Version that it was built on.
         fragment_ids: Fragments that it covers.
         index_version: Version of the index's own format.
-        created_at: When it was made.
+        created_at: When it was created.
         base_id: Base path that it lies in; None for the dataset itself.
         files: Its files, if recorded.
         index_details: Type and serialized value of the details, which depend on the kind of index.

@@ -43,7 +43,7 @@ class LanceOperation:
 
         @property
         def name(self) -> str:
-            """What conflicts and histories call the operation."""
+            """The name of the operation in conflicts and histories."""
             return type(self).__name__
 
     @dataclass
@@ -109,7 +109,7 @@ class LanceOperation:
             fields_for_preserving_frag_bitmap: Fields whose values changed in moved rows.
             update_mode: "rewrite_rows" or "rewrite_columns"; an empty string means "rewrite_rows".
             updated_fragment_offsets: Serialized roaring bitmaps of the rows whose values changed, per fragment.
-            inserted_rows: Keys that were inserted; guards against concurrent inserts of the same (not in pylance).
+            inserted_rows: Keys that were inserted; prevents concurrent inserts of the same keys (not in pylance).
         """
 
         removed_fragment_ids: list[int] = field(default_factory=list)
@@ -132,7 +132,7 @@ class LanceOperation:
 
         Attributes:
             fragments: All fragments of the new version.
-            schema: The new columns.
+            schema: All columns of the new version.
             preserves_nullability: Whether all new columns allow nulls, so that concurrent appends stay valid.
             updated_fragment_offsets: Serialized roaring bitmaps of the rows whose values changed, per fragment; None
                 for all rows of fragments with other files. Not in pylance, and not recorded.
@@ -186,7 +186,7 @@ class LanceOperation:
 
     @dataclass
     class RewriteGroup:
-        """Fragments, and the fragments that replace them and hold the same rows.
+        """Fragments, and the fragments with the same rows that replace them.
 
         Attributes:
             old_fragments: The fragments that are replaced.
@@ -271,7 +271,7 @@ class LanceOperation:
         """Drop, rename or reorder columns, or change whether they allow nulls.
 
         Attributes:
-            schema: The columns, all of which exist.
+            schema: All columns of the new version; none of them is new.
             preserves_nullability: Whether no column was made non-nullable, so that concurrent writes stay valid.
         """
 
@@ -322,5 +322,5 @@ class LanceOperation:
 
         @property
         def name(self) -> str:
-            """What conflicts and histories call the operation."""
+            """The name of the operation in conflicts and histories."""
             return self.record.name

@@ -45,7 +45,7 @@ class RowChanges:
     Attributes:
         at_fork: Rows of the fork version.
         on_branch: Rows of the branch.
-        added: Rows in new fragments, those that merely moved there included.
+        added: Rows in new fragments, including rows that were only moved there.
         removed: Rows that were deleted from the parent's fragments.
     """
 
@@ -80,15 +80,15 @@ class BranchDiff:
         parent_version: Latest version of the parent.
         fragments: Changes of fragments.
         rows: Changes of rows.
-        partitions: Names of the partitions that changed, sorted: those that the branch's commits name, or with
-            `partition_by` those that the changed rows are in: values joined by `|`, `null` for null, and in double
-            quotes, as in JSON, those that hold `|` or `"` or are the string `null`.
-        partition_rows: With `partition_by`: rows (removed, added) of each.
+        partitions: Names of the partitions that changed, sorted. They come from the branch's commits, or with
+            `partition_by` from the changed rows: the values are joined by `|`, and `null` stands for null. The string
+            `null`, and a value with `|` or `"`, is a JSON string in double quotes.
+        partition_rows: With `partition_by`: rows (removed, added) of each partition.
         schema: Changes of columns.
         left_behind: Changes that a promotion leaves on the branch: configuration, metadata and indices.
         num_bytes: Bytes of the files that a promotion copies.
         commits: Commits on the branch.
-        committed: When the latest of them was made.
+        committed: The time of the latest commit.
     """
 
     branch: str

@@ -1,11 +1,11 @@
 """Branches: lines of versions that begin as a copy of a version, without copying files.
 
-    tree/<branch>/_versions/<fork version>.manifest     a Clone, whose files lie at the parent's root
-    tree/<branch>/data/, _deletions/, _transactions/    what the branch itself writes
-    _refs/branches/<branch>.json                        makes it known; written last
+    tree/<branch>/_versions/<fork version>.manifest     a Clone, whose files are at the parent's root
+    tree/<branch>/data/, _deletions/, _transactions/    the files that the branch writes
+    _refs/branches/<branch>.json                        the reference, which makes the branch visible; written last
 
-A tag on the fork version keeps that version: other libraries compare URIs as strings to find the versions that branches
-need, and delete a version whose URI was spelled in another way.
+A tag on the fork version keeps that version from cleanup: other libraries compare URIs as strings to find the versions
+that branches need, and delete a version if its URI is spelled differently.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Branches:
         found, torn = read_branches(self._refs.root)
         report_torn(torn.values())
         if not found and not torn:
-            reject_dropped_dataset(self._refs.root)  # says if the dataset was dropped
+            reject_dropped_dataset(self._refs.root)  # raises if the dataset was dropped
         return [*found.items()]
 
     def replace_metadata(self, branch: str, metadata: Mapping[str, str]) -> None:
@@ -138,12 +138,12 @@ class Branches:
     def diff(self, name: str, *, partition_by: Sequence[str] | None = None) -> BranchDiff:
         """The changes of a branch since it was forked: fragments, rows, partitions, columns.
 
-        Manifests are compared and no data is read, unless `partition_by` asks for it.
+        Manifests are compared; data is read only with `partition_by`.
 
         Args:
             name: The branch.
-            partition_by: Columns that distinguish partitions: those that the changed rows have are read, counted on
-                both sides. None: the partitions that the branch's commits name.
+            partition_by: Columns whose values identify partitions: they are read for all changed rows, and removed and
+                added rows are counted by partition. None reports the partitions that the branch's commits name.
 
         Raises:
             VersionNotFoundError: There is no such branch.
@@ -166,28 +166,29 @@ class Branches:
         commit_message: str | None = None,
         transaction_properties: Mapping[str, str] | None = None,
     ) -> Promotion:
-        """Commit the changes of a branch to its parent, in one version; the branch stays as it is.
+        """Commit the changes of a branch to its parent, in one version; the branch keeps its rows and files.
 
-        The branch's own files are copied, within object storage by the storage. Commits of others to the parent since
-        the fork are kept: appends, changes of other rows, and compactions. Promoting again makes no second version. A
-        handle on the parent moves to the new version.
+        The branch's own files are copied; object storage copies them itself. Commits of others to the parent since the
+        fork are kept: appends, changes of other rows, and compactions. A second promotion of the same version of the
+        branch commits nothing. A handle on the parent moves to the new version.
 
-        Configuration, metadata and indices that the branch changed stay there: the result names them, and so does a
-        warning in the log.
+        Configuration, metadata and indices that the branch changed stay on the branch: the result and a warning in the
+        log name them.
 
         Args:
             name: The branch.
             tag: Name of a tag for the new version; True for `promoted.<branch>.<id>`, False for none.
-            commit_message: A string for the history.
-            transaction_properties: More strings for the history, besides those of the branch's commits.
+            commit_message: Message of the commit.
+            transaction_properties: Transaction properties of the commit, besides those of the branch's commits.
 
         Raises:
             VersionNotFoundError: There is no such branch.
             BranchConflictError: The parent changed the same rows or columns, or filled the same partition, since the
-                fork.
-            IncompatibleConflictError: The fork version, or one since then, was deleted.
-            SchemaError: The branch has other columns than its parent.
-            InvalidInputError: The tag exists, or the branch was promoted and changed since then.
+                fork, or it is not known whether it did.
+            IncompatibleConflictError: The fork version was deleted.
+            SchemaError: The branch dropped or changed columns, or added columns that cannot be null.
+            InvalidInputError: The tag exists, the branch was promoted and changed since then, or the parent lacks a
+                base path of the branch.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -212,10 +213,10 @@ class Branches:
         """Delete a branch with all its files; a missing branch is not an error.
 
         Returns:
-            Whether there was anything.
+            Whether there was a branch, or anything left of one.
 
         Raises:
-            InvalidInputError: Another branch was forked from it, or a tag names one of its versions.
+            InvalidInputError: Another branch was forked from this branch, or a tag names one of its versions.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -230,11 +231,11 @@ class Branches:
         return True
 
     def orphans(self, older_than: timedelta = ORPHAN_AGE) -> Names:
-        """Names below `tree/` that no reference makes known: of branches whose creation or removal was cut short.
+        """Names below `tree/` without a reference: branches whose creation or removal was interrupted.
 
         Args:
-            older_than: Only names below which nothing was written for this time, so that a branch that is being
-                created is left out.
+            older_than: Leave out names below which a file was written within this time, as these may be branches that
+                are being created.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -245,16 +246,16 @@ class Branches:
         return find_orphans(self._refs, {*refs, *torn}, older_than)
 
     def sweep(self, older_than: timedelta, *, dry_run: bool = False) -> Sweep:
-        """Discard the branches without a commit for a while, and orphans of that age.
+        """Discard branches whose last commit is older than some time, and orphans of that age.
 
-        A branch that another one was forked from, or that a tag names a version of, stays.
+        A branch is kept if another branch was forked from it, or if a tag names one of its versions.
 
         Args:
-            older_than: The time since the last commit, or the last write of an orphan.
+            older_than: The time since the last commit of a branch, or the last write of an orphan.
             dry_run: Only report what would be removed.
 
         Raises:
-            CorruptFileError: The file of a branch or tag is torn: which branches are needed is not known.
+            CorruptFileError: The file of a branch or tag is torn, so it is not known which branches are needed.
 
         Examples:
             >>> from datetime import timedelta
@@ -271,17 +272,18 @@ class Branches:
         return Sweep(stale=tuple(stale), orphans=tuple(orphans), kept=kept)
 
     def delete(self, branch: str) -> None:
-        """Remove a branch with its versions and the files that it wrote; of a symbolic link the link alone.
+        """Remove a branch with its versions and the files that it wrote.
 
-        Remains of an interrupted creation or removal are removed as well, and a branch whose file is torn. Rows of the
-        branch in an external manifest store are deleted after the files. The tags that promotions of it, or into it,
-        have made by themselves go with it.
+        If the branch's folder is a symbolic link, only the link is removed. Remains of an interrupted creation or
+        removal are removed as well, and so is a branch whose file is torn. Rows of the branch in an external manifest
+        store are deleted after the files. Tags that were created automatically are removed with the branch: by its
+        fork, by promotions from or to it, and by readers of its changes.
 
         Raises:
             VersionNotFoundError: There is no such branch.
-            InvalidInputError: Another branch was forked from it, or a tag names one of its versions.
-            UnsupportedError: Its latest version has feature flags that are not known.
-            CorruptFileError: The file of another branch or of a tag is torn, and could need this one.
+            InvalidInputError: Another branch was forked from this branch, or a tag names one of its versions.
+            UnsupportedError: The latest version of the branch has feature flags that are not known.
+            CorruptFileError: The file of another branch or of a tag is torn, and may refer to this branch.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -340,13 +342,13 @@ def create_branch(table: TableRefs, branch: str, reference: Reference, opened: M
         table: Where references are resolved.
         branch: Name of the branch.
         reference: Where the branch begins.
-        opened: The version of the handle, which need not be read again.
+        opened: The version of the handle, which is not read again.
 
     Raises:
         InvalidInputError: The name is not allowed, or the branch exists.
         VersionNotFoundError: There is no such version.
         DatasetNotFoundError: The dataset was dropped; detected where the check costs no request.
-        IncompatibleConflictError: The dataset was dropped and made again; detected where the check costs no request.
+        IncompatibleConflictError: The dataset was dropped and created again; detected where the check costs no request.
         DatasetExistsError: Files of an unfinished or removed branch of that name are left.
     """
     check_branch_name(branch)
@@ -382,8 +384,8 @@ def create_branch(table: TableRefs, branch: str, reference: Reference, opened: M
                 f"Ref conflict error: branch {branch} already exists in the table {table.root.root}"
             ) from error
         raise DatasetExistsError(
-            f"Ref conflict error: branch {branch} was begun and not finished, or something of it is left: "
-            f"branches.delete({branch!r}) removes it"
+            f"Ref conflict error: files of an unfinished or removed branch {branch} are left: "
+            f"branches.delete({branch!r}) removes them"
         ) from error
     except LanceError:
         table.root.delete(tag_ref_key(tag))
@@ -392,7 +394,7 @@ def create_branch(table: TableRefs, branch: str, reference: Reference, opened: M
 
 
 def _check_deletable(store: ObjectStore) -> None:
-    """Reject to delete a branch whose latest version has unknown feature flags; one that cannot be read is deleted.
+    """Check that the latest version of a branch has no unknown feature flags; it may be one that cannot be read.
 
     Raises:
         UnsupportedError: The latest version has unknown feature flags.
@@ -410,7 +412,7 @@ def _make_known(table: TableRefs, branch: str, ref: BranchRef, first: Manifest) 
     """Write the reference of a branch whose first version exists.
 
     Raises:
-        InvalidInputError: A reference of that name exists, of another branch whose files were deleted.
+        InvalidInputError: A reference of that name exists, and is of another branch, whose files were deleted.
     """
     try:
         table.root.put_if_absent(branch_ref_key(branch), ref.to_bytes())
@@ -431,7 +433,7 @@ def _is_known(table: TableRefs, branch: str) -> bool:
 
 
 def _own_files(root: ObjectStore, branch: str, others: Iterable[str]) -> list[str]:
-    """Keys below a branch's root, except those of branches whose names continue the branch's."""
+    """Keys below a branch's root, except those of branches below that root, such as `a/b` below `a`."""
     kept = tuple(f"{branch_root(name)}/" for name in others if name.startswith(f"{branch}/"))
     return [meta.key for meta in root.list_owned(f"{branch_root(branch)}/") if not meta.key.startswith(kept)]
 
@@ -440,8 +442,8 @@ def _goes_with(name: str, tag: TagRef, branch: str, own: BranchRef | None) -> bo
     """Whether a tag is removed with a branch.
 
     The tag is removed if it keeps the branch's fork version, or a version of the branch that a reader has consumed; if
-    a promotion of the branch, or into it, made the tag by itself; or if it keeps the fork version of a branch of that
-    name that another library has deleted.
+    a promotion from or to the branch created it automatically; or if it keeps the fork version of a branch of that name
+    that another library has deleted.
     """
     if tag.branch == branch and is_made_tag(name, tag):
         return True

@@ -6,8 +6,8 @@
     removed   2       added   4 5       updated   1 -> 1' (a deletion file, or columns in other files)
 
 A branch begins as a shallow clone: its manifest refers to the parent's files by a base path, and to its own files
-without one. A fragment of the branch is one of the parent if it has its id and at least one of its files. A fragment
-with an id of the parent and none of the files (an overwrite may use ids again) counts as removed and added.
+without one. A fragment of the branch is a fragment of the parent if both have the same id and share a file. If they
+have the same id and share no file (an overwrite may use ids again), the fragment counts as removed and added.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Branch:
     def base_id(self) -> int:
         """The base path by which the branch finds its parent's files: the one that the clone added.
 
-        A clone of this library adds it with the next id, one of pylance with the first free id.
+        This library's clones add it with the next id, pylance's with the first free id.
         """
         taken = {base.id for base in self.parent.manifest.base_paths}
         added = [base.id for base in self.head.manifest.base_paths if base.is_dataset_root and base.id not in taken]
@@ -73,14 +73,14 @@ class Branch:
         return _with_base(fragment, {None: self.base_id})
 
     def as_parents(self, fragment: Fragment) -> Fragment:
-        """A fragment of the branch as the parent will have it once the branch's own files lie there too."""
+        """A fragment of the branch as the parent will record it, after the branch's own files were copied there."""
         return _with_base(fragment, {self.base_id: None})
 
     def check_fork(self) -> None:
-        """Make sure that the branch began with the version that the parent has under that number.
+        """Check that the branch began with the version that the parent has under that number.
 
-        If the dataset was dropped and made again, an old handle can create a branch of the old dataset in the place of
-        the new one: a check at the creation would cost one more request.
+        If the dataset was dropped and created again, an old handle can create a branch of the old dataset in the new
+        one: `create_branch` checks for that only where the check costs no request.
 
         Raises:
             IncompatibleConflictError: The branch refers to files of the parent that the version does not have.
@@ -91,12 +91,12 @@ class Branch:
                 if file.base_id == self.base_id and file.path not in known:
                     raise IncompatibleConflictError(
                         f"branch {self.name!r} refers to {file.path}, which version {self.fork_version} of "
-                        f"{self.parent_name} does not have: the dataset was dropped and made again under the handle "
-                        f"that made the branch; branches.delete({self.name!r}) removes it"
+                        f"{self.parent_name} does not have: the dataset was dropped and made again before an old "
+                        f"handle created the branch; branches.delete({self.name!r}) removes it"
                     )
 
     def check_bases(self, latest: Manifest) -> None:
-        """Make sure that the parent has the branch's base paths, so that it finds the files in other places.
+        """Check that the parent has the branch's base paths, so that it finds the files in other places.
 
         Raises:
             InvalidInputError: The branch has a base path that the parent lacks.
@@ -106,7 +106,7 @@ class Branch:
             if base.id != self.base_id and known.get(base.id) != canonical_uri(base.path):
                 raise InvalidInputError(
                     f"branch {self.name!r} has the base path {base.path!r} (id {base.id}), which {self.parent_name} "
-                    "has not: deep_clone the branch, or write its rows without target_bases"
+                    "does not have: deep_clone the branch, or write its rows without target_bases"
                 )
 
 
@@ -116,7 +116,7 @@ class BranchChanges:
 
     Attributes:
         removed: The parent's fragments that were deleted.
-        updated: The parent's fragments that changed, each with its present form.
+        updated: The parent's fragments that changed, each with its current record.
         added: New fragments.
     """
 
@@ -146,7 +146,7 @@ class BranchChanges:
 
     @property
     def rows_added(self) -> int:
-        """Rows in new fragments, those that merely moved there included."""
+        """Rows in new fragments, including rows that were only moved there."""
         return sum(fragment.num_rows for fragment in self.added)
 
     @property
@@ -175,7 +175,7 @@ def load_branch_ends(table: TableRefs, name: str) -> Branch:
     head = load_latest(store)
     if head is None:
         raise VersionNotFoundError(
-            f"branch {name!r} has a reference and no version: branches.delete({name!r}) removes what is left of it"
+            f"branch {name!r} has a reference, but no version: branches.delete({name!r}) removes the rest"
         )
     try:
         fork = load_manifest(parent, ref.parent_version)
@@ -239,7 +239,7 @@ def _with_base(fragment: Fragment, change: dict[int | None, int | None]) -> Frag
 
 
 def _is_same(before: Fragment, after: Fragment) -> bool:
-    """Whether two fragments of one id hold the same rows: they share a file that holds a column."""
+    """Whether two fragments of one id hold the same rows: they have as many rows, and share a file with a column."""
     files = {(file.path, file.base_id) for file in before.files}
     shared = any(
         (file.path, file.base_id) in files and any(field != TOMBSTONE for field in file.fields) for file in after.files

@@ -1,4 +1,4 @@
-"""Clone a version of a dataset to a new root: shallow (its files are shared) or deep (they are copied)."""
+"""Clone a version of a dataset to a new root: shallow (files are shared) or deep (files are copied)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FileCopy:
     target_key: str
 
     def run(self) -> None:
-        """Copy the file; within one storage, the storage copies it by itself.
+        """Copy the file; within one storage, the storage copies it itself.
 
         Raises:
             StoreError: The copy failed, or the file is missing.
@@ -56,7 +56,7 @@ Copier: TypeAlias = Callable[[Sequence[FileCopy]], None]
 def shallow_clone(
     table: TableRefs, version: Resolved, target: str | PathLike[str], options: Mapping[str, str]
 ) -> Manifest:
-    """Create a dataset that refers to the files of a version of another one, which a tag keeps from cleanup.
+    """Create a dataset that refers to the files of a version of another dataset; a tag keeps that version from cleanup.
 
     Raises:
         DatasetExistsError: There is a dataset at the target.
@@ -90,13 +90,13 @@ def deep_clone(
     if latest_version(store) is not None:
         raise DatasetExistsError(f"Dataset already exists: {store.root}; clone to another place, or drop it first")
     source = Snapshot(version.store, manifest, version.store.options)
-    (copier or _copy_side_by_side)(
+    (copier or _copy_in_parallel)(
         [FileCopy(origin, key, store, target_key) for origin, key, target_key in dict.fromkeys(_files(source))]
     )
     return _commit(version, manifest, store, is_shallow=False)
 
 
-def _copy_side_by_side(copies: Sequence[FileCopy]) -> None:
+def _copy_in_parallel(copies: Sequence[FileCopy]) -> None:
     with ThreadPool(COPIES_AT_ONCE) as pool:
         for _ in pool.map(FileCopy.run, copies):
             pass
@@ -114,7 +114,7 @@ def _commit(version: Resolved, manifest: Manifest, store: ObjectStore, *, is_sha
 
 
 def _files(source: Snapshot) -> Iterator[tuple[ObjectStore, str, str]]:
-    """Yield store, key, and key in the copy of all files of a version."""
+    """Yield the store of each file of a version, its key, and its key in the copy."""
     for fragment in source.manifest.fragments:
         for file in fragment.files:
             store, key = source.data_file(file)

@@ -2,8 +2,8 @@
 
     _refs/tags/clone.<id>.json      metadata: lance.clone = root of the clone
 
-Any library's cleanup keeps tagged versions. The tag is made before the clone, and removed when the clone is dropped, or
-released by hand. A clone of a clone refers to files of both datasets, and has a tag in each.
+Any library's cleanup keeps tagged versions. The tag is created before the clone, and removed when the clone is dropped
+or released (`Clones.release`). A clone of a clone refers to files of both datasets, and has a tag in each.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Clones:
         """Let cleanup remove the version that a clone refers to, which breaks a clone that still exists.
 
         Args:
-            clone: Its tag, or its root.
+            clone: The tag or the root of the clone.
 
         Returns:
             The tags that were deleted.
@@ -81,12 +81,12 @@ class Clones:
 
 @contextmanager
 def protected(table: TableRefs, branch: str | None, manifest: Manifest, target: ObjectStore) -> Iterator[None]:
-    """Tag the versions that a clone will refer to; the tags are removed again if the body, which makes it, raises.
+    """Tag the versions that a clone will refer to; the tags are removed again if the body, which clones, raises.
 
     Args:
         table: The source's references.
         branch: The branch that is cloned.
-        manifest: Its version.
+        manifest: The version that is cloned.
         target: The clone's store.
     """
     made: list[tuple[ObjectStore, str]] = []
@@ -115,7 +115,7 @@ def _warn(table: TableRefs, manifest: Manifest, target: ObjectStore, error: Exce
 
 
 def _further(table: TableRefs, manifest: Manifest) -> Iterator[tuple[TableRefs, str | None, Manifest]]:
-    """If the source is itself a clone: the versions of other datasets that it refers to and that have its tags."""
+    """Yield, if the source is itself a clone, the versions of other datasets that are tagged for it."""
     own = {canonical_uri(table.root.root)}
     for root in sorted(_roots(manifest) - own):
         store = open_store(root, table.root.options)
@@ -130,7 +130,7 @@ def _further(table: TableRefs, manifest: Manifest) -> Iterator[tuple[TableRefs, 
 
 
 def _roots(manifest: Manifest) -> set[str]:
-    """The roots of the datasets to whose files a version refers; a base path of a branch has the branch's name."""
+    """The roots of the datasets to whose files a version refers; the base path of a branch has the branch's name."""
     bases = [base for base in manifest.base_paths if base.is_dataset_root]
     return {
         canonical_uri(base.path.removesuffix(f"/{branch_root(base.name)}") if base.name else base.path)
@@ -139,7 +139,7 @@ def _roots(manifest: Manifest) -> set[str]:
 
 
 def release_tags(store: ObjectStore, manifest: Manifest) -> None:
-    """Remove the tags of a clone that was dropped; one that cannot be removed is logged.
+    """Remove the tags of a clone that was dropped; the log names tags that cannot be removed.
 
     Args:
         store: The store of the clone.

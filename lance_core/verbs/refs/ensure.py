@@ -1,8 +1,8 @@
-"""Open a branch, or create it if it does not exist, safely against other processes that do the same.
+"""Open a branch, or create it if it does not exist, while other processes may do the same.
 
-The process whose first manifest is put creates the branch; the reference file makes it visible. A process that finds
-the manifest without the reference writes the reference itself, from the fork in the manifest, as the creator may have
-died.
+The process that puts the first manifest creates the branch; the reference file makes the branch visible. A process that
+finds the manifest without the reference writes the reference itself, from the fork in the manifest, as the creator may
+have died.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ __all__ = ["ensure_branch"]
 
 ATTEMPTS: Final = 3
 
-_BRING_NOTHING: Final = (CreateIndex, ReserveFragments, Restore, Rewrite, UpdateConfig)
+_ADDS_NO_ROW: Final = (CreateIndex, ReserveFragments, Restore, Rewrite, UpdateConfig)
 
 
 def ensure_branch(
     table: TableRefs, branch: str, reference: Reference, opened: Manifest, *, renew_promoted: bool = False
 ) -> Manifest:
-    """The latest version of a branch, which is created if there is none.
+    """The latest version of a branch, which is created if it does not exist.
 
     Args:
         table: Where references are resolved.
-        branch: Its name.
+        branch: The name of the branch.
         reference: Where the branch begins if it is created.
         opened: The version of the handle.
-        renew_promoted: Whether a branch that was promoted, and has no changes since, is created again.
+        renew_promoted: Whether a branch that was promoted, and has no changes since, is deleted and created again.
 
     Raises:
         InvalidInputError: The name is not allowed.
@@ -80,7 +80,7 @@ def _is_spent(store: ObjectStore, ref: BranchRef, latest: Manifest) -> bool:
 
 
 def _adds_nothing(made: Transaction) -> bool:
-    return isinstance(made.operation, _BRING_NOTHING) or TAKES_BACK_KEY in made.properties
+    return isinstance(made.operation, _ADDS_NO_ROW) or TAKES_BACK_KEY in made.properties
 
 
 def _make_known(table: TableRefs, branch: str) -> BranchRef:
@@ -105,8 +105,7 @@ def _reference_of(table: TableRefs, branch: str) -> BranchRef:
     operation = transaction.operation if transaction is not None else None
     if len(versions) > 1 or not isinstance(operation, Clone):
         raise DatasetExistsError(
-            f"Ref conflict error: something of a branch {branch} is left that was removed: "
-            f"branches.delete({branch!r}) removes the rest"
+            f"Ref conflict error: files of a removed branch {branch} are left: branches.delete({branch!r}) removes them"
         )
     parent = None if operation.ref_name is None else load_branch(table.root, operation.ref_name)
     return BranchRef(

@@ -1,4 +1,4 @@
-"""Keep the versions that readers of the change feed have consumed last from cleanup, by tags.
+"""Keep the versions that readers of the change feed consumed last from cleanup, by tags.
 
     _refs/tags/changes.<reader>-<digest>.<version>.json      metadata: lance.reader = name of the reader
 
@@ -29,7 +29,7 @@ __all__ = ["READER_KEY", "READER_TAG_PREFIX", "Readers", "is_reader_tag"]
 
 READER_TAG_PREFIX: Final = "changes."
 READER_KEY: Final = "lance.reader"
-_SHOWN: Final = 150  # characters of a reader's name in that of its tag, whose file may have 255
+_SHOWN: Final = 150  # characters of a reader's name in the name of its tag: names of files have at most 255
 
 Names = list[str]
 
@@ -62,7 +62,7 @@ class Readers:
         return {name: {"reader": ref.metadata[READER_KEY], **describe_tag(ref)} for name, ref in self._load().items()}
 
     def hold(self, reader: str) -> None:
-        """Keep this version, whose changes a reader has consumed, from cleanup; the age of the tag restarts.
+        """Keep this version, whose changes a reader has consumed, from cleanup; the age of an existing tag restarts.
 
         Args:
             reader: The name of the reader.
@@ -91,7 +91,7 @@ class Readers:
 
         Args:
             reader: The name of the reader.
-            needed: Versions that stay.
+            needed: Versions that the reader still needs.
 
         Returns:
             The tags that were deleted.
@@ -112,10 +112,10 @@ class Readers:
         )
 
     def release_older_than(self, age: timedelta) -> Names:
-        """Let cleanup remove versions that readers hold since a time ago; returns the tags that were deleted.
+        """Let cleanup remove versions that readers last held longer than `age` ago, and return the deleted tags.
 
         Args:
-            age: The time since the readers have consumed them last.
+            age: The time since a reader last held the version.
 
         Examples:
             >>> from datetime import timedelta
@@ -130,7 +130,7 @@ class Readers:
         """The tags that `release_older_than` removes.
 
         Args:
-            age: The time since the readers have consumed them last.
+            age: The time since a reader last held the version.
 
         Examples:
             >>> from datetime import timedelta

@@ -46,7 +46,7 @@ FORKED_KEY: Final = "lance.branch"
 """In the metadata of such a tag: the branch."""
 
 ORPHAN_AGE: Final = timedelta(hours=1)
-"""Age from which files without a reference count as remains: creating a branch takes only seconds."""
+"""Age at which files without a reference count as remains: the creation of a branch takes only seconds."""
 
 _FOLDERS: Final = (VERSIONS_PREFIX, TRANSACTIONS_PREFIX, DELETIONS_PREFIX, INDICES_PREFIX, "data/")
 
@@ -56,9 +56,9 @@ class Sweep:
     """The result of a sweep: what was removed, or would be.
 
     Attributes:
-        stale: Branches.
+        stale: Names of stale branches.
         orphans: Names below `tree/` without a branch.
-        kept: Stale branches that stay, each with the reason.
+        kept: Stale branches that are kept, each with the reason.
     """
 
     stale: tuple[str, ...]
@@ -69,7 +69,7 @@ class Sweep:
 def find_stale(
     table: TableRefs, refs: Mapping[str, BranchRef], older_than: timedelta
 ) -> tuple[list[str], dict[str, str]]:
-    """The branches without a commit for some time, children first, and those that must stay, with the reasons."""
+    """The branches without a commit for some time, children first, and branches that must be kept, with the reasons."""
     limit = ago(older_than)
     tagged = {ref.branch for name, ref in load_tags(table).items() if not is_made_tag(name, ref)}
     stale: list[str] = []
@@ -92,15 +92,15 @@ def find_stale(
 
 
 def is_made_tag(name: str, tag: TagRef) -> bool:
-    """Whether a tag was made by a fork, a promotion or a reader of changes, so that it has no use without its branch.
+    """Whether a fork, a promotion or a reader of changes created a tag, which is useless without its branch.
 
-    A tag that was made for a clone does not count: another dataset needs it.
+    A tag for a clone does not count: another dataset needs it.
     """
     return is_fork_tag(name, tag) or is_reader_tag(name, tag) or is_promotion_tag(name, tag)
 
 
 def is_fork_tag(name: str, tag: TagRef) -> bool:
-    """Whether a tag was made with a branch, to keep the version that it was forked from."""
+    """Whether a tag was created with a branch, to keep the version that the branch was forked from."""
     return name.startswith(FORK_TAG_PREFIX) and FORKED_KEY in tag.metadata
 
 
@@ -119,7 +119,7 @@ def find_orphans(table: TableRefs, refs: Collection[str], older_than: timedelta)
 
 
 def _last_commit(table: TableRefs, name: str, ref: BranchRef) -> datetime:
-    """The time of the last commit to a branch; not before its creation, as a clone carries its source's time."""
+    """The time of the last commit to a branch, or of its creation: the first version has the time of its source."""
     made = datetime.fromtimestamp(ref.created_at, UTC)
     latest = load_latest(table.store_of(name))
     return made if latest is None else max(made, latest.timestamp)

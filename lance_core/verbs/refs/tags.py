@@ -66,7 +66,7 @@ class Tags:
         found, torn = read_tags(self._refs.root)
         report_torn(torn)
         if not found and not torn:
-            reject_dropped_dataset(self._refs.root)  # says if the dataset was dropped
+            reject_dropped_dataset(self._refs.root)  # raises if the dataset was dropped
         return found
 
     def get_version(self, tag: str) -> int:
@@ -145,7 +145,7 @@ class Tags:
         replace_durably(self._refs.root, tag_ref_key(tag), replace(old, metadata=dict(metadata)).to_bytes())
 
     def delete(self, tag: str) -> None:
-        """Remove a tag, one whose file is torn included; the version stays.
+        """Remove a tag, even if its file is torn; the version stays.
 
         Raises:
             VersionNotFoundError: There is no such tag.
@@ -194,7 +194,7 @@ def load_tags(table: TableRefs) -> dict[str, TagRef]:
     """All tags by name.
 
     Raises:
-        CorruptFileError: The file of one is torn.
+        CorruptFileError: The file of a tag is torn.
     """
     found, torn = read_tags(table.root)
     reject_torn(torn)

@@ -1,4 +1,4 @@
-"""Delete rows: fragments that lose some rows get a deletion file, fragments that lose all are removed."""
+"""Delete rows: fragments that lose some rows get a deletion file, fragments that lose all rows are removed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def delete_rows(
 
     Raises:
         InvalidInputError: The predicate does not fit the columns.
-        RetryableConflictError: Other writers changed the same rows each time.
+        RetryableConflictError: Other writers changed the same rows in every attempt.
     """
 
     def attempt(base: Snapshot) -> tuple[Manifest, int]:

@@ -1,4 +1,4 @@
-"""Match rows by key, and record the keys that a commit inserts, for the detection of conflicts."""
+"""Match rows by key, and record the keys that a commit inserts so that conflicts are detected."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["MAX_EXACT_KEYS", "KeyIndex", "any_keys", "inserted_keys", "key_filte
 Codes = npt.NDArray[np.int64]
 
 MAX_EXACT_KEYS: Final = 100_000
-"""Most keys that a filter lists; a filter for more says that any key may be among them."""
+"""The most keys that a filter lists; a filter for more keys may contain any key."""
 
 _DENSE_SHARE: Final = 4
-"""The most entries per row of a table from the least to the greatest integer in which integers are looked up."""
+"""A lookup table from the smallest to the largest integer is used if it has at most this many entries per row."""
 
 _BLOOM_BYTES: Final = 1 << 15
 _BLOOM_ITEMS: Final = 8192
@@ -32,7 +32,7 @@ _BLOOM_PROBABILITY: Final = 0.00057
 
 
 class KeyIndex:
-    """An index of the keys of a table, which numbers the distinct keys; a key with a null equals no key.
+    """An index of the keys of a table, which numbers the distinct keys. A key with a null equals no key.
 
     Args:
         table: The rows.
@@ -62,13 +62,13 @@ class KeyIndex:
         self.first[codes[rows]] = rows
 
     def values(self) -> dict[str, pa.Array] | None:
-        """The distinct values of each key column, for a filter; None if a column has too many, or is of floats."""
+        """The distinct values of each key column, for a filter; None if a column has too many values, or has floats."""
         if any(len(values) > MAX_EXACT_KEYS or pa.types.is_floating(values.type) for values in self._values):
             return None
         return dict(zip(self._columns, self._values, strict=True))
 
     def look_up(self, table: pa.Table) -> tuple[Codes, Codes]:
-        """The rows of another table whose keys are in the index, ascending, and the numbers of their keys."""
+        """The ascending numbers of another table's rows whose keys are in the index, and the numbers of these keys."""
         if len(self._columns) == 1:
             numbers = _in_table(table.column(self._columns[0]), self._values[0])
             if numbers is not None:
@@ -86,11 +86,11 @@ class KeyIndex:
 
 
 def inserted_keys(table: pa.Table, columns: Sequence[str], field_ids: Sequence[int]) -> KeyExistenceFilter:
-    """The record of the primary keys that a commit inserts, by which concurrent writers notice the same keys.
+    """The record of the primary keys that a commit inserts, from which concurrent writers detect equal keys.
 
-    The hash function is this library's own. pylance, which writes Bloom filters with another hash, assumes that a list
-    of hashes may contain any key, and this library assumes the same of pylance's filters: the later of two writers then
-    does its work again, which is safe.
+    The hash function is specific to this library. pylance writes Bloom filters with another hash function, and assumes
+    that a list of hashes may contain any key; this library assumes the same of pylance's filters. The later of two
+    writers then repeats its work, which is safe.
 
     Args:
         table: The inserted rows.
@@ -102,10 +102,10 @@ def inserted_keys(table: pa.Table, columns: Sequence[str], field_ids: Sequence[i
 
 @checked
 def key_hashes(table: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> npt.NDArray[np.uint64]:
-    """Hashes of 64 bits of the keys of rows, as commits record them for inserted rows.
+    """Hashes of 64 bits of the keys of rows, which commits record for inserted rows.
 
     Args:
-        table: The rows, in the dataset's types, as the hash of a value may depend on its type.
+        table: The rows, in the dataset's types, because the hash of a value may depend on its type.
         columns: The columns of the key.
 
     Examples:
@@ -124,8 +124,8 @@ def key_filter(hashes: Iterable[int] | None, field_ids: Sequence[int]) -> KeyExi
     """The filter of inserted keys for `LanceOperation.Update.inserted_rows`.
 
     Args:
-        hashes: The result of `key_hashes` for the keys; None if there are more than `MAX_EXACT_KEYS`. Any key may be
-            one of these then, and writers that insert at the same time begin again.
+        hashes: The result of `key_hashes` for the keys; None for more than `MAX_EXACT_KEYS` keys. The filter then
+            contains any key, and concurrent writers that insert rows repeat their work.
         field_ids: Ids of the fields of the key.
 
     Examples:
@@ -159,14 +159,14 @@ def _unique(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _positions_of(column: pa.ChunkedArray, values: pa.Array) -> pa.ChunkedArray:
-    """The position of each value of a column in an array; null if it is not there."""
+    """The position of each value of a column in an array; null if the value is not in the array."""
     return pc.index_in(_plain(column), value_set=values, skip_nulls=True)
 
 
 def _in_table(column: pa.ChunkedArray, values: pa.Array) -> npt.NDArray[np.int32] | None:
     """The position of each integer of a column in an array, -1 for none; None if a lookup table would be too large.
 
-    A lookup table from the least to the greatest value takes a fraction of the time of hashing each row.
+    A lookup in a table from the smallest to the largest value takes a fraction of the time of hashing each row.
     """
     kind, size = column.type, len(column)
     if kind != values.type or not pa.types.is_integer(kind) or column.null_count or not len(values) or not size:
@@ -177,7 +177,7 @@ def _in_table(column: pa.ChunkedArray, values: pa.Array) -> npt.NDArray[np.int32
         return None
     word = np.dtype(f"u{known.dtype.itemsize}")
     first = np.array(least, known.dtype).view(word)
-    # Differences of unsigned words wrap around: what is less than the least lies beyond the table, too.
+    # Differences of unsigned words wrap around, so values below the smallest are beyond the table, too.
     table = np.full(span + 2, -1, np.int32)
     table[known.view(word) - first] = np.arange(len(known), dtype=np.int32)
     rows = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
@@ -203,12 +203,12 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if isinstance(kind, pa.BaseExtensionType):
         column, kind = column.cast(kind.storage_type), kind.storage_type
     if pa.types.is_float16(kind):
-        return column.cast(pa.float32())  # Arrow looks up none of 16 bits
+        return column.cast(pa.float32())  # Arrow cannot look up float16
     return column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column
 
 
 def _paired(left: Codes, right: Codes, width: int) -> Codes:
-    """One code for each pair of codes; -1 where either is -1."""
+    """One code for each pair of codes; -1 if either is -1."""
     return np.where((left < 0) | (right < 0), -1, left * width + right)
 
 

@@ -1,7 +1,7 @@
 """Convert the keys of a merge's source to the types of the dataset's columns, by value.
 
-A merge that only deletes writes no value of its source, so that keys of any type can name its rows: 7 is 7 as int64,
-as double and as decimal. A value that the column cannot hold exactly is the key of no row, and is left out.
+A merge that only deletes writes no value of its source, so its keys can have any type: 7 is the same key as int64, as
+double and as decimal. A value that the column's type cannot hold exactly is the key of no row, and is dropped.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _KINDS: Final[tuple[tuple[Callable[[pa.DataType], bool], ...], ...]] = (
 
 
 def _are_comparable(left: pa.DataType, right: pa.DataType) -> bool:
-    """Whether values of the types can be the same value."""
+    """Whether values of the two types can be equal."""
     alike = any(any(is_one(left) for is_one in kinds) and any(is_one(right) for is_one in kinds) for kinds in _KINDS)
     return alike and (getattr(left, "tz", None) is None) == (getattr(right, "tz", None) is None)
 
 
 def keys_by_value(keys: pa.Table, wanted: pa.Schema) -> pa.Table:
-    """The keys in the dataset's types, without rows that these cannot hold; columns of incomparable types stay.
+    """The keys in the dataset's types, without keys that these types cannot hold; incomparable columns stay.
 
     Args:
         keys: The key columns.
@@ -56,7 +56,7 @@ def keys_by_value(keys: pa.Table, wanted: pa.Schema) -> pa.Table:
 
 
 def _exactly(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.ChunkedArray, npt.NDArray[np.bool_]]:
-    """The values in another type, null where it cannot hold them exactly, and a mask of those that it holds."""
+    """The values in another type, null where it cannot hold them exactly, and a mask of the values that it holds."""
     if all(any(is_one(one) for is_one in _KINDS[0][1:]) for one in (column.type, kind)) or _mixed(column.type, kind):
         found = [None if value is None else _number(value, kind) for value in column.to_pylist()]
     else:
@@ -79,7 +79,7 @@ def _plain(value: Any) -> Any:
 
 
 def _cast(value: pa.Scalar, kind: pa.DataType) -> pa.Scalar | None:
-    """The value in another type; None if that does not hold it."""
+    """The value in another type; None if that type cannot hold it."""
     try:
         return value.cast(kind) if value.is_valid else None
     except pa.ArrowInvalid:
@@ -87,7 +87,7 @@ def _cast(value: pa.Scalar, kind: pa.DataType) -> pa.Scalar | None:
 
 
 def _number(value: float | Decimal, kind: pa.DataType) -> Any:
-    """A number in another type; None if that type does not hold it."""
+    """A number in another type; None if that type cannot hold it."""
     if pa.types.is_floating(kind):
         with np.errstate(over="ignore"):
             near = np.dtype(kind.to_pandas_dtype()).type(value)

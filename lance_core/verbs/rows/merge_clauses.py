@@ -1,4 +1,4 @@
-"""The clauses of a merge (`merge_insert`), and the check that the source's columns fit these and the dataset."""
+"""The clauses of a merge (`merge_insert`), and the check that the source's columns fit the clauses and the dataset."""
 
 from __future__ import annotations
 
@@ -39,14 +39,15 @@ class MergeClauses:
     Attributes:
         on: Columns that make up the key.
         matched: What happens to rows whose key is in the source.
-        condition: For updates: only rows for which this is true, over `source.<column>` and `target.<column>`.
+        condition: For updates: only rows for which this is true are updated; it uses `source.<column>` and
+            `target.<column>`.
         inserts: Whether source rows whose key is not in the dataset are inserted.
         deletes_others: Whether rows whose key is not in the source are deleted.
-        delete_condition: For `deletes_others`: only rows for which this is true, over the dataset's columns.
+        delete_condition: For `deletes_others`: delete only rows for which this is true, over the dataset's columns.
         write_mode: How updated rows are stored.
         use_index: Whether an index of the key may decide which rows are read, and how updated rows are stored.
-        within: Slices in which matched rows, which are updated or deleted, have to lie; None for the whole dataset.
-        source_deletes: For each row of the source, whether it deletes the row with its key, and is never inserted; None
+        within: Slices that must contain the matched rows that are updated or deleted; None for the whole dataset.
+        source_deletes: For each row of the source, whether it deletes the row with its key and is never inserted; None
             if no row of the source deletes.
     """
 
@@ -62,10 +63,10 @@ class MergeClauses:
     source_deletes: npt.NDArray[np.bool_] | None = None
 
     def check(self) -> None:
-        """Make sure that there is something to do.
+        """Check that the clauses change rows.
 
         Raises:
-            InvalidInputError: There is nothing to do.
+            InvalidInputError: The clauses change no rows.
         """
         if self.matched is WhenMatched.NOTHING and not self.inserts and not self.deletes_others:
             if self.source_deletes is not None:
@@ -91,7 +92,7 @@ class MergeSource:
         rows: The rows, in storage types.
         schema: Their columns, with the dataset's field ids.
         missing: The dataset's columns that the rows lack.
-        fits_columns: Whether the merge can be written as new files of the rows' columns alone.
+        fits_columns: Whether the merge can be written as new files with only the rows' columns.
     """
 
     rows: SourceRows
@@ -104,8 +105,8 @@ def merge_source(source: SourceRows, schema: Schema, clauses: MergeClauses) -> M
     """Fit the rows of a merge's source to a dataset.
 
     Raises:
-        SchemaError: A column is unknown, of another type, or missing where it is needed.
-        InvalidInputError: The clauses cannot be carried out with these columns as the write mode demands.
+        SchemaError: A column is unknown or has another type, or a required column is missing.
+        InvalidInputError: The write mode is "rewrite_columns", which cannot express the clauses with these columns.
     """
     found = source.schema
     lacking = [name for name in clauses.on if name not in found.names]
@@ -134,7 +135,7 @@ def merge_source(source: SourceRows, schema: Schema, clauses: MergeClauses) -> M
 
 
 def _keys_of(source: SourceRows, schema: Schema, on: Sequence[str]) -> SourceRows:
-    """The keys alone, in the dataset's types, without keys that these types cannot hold: no row has them."""
+    """Only the keys, in the dataset's types, without keys that these types cannot hold: no row has them."""
     arrow = schema_to_arrow(schema)
     names = [name for name in source.schema.names if name in on]
     wanted = pa.schema([arrow.field(name) for name in names])
@@ -144,23 +145,23 @@ def _keys_of(source: SourceRows, schema: Schema, on: Sequence[str]) -> SourceRow
 
 
 def primary_key(schema: Schema) -> tuple[str, ...]:
-    """The columns of the unenforced primary key, in its order; empty without a key, or if a part is not a column."""
+    """The columns of the unenforced primary key, in order; empty without a key, or if a part is a nested field."""
     members, top = key_fields(schema), {field.id for field in schema.fields}
     return tuple(field.name for field in members) if all(field.id in top for field in members) else ()
 
 
 def join_columns(on: str | Sequence[str] | None, schema: Schema) -> tuple[str, ...]:
-    """The key of a merge from the argument of the public verb.
+    """The key columns of a merge, from the argument of the public method.
 
     Raises:
-        InvalidInputError: A column does not exist, or none was given and there is no primary key.
+        InvalidInputError: A column does not exist or is named twice, or none is named and there is no primary key.
     """
     columns = (on,) if isinstance(on, str) else tuple(on or ())
     for name in columns:
         if name not in schema.names:
             raise InvalidInputError(f"Merge insert key column {name!r} does not exist in schema; it has {schema.names}")
     if len(set(columns)) < len(columns):
-        raise InvalidInputError(f"Merge insert key names a column twice: {list(columns)}")
+        raise InvalidInputError(f"Merge insert key columns contain a column twice: {list(columns)}")
     columns = columns or primary_key(schema)
     if not columns:
         raise InvalidInputError(
@@ -175,7 +176,7 @@ def _nullable(field: Field) -> Field:
 
 
 def _why_not_by_columns(clauses: MergeClauses, fitted: Schema, missing: Sequence[object]) -> str | None:
-    """Why the merge cannot write new files of the source's columns alone; None if it can."""
+    """Why the merge cannot write new files with only the source's columns; None if it can."""
     does_more = clauses.inserts or clauses.deletes_others or clauses.source_deletes is not None
     if clauses.matched is not WhenMatched.UPDATE or does_more:
         return "it does more than update matched rows"

@@ -1,4 +1,4 @@
-"""`merge_insert`: update, insert and delete rows of a dataset by a source of rows, joined by key, in one version."""
+"""`merge_insert`: update, insert and delete rows of a dataset from a source of rows, joined by key, in one version."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ __all__ = ["MergeInsertBuilder"]
 
 @checked_methods
 class MergeInsertBuilder:
-    """Builds a merge: what happens to rows with a key in both, only in the source, or only in the dataset.
+    """Builds a merge: what happens to rows whose key is in both source and dataset, or only in one of them.
 
-    Rows that are updated move to the end of the dataset. A key with a null in it equals no other.
+    Updated rows move to the end of the dataset, unless `write_mode` rewrites columns. A key with a null equals no key.
 
     Two merges that insert the same new key at the same time conflict only if the key is declared as the primary key of
-    the schema, by the metadata `lance-schema:unenforced-primary-key` = `true` of its fields: the later one is then done
-    again and updates the row. Otherwise the row is inserted twice, as with pylance.
+    the schema, by the metadata `lance-schema:unenforced-primary-key` = `true` of its fields: the later merge is then
+    repeated, and its row matches. Otherwise the row is inserted twice, as with pylance.
 
     Args:
-        dataset: The dataset; its handle moves to the version that is made.
+        dataset: The dataset; the handle moves to the new version.
         on: Columns that make up the key; None for the primary key.
 
     Raises:
@@ -67,38 +67,38 @@ class MergeInsertBuilder:
         self._write: WriteAttempt | None = None
 
     def commit_properties(self, properties: Mapping[str, str]) -> Self:
-        """Strings for the history, by key: the transaction properties of the commit. Not offered by pylance."""
+        """Set the transaction properties of the commit. Not in pylance."""
         self._properties = dict(properties)
         return self
 
     def write_attempt(self, write: WriteAttempt) -> Self:
-        """Make the merge an attempt of a write, whose properties the commit gets. Not offered by pylance.
+        """Make the merge an attempt of a write, whose properties become properties of the commit. Not in pylance.
 
-        `execute` raises SupersededError if a later attempt has committed. If an earlier one has that `write` does not
-        name, it raises EarlierAttemptCommittedError: whether merging on top of it does the same as merging alone
-        depends on its rows. Name its version among `earlier`, and execute again, to do so.
+        `execute` raises SupersededError if a later attempt has committed. It raises EarlierAttemptCommittedError if an
+        earlier attempt has committed a version that is not in `write.earlier`, because the rows of the source decide
+        whether a second merge changes the result. To merge again nevertheless, add that version to `earlier`.
         """
         self._write = write
         return self
 
     def when_matched_update_all(self, condition: str | pc.Expression | None = None) -> Self:
-        """Rows in both get the source's values.
+        """Rows whose key is in both get the source's values.
 
         Args:
-            condition: Only if this is true, over `source.<column>` and `target.<column>`.
+            condition: Update only rows for which this is true; it uses `source.<column>` and `target.<column>`.
         """
         self._clauses = replace(self._clauses, matched=WhenMatched.UPDATE, condition=condition)
         return self
 
     def when_matched_delete(self) -> Self:
-        """Rows in both are deleted."""
+        """Rows whose key is in both are deleted."""
         self._clauses = replace(self._clauses, matched=WhenMatched.DELETE, condition=None)
         return self
 
     def source_deletes(self, rows: Sequence[bool] | pa.BooleanArray) -> Self:
         """Some rows of the source delete the row with their key instead of updating it, and are never inserted.
 
-        Not offered by pylance.
+        Not in pylance.
 
         Args:
             rows: For each row of the source, in order, whether it deletes.
@@ -113,51 +113,51 @@ class MergeInsertBuilder:
         return self
 
     def within(self, slices: Slices) -> Self:
-        """Rows in both have to lie in slices; a row that lies elsewhere is an error, and nothing is done.
+        """Require that slices contain the rows whose key is in both; `execute` raises if a row is outside of them.
 
-        Not offered by pylance. It is not checked whether rows of the source lie in the slices.
+        Not in pylance. It is not checked whether the slices contain the rows of the source.
         """
         self._clauses = replace(self._clauses, within=slices)
         return self
 
     def when_matched_fail(self) -> Self:
-        """A row in both is an error, and nothing is done."""
+        """`execute` raises if a row has a key in both."""
         self._clauses = replace(self._clauses, matched=WhenMatched.FAIL, condition=None)
         return self
 
     def when_not_matched_insert_all(self) -> Self:
-        """Rows only in the source are inserted; columns that it lacks become null."""
+        """Rows whose key is only in the source are inserted; columns that the source lacks become null."""
         self._clauses = replace(self._clauses, inserts=True)
         return self
 
     def when_not_matched_by_source_delete(self, expr: str | pc.Expression | None = None) -> Self:
-        """Rows only in the dataset are deleted.
+        """Rows whose key is only in the dataset are deleted.
 
         Args:
-            expr: Only those for which this is true, over the dataset's columns.
+            expr: Delete only rows for which this is true; it uses the dataset's columns.
         """
         self._clauses = replace(self._clauses, deletes_others=True, delete_condition=expr)
         return self
 
     def conflict_retries(self, max_retries: int) -> Self:
-        """How often the merge is done again when others changed the same rows."""
+        """How often the merge is repeated after conflicts with other writers."""
         self._retries = max_retries
         return self
 
     def retry_timeout(self, timeout: timedelta) -> Self:
         """The time after which no further attempt begins."""
         if not isinstance(timeout, timedelta):
-            raise ArgumentTypeError(f"retry_timeout takes a timedelta, not {type(timeout).__name__}")
+            raise ArgumentTypeError(f"retry_timeout must be a timedelta, not {type(timeout).__name__}")
         self._timeout = timeout
         return self
 
     def data_storage_version(self, version: str) -> Self:
-        """Version of the files of moved and inserted rows; the dataset's own by default."""
+        """Version of the files of moved and inserted rows; by default that of the dataset."""
         self._version = version
         return self
 
     def use_index(self, use_index: bool) -> Self:
-        """Whether keys are looked up in an index where there is one, which then decides `write_mode` too."""
+        """Whether keys may be looked up in indices, which then also decide the `write_mode` "auto"."""
         self._clauses = replace(self._clauses, use_index=use_index)
         return self
 
@@ -165,10 +165,10 @@ class MergeInsertBuilder:
         """How updated rows are stored.
 
         Args:
-            mode: "rewrite_rows" moves them; "rewrite_columns" rewrites only the source's columns, of all rows of
-                the fragments that have matches; "auto" rewrites columns if the source lacks columns, no row
-                is deleted, and each column of the key has a B-tree or bitmap index, and moves rows otherwise;
-                "fewest_bytes", which pylance lacks, rewrites columns where they have fewer bytes than the rows.
+            mode: "rewrite_rows" moves the rows. "rewrite_columns" rewrites only the source's columns, for all rows of
+                the fragments with matches. "auto" rewrites columns if the source lacks columns, no clause deletes
+                rows, and each key column has a B-tree or bitmap index that may be used; otherwise it moves rows.
+                "fewest_bytes" (not in pylance) rewrites columns if these have fewer bytes than the rows.
 
         Raises:
             InvalidInputError: There is no such mode.
@@ -177,15 +177,15 @@ class MergeInsertBuilder:
         return self
 
     def target_bases(self, bases: Sequence[str]) -> Self:
-        """Base paths, by name or URI, that new fragments go to round-robin; the dataset's URI stands for itself."""
+        """Names or URIs of base paths for new fragments, round-robin; the dataset's URI selects its root."""
         self._target_bases = list(bases)
         return self
 
     def target_all_bases(self, include_primary: bool = True) -> Self:
-        """New fragments go to all base paths, round-robin.
+        """Write new fragments to all base paths, round-robin.
 
         Args:
-            include_primary: Whether the dataset itself comes first among them.
+            include_primary: Whether the dataset's root is a target, too, before the base paths.
         """
         self._target_all_bases = include_primary
         return self
@@ -194,8 +194,8 @@ class MergeInsertBuilder:
         """Merge and commit.
 
         Args:
-            data_obj: The source: a table, batch, reader, frame, dataset or iterable. The keys of a stream are held in
-                memory; its rows, if they are many, in a temporary file without a name, in the folder `TMPDIR`.
+            data_obj: The source: a table, batch, reader, frame, dataset or iterable. The keys of a stream are kept in
+                memory; its rows, if they are many, in an unnamed temporary file in the folder `TMPDIR`.
             schema: Schema of an iterable of batches.
 
         Returns:
@@ -203,8 +203,8 @@ class MergeInsertBuilder:
 
         Raises:
             SchemaError: The source does not fit the dataset.
-            InvalidInputError: A match is forbidden, or several source rows match one row.
-            RetryableConflictError: Others changed the same rows each time.
+            InvalidInputError: The clauses forbid a match, or several source rows match one row.
+            RetryableConflictError: Other writers changed the same rows in every attempt.
             SupersededError, EarlierAttemptCommittedError: See `write_attempt`.
         """
         table = self._table(data_obj, schema)
@@ -229,7 +229,7 @@ class MergeInsertBuilder:
         """Merge without a commit, for a later `LanceDataset.commit`, with the arguments of `execute`.
 
         Returns:
-            The transaction, and its numbers of rows.
+            The transaction, and the numbers of rows that `execute` returns.
         """
         base = self._dataset.source
         with staged(base) as files:
@@ -241,15 +241,15 @@ class MergeInsertBuilder:
         return Transaction.from_record(record, affected), merged.stats.as_dict()
 
     def explain_plan(self, schema: pa.Schema | None = None, verbose: bool = False) -> str:
-        """What the merge will do, the last step first; pylance's plans are those of DataFusion, and look otherwise.
+        """The plan of the merge, the last step first; pylance prints plans of DataFusion, which differ.
 
         Args:
             schema: Columns of the source; None for those of the dataset.
-            verbose: Changes nothing: all steps are shown.
+            verbose: Accepted without effect: all steps are shown.
 
         Raises:
             SchemaError: The columns do not fit.
-            UnsupportedError: The keys would be looked up in an index: then which rows are read depends on them.
+            UnsupportedError: The merge looks its keys up in an index, so the keys decide which rows are read.
         """
         del verbose
         source = self._dataset.source
@@ -260,9 +260,9 @@ class MergeInsertBuilder:
         return "\n".join(merge_steps(source, self._clauses, found).lines())
 
     def analyze_plan(self, data_obj: ReaderLike, *, schema: pa.Schema | None = None) -> str:
-        """Compute the merge, and return what it would do and how long that took, with its plan; nothing is committed.
+        """Compute the merge without a commit; return its plan with its numbers of rows, its time and its new fragments.
 
-        The files of the trial are deleted again. Arguments and errors are those of `execute` and `explain_plan`.
+        Its files are deleted. Arguments and errors are those of `execute` and `explain_plan`.
         """
         source, table = self._dataset.source, self._table(data_obj, schema)
         self._check_joins(source)
@@ -284,7 +284,7 @@ class MergeInsertBuilder:
         return "\n".join(step.lines())
 
     def _check_joins(self, source: Snapshot) -> None:
-        """Reject a plan of a merge that looks its keys up in an index, as pylance does.
+        """Reject the plan of a merge that looks its keys up in an index, as pylance does.
 
         Raises:
             UnsupportedError: The merge looks its keys up in an index.
@@ -295,11 +295,11 @@ class MergeInsertBuilder:
         if clauses.use_index and not clauses.deletes_others and all((field_id,) in indexed for field_id in ids):
             raise UnsupportedError(
                 f"This merge insert configuration does not support explain_plan: its keys {list(clauses.on)} are "
-                "looked up in an index; use_index(False) joins without"
+                "looked up in an index; use_index(False) plans the merge without it"
             )
 
     def mark_sstables_as_compacted(self, *_: Any, **__: Any) -> NoReturn:
-        """Not offered, as this library writes no write-ahead logs."""
+        """Not offered, because this library writes no write-ahead logs."""
         raise UnsupportedError("merge_insert.mark_sstables_as_compacted is not offered")
 
     @property
@@ -310,7 +310,7 @@ class MergeInsertBuilder:
     def _table(self, data_obj: ReaderLike, schema: pa.Schema | None) -> SourceRows:
         self._clauses.check()
         found, batches = to_batches(data_obj, schema)
-        # What cannot be merged shows before a stream is read.
+        # A source that cannot be merged is rejected before its stream is read.
         merge_source(SourceRows(found.empty_table()), self._dataset.source.manifest.schema, self._clauses)
         return SourceRows.of(found, batches, is_stream=not isinstance(batches, list))
 

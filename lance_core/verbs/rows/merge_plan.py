@@ -32,10 +32,10 @@ def merge_steps(source: Snapshot, clauses: MergeClauses, schema: pa.Schema, *, m
     """The steps of a merge.
 
     Args:
-        source: The version that is merged into.
+        source: The version of the dataset.
         clauses: The clauses of the merge.
-        schema: Columns of the rows that are merged.
-        metrics: Measurements of a run; empty if it did not run.
+        schema: Columns of the source.
+        metrics: Measurements of a run; empty if the merge did not run.
     """
     manifest = source.manifest
     keys = ", ".join(clauses.on)

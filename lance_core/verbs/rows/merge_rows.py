@@ -70,8 +70,8 @@ class Merged:
 
     Attributes:
         operation: The change.
-        removal: The rows that the change removes, updated ones that move included; None if it rewrites columns.
-        stats: Its numbers of rows.
+        removal: The rows that the change removes, including updated rows, which move; None if it rewrites columns.
+        stats: Numbers of inserted, updated and deleted rows.
     """
 
     operation: Update
@@ -85,8 +85,8 @@ class _Match:
 
     Attributes:
         fragment: The fragment.
-        offsets: The rows, ascending.
-        source_rows: The source's row of each.
+        offsets: The ascending offsets of the rows.
+        source_rows: For each row, the number of the source row with its key.
         others: Live rows whose key is not in the source; empty unless the merge deletes such rows.
     """
 
@@ -104,9 +104,10 @@ class _MergeAttempt:
         base: The version.
         clauses: What to do.
         rows: The source.
-        files: Takes note of files that are written.
-        targets: Where new files go, round-robin.
+        files: Collects the files that are written.
+        targets: The targets to which new files are written, round-robin; None for the dataset's root.
         data_storage_version: Version of new files; None for the dataset's.
+        stats: Numbers of rows so far.
     """
 
     base: Snapshot
@@ -123,7 +124,7 @@ class _MergeAttempt:
         deletes = self.clauses.source_deletes
         if deletes is not None and len(deletes) != len(index.codes):
             raise InvalidInputError(
-                f"source_deletes has {len(deletes)} values, and the source has {len(index.codes)} rows"
+                f"source_deletes has {len(deletes)} values, but the source has {len(index.codes)} rows"
             )
         matches = self._join(index)
         present = np.zeros(len(index.counts), np.bool_)
@@ -137,9 +138,9 @@ class _MergeAttempt:
         )
 
     def _writes_columns(self, matches: Sequence[_Match]) -> bool:
-        """Whether updated rows are stored as new files of the source's columns rather than moved as a whole.
+        """Whether updated rows are stored as new files with only the source's columns, so that the rows do not move.
 
-        An index of the key then stays complete; pylance prefers this where it looks the keys up in an index.
+        An index of the key then stays complete; pylance does the same if it looks the keys up in an index.
         """
         mode, clauses, manifest = self.clauses.write_mode, self.clauses, self.base.manifest
         changed = [match.fragment for match in matches if len(match.offsets)]
@@ -154,14 +155,14 @@ class _MergeAttempt:
         if not self.rows.missing.fields or deletes or clauses.matched is WhenMatched.DELETE:
             return False
         if clauses.inserts and manifest.data_storage_version == "0.1":
-            return False  # whose files have all columns
+            return False  # files of 0.1 have all columns
         if not can_replace_columns(manifest, changed, self._values()):
             return False
         exact = {i.fields for i in manifest.indices if i.kind in ("BTree", "Bitmap")}
         return clauses.use_index and all((field_id,) in exact for field_id in self._ids(clauses.on))
 
     def _join(self, index: KeyIndex) -> list[_Match]:
-        """Look up the keys of live rows, several fragments at a time; an index may rule fragments out."""
+        """Look up the keys of live rows, several fragments at a time; an index may exclude fragments."""
 
         def look(part: tuple[Fragment, BitMap | None], claim: Claim | None) -> _Match:
             fragment, possible = part
@@ -196,7 +197,8 @@ class _MergeAttempt:
     def _claim(self, selection: Selection | None, fragment: Fragment) -> Claim | None:
         """The claim of an index that rows of a fragment have a key of the source; None if no index claims it.
 
-        With several key columns a row can have values of the source without its key; floats have two zeros.
+        With several key columns, a row can have a value of the source in each column, but no key of it; floats have two
+        zeros.
         """
         claims = selection.claims_of(fragment.id) if selection is not None and len(self.clauses.on) == 1 else ()
         is_float = pa.types.is_floating(self.rows.rows.schema.field(self.clauses.on[0]).type)
@@ -230,10 +232,10 @@ class _MergeAttempt:
             self._check_within(match)
 
     def _check_within(self, match: _Match) -> None:
-        """Reject the match of a row that lies outside of the slices to which the merge is confined."""
+        """Reject the match of a row that is outside of the slices of `within`."""
         within = self.clauses.within
         if within is None or set(within.columns) <= set(self.clauses.on) or not len(match.offsets):
-            return  # the rows of the source lie in them, and so does a row with the same values
+            return  # the slices contain the rows of the source, and thus rows with the same key
         for part in self._parts(match):
             rows = self._target_rows(part, self._schema(within.columns))
             outside = np.flatnonzero(within.assign(rows) < 0)
@@ -246,7 +248,7 @@ class _MergeAttempt:
         return ", ".join(f"{name} = {keys.column(name)[row].as_py()!r}" for name in self.clauses.on)
 
     def _rewrite_rows(self, matches: Sequence[_Match], new: Rows) -> Merged:
-        """Move updated rows to new fragments, after which inserted rows follow."""
+        """Move updated rows to new fragments, followed by the inserted rows."""
         taken: list[tuple[Fragment, BitMap]] = []
         with MovedRows(
             self.base, self.files, data_storage_version=self.data_storage_version, targets=self.targets
@@ -277,7 +279,7 @@ class _MergeAttempt:
         return inserted_keys(self.rows.rows.select(key).take(pa.array(new)), key, self._ids(key))
 
     def _partial_rows(self, new: Rows) -> tuple[Fragment, ...]:
-        """Write inserted rows with the source's columns alone: the other columns are null."""
+        """Write inserted rows with only the source's columns; the other columns are null."""
         given = set(self.rows.schema.names)
         schema = self._schema([name for name in self.base.manifest.schema.names if name in given])
         with MovedRows(
@@ -292,7 +294,7 @@ class _MergeAttempt:
             return writer.finish()
 
     def _take_away(self, match: _Match, moved: MovedRows) -> BitMap:
-        """Write the updated rows of a fragment to new fragments; returns all rows to remove from the fragment."""
+        """Write the updated rows of a fragment to new fragments, and return all rows to remove from the fragment."""
         taken = match.others
         if self.clauses.source_deletes is not None:
             deletes = self.clauses.source_deletes[match.source_rows]
@@ -312,7 +314,7 @@ class _MergeAttempt:
         return taken | bitmap_of(changed.offsets)
 
     def _parts(self, match: _Match) -> Iterator[_Match]:
-        """The matches in parts that can be in memory at once."""
+        """Split the matches into parts whose rows fit into memory."""
         for places in self.rows.rows.steps(np.arange(len(match.offsets))):
             yield replace(match, offsets=match.offsets[places], source_rows=match.source_rows[places])
 
@@ -324,7 +326,7 @@ class _MergeAttempt:
         return replace(match, offsets=match.offsets[mask], source_rows=match.source_rows[mask])
 
     def _is_changed(self, match: _Match, clause: str) -> npt.NDArray[np.bool_]:
-        """For each match whether the condition of the update is true."""
+        """For each match, whether the condition of the update is true."""
         source = self.rows.rows.take(match.source_rows)
         full = typed_schema(self.base.manifest.schema)
         sides = pa.schema([("source", pa.struct(list(source.schema))), ("target", pa.struct(list(full)))])
@@ -338,13 +340,13 @@ class _MergeAttempt:
         return mask
 
     def _source(self, numbers: Rows) -> pa.Table:
-        """Rows of the source by their numbers, after a check that blobs given by a URI lie below base paths."""
+        """Rows of the source by their numbers, after a check that base paths contain their external blobs."""
         rows = self.rows.rows.take(numbers)
         check_external(rows, self.rows.schema, external_places(self.base.manifest.base_paths))
         return rows
 
     def _complete(self, rows: pa.Table, match: _Match | None) -> pa.Table:
-        """Rows of the source with all columns of the dataset: the old values, or nulls for new rows."""
+        """Rows of the source with all columns of the dataset; others have the old values, or nulls for new rows."""
         for missing in typed_schema(self.rows.missing):
             if match is None:
                 rows = rows.append_column(missing, pa.nulls(rows.num_rows, missing.type))
@@ -359,7 +361,7 @@ class _MergeAttempt:
         return pa.Table.from_batches(batches, schema=schema_to_arrow(schema))
 
     def _rewrite_columns(self, matches: Sequence[_Match], new: Rows) -> Merged:
-        """Rewrite the source's columns in all fragments with matches; inserted rows have only the source's columns."""
+        """Rewrite the source's columns in fragments with updated rows; inserted rows have only the source's columns."""
         schema = self._values()
         updated, offsets = [], {}
         is_update = self.clauses.matched is WhenMatched.UPDATE
@@ -439,6 +441,6 @@ def _as_struct(table: pa.Table) -> pa.ChunkedArray:
 
 
 def _row_ids(fragment: Fragment, offsets: Rows) -> U64Array | None:
-    """The stable ids of some rows; None where rows have none."""
+    """The stable row ids at some offsets; None if the fragment has none."""
     ids = row_ids_of(fragment)
     return None if ids is None else ids[offsets]

@@ -1,4 +1,4 @@
-"""Write rows that move into new fragments, with their stable row ids if the dataset has them."""
+"""Write rows that move to new fragments, with their stable row ids if the dataset has them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class MovedRows:
 
     Args:
         source: The version.
-        files: Takes note of the files.
+        files: Collects the new files.
         data_storage_version: Version of the files; None for the dataset's.
-        targets: Where files go, round-robin; None for the dataset itself.
+        targets: The targets to which files are written, round-robin; None for the dataset's root.
         schema: The columns that are written; None for all.
     """
 
@@ -54,7 +54,7 @@ class MovedRows:
             data_storage_version=data_storage_version or manifest.data_storage_version,
             dataset_schema=self._schema,
             targets=targets or [WriteTarget(store=source.store)],
-            external_places=None,  # the rows have their blobs where they have them
+            external_places=None,  # rows of the table may refer to any external blob
         )
 
     def write(self, rows: pa.Table | pa.RecordBatch, row_ids: U64Array | None = None) -> None:
@@ -72,13 +72,13 @@ class MovedRows:
             self._ids.append(row_ids)
 
     def finish(self) -> tuple[Fragment, ...]:
-        """The new fragments, without ids; those of moved rows carry the rows' ids.
+        """End the last file, and return the new fragments without fragment ids, with the row ids of moved rows.
 
         Raises:
             SchemaError: The rows have new values for a dictionary of version 0.1.
         """
         fragments = self._writer.finish_records(self._files.pending)
-        # From here on the caller deletes the files after a failure.
+        # From now on `UncommittedFiles` deletes the files after a failure.
         self._is_finished = True
         self._files.add_fragments(fragments)
         check_dictionaries(self._schema, fragments, self._files.source.store)

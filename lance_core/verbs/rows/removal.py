@@ -1,4 +1,4 @@
-"""Find and remove rows of a version: whole fragments, and rows of others by deletion files."""
+"""Find and remove rows of a version: whole fragments, and rows of other fragments by deletion files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 SCATTERED_SHARE: Final = 1 / 16
-"""Rows that are less than this share of the rows around them are read one by one."""
+"""Rows are read by offset if they are less than this share of the rows from the first to the last of them."""
 
 RowsByFragment = dict[int, BitMap]
 """Offsets of rows by fragment id."""
@@ -69,7 +69,7 @@ class Removal:
 
     @classmethod
     def none(cls) -> Removal:
-        """No rows."""
+        """The removal of no rows."""
         return cls(removed_fragment_ids=(), updated_fragments=(), affected_rows={})
 
     @property
@@ -89,7 +89,7 @@ def each_fragment(
     Args:
         source: The version.
         options: The columns to read.
-        look: Returns the offsets of the wanted rows of one fragment, by a scan with these options.
+        look: Returns the offsets of the rows to find in one fragment, from a scan with these options.
         plan_of: Plans the scan; None for the fragments that can match the filter of the options.
 
     Yields:
@@ -100,7 +100,7 @@ def each_fragment(
         plan = ScanPlan.of(source, source.manifest.fragments, options) if plan_of is None else plan_of()
         places = {fragment.id: place for place, (fragment, _) in enumerate(plan.parts)}
         pairs = heapq.merge(_whole(plan), _looked_at(plan, look), key=lambda pair: places[pair[0].id])
-        # Rows that an index names are few; only when all of them are seen is it known to be right.
+        # If indices make claims, all rows, which are few then, are checked before the first is yielded.
         return pairs if plan.selection is None or not plan.selection.claims else list(pairs)
 
     yield from until_consistent(found)
@@ -122,7 +122,7 @@ def _looked_at(plan: ScanPlan, look: Callable[[FragmentScan], BitMap]) -> Iterat
 
 
 def _whole(plan: ScanPlan) -> Iterator[tuple[Fragment, BitMap]]:
-    """The fragments all of whose rows match, and the offsets of their live rows: only deletion files are read."""
+    """Yield the fragments all of whose rows match, and the offsets of their live rows; only deletion files are read."""
     for fragment, _ in plan.parts:
         if fragment.id in plan.whole:
             rows = live_offsets(plan.source, fragment)
@@ -139,12 +139,12 @@ def _with_rows(fragment: Fragment, matching: BitMap | Future[BitMap]) -> Iterato
 def each_matching(
     source: Snapshot, expression: pc.Expression | None, dataset: Schema | None = None
 ) -> Iterator[tuple[Fragment, BitMap]]:
-    """The fragments with rows that are alive and for which the expression is true, and the offsets of these.
+    """The fragments with live rows for which the expression is true, and the offsets of these rows.
 
     Args:
         source: The version.
         expression: The condition; None for all live rows.
-        dataset: All columns in the types that the condition expects; None for the stored types.
+        dataset: All columns in the types that the condition uses; None for the types of the schema.
     """
     if expression is None:
         return ((fragment, rows) for fragment in source.manifest.fragments if (rows := live_offsets(source, fragment)))
@@ -152,7 +152,7 @@ def each_matching(
 
 
 def _offsets_of(scan: FragmentScan) -> BitMap:
-    """Offsets of the rows that a scan with a filter finds."""
+    """Offsets of the rows that match the filter of a scan."""
     found = BitMap()
     for offsets in scan.offsets():
         found |= BitMap(offsets) if isinstance(offsets, range) else bitmap_of(offsets)
@@ -166,11 +166,11 @@ def _where(expression: pc.Expression, dataset: Schema | None = None) -> ScanOpti
 def matching_rows(
     source: Snapshot, fragment: Fragment, expression: pc.Expression, dataset: Schema | None = None
 ) -> BitMap:
-    """Offsets of the live rows of a fragment for which an expression is true; `each_matching` has the arguments."""
+    """Offsets of the live rows of a fragment for which an expression is true; see `each_matching` for the arguments."""
     columns = source.manifest.schema
     names = columns_of(expression)
     if dataset is not None or not names or not set(names) <= set(columns.names):
-        # Constants, columns about rows such as `_rowid`, and those that the condition sees in another form.
+        # The condition has no columns, row columns such as `_rowid`, or columns in types other than the stored ones.
         return _offsets_of(FragmentScan(source, fragment, _where(expression, dataset)))
     found = BitMap()
     for rows, offsets in live_rows(source, fragment, names):
@@ -182,13 +182,13 @@ def matching_rows(
 def live_rows(
     source: Snapshot, fragment: Fragment, columns: Sequence[str], possible: BitMap | None = None
 ) -> Iterator[tuple[pa.RecordBatch, range | npt.NDArray[np.int64]]]:
-    """Yield the rows of a fragment that are alive, in storage types, each batch with their offsets.
+    """Yield the live rows of a fragment in storage types, each batch with the offsets of its rows.
 
     Args:
         source: The version.
         fragment: The fragment.
         columns: Top-level columns to read, at least one.
-        possible: Offsets of the rows to look at, alive or not; None for all.
+        possible: Offsets of the rows to read; deleted rows among them are skipped; None for all rows.
     """
     by_name = {field.name: field for field in source.manifest.schema.fields}
     schema = Schema(fields=tuple(by_name[name] for name in columns))
@@ -220,10 +220,10 @@ def _with_offsets(
         start += batch.num_rows
 
 
-def rows_at(
+def _rows_at(
     source: Snapshot, fragment: Fragment, rows: BitMap
 ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int64]]]:
-    """Yield rows of a fragment with all columns, in storage types, each batch with their offsets."""
+    """Yield rows of a fragment with all columns, in storage types, each batch with the offsets of its rows."""
     offsets = offsets_of(rows)
     if not len(offsets):
         return
@@ -247,7 +247,7 @@ def rows_at(
 def rows_of(
     source: Snapshot, parts: Sequence[tuple[Fragment, BitMap]]
 ) -> Iterator[tuple[Fragment, pa.RecordBatch, npt.NDArray[np.int64]]]:
-    """Yield rows of fragments with all columns, in storage types: each batch with its fragment and their offsets.
+    """Yield rows of fragments with all columns, in storage types, each batch with its fragment and its rows' offsets.
 
     Args:
         source: The version.
@@ -255,7 +255,7 @@ def rows_of(
     """
     if len(parts) == 1 or sum(len(rows) for _, rows in parts) > SMALL_FILE_ROWS:
         for fragment, rows in parts:
-            for batch, offsets in rows_at(source, fragment, rows):
+            for batch, offsets in _rows_at(source, fragment, rows):
                 yield fragment, batch, offsets
         return
     options = ScanOptions(schema=source.manifest.schema)
@@ -266,16 +266,16 @@ def rows_of(
 
 
 def remove_rows(source: Snapshot, rows: Iterable[tuple[Fragment, BitMap]], files: UncommittedFiles) -> Removal:
-    """Write the deletion files that hide rows.
+    """Remove rows: write deletion files for fragments that keep some of their rows.
 
     Args:
-        source: The version that the rows are in.
-        rows: Fragments that lose rows, each with their offsets; all must be alive.
-        files: Takes note of the files.
+        source: The version that has the rows.
+        rows: Fragments that lose rows, each with the offsets of these rows, which must all be alive.
+        files: Collects the deletion files.
     """
     removed, updated, affected = [], [], {}
-    waiting: list[tuple[Fragment, BitMap]] = []  # each put is a request, and several are made in parallel
-    unwritten: list[_Hidden] = []  # the first one, until there is another
+    waiting: list[tuple[Fragment, BitMap]] = []  # if each put is a request, several are made in parallel
+    unwritten: list[_Hidden] = []  # the first file, until there is a second one
     for fragment, deleted in rows:
         affected[fragment.id] = deleted
         if len(deleted) == live_count(source, fragment):
@@ -318,7 +318,7 @@ def _put(source: Snapshot, hidden: list[_Hidden]) -> None:
 
 
 def with_deletions(source: Snapshot, fragment: Fragment, deleted: BitMap, files: UncommittedFiles) -> Fragment:
-    """Write a deletion file that hides further rows of a fragment, not durable yet, and return the changed fragment."""
+    """Write a deletion file for further rows of a fragment, not durable yet, and return the changed fragment."""
     found = _hidden(source, fragment, deleted)
     source.store.put(found.key, found.data)
     files.add(source.store, found.key)

@@ -1,4 +1,4 @@
-"""Follow rows through a Rewrite: the live rows of a group's old fragments are those of its new ones, in that order.
+"""Follow rows through a Rewrite: the live rows of a group's old fragments are the rows of its new fragments, in order.
 
 old fragments   2: live 0 1 3    3: live 0 2        the rows 2/3 and 3/2
 rank            0 1 2            3 4                the ranks 2 and 4
@@ -25,11 +25,11 @@ def rewritten_rows(live: Sequence[BitMap], rows: Sequence[BitMap], sizes: Sequen
 
     Args:
         live: The offsets of the live rows of each old fragment.
-        rows: The offsets of the rows to find in each of them; those that are not live are left out.
+        rows: The offsets of the rows to find in each old fragment; deleted rows among them are skipped.
         sizes: The number of rows of each new fragment.
 
     Returns:
-        The offsets of the rows in each new fragment; None if these do not have as many rows as there are live ones.
+        The offsets of the rows in each new fragment; None if the new fragments do not have one row for each live row.
     """
     ends = np.cumsum([0, *sizes])
     starts = np.cumsum([0, *map(len, live)])
@@ -50,7 +50,7 @@ def fragment_name(fragment: Fragment) -> str:
 
 
 def numbered_fragments(group: RewriteGroup, manifest: Manifest) -> list[Fragment] | None:
-    """The new fragments of a group with the ids that a version gives them; None if it lacks one of them."""
+    """The new fragments of a group with the ids that they have in a version; None if the version lacks one of them."""
     by_name = {fragment_name(fragment): fragment for fragment in manifest.fragments}
     found = [by_name.get(fragment_name(fragment)) for fragment in group.new_fragments]
     return None if None in found else [fragment for fragment in found if fragment is not None]

@@ -1,16 +1,16 @@
-"""The rows of a merge's source: those of a stream lie in a temporary file once they are many.
+"""The rows of a merge's source: many rows of a stream are stored in a temporary file.
 
     table in memory     as it is
-    stream              its first rows in memory; from `SPOOLED_BYTES` on all rows in a file on the local disk
+    stream              in memory up to `SPOOLED_BYTES`; otherwise all rows are in a file on the local disk
 
-                        |part|part|part| ...    each an Arrow stream of its own: a schema, dictionaries, one batch
+                        |part|part|part| ...    each is a separate Arrow stream: a schema, dictionaries, one batch
 
 The file is memory-mapped: rows are read when they are taken, and their pages are released afterwards. Only the position
 of each part is kept in memory; its arrays are made when it is read, so that tables of a thousand columns take no memory
 for each part.
 
-The file never has a name, so that nothing is left of it however the process ends. It lies in the folder of `tempfile`,
-which the environment variable TMPDIR sets.
+The file has no name, so nothing is left of it however the process ends. It is in the folder of `tempfile`, which the
+environment variable TMPDIR sets.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["SPOOLED_BYTES", "SourceRows"]
 Rows = npt.NDArray[np.int64]
 
 SPOOLED_BYTES: Final = 16 * 1024 * 1024
-"""A stream with more than that is put into a file."""
+"""A stream of more bytes is written to a file."""
 STEP_BYTES: Final = 8 * 1024 * 1024
 """About how many bytes of rows in a file are taken at a time."""
 LARGE_STEP_BYTES: Final = 64 * 1024 * 1024
@@ -42,19 +42,19 @@ _VIEWS: Final = (pa.string_view(), pa.binary_view())
 
 _MOST_BATCHES: Final = 64
 _LEAST_BYTES: Final = 1024 * 1024
-"""More batches than that are put together if they have fewer bytes each: rows are taken batch by batch."""
+"""More than `_MOST_BATCHES` batches of fewer bytes than this are combined, because rows are taken batch by batch."""
 _KEPT_ARRAYS: Final = 16_384
-"""The most arrays of a file's parts that are kept for the next look at them."""
+"""The most arrays of a file's parts that are cached."""
 
 
 class _Parts(Sequence[pa.RecordBatch]):
-    """Batches in a memory-mapped file, each made when it is asked for.
+    """Batches in a memory-mapped file, each of which is made when it is accessed.
 
     Args:
         schema: Their columns.
         mapped: The file.
         ends: Where each part ends.
-        num_rows: The rows of each part.
+        num_rows: The number of rows of each part.
         names: The columns in the file, in its order; None for those of the schema.
     """
 
@@ -76,7 +76,7 @@ class _Parts(Sequence[pa.RecordBatch]):
         self._places = {name: place for place, name in enumerate(self._names)}
         self._kept: OrderedDict[int, pa.RecordBatch] = OrderedDict()
         self._num_kept = max(1, _KEPT_ARRAYS // max(len(schema), 1))
-        advise: Any = getattr(mapped, "madvise", None)  # there is none on Windows
+        advise: Any = getattr(mapped, "madvise", None)  # Windows has no madvise
         self._advise: Callable[[int], None] = advise if advise is not None else lambda _: None
 
     def __len__(self) -> int:
@@ -94,7 +94,7 @@ class _Parts(Sequence[pa.RecordBatch]):
         return self._kept[index]
 
     def select(self, columns: Sequence[str]) -> pa.Table:
-        """Some columns of all parts, which are not cached."""
+        """Some columns of all parts; the arrays are not cached."""
         schema = pa.schema([self.schema.field(name) for name in columns])
         return pa.Table.from_batches([self._read(index, schema) for index in range(len(self))])
 
@@ -114,7 +114,7 @@ class _Parts(Sequence[pa.RecordBatch]):
 
 
 class SourceRows:
-    """The rows of a source, to take by their numbers, part by part.
+    """The rows of a source, which can be taken by number, part by part.
 
     Args:
         rows: The rows.
@@ -142,7 +142,7 @@ class SourceRows:
         Args:
             schema: Its columns.
             batches: Its rows.
-            is_stream: Whether the batches are produced as they are asked for, rather than all in memory already.
+            is_stream: Whether the batches are produced one by one; False if all of them are already in memory.
         """
         waiting: list[pa.Table] = []
         num_bytes, tables = 0, _tables(batches)
@@ -185,7 +185,7 @@ class SourceRows:
             self.release()
 
     def take(self, rows: Rows) -> pa.Table:
-        """The rows of these numbers, in this order: slices where rows follow each other, else copies."""
+        """The rows with these numbers, in this order: slices of consecutive rows, copies of others."""
         owners = np.searchsorted(self._starts, rows, side="right") - 1
         order = np.argsort(owners, kind="stable")
         parts, places = [], np.flatnonzero(np.diff(owners[order], prepend=-1))
@@ -218,7 +218,7 @@ def _tables(batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
 
 
 def _bytes_of(rows: pa.Table | _Parts) -> int:
-    """The bytes of rows; for columns of views those of whole buffers, as pyarrow 24 crashes over their `nbytes`."""
+    """The bytes of rows; with view columns the bytes of whole buffers, as pyarrow 24 crashes at `nbytes` of views."""
     if isinstance(rows, pa.Table) and any(field.type in _VIEWS for field in rows.schema):
         return int(rows.get_total_buffer_size())
     return int(rows.nbytes)
@@ -232,13 +232,13 @@ def _drained(tables: list[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _of_size(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Yield the tables, small ones combined to about `STEP_BYTES`."""
+    """Yield the tables; small tables are combined to about `STEP_BYTES`."""
     waiting: list[pa.Table] = []
     num_bytes = 0
     for table in tables:
         waiting.append(table)
         num_bytes += _bytes_of(table)
-        del table  # else it would be there still while the next one is made
+        del table  # frees its memory before the next table is made
         if num_bytes >= STEP_BYTES:
             yield pa.concat_tables(_drained(waiting))
             num_bytes = 0
@@ -247,11 +247,11 @@ def _of_size(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _mapped(tables: Iterator[pa.Table]) -> _Parts:
-    """Write tables, at least one, to a temporary file without a name, and map it into memory."""
+    """Write at least one table to an unnamed temporary file, and map it into memory."""
     schema: pa.Schema | None = None
     ends: list[int] = []
     num_rows: list[int] = []
-    pool = pa.default_memory_pool()  # which would keep what others needed before, beside what is needed now
+    pool = pa.default_memory_pool()  # it would keep memory that is not used any more, besides what this needs
     pool.release_unused()
     with tempfile.TemporaryFile(prefix="lance-merge-") as file:
         for table in _of_size(tables):

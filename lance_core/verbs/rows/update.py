@@ -1,7 +1,7 @@
 """Update the rows that match a condition with new values of some columns, in one version.
 
-By rows: the rows move with their new values into new fragments, and are deleted from the old ones. By columns: new
-files, with values for all rows of each such fragment, replace the columns that change.
+By rows: the rows move with their new values to new fragments, and are deleted from the old fragments. By columns: new
+files, with values for all rows of each fragment with matching rows, replace the columns that change.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def update_rows(
     Raises:
         InvalidInputError: A column does not exist, or an expression does not fit it.
         UnsupportedError: A field of a struct is named rather than a column.
-        RetryableConflictError: Other writers changed the same rows each time.
+        RetryableConflictError: Other writers changed the same rows in every attempt.
     """
     if not updates:
         raise InvalidInputError("No updates provided")
@@ -105,7 +105,7 @@ def _by_rows(
     files: UncommittedFiles,
     data_storage_version: str | None,
 ) -> tuple[Update, Mapping[int, BitMap]]:
-    """Move rows with new values into new fragments; returns the operation, and the rows that it removes."""
+    """Move rows with new values to new fragments, and return the operation and the rows that it removes."""
     arrow = schema_to_arrow(base.manifest.schema)
     with MovedRows(base, files, data_storage_version=data_storage_version) as moved:
         ids, numbered = None, None
@@ -173,7 +173,7 @@ def _is_json(schema: Schema, name: str) -> bool:
 
 
 def _reject(name: str, value: str | pc.Expression, schema: Schema) -> NoReturn:
-    """The error for a name that is not a column; like pylance, fields of structs cannot be updated."""
+    """Raise the error for a name that is not a column; fields of structs cannot be updated, as in pylance."""
     with suppress(SchemaError):
         top = schema.column(schema.project([name]).fields[0].name)
         if schema.column(name).id != top.id:
@@ -201,7 +201,7 @@ def _whole(field: Field, path: str, changed: int, value: str) -> str:
 
 
 def _quoted(name: str) -> str:
-    """A name as SQL takes it."""
+    """A name as an SQL identifier."""
     return name if _PLAIN.fullmatch(name) else f"`{name}`"
 
 
@@ -215,7 +215,9 @@ def _changed(rows: pa.RecordBatch, values: Mapping[str, pc.Expression], schema: 
         if pa.types.is_string(column.type) and (field.metadata or {}).get(b"ARROW:extension:name") == b"lance.json":
             column = pa.chunked_array([jsonb_array(chunk, name) for chunk in column.chunks], field.type)
         if not _share_fields(column.type, field.type):
-            raise InvalidInputError(f"column {name!r}: {column.type} has no field of {field.type}")
+            raise InvalidInputError(
+                f"column {name!r}: the new value of type {column.type} shares no field with {field.type}"
+            )
         if column.type != field.type:
             try:
                 column = column.cast(field.type)
@@ -226,7 +228,7 @@ def _changed(rows: pa.RecordBatch, values: Mapping[str, pc.Expression], schema: 
 
 
 def _share_fields(left: pa.DataType, right: pa.DataType) -> bool:
-    """Whether each struct shares a field with the struct that it is cast to; without one, Arrow's cast gives nulls."""
+    """Whether each struct shares a field with the struct to which it is cast; otherwise Arrow's cast returns nulls."""
     if pa.types.is_struct(left) and pa.types.is_struct(right):
         shared = {f.name for f in left} & {f.name for f in right}
         return bool(shared) and all(_share_fields(left.field(name).type, right.field(name).type) for name in shared)

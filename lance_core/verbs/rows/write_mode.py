@@ -1,7 +1,7 @@
 """Choose how updated rows are stored: whole rows move, or new files replace the columns that change.
 
-rewrite_rows        bytes = rows that change x bytes of a whole row, and their payloads of blobs in files of their own
-rewrite_columns     bytes = all rows of the fragments with such rows x bytes of the columns in a row
+rewrite_rows        bytes = rows that change x bytes of a whole row, plus their blob payloads in separate files
+rewrite_columns     bytes = all rows of the fragments with such rows x bytes of the changed columns in a row
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class WriteMode(Enum):
 
     @classmethod
     def parse(cls, mode: str) -> WriteMode:
-        """The mode of a name.
+        """The mode with a name.
 
         Raises:
             InvalidInputError: There is no such mode.
@@ -54,7 +54,7 @@ class WriteMode(Enum):
 def can_replace_columns(manifest: Manifest, fragments: Iterable[Fragment], columns: Schema) -> bool:
     """Whether new files with these columns can replace the columns in fragments.
 
-    They cannot if a file of version 0.1 would lose its first column: pylance then reads its pages as other columns'.
+    They cannot if a file of version 0.1 would lose its first column: pylance would then read wrong pages.
     """
     if manifest.data_storage_version not in ("0.1", "legacy"):
         return True
@@ -64,29 +64,29 @@ def can_replace_columns(manifest: Manifest, fragments: Iterable[Fragment], colum
 
 
 def check_columns_can_be_replaced(manifest: Manifest, fragments: Iterable[Fragment], columns: Schema) -> None:
-    """Reject a rewrite of columns that `can_replace_columns` rules out.
+    """Reject a rewrite of columns that is not possible by `can_replace_columns`.
 
     Raises:
         UnsupportedError: A file of version 0.1 would lose its first column.
     """
     if not can_replace_columns(manifest, fragments, columns):
         raise UnsupportedError(
-            "write_mode='rewrite_columns' of the first column of files of version 0.1, which pylance could not read "
-            "afterwards; use 'rewrite_rows', or rewrite the table as 2.x first"
+            "write_mode='rewrite_columns' cannot replace the first column of files of version 0.1, which pylance could "
+            "not read afterwards; use 'rewrite_rows', or rewrite the table as 2.x first"
         )
 
 
 def writes_less_by_columns(
     source: Snapshot, changes: Sequence[tuple[Fragment, npt.NDArray[np.int64]]], columns: Schema
 ) -> bool:
-    """Whether new files of the columns have fewer bytes than the rows that would move, by the sizes of what is stored.
+    """Whether new files of the columns have fewer bytes than the rows that would move, by the sizes in the data files.
 
-    The metadata of the fragments' data files is read and, if that does not decide, the descriptors of the blobs that
-    would move. False if a column that changes is of blobs, and for files of 0.1, which do not record sizes.
+    The metadata of the fragments' data files is read and, if it does not suffice, the descriptors of the blobs that
+    would move. The result is False if a blob column changes, and for files of 0.1, which do not record sizes.
 
     Args:
         source: The version.
-        changes: Fragments, and the offsets of the rows of each that change, ascending.
+        changes: Fragments, each with the ascending offsets of the rows that change.
         columns: The columns that change.
     """
     if source.manifest.data_storage_version in ("0.1", "legacy") or any(map(is_any_blob, columns.fields)):
@@ -105,7 +105,7 @@ def writes_less_by_columns(
 
 
 def _payload_bytes(source: Snapshot, fragment: Fragment, rows: npt.NDArray[np.int64]) -> int:
-    """Bytes of the blob payloads in files of their own for some rows, which are copied with rows that move."""
+    """Bytes of the blob payloads of some rows that are in separate files, and are copied if the rows move."""
     schema = described_schema(Schema(fields=tuple(filter(gives_payloads, source.manifest.schema.fields))))
     if schema is None:
         return 0

@@ -46,7 +46,7 @@ class Readable(Protocol):
 class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is untyped
     """The Arrow interface of a version of a dataset.
 
-    It has no Arrow dataset inside, so that all methods that use one are overridden.
+    It wraps no C++ dataset of Arrow, so all methods that would use one are overridden.
 
     Args:
         dataset: The version.
@@ -63,7 +63,7 @@ class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns as scans give them: blobs as descriptions."""
+        """The columns that scans return; blobs are descriptions."""
         return self._dataset.scanner(None, None, batch_size=None).projected_schema
 
     @property
@@ -87,8 +87,8 @@ class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is
         Args:
             columns: Names, or names and expressions; None for all.
             filter: Keep the rows for which this is true.
-            batch_size: Most rows of a batch; None leaves it to the files.
-            **options: Arrow's hints about threads, memory and read-ahead, which change no result here.
+            batch_size: The most rows of a batch; None for the batches of the files.
+            **options: Arrow's hints about threads, memory and read-ahead, which have no effect.
 
         Raises:
             UnsupportedError: Another option is given.
@@ -121,7 +121,7 @@ class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is
         return self.scanner(filter=filter, **options).count_rows()
 
     def get_fragments(self, filter: Any = None) -> NoReturn:  # noqa: A002 - Arrow's
-        """Arrow's fragments: not offered.
+        """Not offered.
 
         Raises:
             UnsupportedError: The method is not offered.

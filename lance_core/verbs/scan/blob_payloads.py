@@ -1,13 +1,13 @@
-"""Read the payloads of blob columns of version 2.2 from the places that their descriptors name.
+"""Read the payloads of blob columns of version 2.2, whose places are in their descriptors.
 
     kind 0  inline      the data file               bytes `position` to `position + size`
     kind 1  packed      <name>/<bits>.blob          the same
     kind 2  dedicated   <name>/<bits>.blob          the first `size` bytes
-    kind 3  external    `blob_uri`                  the same as 0; all bytes if `size` is 0
+    kind 3  external    `blob_uri`                  the same; all bytes if `size` is 0
 
-<name> is the key of the data file without `.lance`, <bits> the 32 bits of `blob_id`, the lowest one first. The
-`blob_uri` of an external blob is relative to the base path of id `blob_id`, or absolute if that is 0; absolute ones
-have %XX for signs that URIs lack.
+<name> is the key of the data file without `.lance`, <bits> the 32 bits of `blob_id`, the lowest bit first. The
+`blob_uri` of an external blob is relative to the base path of id `blob_id`, or absolute and percent-encoded if
+`blob_id` is 0.
 
 The layout is that of tables written by pylance 14.0.2.
 """
@@ -34,7 +34,8 @@ from lance_core.verbs.context.snapshot import Snapshot
 __all__ = ["with_payloads"]
 
 _BATCH_BYTES: Final = 32 * 1024 * 1024
-"""About as many bytes of payloads are in memory at once, and at least one row."""
+"""About how many bytes of payloads are in memory at once; a batch has at least one row. External blobs without a size
+count as 0."""
 
 _AT_ONCE: Final = 8
 """Objects that are read in parallel."""
@@ -68,18 +69,18 @@ def with_payloads(
 
     Args:
         source: The version.
-        files: The data file of each column of blobs; a column that no file has is null.
+        files: The data file of each blob column; a column without a file is null.
         batch: The rows, with descriptors.
-        schema: The columns that are wanted.
+        schema: The columns of the result.
         arrow: The Arrow schema of `schema`.
 
     Raises:
-        CorruptFileError: A payload lies beyond its file, or a file of blobs is missing.
+        CorruptFileError: A payload lies beyond its file, or a blob file is missing.
         ObjectNotFoundError: The object of an external blob does not exist.
-        UnsupportedError: A blob is of an unknown kind, or at a place that is not opened by default.
+        UnsupportedError: A blob has an unknown kind, or a URI whose scheme is not allowed.
     """
     fields = [field for field in schema.fields if gives_payloads(field)]
-    sizes = sum((_sizes(batch.column(field.name)) for field in fields), np.zeros(batch.num_rows, np.int64))
+    sizes = sum((_sizes(field.name, batch.column(field.name)) for field in fields), np.zeros(batch.num_rows, np.int64))
     for start, end in _steps(sizes):
         part = batch.slice(start, end - start)
         arrays = {
@@ -90,7 +91,7 @@ def with_payloads(
 
 
 def _steps(sizes: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield ranges of rows with payloads of about `_BATCH_BYTES`; one empty range for no rows."""
+    """Yield ranges of rows whose payloads have at most `_BATCH_BYTES`, or of one row; one empty range for no rows."""
     if not len(sizes):
         yield 0, 0
         return
@@ -102,10 +103,10 @@ def _steps(sizes: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def _sizes(entries: Any) -> npt.NDArray[np.int64]:
+def _sizes(name: str, entries: Any) -> npt.NDArray[np.int64]:
     found = pc.fill_null(entries.field("size"), 0).to_numpy(zero_copy_only=False)
     if len(found) and int(found.max()) >= _MAX_FILE:
-        raise CorruptFileError("a blob lies beyond any file")
+        raise CorruptFileError(f"column {name!r}: a blob of {found.max()} bytes is larger than any file")
     present = entries.is_valid().to_numpy(zero_copy_only=False)
     return np.where(present, found, 0).astype(np.int64)
 
@@ -130,12 +131,12 @@ def _column(source: Snapshot, file: Place | None, entries: Any, field: Field) ->
 
 
 def _fits(row: Mapping[str, Any], names: Sequence[str]) -> bool:
-    """Whether a struct with these children can refer to an external blob; otherwise it gets the payload."""
+    """Whether a struct with these children can hold a reference to an external blob; otherwise it holds the payload."""
     return not row["size"] or "size" in names
 
 
 def _reference(source: Snapshot, row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """The reference to an external blob in the form in which writes take it."""
+    """The reference to an external blob, in the form that writes accept."""
     whole = {"uri": source.external_blobs.absolute(row["blob_id"], row["blob_uri"])}
     return {**whole, "position": row["position"], "size": row["size"]} if row["size"] and "size" in names else whole
 
@@ -167,7 +168,7 @@ def _payloads(source: Snapshot, file: Place, rows: Sequence[Mapping[str, Any] | 
 def _part(source: Snapshot, file: Place, row: Mapping[str, Any]) -> _PayloadRange:
     kind, start, size = row["kind"], row["position"], row["size"]
     if max(start, size) >= _MAX_FILE:
-        raise CorruptFileError(f"{file[1]}: a blob lies beyond any file")
+        raise CorruptFileError(f"{file[1]}: a blob at position {start} of {size} bytes is beyond any file")
     if kind == BlobKind.INLINE:
         return _PayloadRange(file, start, start + size)
     if kind == BlobKind.PACKED:
@@ -177,8 +178,8 @@ def _part(source: Snapshot, file: Place, row: Mapping[str, Any]) -> _PayloadRang
     if kind == BlobKind.EXTERNAL:
         place = source.external_blobs.opened(row["blob_id"], row["blob_uri"])
         return _PayloadRange(place, start, start + size if size else None)
-    what = "managed blobs, kind 4" if kind == _MANAGED else f"blobs of kind {kind}, which is unknown"
-    raise UnsupportedError(f"{file[1]}: {what}")
+    what = "managed blobs (kind 4)" if kind == _MANAGED else f"blobs of the unknown kind {kind}"
+    raise UnsupportedError(f"{file[1]}: {what} are not supported")
 
 
 def _read(parts: Sequence[_PayloadRange], file: Place) -> Sequence[Any]:
@@ -190,5 +191,5 @@ def _read(parts: Sequence[_PayloadRange], file: Place) -> Sequence[Any]:
         return [next(answers) if part.end is not None else store.get(key)[part.start :] for part in parts]
     except ObjectNotFoundError as error:
         if store is file[0] and key.startswith(blob_folder(file[1])):
-            raise CorruptFileError(f"{file[1]}: its file of blobs {key} is missing") from error
+            raise CorruptFileError(f"{file[1]}: its blob file {key} is missing") from error
         raise

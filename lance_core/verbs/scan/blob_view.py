@@ -1,11 +1,11 @@
-"""The form in which a scan gives blob columns, by its argument `blob_handling`: descriptions or payloads.
+"""The form in which a scan returns blob columns, by its argument `blob_handling`: descriptions or payloads.
 
     blob_handling          blobs of 2.0 and 2.1           blobs of 2.2
     None, *_descriptions   struct of position and size    struct of kind, position, size, blob_id and blob_uri
     all_binary             large_binary                   large_binary
-    as_stored              large_binary                   struct of data and uri, as tables are declared
+    as_stored              large_binary                   struct of data and uri, as in the table's schema
 
-Descriptions are read without their payloads. Files of version 0.1 hold payloads like other bytes, and no descriptions.
+No payload is read for descriptions. Files of version 0.1 store payloads like other bytes, without descriptions.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ __all__ = [
 ]
 
 AS_BYTES: Final = "all_binary"
-"""The handling that gives payloads."""
+"""The handling that returns payloads as bytes."""
 
 AS_STORED: Final = "as_stored"
-"""The handling that gives payloads in the types of the table's schema, as other tables take them; not in pylance."""
+"""The handling that returns payloads in the types of the table's schema, which other tables accept; not in pylance."""
 
 _HANDLINGS: Final = (AS_BYTES, "all_descriptions", "blobs_descriptions", AS_STORED)
 _EXTENSION_NAME: Final = "ARROW:extension:name"
@@ -42,7 +42,7 @@ _DESCRIBED: Final = {"lance-encoding:blob": b"true"}
 
 
 def check_blob_handling(handling: object) -> None:
-    """Check that a value of `blob_handling` is known; None stands for the default.
+    """Check that a value of `blob_handling` is known; None is the default.
 
     Raises:
         InvalidInputError: The value is unknown.
@@ -52,11 +52,11 @@ def check_blob_handling(handling: object) -> None:
 
 
 def scanned_columns(manifest: Manifest, handling: str | None = None) -> Schema:
-    """All columns of a version as a scan gives them, with the field ids by which files know them.
+    """All columns of a version in the form that a scan returns, with the field ids of the files.
 
     Args:
         manifest: The version.
-        handling: How blobs are given; None for descriptions.
+        handling: The form of blobs; None for descriptions.
 
     Raises:
         InvalidInputError: The value of `handling` is unknown.
@@ -78,7 +78,7 @@ def scanned_columns(manifest: Manifest, handling: str | None = None) -> Schema:
 
 
 def described_columns(manifest: Manifest) -> Schema | None:
-    """All columns with blobs as descriptions; None if no column is of blobs, so that they are as stored."""
+    """All columns with blobs as descriptions; None if these are the columns of the schema."""
     found = scanned_columns(manifest)
     return None if found is manifest.schema else found
 
@@ -101,5 +101,5 @@ def _payload(field: Field) -> Field:
     if not is_blob_v2(field):
         return field
     metadata = {key: value for key, value in field.metadata.items() if key != _EXTENSION_NAME}
-    # The extension's name, which the Arrow type leaves out, makes the reader expect descriptors.
+    # The extension name makes the reader expect descriptors; the Arrow type does not have it.
     return replace(field, logical_type="large_binary", children=(), metadata=metadata, extension_name=BLOB_V2_NAME)

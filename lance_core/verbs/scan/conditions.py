@@ -28,7 +28,8 @@ def to_expression(value: str | pc.Expression, schema: pa.Schema, kind: pa.DataTy
         kind: The type to which values of SQL are cast; None leaves them as they are.
 
     Raises:
-        InvalidInputError: The value is not an expression, or refers to a column that is not in `schema`.
+        ArgumentTypeError: The value is not an expression.
+        InvalidInputError: The expression refers to a column that is not in `schema`.
         UnsupportedError: The SQL uses a function or syntax that is not supported.
     """
     if isinstance(value, str):
@@ -47,7 +48,8 @@ def to_condition(value: str | pc.Expression, schema: Schema) -> pc.Expression:
     """The Arrow expression for a condition that a user gave, over columns and row columns such as `_rowid`.
 
     Raises:
-        InvalidInputError: The value is not a condition, or refers to an unknown column.
+        InvalidInputError: The value is not a condition, or the SQL refers to an unknown column or has no boolean value;
+            an Arrow expression is only checked when it is evaluated.
         UnsupportedError: The SQL uses a function or syntax that is not supported.
     """
     condition = check_filter(value, with_row_fields(schema))
@@ -57,12 +59,12 @@ def to_condition(value: str | pc.Expression, schema: Schema) -> pc.Expression:
 
 
 def predicate_string(value: str | pc.Expression) -> str:
-    """The predicate as the history of the table records it."""
+    """The predicate as a string, for the transaction."""
     return value if isinstance(value, str) else str(value)
 
 
 def evaluate(rows: pa.Table | pa.RecordBatch, expressions: Mapping[str, pc.Expression]) -> pa.Table:
-    """Columns computed from others, in the order of `expressions`.
+    """Compute columns, in the order of `expressions`.
 
     Raises:
         InvalidInputError: An expression does not fit the columns, or fails for some value.
@@ -74,7 +76,7 @@ def evaluate(rows: pa.Table | pa.RecordBatch, expressions: Mapping[str, pc.Expre
 
 
 def in_storage_types(rows: _Rows) -> _Rows:
-    """Rows in storage types, as Arrow functions know no extension types."""
+    """The rows in storage types, because Arrow's functions support no extension types."""
     if all(storage_type(kind) == kind for kind in rows.schema.types):
         return rows
     columns = [column.cast(storage_type(column.type)) for column in rows.columns]

@@ -35,8 +35,6 @@ from lance_core.verbs.scan.small_fragments import FEWEST, grouped
 
 __all__ = ["FragmentPart", "PlanStep", "order_steps", "scan_steps"]
 
-"""How functions in Python are registered with Arrow: by name and types."""
-
 _COMPARISON: Final = re.compile(r"\(([^()\s]+) (==|!=|<=|>=|<|>) ([^()]+)\)")
 
 _VERSIONS: Final = {version.manifest_numbers: version.value for version in FileVersion}
@@ -49,7 +47,7 @@ class PlanStep:
     Attributes:
         name: Its name.
         facts: Facts about it.
-        inputs: The steps that give it its rows.
+        inputs: The steps whose rows it uses.
     """
 
     name: str
@@ -70,7 +68,7 @@ class FragmentPart:
 
     Attributes:
         fragment: The fragment.
-        num_rows: Number of its rows that a scan without filter and limit gives.
+        num_rows: Number of its rows that a scan without filter and limit returns.
         rows: Which of these rows are read; None for all.
         num_possible: How many of these rows can match the filter according to indices; None for all.
     """
@@ -82,7 +80,7 @@ class FragmentPart:
 
     @property
     def num_looked_at(self) -> int:
-        """The number of rows that the filter is evaluated on."""
+        """The number of rows on which the filter is evaluated."""
         return self.num_rows if self.num_possible is None else self.num_possible
 
 
@@ -102,8 +100,8 @@ def scan_steps(
         source: The version.
         options: What to read.
         parts: The parts of fragments to read, in order.
-        read_ahead: Whether fragments are decoded together or read in parallel where that pays.
-        verbose: Whether to list the fragments. Statistics of 0.1 files are read then.
+        read_ahead: Whether small fragments may be decoded together or read in parallel.
+        verbose: Whether to list the fragments; the statistics of 0.1 files are then read.
         selection: The answer of indices about the filter.
         metrics: Measurements of a run, printed; None if the scan did not run.
     """
@@ -125,7 +123,7 @@ def scan_steps(
 
 
 def order_steps(source: Snapshot, options: ScanOptions, keys: PlanStep) -> PlanStep:
-    """The steps of a scan with `order_by`: `keys` reads the columns of the order, the rest is read by row address."""
+    """The steps of a scan with `order_by`: `keys` reads the columns to order by, the others are read by row address."""
     stop = "the last" if options.limit is None else f"{options.offset + options.limit}"
     facts = (_list("by", map(_ordering, options.order_by)), f"rows={options.offset} to {stop}")
     order = PlanStep(name="Order", facts=facts, inputs=(keys,))
@@ -245,7 +243,7 @@ def _index_queries(source: Snapshot, options: ScanOptions, selection: Selection)
 
 
 def _as_sql(expression: pc.Expression) -> str:
-    """A condition as printed, but a plain comparison as in SQL, with `=` for `==`."""
+    """A condition as it is printed; a plain comparison is in SQL, with `=` for `==`."""
     condition = printed(expression)
     found = _COMPARISON.fullmatch(condition)
     return f"{found[1]} {'=' if found[2] == '==' else found[2]} {found[3]}" if found else condition

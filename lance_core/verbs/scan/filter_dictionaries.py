@@ -1,7 +1,7 @@
 """Evaluate a condition on a dictionary-encoded column once per dictionary entry rather than once per row.
 
-Such a column is read as a dictionary array, whatever its type in the table, and becomes one of plain values only where
-rows matched.
+Such a column is read as a dictionary array, whatever its type in the table, and only the rows that match are decoded to
+plain values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STRINGS: Final = frozenset({"string", "large_string", "binary", "large_binary"}
 
 
 def with_dictionaries(source: Snapshot, fragment: Fragment, schema: Schema, opened: Opened) -> tuple[Schema, set[str]]:
-    """The columns to read, with strings that are stored as dictionaries read as such, and the names of the latter."""
+    """The columns to read, with dictionary types for strings stored as dictionaries, and the names of those columns."""
     names = {field.name for field in schema.fields if field.logical_type in _STRINGS and not field.metadata}
     if not names:
         return schema, names
@@ -46,7 +46,7 @@ def _as_dictionary(field: Field) -> Field:
 def matching_entries(
     batch: pa.RecordBatch, conditions: Sequence[pc.Expression], names: set[str], mask: pa.Array | None = None
 ) -> pa.Array:
-    """For each row whether all conditions are true; those on a single dictionary come first.
+    """For each row, whether all conditions are true; conditions on a single dictionary column are evaluated first.
 
     Args:
         batch: The rows.
@@ -73,7 +73,7 @@ def matching_entries(
 
 
 def _of_entries(batch: pa.RecordBatch, condition: pc.Expression, name: str) -> pa.Array | None:
-    """Whether the entry of each row meets a condition; None if it fails for an entry, which may be in no row."""
+    """For each row, whether its entry meets a condition; None if an entry, which may be in no row, raises an error."""
     column = batch.column(name)
     entries = pa.concat_arrays([column.dictionary, pa.nulls(1, column.type.value_type)])
     try:

@@ -1,4 +1,4 @@
-"""Evaluate a filter in stages: columns of cheap conditions are read first, others for rows that still match."""
+"""Evaluate a filter in stages: columns of cheap conditions are read first, others for the rows that still match."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lance_core.verbs.scan.read_fragment import Rows
 __all__ = ["BufferedRows", "Found", "Stages", "fixed_width", "rows_in_mask", "stages_of", "zipped_columns"]
 
 Found = tuple[pa.RecordBatch, Rows, pa.Array]
-"""Rows, where they are, and which of them match."""
+"""Rows, their offsets in the fragment, and a mask of those that match."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Stages:
     Attributes:
         schema: The columns of the first conditions, all of fixed width.
         first: The conditions on these columns.
-        then: The other conditions, on these columns and more.
+        then: The other conditions.
         row_bytes: About how many bytes a row of `schema` has.
     """
 
@@ -37,14 +37,16 @@ class Stages:
 
 
 def stages_of(own: Schema, conditions: Sequence[pc.Expression]) -> Stages | None:
-    """Choose the conditions to evaluate first: one on numbers, or all on numbers before strings and nested values.
+    """Choose the conditions to evaluate first: all that use only columns of fixed width.
+
+    If all conditions are such, the first one is chosen, and those that use no other columns.
 
     Args:
         own: The columns of all conditions.
         conditions: The conditions, in the order in which they were written.
 
     Returns:
-        The stages; None if one condition is as cheap as another, or they share their columns.
+        The stages; None if no conditions or all conditions would come first.
     """
     widths = {field.name: fixed_width(field.type) for field in schema_to_arrow(own)}
     names = [set(columns_of(condition)) for condition in conditions]

@@ -1,8 +1,8 @@
 """Scan one fragment: yield its rows that are not deleted and match the filter.
 
-With a filter the scan takes two steps, unless it reads no other columns: it reads the columns of the filter first, then
-the other columns. If few rows match, these are read for them alone, and a page without a match is neither read nor
-decoded; else all rows from the first match to the last one are read.
+With a filter the scan has two steps, unless it reads no other columns: it reads the columns of the filter first, then
+the other columns. If few rows match, the other columns are read only for these rows, and a page without a match is
+neither read nor decoded. Otherwise all rows from the first match to the last are read.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ from lance_core.verbs.scan.row_columns import ROW_COLUMNS, ROW_OFFSET, RowColumn
 __all__ = ["FIRST_WINDOW_ROWS", "FilterReads", "FragmentScan", "ReadRows", "filter_reads"]
 
 TWO_STEP_SHARE: Final = 1 / 16
-"""A filter that keeps less than this of the rows has the other columns read for those rows alone."""
+"""If a filter keeps less than this share of the rows, the other columns are read only for these rows."""
 
 STAGED_ROWS: Final = 65_536
-"""The least number of rows for which conditions on columns of fixed width are evaluated before others are read."""
+"""From this many rows on, conditions on columns of fixed width are evaluated before other columns are read."""
 
 ENTRY_ROWS: Final = 8_192
 """The least number of rows for which strings that are stored as dictionaries are compared once per entry."""
 
 FIRST_WINDOW_ROWS: Final = 16_384
-"""With a limit, a filter is evaluated on this many rows first, then on more and more: the first may suffice."""
+"""With a limit, a filter is evaluated first on this many rows, then on more and more, as the first may suffice."""
 
 KEPT_BYTES: Final = 64 * 1024 * 1024
-"""The most bytes of the filter's own columns that are kept for the result; more are read again."""
+"""The most bytes of the filter's columns that are kept for the result; larger columns are read again."""
 
 SMALL_BYTES: Final = 16 * 1024 * 1024
 """The most bytes of the files of a fragment that is read ahead, in parallel with others, from a remote store."""
 
 SPAN_SHARE: Final = 4
-"""The most rows between the first and the last that can match, per row that can, for which all of them are read."""
+"""All rows from the first to the last possible match are read if at least one in this many can match."""
 
 FEW_ROWS: Final = 4096
-"""The most rows that can match according to indices for which all columns are read at once."""
+"""If indices leave at most this many possible matches, all columns are read at once."""
 
 _NEAR: Final = ("/", "file:", "memory:")
 _Mask = npt.NDArray[np.bool_] | None
@@ -72,7 +72,7 @@ class ReadRows:
         schema: Their columns.
         rows: Which physical rows they are.
         batch: The rows, as they are stored.
-        matches: For all physical rows of the fragment whether they match the filter; None if that is not known.
+        matches: For each physical row of the fragment, whether it matches the filter; None if that is not known.
     """
 
     schema: Schema
@@ -91,9 +91,9 @@ class FilterReads:
     """The columns that a scan with a filter reads.
 
     Attributes:
-        own: Columns that are read for all rows that can match: the whole columns of the filter, or all columns.
+        own: Columns that are read for all rows that can match: the top-level columns of the filter, or all columns.
         row_names: Row columns, such as `_rowid`, that the filter needs.
-        late: Columns that are read only for rows that matched; None if all columns are in `own`.
+        late: Columns that are read only for rows that match; None if all columns are in `own`.
     """
 
     own: Schema
@@ -132,8 +132,8 @@ class FragmentScan:
         source: The version.
         fragment: The fragment.
         options: What to read.
-        opened: Files that are open already.
-        known: Rows that were read already.
+        opened: Files that are already open.
+        known: Rows that are already read.
         possible: Offsets of the rows that can match the filter; None for all.
         claims: What indices claim about the possible rows that are not deleted; the scan checks it.
     """
@@ -148,7 +148,7 @@ class FragmentScan:
 
     @property
     def is_near(self) -> bool:
-        """Whether the store is a local disk or memory, where reads cost little more than decoding."""
+        """Whether the store is a local disk or memory, whose reads cost little compared with decoding."""
         return self.source.store.root.startswith(_NEAR)
 
     @property
@@ -164,7 +164,7 @@ class FragmentScan:
 
     @property
     def columns(self) -> Schema:
-        """All columns of the dataset, as the filter sees them."""
+        """All columns of the dataset, in the types that the filter uses."""
         return self.options.dataset or self.source.manifest.schema
 
     @property
@@ -226,7 +226,7 @@ class FragmentScan:
                 yield part
 
     def _indexed(self, rows: range, keep: _Mask) -> list[Rows]:
-        """The rows that can match according to indices: as single offsets if they are sparse, else as one range."""
+        """The rows that can match according to indices: offsets if they are few or sparse, otherwise one range."""
         if self.possible is None or self.known is not None:
             return [rows]
         offsets = offsets_of(self.possible & BitMap(rows))
@@ -254,7 +254,7 @@ class FragmentScan:
         """Yield the rows that match; the scan may end once `most` of them are found."""
         options = self.options
         if not isinstance(rows, range) and len(rows) <= FEW_ROWS:
-            options = replace(options, late_materialization=False)  # most of them match
+            options = replace(options, late_materialization=False)  # most possible rows match
         reads = filter_reads(self.columns, options, expression)
         found, is_bare = self._found(expression, reads, rows, keep, live)
         if reads.late is not None:
@@ -280,7 +280,7 @@ class FragmentScan:
         own, entries = reads.own, set[str]()
         if self.known is None and len(rows) >= ENTRY_ROWS and not self.claims:
             own, entries = with_dictionaries(self.source, self.fragment, reads.own, self.opened)
-        # Row columns need no read, so that they are computed for the rows that match.
+        # Row columns need no read, so they are computed only for the rows that match.
         is_bare = bool(own.fields) and not reads.row_names and stages is None and reads.late is None
         if stages is not None:
             found: Iterable[Found] = self._staged(stages, own, rows, keep, live, entries)
@@ -290,7 +290,7 @@ class FragmentScan:
         return self._claimed(found) if self.claims else found, is_bare
 
     def _claimed(self, batches: Iterable[Found]) -> Iterator[Found]:
-        """Yield the batches after a check of what indices claim about their rows."""
+        """Check what indices claim about the rows of each batch, and yield the batch."""
         for batch, where, mask in batches:
             if mask.true_count < len(mask):
                 self.check_claims(batch, where, pc.fill_null(mask, False).to_numpy(zero_copy_only=False))
@@ -302,7 +302,7 @@ class FragmentScan:
         Args:
             rows: The rows.
             offsets: The offsets of the rows in the fragment.
-            matches: For each row whether it matches the filter.
+            matches: For each row, whether it matches the filter.
 
         Raises:
             ContradictionError: A row has another value than an index claims.
@@ -314,7 +314,7 @@ class FragmentScan:
                 claim.reject(self.fragment.id, wrong[0])
 
     def _matches(self, expression: pc.Expression, batch: pa.RecordBatch, where: Rows, entries: set[str]) -> pa.Array:
-        """For each row of a batch whether it matches; `entries` names the columns that were read as dictionaries."""
+        """For each row of a batch, whether it matches; `entries` names the columns that were read as dictionaries."""
         known = self.known.matches if self.known is not None else None
         conditions = self.options.conjuncts or (expression,)
         if known is None:
@@ -336,7 +336,7 @@ class FragmentScan:
     def _staged(
         self, stages: Stages, own: Schema, rows: Rows, keep: _Mask, live: _Mask, entries: set[str]
     ) -> Iterator[Found]:
-        """Evaluate the first conditions, then the others: on the remaining rows if these are few, else on all rows."""
+        """Evaluate the first conditions, then the others: on the remaining rows if they are few, else on all rows."""
         first = [
             (batch, where, matching_all(batch, stages.first))
             for batch, where in self._read(stages.schema, rows, keep, live)
@@ -384,7 +384,7 @@ class FragmentScan:
     def _at_offsets(
         self, schema: Schema, offsets: npt.NDArray[np.int64], out_of: int, live: _Mask
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows at ascending offsets: read one by one if they are sparse, else as a whole range, filtered."""
+        """Yield the rows at ascending offsets: sparse rows by offset, others as a range that is then filtered."""
         is_dense = int(offsets[-1]) - int(offsets[0]) < 4 * len(offsets)
         if not is_dense and len(offsets) < out_of * TWO_STEP_SHARE:
             for batch, _ in self._read(schema, offsets, None, live):
@@ -411,12 +411,12 @@ class FragmentScan:
             rows: Offsets of the physical rows to read.
             keep: Which of all physical rows to yield; None for all.
             live: Which of all physical rows are alive; None for all.
-            is_bare: Whether to leave the row columns out.
+            is_bare: Whether to omit the row columns.
         """
         position = 0
         columns = () if is_bare else self._row_columns(live).values()
         hidden = live if self.options.include_deleted_rows else None
-        # Batches of a filtered scan are sliced to size after the filter; larger ones cost less before it.
+        # A scan with a filter slices its batches after the filter, before which larger batches cost less.
         batch_rows = self.options.batch_size if self.options.filter is None else None
         for batch in self._physical_rows(schema, rows, batch_rows):
             where = rows[position : position + batch.num_rows]
@@ -457,12 +457,12 @@ class FragmentScan:
         )
 
     def _select_schema(self, schema: Schema) -> pa.Schema:
-        """Arrow schema of these columns and the wanted ones about rows."""
+        """Arrow schema of these columns and the row columns of the options."""
         wanted = schema_to_arrow(schema)
         return pa.schema([*wanted, *map(row_field, self.options.row_columns)], metadata=wanted.metadata)
 
     def _select(self, batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
-        """The batch with the wanted columns only."""
+        """The batch with only these columns and the row columns of the options."""
         wanted = self._select_schema(schema)
         if not wanted.names:
             return rows_without_columns(batch.num_rows)
@@ -471,7 +471,7 @@ class FragmentScan:
 
 
 def _slices(batch: pa.RecordBatch, num_rows: int | None) -> Iterator[pa.RecordBatch]:
-    """The rows in batches of that size."""
+    """Slice the rows into batches of at most `num_rows` rows; None for one batch."""
     step = num_rows or max(batch.num_rows, 1)
     for start in range(0, batch.num_rows, step):
         yield batch if step >= batch.num_rows else batch.slice(start, step)
@@ -486,7 +486,7 @@ def _where_true(where: Rows, mask: pa.Array) -> Rows:
 
 
 def _windows(rows: range) -> Iterator[range]:
-    """The rows in parts, each four times as long as the one before."""
+    """Split the rows into parts, each four times as long as the previous part."""
     start, length = rows.start, FIRST_WINDOW_ROWS
     while start < rows.stop:
         yield range(start, min(start + length, rows.stop))
@@ -494,13 +494,13 @@ def _windows(rows: range) -> Iterator[range]:
 
 
 def _physical_range(live: npt.NDArray[np.bool_], part: range) -> range:
-    """The physical rows from the first to the last of some live rows; deleted rows in between are dropped later."""
+    """The physical rows from the first to the last of some live rows; the caller drops the deleted rows in between."""
     offsets = np.flatnonzero(live)[part.start : part.stop]
     return range(int(offsets[0]), int(offsets[-1]) + 1) if len(offsets) else range(0)
 
 
 def _narrow(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Drop the children of a struct that were not asked for; decode a column that was read as a dictionary."""
+    """Drop the children of a struct that `kind` lacks; decode a column that was read as a dictionary."""
     if pa.types.is_dictionary(array.type) and not pa.types.is_dictionary(kind):
         return array.dictionary_decode()
     if array.type == kind or not pa.types.is_struct(kind):

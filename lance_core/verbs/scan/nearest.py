@@ -1,7 +1,7 @@
-"""Search for the rows whose vectors are nearest to a vector: all vectors are compared, so that it is exact.
+"""Search for the rows whose vectors are nearest to a vector; all vectors are compared, so the result is exact.
 
-columns of the search     what the scan was asked for, then `_distance`, then `_rowid` and `_rowaddr`
-filter                    of the rows that were found; with `prefilter` of those that are searched
+columns of the result     the columns of the scan, then `_distance`, then `_rowid` and `_rowaddr`
+filter                    filters the rows that were found; with `prefilter`, the rows that are searched
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["DISTANCE", "NearestQuery", "NearestScanner"]
 DISTANCE: Final = "_distance"
 _DISTANCES: Final = ("l2", "cosine", "dot")
 _ALIASES: Final = {"euclidean": "l2"}
-# How far an index is searched: without one all is.
+# Options of a search in an index; without one they have no effect.
 _OF_AN_INDEX: Final = frozenset(
     {"nprobes", "minimum_nprobes", "maximum_nprobes", "refine_factor", "use_index", "ef", "query_parallelism"}
 )
@@ -43,15 +43,15 @@ _Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearestQuery:
-    """What is searched for.
+    """A search for the nearest vectors.
 
     Attributes:
         column: The column of vectors.
-        vector: The vector to which the nearest are searched.
+        vector: The vector from which distances are measured.
         k: The number of rows to find.
-        metric: "l2" for the square of the distance, "cosine" for 1 - cosine, "dot" for 1 - product.
-        least: The smallest distance that counts; None for no lower bound.
-        below: The distance below which rows count; None for no upper bound.
+        metric: "l2" for the squared distance, "cosine" for 1 - cosine, "dot" for 1 - dot product.
+        least: The smallest distance of a result; None for no lower bound.
+        below: The distance below which results are; None for no upper bound.
     """
 
     column: str
@@ -66,29 +66,34 @@ class NearestQuery:
         """Parse the argument `nearest` of a scan.
 
         Raises:
-            InvalidInputError: A key is missing or unknown, or a value makes no sense.
+            InvalidInputError: A key is missing or unknown, or a value is invalid.
             SchemaError: There is no such column.
-            UnsupportedError: The column is not of vectors, or the metric is not supported.
+            UnsupportedError: The column has no vectors of floats, `q` is not a vector, or the metric is not supported.
         """
         if not isinstance(nearest, Mapping):
-            raise InvalidInputError(f"nearest is a mapping with column, q and k, not {nearest!r}")
+            raise InvalidInputError(f"nearest must be a mapping with the keys column and q, not {nearest!r}")
         unknown = sorted(set(nearest) - {"column", "q", "k", "metric", "distance_range"} - _OF_AN_INDEX)
         if unknown or "column" not in nearest or "q" not in nearest:
-            raise InvalidInputError(f"nearest has column and q, and k, metric, distance_range; not {sorted(nearest)}")
+            raise InvalidInputError(
+                "nearest needs the keys column and q, and can have k, metric and distance_range; "
+                f"its keys are {sorted(nearest)}"
+            )
         kind = schema_to_arrow(schema.project([nearest["column"]])).field(0).type
         if not pa.types.is_fixed_size_list(kind) or not pa.types.is_floating(kind.value_type):
             raise UnsupportedError(f"nearest: {nearest['column']!r} is not a column of vectors of floats but {kind}")
         vector = _vector(nearest["q"])
         if len(vector) != kind.list_size:
-            raise InvalidInputError(f"nearest: q has {len(vector)} dimensions, {nearest['column']!r} {kind.list_size}")
+            raise InvalidInputError(
+                f"nearest: q has {len(vector)} dimensions, but column {nearest['column']!r} has {kind.list_size}"
+            )
         k = 10 if nearest.get("k") is None else nearest["k"]
         if not isinstance(k, int | np.integer) or k < 1:
-            raise InvalidInputError(f"nearest: k is a number of rows, not {k!r}")
+            raise InvalidInputError(f"nearest: k must be a positive number of rows, not {k!r}")
         metric = str(nearest.get("metric") or "l2").lower()
         metric = _ALIASES.get(metric, metric)
         if metric not in _DISTANCES:
             raise UnsupportedError(
-                f"nearest: the metric {metric!r} is not supported; there are {', '.join(_DISTANCES)}"
+                f"nearest: the metric {metric!r} is not supported; use one of {', '.join(_DISTANCES)}"
             )
         least, below = nearest.get("distance_range") or (None, None)
         return cls(column=nearest["column"], vector=vector, k=int(k), metric=metric, least=least, below=below)
@@ -113,9 +118,9 @@ class NearestScanner(LanceScanner):
     Args:
         source: The version to read.
         fragments: Its fragments to read.
-        options: What to return of the rows found.
+        options: What to return of the rows that are found.
         query: The search.
-        prefilter: Whether the filter selects the rows to search; if false, it filters the rows found.
+        prefilter: Whether the filter selects the rows to search; if false, it filters the rows that are found.
         with_distance: Whether to add the column `_distance`.
     """
 
@@ -163,7 +168,7 @@ class NearestScanner(LanceScanner):
         return self.to_table().slice(0, num_rows)
 
     def explain_plan(self, verbose: bool = False) -> str:
-        """What the search will do, the last step first."""
+        """The plan of the search, the last step first."""
         scan = super()._plan(verbose=verbose)
         query = self._query
         facts = (f"column={query.column}", f"k={query.k}", f"metric={query.metric}", f"prefilter={self._prefilter}")
@@ -194,7 +199,7 @@ class NearestScanner(LanceScanner):
         return addresses[options.offset : stop], distances[options.offset : stop]
 
     def _matches(self, addresses: U64Array) -> npt.NDArray[np.bool_]:
-        """For each of some row addresses whether the filter keeps the row."""
+        """For each row address, whether the filter keeps the row."""
         narrow = replace(self._narrow(), schema=Schema(fields=()), filter=self._options.filter)
         narrow = replace(narrow, conjuncts=self._options.conjuncts)
         owners, offsets = fragment_ids(addresses), row_offsets(addresses)
@@ -225,7 +230,7 @@ class NearestScanner(LanceScanner):
 
 
 def _measured(batch: pa.RecordBatch, query: NearestQuery) -> tuple[U64Array, _Floats]:
-    """Addresses and distances of the rows that have a vector and are near enough."""
+    """Addresses and distances of the rows that have a vector whose distance is in the range."""
     column = batch.column(0)
     column = column.storage if isinstance(column, pa.ExtensionArray) else column
     valid = column.is_valid().to_numpy(zero_copy_only=False)
@@ -249,7 +254,7 @@ def _vector(given: Any) -> _Floats:
     try:
         vector = np.asarray(given, np.float64)
     except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"nearest: q is a vector of numbers, not {given!r:.80}") from error
+        raise InvalidInputError(f"nearest: q must be a vector of numbers, not {given!r:.80}") from error
     if vector.ndim != 1 or not len(vector):
-        raise UnsupportedError(f"nearest: q is one vector, not an array of the shape {vector.shape}")
+        raise UnsupportedError(f"nearest: q must be one non-empty vector, not an array of the shape {vector.shape}")
     return vector

@@ -1,4 +1,4 @@
-"""The options of a scan, made and checked from the arguments of pylance's scanner."""
+"""The options of a scan, which are made from the arguments of pylance's scanner and checked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
 __all__ = ["STRICT_ROWS", "Columns", "Filter", "ScanArguments", "ScanOptions", "check_num_rows", "scan_options"]
 
 STRICT_ROWS: Final = 8192
-"""Rows per batch where they must be equal and no number is given."""
+"""Rows per batch if `strict_batch_size` is set without `batch_size`."""
 
 Columns: TypeAlias = Sequence[str] | Mapping[str, str | pc.Expression] | None
 Filter: TypeAlias = str | pc.Expression | Mapping[str, Any] | None
@@ -44,14 +44,14 @@ _OPTIONS: Final = (
 )
 
 _WITHOUT_MEANING: Final = (
-    # How much to read at once: a scan here reads ahead by pages, within a bound of its own.
+    # How much to read at once: a scan reads ahead by pages, within a fixed bound.
     "batch_readahead",
     "io_buffer_size",
-    # Batches come in order, which scan_in_order=False leaves open.
+    # Batches are always in order; scan_in_order=False allows that.
     "scan_in_order",
     # Statistics never change what a filter keeps.
     "use_stats",
-    # Filters of a search, and scores of it: without a search there are none.
+    # Options of a search: without a search they have no effect.
     "prefilter",
     "disable_scoring_autoprojection",
 )
@@ -64,34 +64,35 @@ class ScanArguments(TypedDict, total=False):
     """The keyword-only arguments of a scan; None stands for the default of each.
 
     Attributes:
-        batch_size: Most rows of a batch; None leaves it to the files.
+        batch_size: The most rows of a batch; None for the batches of the files.
         batch_size_bytes: About how many bytes a batch has at most.
         strict_batch_size: Make all batches but the last have exactly `batch_size` rows, 8192 by default.
         with_row_id: Add a column `_rowid`: the stable row id where the dataset has them, else the row address.
         with_row_address: Add a column `_rowaddr`: fragment id << 32 | row offset.
-        include_deleted_rows: Give the deleted rows that are still stored as well; their `_rowid` is null. Needs
+        include_deleted_rows: Also return the deleted rows that are still stored; their `_rowid` is null. It needs
             `with_row_id`.
-        order_by: Order the rows: names, or `ColumnOrdering`; NaN counts as greater than every number.
-        late_materialization: False reads the filter's columns and the others together; otherwise the others are read
-            only where rows match. The result is the same.
-        batch_readahead: Taken, without effect: scans read ahead by pages, within a bound of their own.
-        fragment_readahead: How many small fragments are read in parallel from object storage, 8 by default; 0 or 1
-            reads one after the other.
-        io_buffer_size: Taken, without effect: memory is bounded by a few pages of each column.
-        scan_in_order: Taken, without effect: batches always come in order.
-        use_stats: Taken, without effect: statistics never change the result.
-        use_scalar_index: False leaves indices alone; otherwise those that there are rule out fragments and rows that
-            cannot match the filter. The result is the same.
-        prefilter: Whether the filter selects the rows that `nearest` searches; if false, it filters the rows found.
-        disable_scoring_autoprojection: True leaves the column `_distance` of `nearest` out if columns are named.
+        order_by: Order the rows by columns: names, or `ColumnOrdering`; NaN is greater than every number.
+        late_materialization: False reads the columns of the filter and all others together; otherwise the others are
+            read only for rows that match. The result is the same.
+        batch_readahead: Accepted without effect: scans read ahead by pages, within a fixed bound.
+        fragment_readahead: How many small fragments are read in parallel from object storage, 8 by default; with 0 or
+            1, they are read one by one.
+        io_buffer_size: Accepted without effect: memory is bounded by a few pages of each column.
+        scan_in_order: Accepted without effect: batches are always in order.
+        use_stats: Accepted without effect: statistics never change the result.
+        use_scalar_index: False uses no index; otherwise indices exclude fragments and rows that cannot match the
+            filter. The result is the same.
+        prefilter: Whether the filter selects the rows that `nearest` searches; if false, it filters the rows that are
+            found.
+        disable_scoring_autoprojection: True omits the column `_distance` of `nearest` if columns are named.
         fast_search: Only False is offered.
-        blob_handling: How columns of blobs come: "blobs_descriptions", the default, as structs of size and position
-            of each, for which no payload is read; "all_binary" as their bytes. "all_descriptions" is the first;
-            "as_stored" (not in pylance) gives payloads in the types of the table's schema, to be written elsewhere.
-            Filters and computed columns see them likewise.
-        nearest: Search for the rows whose vectors are nearest to one: a mapping with `column`, `q`, `k` (10), `metric`
-            ("l2", "cosine" or "dot") and `distance_range`. All vectors are compared, whatever indices there are, so
-            that the result is exact; keys about indices are taken without effect. Datasets only, not fragments.
+        blob_handling: The form of blob columns, also for filters and computed columns. "blobs_descriptions" (the
+            default) and "all_descriptions" return structs with position and size, for which no payload is read;
+            "all_binary" returns bytes; "as_stored" (not in pylance) returns payloads in the types of the table's
+            schema, which other tables accept.
+        nearest: Search for the rows whose vectors are nearest to a vector: a mapping with `column`, `q`, `k` (10 by
+            default), `metric` ("l2", "cosine" or "dot") and `distance_range`. All vectors are compared and indices are
+            not used, so the result is exact; keys about indices have no effect. Only for datasets, not for fragments.
         full_text_query: Not offered.
         index_segments: Not offered.
         scan_stats_callback: Not offered.
@@ -142,24 +143,24 @@ class ScanOptions:
 
     Attributes:
         schema: Columns to read, in order.
-        projection: The output columns; None gives the columns as they are read.
+        projection: The output columns; None for the columns that are read.
         filter: Keep the rows for which this is true.
-        conjuncts: The same as conditions that AND joins; empty if they are not known.
-        limit: Most rows to return; None for all.
-        offset: Rows to leave out first.
-        batch_size: Most rows of a batch; None leaves it to the files.
-        batch_size_bytes: About how many bytes a batch has at most; None for no such bound.
+        conjuncts: The conditions that AND joins in the filter; empty if they are not known.
+        limit: The most rows to return; None for all.
+        offset: How many rows to skip first.
+        batch_size: The most rows of a batch; None for the batches of the files.
+        batch_size_bytes: About how many bytes a batch has at most; None for no bound.
         strict_batch_size: Whether all batches but the last have exactly `batch_size` rows.
         with_row_id: Add a column `_rowid`: the stable row id where the dataset has them, else the row address.
         with_row_address: Add a column `_rowaddr`: fragment id << 32 | row offset.
         more_row_columns: Further row columns that the scan needs but does not return.
-        order_by: The order of the rows; as they are stored if empty.
-        include_deleted_rows: Give the deleted rows that are still stored too, with a null `_rowid`.
-        late_materialization: False reads the columns of the filter and the others together; None and True find the
+        order_by: The order of the rows; the stored order if empty.
+        include_deleted_rows: Also return the deleted rows that are still stored, with a null `_rowid`.
+        late_materialization: False reads the columns of the filter and all others together; None and True find the
             matching rows first.
         fragment_readahead: How many small fragments are read in parallel from a remote store.
         use_scalar_index: Whether indices may rule out rows that cannot match.
-        dataset: All columns of the dataset, in the types that filter and order expect; None for the stored types.
+        dataset: All columns of the dataset, in the types that filter and order use; None for the types of the schema.
     """
 
     schema: Schema
@@ -215,7 +216,7 @@ class ScanOptions:
 
     @property
     def described_blobs(self) -> dict[str, str]:
-        """The columns of the result that are descriptions of blobs, and the columns of the dataset they are of."""
+        """The column of the dataset for each column of the result that has blob descriptions."""
         outputs = self.projection.outputs if self.projection is not None else None
         if outputs is None:
             return {
@@ -247,7 +248,7 @@ def scan_options(
     blob_handling: str | None = None,
     **others: Any,
 ) -> ScanOptions:
-    """Options from the arguments of the public verbs; see `LanceDataset.scanner` and `ScanArguments`.
+    """Make options from the arguments of public methods; see `LanceDataset.scanner` and `ScanArguments`.
 
     Raises:
         InvalidInputError: An argument is invalid.
@@ -295,7 +296,9 @@ def _default_batch_size() -> int | None:
     if not given:
         return None
     if not given.isdecimal():
-        raise InvalidInputError(f"{_BATCH_SIZE_VARIABLE} is a number of rows, not {given!r}")
+        raise InvalidInputError(
+            f"the environment variable {_BATCH_SIZE_VARIABLE} must be a number of rows, not {given!r}"
+        )
     return int(given)
 
 

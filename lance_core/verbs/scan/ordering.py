@@ -1,4 +1,4 @@
-"""Order the rows of a scan by columns: NaN is greater than every number, nulls come first or last as asked."""
+"""Order the rows of a scan by columns: NaN is greater than every number, nulls come first or last."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class ColumnOrdering:
 
     Attributes:
         column_name: The column; a dotted path for a field of a struct.
-        ascending: Smallest first.
-        nulls_first: Whether nulls come before all else, whichever way the rest is ordered.
+        ascending: Whether the smallest values come first.
+        nulls_first: Whether nulls come before all values, in ascending and descending order.
     """
 
     column_name: str
@@ -31,7 +31,7 @@ class ColumnOrdering:
 
 
 def to_orderings(orderings: Sequence[ColumnOrdering | str] | str | None) -> tuple[ColumnOrdering, ...]:
-    """The orderings from the argument `order_by`; a name stands for ascending order, nulls last.
+    """The orderings from the argument `order_by`; a name means ascending order with nulls last.
 
     Raises:
         InvalidInputError: An ordering is neither a name nor a `ColumnOrdering`.
@@ -43,7 +43,7 @@ def to_orderings(orderings: Sequence[ColumnOrdering | str] | str | None) -> tupl
         elif all(hasattr(one, name) for name in ("column_name", "ascending", "nulls_first")):
             found.append(ColumnOrdering(one.column_name, one.ascending, one.nulls_first))
         else:
-            raise InvalidInputError(f"order_by takes names and ColumnOrdering, not {type(one).__name__}")
+            raise InvalidInputError(f"order_by must have names or ColumnOrdering objects, not {type(one).__name__}")
     return tuple(found)
 
 
@@ -55,7 +55,7 @@ def order_of(
     Args:
         columns: A column for each ordering.
         orderings: The orderings, the most significant first.
-        first: How many of the first rows are wanted; None for all. The result may have more rows.
+        first: How many rows the caller needs, from the first; None for all. The result may have more rows.
 
     Raises:
         UnsupportedError: A column has a type without an order.
@@ -76,7 +76,7 @@ def order_of(
         if nan is not None and pc.any(nan).as_py():
             keys.append(pc.cast(nan, pa.int8()))
             directions.append(direction)
-            column = pc.if_else(nan, pa.scalar(0, column.type), column)  # noqa: PLW2901 - the key that is left
+            column = pc.if_else(nan, pa.scalar(0, column.type), column)  # noqa: PLW2901 - the key without NaN
         elif pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)  # noqa: PLW2901 - the same values
         keys.append(column)
@@ -91,7 +91,7 @@ def order_of(
 
 
 def _candidates(column: pa.ChunkedArray, ordering: ColumnOrdering, first: int) -> npt.NDArray[np.int64] | None:
-    """Rows that include the first `first` ones and their ties; None where these cannot be found quickly."""
+    """Positions that include the first `first` rows and their ties; None if they cannot be found quickly."""
     kind = column.type
     if column.null_count or not (pa.types.is_integer(kind) or pa.types.is_float32(kind) or pa.types.is_float64(kind)):
         return None

@@ -1,7 +1,7 @@
 """Skip batches of 0.1 files that cannot match a filter, by the page statistics of these files.
 
-The bounds of a batch are given to Arrow as the guarantee of a fragment that is never opened; Arrow then selects the
-fragments that can hold a match.
+Arrow gets the bounds of each batch as the guarantee of an Arrow fragment that is never opened, and selects the
+fragments that can have a match.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lance_core.verbs.scan.read_fragment import Opened, opened_reader
 
 __all__ = ["is_prunable", "possible_rows"]
 
-# Statistics leave out NaN, for which a negated comparison is true.
+# Statistics ignore NaN, for which a negated comparison is true.
 _SAFE_FOR_FLOATS: Final = {"and_kleene", "or_kleene", "less", "less_equal", "greater", "greater_equal", "equal"}
 
 
@@ -61,7 +61,7 @@ def possible_rows(
 
 
 def is_prunable(source: Snapshot, fragment: Fragment, expression: pc.Expression) -> bool:
-    """Whether a fragment has statistics that may rule the filter out."""
+    """Whether a fragment has 0.1 files, whose statistics may exclude rows, and the filter uses only stored columns."""
     if not any(_is_legacy(file) for file in fragment.files):
         return False
     return set(columns_of(expression)) <= set(source.manifest.schema.names)
@@ -72,7 +72,7 @@ def _is_legacy(file: Any) -> bool:
 
 
 def _kept(columns: dict[str, PageBounds], expression: pc.Expression, rows: range, schema: pa.Schema) -> list[range]:
-    """The parts of the rows whose batches can match; neighbours make one."""
+    """The parts of the rows whose batches can match; adjacent parts are joined."""
     from pyarrow import dataset, fs  # noqa: PLC0415 - it imports pandas
 
     form, system = dataset.IpcFileFormat(), fs.LocalFileSystem()
@@ -89,7 +89,7 @@ def _kept(columns: dict[str, PageBounds], expression: pc.Expression, rows: range
         whole = dataset.FileSystemDataset(batches, schema, form, system)
         possible = [int(batch.path) for batch in whole.get_fragments(filter=expression)]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, pa.ArrowTypeError):
-        # The filter does not fit the columns: its evaluation raises, or casts.
+        # The filter does not fit the columns: its evaluation raises the error, or casts.
         return [rows]
     parts: list[range] = []
     for index in possible:

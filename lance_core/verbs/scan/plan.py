@@ -1,6 +1,6 @@
-"""Plan a scan: choose by indices the fragments that can match its filter, and the rows of each that can.
+"""Plan a scan: choose with indices the fragments that can match its filter, and the rows of each that can.
 
-can match         `parts`       offsets of rows that the indices leave; None for all      read and filtered
+can match         `parts`       offsets of rows that indices do not exclude; None for all read and filtered
 match for sure    `_certain`    offsets of rows that an index answers exactly             counted without a read
 all rows match    `whole`       fragments with one value in each column of the filter     counted without a read
 """
@@ -66,7 +66,7 @@ class ScanPlan:
             source: The version.
             fragments: Fragments of it.
             options: What to read of them.
-            condition: The condition that indices evaluate; None for the filter, if the options let indices be used.
+            condition: The condition that indices evaluate; None for the filter, if the options allow indices.
         """
         if condition is None and options.use_scalar_index and not options.include_deleted_rows:
             condition = options.filter
@@ -83,7 +83,7 @@ class ScanPlan:
         """Yield a scan of each fragment.
 
         Args:
-            with_whole: Whether to scan the fragments all of whose rows match as well.
+            with_whole: Whether to also scan the fragments all of whose rows match.
         """
         for fragment, rows in self.parts:
             if with_whole or fragment.id not in self.whole:
@@ -92,7 +92,7 @@ class ScanPlan:
                 yield FragmentScan(self.source, fragment, self.options, possible=rows, claims=claims)
 
     def counted(self) -> tuple[int, ScanPlan]:
-        """Count the matching rows in fragments for which indices decide it, and return a plan of the others."""
+        """Count matching rows of fragments for which indices suffice; return the number and a plan of the others."""
         total = sum(live_counts(self.source, [fragment for fragment, _ in self.parts if fragment.id in self.whole]))
         left = [(fragment, rows) for fragment, rows in self.parts if fragment.id not in self.whole]
         sure = self._certain() if left else None
@@ -105,7 +105,7 @@ class ScanPlan:
         return total, replace(self, parts=unknown)
 
     def _certain(self) -> Selection | None:
-        """The rows that are certain to match according to indices; None if indices decide nothing."""
+        """The rows that match for certain according to indices; None if indices are certain of no row."""
         source, expression = self.source, self.options.filter
         if expression is None or self.selection is None:
             return None
@@ -113,7 +113,7 @@ class ScanPlan:
         return None if found is None else replace(self.selection, candidates=found)
 
     def _count(self, sure: Selection, fragment: Fragment, possible: BitMap | None) -> int | None:
-        """The number of rows of a fragment that match; None if some of those that can match are not certain."""
+        """The number of rows of a fragment that match; None if a row that can match is not certain."""
         position = int(sure.view.places(np.array([fragment.id], np.int64))[0])
         if position < 0 or not _is_of(self.source.manifest.fragments, fragment):
             return None
@@ -130,7 +130,7 @@ class ScanPlan:
 def parts_of(
     source: Snapshot, fragments: Sequence[Fragment], selection: Selection | None
 ) -> Sequence[tuple[Fragment, BitMap | None]]:
-    """Those of some fragments that can match, each with the offsets of rows that can; None for all rows."""
+    """The fragments that can match, each with the offsets of the rows that can match; None for all rows."""
     own = source.manifest.fragments
     if selection is None:
         places_read = own.places_with_rows() if fragments is own else range(len(fragments))
@@ -148,7 +148,7 @@ def parts_of(
 
 
 def until_consistent(job: Callable[[], _Result]) -> _Result:
-    """Run a job, and repeat it as long as an index turns out to be wrong, without that index."""
+    """Run a job; if an index turns out to be wrong, repeat the job without that index."""
     while True:
         try:
             return job()
@@ -159,7 +159,7 @@ def until_consistent(job: Callable[[], _Result]) -> _Result:
 def _answer(source: Snapshot, condition: pc.Expression) -> tuple[Selection | None, frozenset[int]]:
     """The rows that can match according to indices, and the ids of the fragments all of whose live rows match.
 
-    The last answer is kept: scans of single fragments ask for the same one repeatedly.
+    The last answer is cached, because scans of single fragments repeat the same condition.
     """
     manifest = source.manifest
     key = (manifest.branch, manifest.version, manifest.timestamp_ns, condition.__reduce__()[1][0].to_pybytes())
@@ -175,12 +175,12 @@ def _answer(source: Snapshot, condition: pc.Expression) -> tuple[Selection | Non
 def _decided(
     source: Snapshot, condition: pc.Expression, selection: Selection | None
 ) -> tuple[Selection | None, frozenset[int]]:
-    """Narrow the selection by fragments with one value in each column of the condition: all or no rows match."""
+    """Narrow the selection by fragments with one value in each column of the condition, where all or no rows match."""
     columns, undecided = columns_of(condition), frozenset[int]()
     try:
         found = constant_columns(source.manifest, columns, source.indices) if columns else None
     except CorruptFileError:
-        return selection, undecided  # a warning was given when the index was used
+        return selection, undecided  # a warning was logged when the index was used
     if found is None:
         return selection, undecided
     known, values = found

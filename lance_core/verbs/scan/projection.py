@@ -1,6 +1,6 @@
 """Project the output columns of a scan: stored columns, fields of structs, row columns and computed columns.
 
-    asked for             read from the files     given
+    columns               read from the files     returned
     None                  all columns             all columns
     ["a", "s.x"]          a, and x of s           a, and a column named "s.x"
     {"y": "a + s.x"}      a, and s                y
@@ -56,11 +56,11 @@ class OutputColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
-    """Columns to read, and the output columns to make of them.
+    """Columns to read, and the output columns that are made of them.
 
     Attributes:
         schema: The columns to read from the files.
-        outputs: The output columns; None gives the columns that are read.
+        outputs: The output columns; None for the columns that are read.
     """
 
     schema: Schema
@@ -74,17 +74,18 @@ class Projection:
         *,
         flatten: bool = True,
     ) -> Projection:
-        """The projection that a user asks for.
+        """The projection for the argument `columns` of a scan.
 
         Args:
             schema: The dataset's columns.
-            columns: Names, dotted paths among them; or names and SQL expressions; None for all columns.
-            flatten: Whether a dotted path gives a column of its own, or else a struct of only that field; then a
-                column that is named again is given once, and one about rows as often as it is named.
+            columns: Names and dotted paths; or a mapping from names to SQL or Arrow expressions; None for all columns.
+            flatten: True makes a separate column of a dotted path. False makes a struct with only that field; a stored
+                column that is named again is then returned once, and a row column as often as it is named.
 
         Raises:
-            ArgumentTypeError: A name is not a string, or a column of a mapping neither SQL nor an expression.
-            InvalidInputError: A column is named twice, or an expression is invalid.
+            ArgumentTypeError: A name in a mapping is not a string, or a value is neither SQL nor an expression.
+            InvalidInputError: `columns` is not a list of names or a mapping, a column is named twice, or an expression
+                is invalid.
             SchemaError: A column does not exist.
             UnsupportedError: An expression uses a function or syntax that is not supported.
         """
@@ -158,7 +159,7 @@ class Projection:
         return pa.schema([*kept, *map(row_field, row_columns)], metadata=stored.metadata)
 
     def apply(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-        """The output for a batch of columns that were read; `schema` is that of `result`."""
+        """The output for a batch of columns that were read; `schema` is what `result` returned."""
         if self.outputs is None:
             return with_types(batch, schema)
         computed = {o.field.name: o.expression for o in self.outputs if o.expression is not None}
@@ -179,13 +180,13 @@ class Projection:
 
 
 def _whole_packed(read: Schema, by_name: Mapping[str, Field]) -> Schema:
-    """The columns to read, with packed structs as a whole, as these are stored row by row."""
+    """The columns to read; packed structs are read whole, because they are stored row by row."""
     fields = (by_name[field.name] if is_packed(field) else field for field in read.fields)
     return Schema(fields=tuple(fields), metadata=read.metadata)
 
 
 def _names(columns: Any, *, distinct: bool) -> list[str]:
-    """The names that a user asks for.
+    """The names in a list of columns.
 
     Raises:
         InvalidInputError: The columns are not names, or a name is repeated.

@@ -16,10 +16,10 @@ class ReadCounter:
     """The reads so far, of all threads.
 
     Attributes:
-        num_calls: Calls of a store; one can ask for several ranges of an object.
-        num_ranges: Ranges that were asked for; a store may read neighbours together.
-        num_bytes: Bytes that were asked for.
-        objects: The objects, by root and key.
+        num_calls: Calls of a store; one call can read several ranges of an object.
+        num_ranges: Ranges that were requested; a store may read adjacent ranges together.
+        num_bytes: Bytes that were requested.
+        objects: Root and key of each object that was read.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class ReadCounter:
             self.objects.add((root, key))
 
     def facts(self) -> list[str]:
-        """The counts as a string."""
+        """The counts, each as a string."""
         return [
             f"reads={self.num_calls}",
             f"ranges={self.num_ranges}",
@@ -64,7 +64,7 @@ def counted(source: Snapshot, counter: ReadCounter) -> Snapshot:
 
 
 class _CountedStore:
-    """A store that counts reads, and passes everything on to the store that it wraps."""
+    """A store that counts reads, and forwards all calls to the store that it wraps."""
 
     def __init__(self, store: ObjectStore, counter: ReadCounter) -> None:
         self._store = store

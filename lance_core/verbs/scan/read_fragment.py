@@ -1,4 +1,4 @@
-"""Read rows of one fragment out of its data files, batch by batch in lockstep; missing columns are nulls."""
+"""Read rows of one fragment from its data files, batch by batch in lockstep; missing columns are null."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ Opened = dict[tuple[int | None, str], DataFileReader]
 """Open files of one fragment, by base and key, so that several reads of it open each file once."""
 
 LOCKSTEP_ROWS = 65_536
-"""Rows per batch where several files of a fragment are read in lockstep."""
+"""Rows per batch if several files of a fragment are read in lockstep."""
 
 _TRUSTED_ROWS: Final = 1 << 26
-"""The most rows of a fragment for which the number in the manifest is not checked against a file."""
+"""A larger number of rows in the manifest is checked against a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class _FileColumns:
 
 
 def physical_rows(source: Snapshot, fragment: Fragment) -> int:
-    """The number of rows in the files of a fragment; for datasets of 2023, which do not record it, it is read.
+    """The number of rows in the files of a fragment; it is read from a file if the manifest, of 2023, lacks it.
 
     Raises:
         CorruptFileError: A number above `_TRUSTED_ROWS` differs from that of the file.
@@ -65,19 +65,23 @@ def physical_rows(source: Snapshot, fragment: Fragment) -> int:
     stated = fragment.physical_rows
     if not fragment.files or 0 < stated <= _TRUSTED_ROWS:
         return stated
-    found = opened_reader(source, fragment.files[0], {}).num_rows
-    if stated not in (0, found):
-        raise CorruptFileError(f"fragment {fragment.id}: the manifest says {stated} rows, a file has {found}")
-    return found
+    reader = opened_reader(source, fragment.files[0], {})
+    if stated not in (0, reader.num_rows):
+        raise CorruptFileError(f"{reader.key}: has {reader.num_rows} rows, the manifest says {stated}")
+    return reader.num_rows
 
 
 def live_counts(source: Snapshot, fragments: Sequence[Fragment]) -> list[int]:
-    """The number of live rows of each fragment."""
+    """The number of live rows of each fragment.
+
+    Raises:
+        CorruptFileError: A number is negative, or impossibly large.
+    """
     known = fragments.live_counts() if isinstance(fragments, FragmentList) else [None] * len(fragments)
     counts = [live_count(source, fragments[i]) if count is None else count for i, count in enumerate(known)]
     if counts and not 0 <= min(counts) <= max(counts) < 1 << 62:
-        stated = f"{min(counts)} to {max(counts)} live rows"
-        raise CorruptFileError(f"{source.store.root}: the manifest gives fragments {stated}, which cannot be")
+        stated = f"between {min(counts)} and {max(counts)} live rows"
+        raise CorruptFileError(f"{source.store.root}: by the manifest, fragments have {stated}, which is impossible")
     return counts
 
 
@@ -110,11 +114,11 @@ def read_fragment(
         fragment: The fragment.
         schema: Columns to read.
         rows: Offsets of the rows to read.
-        batch_rows: Most rows of a batch; None leaves it to the file.
+        batch_rows: The most rows of a batch; None for the batches of the file.
         opened: The open files of the fragment; files that are opened are added.
 
     Yields:
-        Batches of `schema_to_arrow(schema)`, whose lengths sum up to that of `rows`.
+        Batches of `schema_to_arrow(schema)`, which together have as many rows as `rows`.
     """
     described = described_schema(schema)
     if described is not None:
@@ -153,7 +157,7 @@ def _filled(
 
 
 def _joined(fragment: Fragment, batches: Sequence[pa.RecordBatch], schema: Schema, arrow: pa.Schema) -> pa.RecordBatch:
-    """One batch of the columns of all files for the same rows.
+    """One batch with the columns of all files for the same rows.
 
     Raises:
         CorruptFileError: The files do not have the columns of the schema.
@@ -163,7 +167,7 @@ def _joined(fragment: Fragment, batches: Sequence[pa.RecordBatch], schema: Schem
     except (LanceError, MemoryError):
         raise
     except (ValueError, LookupError, pa.ArrowException) as error:
-        raise CorruptFileError(f"fragment {fragment.id}: its files do not fit its columns: {error}") from error
+        raise CorruptFileError(f"fragment {fragment.id}: its data files do not match its columns: {error}") from error
 
 
 def _check_rows(source: Snapshot, fragment: Fragment, parts: Sequence[_FileColumns]) -> None:
@@ -181,13 +185,13 @@ def _check_rows(source: Snapshot, fragment: Fragment, parts: Sequence[_FileColum
 
 
 def files_of(fragment: Fragment, schema: Schema) -> list[tuple[DataFile, Schema, dict[int, int]]]:
-    """The files with wanted fields, each with these fields and its columns by field id; a later file wins."""
+    """The files with fields of `schema`, each with these fields and its column indices by field id; later files win."""
     taken: set[int] = set()
     found = []
     for file in reversed(fragment.files):
         pairs = file.columns()
         if file.version == "2.0":
-            # No file has it: nulls.
+            # A field with a negative column index is in no file, and null.
             pairs = [pair for pair in pairs if pair[1] >= 0]
         columns = {field_id: index for field_id, index in pairs if field_id >= 0 and field_id not in taken}
         wanted = schema.only_ids(set(columns))
@@ -221,7 +225,9 @@ def _assemble(field: Field, parts: list[pa.Array], num_rows: int) -> pa.Array:
     if len(parts) == 1 and parts[0].type == kind:
         return parts[0]
     if not pa.types.is_struct(kind):
-        raise UnsupportedError(f"column {field.name!r}: parts of a {field.logical_type} lie in different files")
+        raise UnsupportedError(
+            f"column {field.name!r}: parts of a {field.logical_type} in different files are not supported"
+        )
     children = []
     for child in field.children:
         pieces = [part.field(child.name) for part in parts if part.type.get_field_index(child.name) >= 0]

@@ -1,10 +1,10 @@
-"""Row columns: columns that no data file stores, and that can be read and used in filters like any other.
+"""Row columns: no data file stores them, but scans can return them and filters can use them.
 
 _rowid                        stable row id where the dataset has them, else the row address
 _rowaddr                      fragment id << 32 | row offset in the fragment
 _rowoffset                    position among the live rows of the dataset, from 0
 _row_created_at_version       version in which the row was added
-_row_last_updated_at_version  version in which the row changed last
+_row_last_updated_at_version  version in which the row was last changed
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ UPDATED_AT: Final = "_row_last_updated_at_version"
 ROW_COLUMNS: Final = (ROW_ID, ROW_ADDRESS, ROW_OFFSET, CREATED_AT, UPDATED_AT)
 
 _FIRST_VERSION: Final = 1
-"""The version of rows in a dataset that does not record versions of rows."""
+"""The version of all rows in a dataset that does not record the versions of rows."""
 
 
 def row_field(name: str) -> pa.Field:
@@ -85,11 +85,13 @@ class RowColumns:
         }
         data, decode = stored.get(name, (None, decode_row_ids))
         if data is not None:
-            # Datasets that store these record the number of rows.
+            # Datasets with these columns always record the number of rows.
             num_rows = self.fragment.physical_rows
             known = decode(data, num_rows)
             if len(known) != num_rows:
-                raise CorruptFileError(f"fragment {self.fragment.id} has {name} for {len(known)} of {num_rows} rows")
+                raise CorruptFileError(
+                    f"fragment {self.fragment.id}: has {name} for {len(known)} rows, the manifest says {num_rows}"
+                )
             return lambda rows: known[_selection(rows)]
         if name in (CREATED_AT, UPDATED_AT):
             return lambda rows: np.full(len(rows), _FIRST_VERSION, np.uint64)
@@ -101,7 +103,7 @@ class RowColumns:
 
     def _offsets(self) -> Callable[[Rows], U64Array]:
         alive = np.ones(self.num_rows, np.bool_) if self.live is None else self.live
-        # That of a deleted row is how many live ones stand before it.
+        # The position of a deleted row is the number of live rows before it.
         positions = (np.cumsum(alive) - alive + self.rows_before).astype(np.uint64)
         return lambda rows: positions[_selection(rows)]
 
@@ -124,7 +126,7 @@ def with_row_columns(
 
 
 def rows_at(mask: npt.NDArray[np.bool_], where: Rows) -> npt.NDArray[np.bool_]:
-    """The entries for some rows out of a mask of all physical rows."""
+    """The entries of a mask of all physical rows for some rows."""
     return mask[_selection(where)]
 
 

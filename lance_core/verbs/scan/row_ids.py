@@ -19,11 +19,11 @@ __all__ = ["check_live", "take_ids", "unsigned"]
 
 
 def take_ids(source: Snapshot, row_ids: Any, options: ScanOptions) -> pa.Table:
-    """Rows by their row ids, as `with_row_id` returns them, in the order asked for.
+    """Take rows by their row ids, which `with_row_id` returns, in the given order.
 
     Raises:
-        InvalidInputError: There is no such row.
-        UnsupportedError: A row is deleted.
+        InvalidInputError: There is no row with an id, or its row with a stable row id was deleted.
+        UnsupportedError: A row without a stable row id was deleted.
     """
     where = unsigned("row ids", row_ids)
     if source.manifest.uses_stable_row_ids:
@@ -36,11 +36,11 @@ def unsigned(name: str, numbers: Any) -> U64Array:
     """Row ids or addresses as an array.
 
     Raises:
-        InvalidInputError: The numbers are not whole numbers from 0 on.
+        InvalidInputError: The numbers are not integers, or one is negative.
     """
     found = whole_numbers(name, numbers)
     if len(found) and found.min() < 0:
-        raise InvalidInputError(f"{name} are whole numbers from 0 on, not {found.min()}")
+        raise InvalidInputError(f"{name} must not be negative: {found.min()}")
     return found.astype(np.uint64)
 
 
@@ -58,12 +58,17 @@ def _addresses_of(source: Snapshot, ids: U64Array) -> U64Array:
         found.update(zip(own[offsets].tolist(), row_addresses(fragment.id, offsets).tolist(), strict=True))
     missing = [number for number in ids.tolist() if number not in found]
     if missing:
-        raise InvalidInputError(f"there is no row of id {missing[0]}")
+        raise InvalidInputError(f"there is no row with the id {missing[0]}")
     return np.array([found[number] for number in ids.tolist()], np.uint64)
 
 
 def check_live(source: Snapshot, addresses: U64Array) -> None:
-    """Check that there is a live row at each address."""
+    """Check that there is a live row at each address.
+
+    Raises:
+        InvalidInputError: There is no row at an address.
+        UnsupportedError: A row was deleted.
+    """
     by_id = {fragment.id: fragment for fragment in source.manifest.fragments}
     owners, all_offsets = fragment_ids(addresses), row_offsets(addresses)
     for number in np.unique(owners).tolist():
@@ -73,7 +78,7 @@ def check_live(source: Snapshot, addresses: U64Array) -> None:
             raise InvalidInputError(f"row address {addresses[owners == number][0]}: there is no fragment {number}")
         total = physical_rows(source, fragment)
         if offsets.max() >= total:
-            raise InvalidInputError(f"row {offsets.max()} lies outside the {total} rows of fragment {number}")
+            raise InvalidInputError(f"row {offsets.max()} is outside the {total} rows of fragment {number}")
         deletions = source.deletions(fragment)
         if deletions is not None and not deletions.live_rows(total)[offsets].all():
             raise UnsupportedError("A take operation that includes row addresses must not target deleted rows")

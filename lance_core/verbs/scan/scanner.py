@@ -1,10 +1,10 @@
 """Run a scan: choose the rows of fragments, then read and finish them batch by batch.
 
-    plan      fragments, limit and offset -> rows of each fragment                          (pure)
+    plan      fragments, limit and offset -> rows of each fragment
     read      a fragment's rows -> batches, minus deleted rows, minus rows that the filter drops
     finish    computed columns, order of columns, extension types, size of batches
 
-With `order_by`, the columns of the order are read and sorted first, then the other columns are read in that order.
+With `order_by`, the columns to order by are read and sorted first, then the other columns are read in that order.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _BLOB_MODES: Final = ("lazy", "bytes", "descriptions")
 
 @checked_methods
 class LanceScanner:
-    """A prepared scan; every call of a `to_` method runs it.
+    """A prepared scan; each call of a `to_` method runs it.
 
     Args:
         source: The version to read.
         fragments: Its fragments to read, in this order.
-        options: What to read of them.
+        options: What to read from them.
     """
 
     def __init__(self, source: Snapshot, fragments: Sequence[Fragment], options: ScanOptions) -> None:
@@ -71,9 +71,9 @@ class LanceScanner:
         return typed_schema(self._source.manifest.schema)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows, in order of fragments and rows unless another was asked for.
+        """Yield the rows, in the order of fragments and rows or in that of `order_by`.
 
-        Memory is bounded by a few batches; with an order, by the result and the columns that it is ordered by.
+        Memory is bounded by a few batches; with `order_by`, by the result and the columns to order by.
         """
         return self._restartable(self.projected_schema)
 
@@ -117,15 +117,15 @@ class LanceScanner:
         """All rows as a pandas frame.
 
         Args:
-            blob_mode: What columns of blobs hold: `BlobFile` objects ("lazy"), "bytes", or "descriptions". Payloads
-                are read except for "descriptions".
+            blob_mode: What blob columns contain: `BlobFile` objects ("lazy"), "bytes", or "descriptions", for which no
+                payloads are read.
             **options: Arguments of `pyarrow.Table.to_pandas`.
 
         Raises:
             InvalidInputError: The mode is unknown.
         """
         if blob_mode not in _BLOB_MODES:
-            raise InvalidInputError(f"blob_mode must be one of: {', '.join(_BLOB_MODES)}; not {blob_mode!r}")
+            raise InvalidInputError(f"blob_mode must be one of {', '.join(_BLOB_MODES)}, not {blob_mode!r}")
         sources = self._options.described_blobs if blob_mode != "descriptions" else {}
         if not sources:
             return self.to_table().to_pandas(**options)
@@ -141,13 +141,13 @@ class LanceScanner:
         return frame
 
     def head(self, num_rows: int) -> pa.Table:
-        """The first rows; no more than those are read."""
+        """The first rows; the scan stops after them."""
         check_num_rows(num_rows)
         limit = num_rows if self._options.limit is None else min(num_rows, self._options.limit)
         return LanceScanner(self._source, self._fragments, replace(self._options, limit=limit)).to_table()
 
     def take(self, indices: Sequence[int]) -> pa.Table:
-        """Rows of the result by position, in the order asked for.
+        """Rows of the result by position, in the given order.
 
         Raises:
             InvalidInputError: A position is out of range.
@@ -155,11 +155,11 @@ class LanceScanner:
         table = self.to_table()
         wanted = whole_numbers("indices", indices)
         if len(wanted) and not (wanted.min() >= 0 and wanted.max() < table.num_rows):
-            raise InvalidInputError(f"a position lies outside the {table.num_rows} rows")
+            raise InvalidInputError(f"a position is outside the {table.num_rows} rows of the scan")
         return table.take(pa.array(wanted))
 
     def count_rows(self) -> int:
-        """Number of rows; without a filter nothing but metadata is read."""
+        """Number of rows; without a filter only metadata is read."""
         options = self._options
         if options.filter is None:
             total = sum(
@@ -173,7 +173,7 @@ class LanceScanner:
         return total if options.limit is None else min(total, options.limit)
 
     def fragment_ids(self) -> list[int]:
-        """Ids of the fragments that the scan reads, without those that indices rule out. Not in pylance."""
+        """Ids of the fragments that the scan reads, except those that indices exclude. Not in pylance."""
         if self._options.filter is None:
             return [fragment.id for fragment, _ in self._parts()]
         return [fragment.id for fragment, _ in self._scan_plan().parts]
@@ -182,7 +182,7 @@ class LanceScanner:
         """The plan of the scan, the last step first; pylance prints plans of DataFusion, which differ.
 
         Args:
-            verbose: Whether to list the fragments. The statistics of 0.1 files that a filter asks are read then.
+            verbose: Whether to list the fragments; the statistics of 0.1 files are then read for the filter.
         """
         return "\n".join(self._plan(verbose=verbose).lines())
 
@@ -239,7 +239,7 @@ class LanceScanner:
         )
 
     def _count_matching(self) -> int:
-        """The number of rows that match; fragments whose number follows from indices are not opened."""
+        """The number of rows that match; fragments that indices can count are not opened."""
         total, left = self._scan_plan().counted()
         return total + sum(int(batch.num_rows) for batch in self._read_ahead(left))
 
@@ -254,7 +254,7 @@ class LanceScanner:
 
     @property
     def _is_whole(self) -> bool:
-        """Whether all rows are wanted, or all that match."""
+        """Whether the scan returns all rows, or all rows that match."""
         return self._options.limit is None and not self._options.offset
 
     def _for_count(self) -> LanceScanner:
@@ -266,7 +266,7 @@ class LanceScanner:
         return LanceScanner(self._source, self._fragments, narrow)
 
     def _for_order(self) -> LanceScanner:
-        """The scan of the columns of the order, with the addresses of the rows."""
+        """The scan of the columns to order by, with the addresses of the rows."""
         options = self._options
         dataset = options.dataset or self._source.manifest.schema
         paths = list(dict.fromkeys(ordering.column_name for ordering in options.order_by))
@@ -294,7 +294,7 @@ class LanceScanner:
         return FragmentScan(self._source, fragment, self._options).num_rows
 
     def _parts(self) -> Iterator[tuple[Fragment, range | None]]:
-        """The fragments to read, and which of their live rows; None stands for all of them."""
+        """The fragments to read, each with the range of its live rows to read; None for all."""
         options = self._options
         if options.filter is not None or self._is_whole:
             yield from ((fragment, None) for fragment in self._fragments)
@@ -321,7 +321,7 @@ class LanceScanner:
         return (batch for scan, part in scans for batch in scan.batches(part))
 
     def _limited(self) -> Iterator[pa.RecordBatch]:
-        """The batches of rows that match, as they were read, sliced by limit and offset."""
+        """The batches of rows that match, as they are read, sliced by limit and offset."""
         skip, left = self._options.offset, self._options.limit
         for scan in self._scan_plan().scans():
             if left == 0:
@@ -359,7 +359,7 @@ class LanceScanner:
             pool.shutdown(cancel_futures=True)
 
     def _ordered(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in order: sort the columns of the order alone, then read all columns of the remaining rows."""
+        """Yield the rows in order: sort only the columns to order by, then read all columns within the limit."""
         options = self._options
         found = self._for_order().to_table()
         paths = [ordering.column_name for ordering in options.order_by]
@@ -410,7 +410,7 @@ def _equal(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.RecordBa
 
 
 def _top(schema: Schema, path: str) -> str:
-    """The top-level column of a path."""
+    """The name of the top-level column of a path."""
     return path if path in schema.names else schema.project([path]).fields[0].name
 
 

@@ -1,8 +1,8 @@
-"""Read small fragments, or rows out of many fragments, together: several files at once, some megabytes at a time.
+"""Read small fragments, or rows of many fragments, together: several files at once, some megabytes at a time.
 
 A column of a hundred files of a thousand rows is decoded at once, and sliced into the rows of each fragment. The
-batches are the same; only the time differs. That pays where reading is fast and decoding is slow: on a
-local disk, or in memory.
+batches are the same; only the time differs. It saves time where reads are fast compared with decoding: on a local disk
+or in memory.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ SMALL_COLUMNS_BYTES: Final = 1024 * 1024
 """Columns of fixed width that have at most this many bytes are read together, however large their files are."""
 
 SMALL_FILE_ROWS: Final = 64 * 1024
-"""Files of at most this many rows are read together: rows can take much more memory than their bytes in the file."""
+"""Files of at most this many rows are read together, because rows can take much more memory than bytes in the file."""
 
 FIRST_BYTES: Final = 1024 * 1024
-"""About how many bytes are read first; each further read takes twice as many as the one before."""
+"""About how many bytes the first read has; each further read has twice as many as the previous one."""
 
 MOST_BYTES: Final = 16 * 1024 * 1024
-"""About how many bytes one read takes at most."""
+"""About how many bytes one read has at most."""
 
 MOST_FILES: Final = 128
-"""Most files that rows are read out of at once."""
+"""The most files from which rows are read together."""
 
 FEWEST: Final = 4
-"""Fewer fragments in a row are read one by one."""
+"""Fewer consecutive fragments are read one by one."""
 
 
 def coalesced(scans: Iterable[FragmentScan], *, at_once: bool = False) -> Iterator[FragmentScan]:
-    """Scans in their order, with the rows of small fragments already read.
+    """Yield scans in their order, with the rows of small fragments already read.
 
-    Small fragments without a row that matches the filter are left out, unless indices claim that rows match.
+    Small fragments without a row that matches the filter are skipped, unless the scan has to check claims of indices.
 
     Args:
         scans: Scans with the same source and options.
@@ -62,7 +62,7 @@ def coalesced(scans: Iterable[FragmentScan], *, at_once: bool = False) -> Iterat
 
 
 def grouped(scans: Iterable[FragmentScan], *, at_once: bool = False) -> Iterator[list[FragmentScan]]:
-    """Scans in their order, in groups: one of at least `FEWEST` scans is read together, any other scan alone.
+    """Yield scans in their order, in groups: groups of at least `FEWEST` scans are read together, others one by one.
 
     Args:
         scans: Scans with the same source and options.
@@ -89,7 +89,7 @@ def grouped(scans: Iterable[FragmentScan], *, at_once: bool = False) -> Iterator
 
 
 def coalesced_rows(parts: Sequence[tuple[FragmentScan, Rows]]) -> Iterator[tuple[FragmentScan, Rows]]:
-    """Scans and their rows in their order, with the rows already read if they are not many.
+    """Yield scans and their rows in their order; if the rows are few, they are already read.
 
     Args:
         parts: Scans with the same source and options, without a filter, and physical rows of each fragment.
@@ -116,11 +116,11 @@ def _with_rows(parts: Sequence[tuple[FragmentScan, Rows]]) -> Iterator[tuple[Fra
 
 
 def _coalescable_bytes(scan: FragmentScan, first: FragmentScan | None, row_bytes: int) -> int | None:
-    """About how many bytes of a fragment are read; None if it should not be read together with the first one.
+    """About how many bytes of a fragment are read; None if it should not be read together with the first fragment.
 
     Args:
         scan: The fragment's scan.
-        first: The scan of the first fragment; None if this is the first one.
+        first: The scan of the first fragment; None if this fragment is the first.
         row_bytes: Bytes of a row; 0 if they are not known.
     """
     size, rows = sum(file.file_size_bytes for file in scan.fragment.files), scan.fragment.physical_rows
@@ -131,13 +131,13 @@ def _coalescable_bytes(scan: FragmentScan, first: FragmentScan | None, row_bytes
 
 
 def _row_bytes(columns: Schema) -> int:
-    """Bytes of a row of some columns; 0 if there are none, or one has no fixed width."""
+    """Bytes of a row of some columns; 0 if there are no columns, or a column has no fixed width."""
     widths = [fixed_width(field.type) for field in schema_to_arrow(columns)]
     return sum(widths) if all(widths) else 0
 
 
 def _can_join(scan: FragmentScan, first: FragmentScan | None) -> bool:
-    """Whether a fragment has one file, which can be read together with that of the first one."""
+    """Whether a fragment has one file, which can be read together with the file of the first fragment."""
     if len(scan.fragment.files) != 1 or not scan.fragment.physical_rows or not scan.is_near:
         return False
     file = scan.fragment.files[0]
@@ -153,7 +153,7 @@ def _columns(file: DataFile) -> object:
 
 
 def _read(scans: Sequence[FragmentScan]) -> Iterator[FragmentScan]:
-    """Read the rows of scans together, and yield each scan with its rows; without rows if that is not possible."""
+    """Read the rows of scans together, and yield each scan with its rows, or without rows if that is not possible."""
     wanted = scans[0].first_columns
     rows = _rows_of(scans, wanted)
     if rows is None:

@@ -1,4 +1,4 @@
-"""Take rows by position or by row address: only the pages and chunks that hold these rows are read."""
+"""Take rows by position or by row address; only the pages and chunks with these rows are read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _Integers = npt.NDArray[np.int64]
 def take_rows(
     source: Snapshot, fragments: Sequence[Fragment], indices: Sequence[int] | pa.Array, options: ScanOptions
 ) -> pa.Table:
-    """Rows at positions among the live rows of the fragments, in the order asked for, with repetitions.
+    """Rows at positions among the live rows of the fragments, in the given order, with repetitions.
 
     Raises:
         InvalidInputError: A position is out of range.
@@ -38,7 +38,7 @@ def take_rows(
     total = int(ends[-1]) if len(ends) else 0
     if len(unique) and (unique[0] < 0 or unique[-1] >= total):
         outside = unique[0] if unique[0] < 0 else unique[-1]
-        raise InvalidInputError(f"row {outside} lies outside the {total} rows")
+        raise InvalidInputError(f"row {outside} is outside the {total} rows of {source.store.root}")
     owner = np.searchsorted(ends, unique, side="right")
     parts = []
     for position in np.unique(owner).tolist():
@@ -48,7 +48,7 @@ def take_rows(
 
 
 def whole_numbers(name: str, numbers: Any) -> npt.NDArray[np.int64] | npt.NDArray[np.uint64]:
-    """Row numbers from any sequence as an array of int64; of uint64 if they are given so, or are too large.
+    """Row numbers from any sequence as an array of int64, or of uint64 if they have that type or a number needs it.
 
     Args:
         name: The name of the numbers in errors.
@@ -58,7 +58,7 @@ def whole_numbers(name: str, numbers: Any) -> npt.NDArray[np.int64] | npt.NDArra
         InvalidInputError: The numbers are not a sequence of integers.
     """
     if isinstance(numbers, list | tuple) and any(type(one) is bool for one in numbers):
-        numbers = [int(one) if type(one) is bool else one for one in numbers]  # Python's own are integers
+        numbers = [int(one) if type(one) is bool else one for one in numbers]  # Python's booleans count as integers
     if hasattr(numbers, "to_numpy"):
         numbers = numbers.to_numpy(zero_copy_only=False) if isinstance(numbers, pa.Array) else numbers.to_numpy()
     is_list = isinstance(numbers, Iterable) and not isinstance(numbers, str | bytes | Mapping)
@@ -74,20 +74,20 @@ def whole_numbers(name: str, numbers: Any) -> npt.NDArray[np.int64] | npt.NDArra
     except (ValueError, OverflowError):
         found = np.asarray(None)
     if found.ndim != 1 or (len(found) and found.dtype.kind not in "iu"):
-        raise InvalidInputError(f"{name} are a list or an array of whole numbers, not {numbers!r}")
+        raise InvalidInputError(f"{name} must be a list or an array of integers, not {numbers!r}")
     return found.astype(np.uint64) if found.dtype == np.uint64 else found.astype(np.int64)
 
 
 def take_addresses(
     source: Snapshot, fragments: Sequence[Fragment], addresses: npt.NDArray[np.uint64], options: ScanOptions
 ) -> pa.Table:
-    """Rows at these addresses, which all exist, in the order asked for.
+    """Rows at these addresses, which must all exist, in the given order.
 
     Args:
         source: The version.
-        fragments: Fragments that the rows are in.
+        fragments: Fragments that contain the rows.
         addresses: Fragment id << 32 | row offset.
-        options: The columns to read; other options are ignored.
+        options: The columns and row columns to return; other options are ignored.
     """
     unique, order = np.unique(addresses, return_inverse=True)
     ids, offsets = fragment_ids(unique), row_offsets(unique)
@@ -126,6 +126,6 @@ def _physical_offsets(source: Snapshot, fragment: Fragment, rows: _Integers) -> 
     if deletions is None:
         return rows
     deleted = offsets_of(deletions.within(physical_rows(source, fragment)).bitmap)
-    # The number of live rows before each deleted row; it decides which deleted rows come before a live one.
+    # The number of live rows before each deleted row: the deleted rows before a live row follow from it.
     before = deleted - np.arange(len(deleted))
     return rows + np.searchsorted(before, rows, side="right")

@@ -34,11 +34,11 @@ class BlobFile(BytesIO):
         super().close()
 
     def writable(self) -> bool:
-        """Whether it can be written: never."""
+        """False: a blob cannot be written to."""
         return False
 
     def write(self, data: object) -> int:
-        """Reject: payloads are changed by `update`."""
+        """Raise `UnsupportedError`: `update` changes payloads."""
         del data
         raise UnsupportedError("a blob of a dataset cannot be written to")
 
@@ -47,17 +47,17 @@ class BlobFile(BytesIO):
         return self.read()
 
     def read_range(self, offset: int, length: int) -> bytes:
-        """Bytes from a position on; the position of `read` does not change.
+        """The bytes of a range; the position of `read` does not change.
 
         Raises:
-            InvalidInputError: The range does not lie in the payload.
+            InvalidInputError: The range is not inside the payload.
         """
         if offset < 0 or length < 0 or offset + length > self.size():
             raise InvalidInputError(f"Blob range {offset} to {offset + length} exceeds blob size {self.size()}")
         return self.getvalue()[offset : offset + length]
 
     def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
-        """Bytes of several ranges, as `read_range`."""
+        """The bytes of several ranges, each as `read_range` returns them."""
         return [self.read_range(offset, length) for offset, length in ranges]
 
     def __repr__(self) -> str:
@@ -71,17 +71,17 @@ def blobs_at(
     addresses: Sequence[int] | pa.Array | None = None,
     indices: Sequence[int] | pa.Array | None = None,
 ) -> list[tuple[int, bytes | None]]:
-    """Row addresses and payloads of rows, in the order asked for; the payload of a null is None.
+    """Row addresses and payloads of rows, in the given order; the payload of a null is None.
 
     Args:
         source: The version.
-        column: A column of blobs.
+        column: A blob column.
         ids: Row ids.
         addresses: Row addresses: fragment id << 32 | row offset.
-        indices: Positions among the rows.
+        indices: Positions among the live rows.
 
     Raises:
-        InvalidInputError: Not exactly one of the three is given, the column is not of blobs, or there is no such row.
+        InvalidInputError: None or several of the three are given, the column has no blobs, or there is no such row.
         SchemaError: There is no such column.
         UnsupportedError: A row is deleted.
     """
@@ -104,12 +104,15 @@ def blobs_at(
 def blob_ranges_at(
     source: Snapshot, column: str, requests: Sequence[tuple[int, int, int]], selector: str
 ) -> list[tuple[int, int, bytes | None]]:
-    """Parts of payloads, in the order asked for; see `LanceDataset.read_blob_ranges`."""
+    """Ranges of payloads, in the given order; see `LanceDataset.read_blob_ranges`."""
     if selector not in ("ids", "addresses", "indices"):
-        raise InvalidInputError(f"selector is 'ids', 'addresses' or 'indices', not {selector!r}")
+        raise InvalidInputError(f"selector must be 'ids', 'addresses' or 'indices', not {selector!r}")
     for number, (row, offset, length) in enumerate(requests):
         if min(row, offset, length) < 0 or offset + length >= 1 << 64:
-            raise InvalidInputError(f"blob range {number}: row {row}, offset {offset}, length {length}")
+            raise InvalidInputError(
+                f"blob range {number} has a negative number or ends above 2**64: row {row}, offset {offset}, "
+                f"length {length}"
+            )
     found = []
     payloads = blobs_at(source, column, **{selector: [row for row, _, _ in requests]})
     for number, ((_, offset, length), (address, payload)) in enumerate(zip(requests, payloads, strict=True)):
@@ -123,7 +126,7 @@ def blob_ranges_at(
 
 
 def payloads_at_addresses(source: Snapshot, columns: Sequence[str], addresses: pa.ChunkedArray) -> pa.Table:
-    """The payloads of columns of blobs at the addresses of rows, deleted ones among them, in that order."""
+    """The payloads of blob columns at row addresses, in the given order; deleted rows are allowed."""
     options = scan_options(source.manifest, columns, blob_handling=AS_BYTES)
     return take_addresses(source, source.manifest.fragments, addresses.to_numpy(), options)
 

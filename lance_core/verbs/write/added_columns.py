@@ -1,4 +1,4 @@
-"""Writes that add columns: they commit a Merge, which changes the schema, adds fragments and hides rows at once."""
+"""Writes that add columns: they commit a Merge, which changes the schema and the rows in one version."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["adds_columns", "merge_with_added_columns", "schema_with_added_column
 
 
 def schema_with_added_columns(request: CommitRequest, base: Manifest) -> Schema:
-    """The dataset's schema with the columns that it lacks, if the request adds columns and is not an overwrite."""
+    """The dataset's schema, with the new columns of the request if it adds columns and is not an overwrite."""
     new = lacking_fields(base.schema, request.schema) if request.add_columns else []
     return base.schema if not new or request.mode == "overwrite" else with_null_columns(base, new)
 
@@ -37,16 +37,16 @@ def merge_with_added_columns(
     files: UncommittedFiles,
     removal: Removal,
 ) -> Merge:
-    """The Merge that adds columns and fragments, and hides rows, in one version.
+    """The Merge that adds columns and fragments, and deletes rows, in one version.
 
-    Only a Merge changes both schema and fragments. It keeps each fragment, even one without a row left.
+    Only a Merge changes both schema and fragments. It keeps every fragment, even if all of its rows are deleted.
 
     Args:
         request: The write.
         fragments: The new fragments.
-        source: The version that it follows.
-        files: Where new deletion files are noted.
-        removal: The rows to hide.
+        source: The version that the Merge follows.
+        files: Collects the new deletion files.
+        removal: The rows to delete.
     """
     base = source.manifest
     emptied = [

@@ -6,12 +6,12 @@
     replace     Update        the fragments replace the rows of the slices; a dataset is created if there is none
                 Merge         append and replace, where the fragments have columns that the commit adds to the dataset
 
-A replacement that loses a race against a commit that merely moved rows (a compaction) is computed again on the latest
-version. A replacement that loses against a replacement of the same slice fails: the table cannot decide which of the
-two should win. With `require_empty` a write to slices that have rows of any other write fails (module `require_empty`).
+A replacement that conflicts with a commit that only moved rows (a compaction) is computed again on the latest version.
+A replacement that conflicts with a replacement of the same slice fails, because the table cannot decide which of the
+two should win. With `require_empty`, a write to slices with rows of another write fails (module `require_empty`).
 
-Of several attempts of one write (`WriteAttempt`) the last one's rows are in the table, once: overwrite and replace do
-that by themselves; append commits an Update that removes the rows of earlier attempts and adds its own.
+Of several attempts of one write (`WriteAttempt`), only the rows of the last one remain in the table: overwrite and
+replace remove the earlier rows anyway; append commits an Update that removes them and adds the new rows.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ from lance_core.verbs.write.require_empty import check_required_empty
 __all__ = ["commit_request"]
 
 REPLACE_ATTEMPTS: Final = 10
-"""How often a replacement is computed again before its conflict is reported."""
+"""How often a replacement is computed, the first time included, before its conflict is raised."""
 
 
 def commit_request(
@@ -78,13 +78,13 @@ def commit_request(
     """Commit fragments to a dataset; see `lance_core.commit_fragments`.
 
     Args:
-        target: The dataset; its base, if given, is not read again.
+        target: The dataset; its base, if there is one, is not read again.
         request: What to commit.
-        ready: Waits until the files of the fragments, which the caller has just written, are durable; None checks that
-            they exist before a version refers to them.
+        ready: Waits until the files of the fragments are durable, if the caller has just written them; None checks that
+            the files exist. It is called before a version refers to them.
 
     Raises:
-        ObjectNotFoundError: A file of the fragments is not there.
+        ObjectNotFoundError: A file of the fragments does not exist.
     """
     request.check()
     return _Commit(
@@ -124,7 +124,7 @@ class _Commit:
             try:
                 return self._create()
             except DatasetExistsError as error:
-                # Somebody else created it since the caller looked.
+                # Another writer has created the dataset in the meantime.
                 base = load_latest(self.store)
                 if base is None:
                     raise
@@ -136,9 +136,9 @@ class _Commit:
                 check_creation(self.request, self.uri, self._new_schema(), base)
                 if self.request.mode == "replace" and not self._may_follow(0, base, attempts):
                     raise RetryableConflictError(
-                        f"{self.uri} was created meanwhile, with rows in the same slices"
+                        f"{self.uri} was created meanwhile, with rows in the same slices; do the write again"
                     ) from error
-        if self.request.mode == "create" and len(attempts) < base.version:  # somebody else has written to it, too
+        if self.request.mode == "create" and len(attempts) < base.version:  # another write has committed, too
             raise already_exists(self.uri)
         if self.request.mode in ("append", "replace"):
             schema = schema_with_added_columns(self.request, base)
@@ -174,11 +174,11 @@ class _Commit:
         )
 
     def _new_schema(self, first_field_id: int = 0) -> Schema:
-        """The schema of a new dataset that consists of the fragments."""
+        """The schema of a new dataset with only these fragments."""
         return lance_schema(self.request.schema, None, self.request.file_version(), first_field_id)
 
     def _follow(self, base: Manifest, attempts: set[int]) -> CommitOutcome:
-        """Commit on top of a version; compute the change again if rows were moved, or an earlier attempt committed."""
+        """Commit on top of a version; compute the change again if rows moved, or an earlier attempt committed."""
         return retrying(
             (base, attempts),
             lambda begin, _: self._attempt(*begin),
@@ -198,7 +198,7 @@ class _Commit:
             adopted, operation, removal = self._computed(source, files, attempts)
         except ObjectNotFoundError:
             files.discard()
-            load_following(self.store, base)  # says so if the table was dropped, or another one
+            load_following(self.store, base)  # raises a clearer error if the table was dropped or replaced
             raise
         except DatasetExistsError:
             files.discard()
@@ -212,10 +212,10 @@ class _Commit:
             raise
 
     def _following(self, begin: tuple[Manifest, set[int]], error: CommitConflictError) -> tuple[Manifest, set[int]]:
-        """The latest version, and the earlier attempts up to it, to compute the change again.
+        """The latest version, and the versions of earlier attempts up to it, for the next computation of the change.
 
         Raises:
-            CommitConflictError: The conflict remains, whatever version the change is computed for.
+            CommitConflictError: The conflict is not resolved if the change is computed again.
         """
         base, attempts = begin
         latest = load_following(self.store, base)
@@ -234,7 +234,7 @@ class _Commit:
     def _computed(
         self, source: Snapshot, files: UncommittedFiles, attempts: set[int]
     ) -> tuple[CommitOutcome | None, Operation, Removal | None]:
-        """The operation for a version, or the outcome of an earlier attempt that is kept instead."""
+        """The operation on a version, or the outcome of an earlier attempt that is kept instead."""
         if self.request.mode in ("create", "overwrite"):
             return None, self._overwrite(), None
         adds = adds_columns(self.request, source.manifest)
@@ -297,17 +297,17 @@ class _Commit:
         return self._outcome(base, done, removal, tuple(one for one in replaced if one not in self.beside))
 
     def _may_follow(self, since: int, latest: Manifest, attempts: set[int]) -> bool:
-        """Whether no other write has filled the same slices after a version, or only ones that may be replaced."""
+        """Whether all other writes that filled the same slices after a version, if any, may be replaced."""
         overruled = replaceable_commits(self.store, self.uri, self.request, since, latest, attempts)
         self.overruled.update(overruled or ())
         return overruled is not None
 
     def _configured(self, base: Manifest) -> Manifest:
-        """Set the configuration that the request asks for and the dataset lacks; an Overwrite sets it by itself.
+        """Commit the configuration of the request that the dataset lacks; an Overwrite contains it.
 
         Returns:
-            The version to continue from: the new one, unless other commits came between, which have to be checked for
-            conflicts.
+            The version to continue from: the new version, or `base` if there were other commits before it, which have
+            to be checked for conflicts.
         """
         wanted = self.request.table_config or {}
         missing = {key: value for key, value in wanted.items() if base.config.get(key) != value}

@@ -63,12 +63,13 @@ def commit_operation(
         operation: The change.
         base: A version that was read before; None if no version was read.
         read_version: Version that an operation is based on; None for the latest if the operation allows it.
-        properties: Free strings for the history, for an operation.
+        properties: Transaction properties for an operation; a transaction has its own.
         options: How to commit.
 
     Raises:
-        InvalidInputError: The read version is missing.
-        CommitConflictError: Another writer's commit rules this one out.
+        ArgumentTypeError: `operation` is neither an operation nor a transaction.
+        InvalidInputError: The operation needs a read version, and none is given.
+        CommitConflictError: Another writer's commit conflicts with this one.
     """
     if isinstance(operation, Transaction):
         record = operation.to_record()
@@ -89,17 +90,17 @@ def commit_operation(
 
 
 def merged_transaction(transactions: Sequence[Transaction]) -> records.Transaction:
-    """Merge several Append transactions into one.
+    """Merge several Append transactions into one, without their transaction properties.
 
     Raises:
         InvalidInputError: No transaction is given.
         UnsupportedError: A transaction is not an append.
     """
     if not transactions:
-        raise InvalidInputError("commit_batch: no transaction was given")
+        raise InvalidInputError("commit_batch needs at least one transaction")
     for transaction in transactions:
         if not isinstance(transaction.operation, LanceOperation.Append):
-            raise UnsupportedError(f"commit_batch takes appends only, not {transaction.operation.name}")
+            raise UnsupportedError(f"commit_batch supports only Append, not {transaction.operation.name}")
     fragments = [
         fragment.to_record()
         for transaction in transactions

@@ -21,12 +21,12 @@ class CommitOutcome:
     """The outcome of a commit, from which the `CommitResult` is computed.
 
     Attributes:
-        base: The version that it was based on; None if there was no dataset, or an earlier commit was adopted.
+        base: The version that the commit was based on; None if there was no dataset, or an earlier commit was adopted.
         committed: The commit.
-        removal: The rows that it removed; None if it removed none, or all of the base.
-        affected_rows: The rows that it removed, if they were given with the transaction.
-        replaced: Versions of earlier attempts that it replaced.
-        overruled: Versions of other writes that it replaced.
+        removal: The rows that the commit removed; None if it removed none, or all rows of the base.
+        affected_rows: The rows that the commit removed, if the transaction named them.
+        replaced: Versions of earlier attempts that the commit replaced.
+        overruled: Versions of other writes that the commit replaced.
     """
 
     base: Manifest | None
@@ -37,7 +37,7 @@ class CommitOutcome:
     overruled: tuple[int, ...] = ()
 
     def facts(self) -> dict[str, Any]:
-        """The fields of the `CommitResult`, but for its dataset."""
+        """The fields of the `CommitResult` except its dataset."""
         transaction = self.committed.transaction
         if transaction is None:
             return {"deduplicated": True}
@@ -58,7 +58,7 @@ class CommitOutcome:
         }
 
     def _removed(self, operation: Operation) -> tuple[int | None, int]:
-        """The numbers of rows and of fragments that the commit removed; None if the transaction does not say."""
+        """The numbers of rows and of fragments that the commit removed; None if the rows are not recorded."""
         if self.removal is not None:
             return self.removal.num_rows, len(self.removal.removed_fragment_ids)
         if isinstance(operation, Update | Delete):

@@ -1,4 +1,4 @@
-"""Decide whether a write may follow the commits of others: if they filled other slices, or may be replaced."""
+"""Decide whether a write may follow commits of other writes: they filled other slices, or may be replaced."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def replaceable_commits(
 
     Raises:
         SupersededError: A later write, which must not be replaced, has filled the same slices.
-        IncompatibleConflictError: A version in between was cleaned up, and may have filled the same slices.
+        HistoryGapError: A version in between, which may have filled the same slices, was cleaned up.
     """
     if request.require_empty:
-        return ()  # the rows themselves are looked at
+        return ()  # `check_required_empty` checks the rows themselves
     own = set(json.loads(request.properties().get(SLICES_KEY, "[]")))
     found: dict[int, Transaction] = {}
     for version in range(since + 1, latest.version + 1) if own or request.replaces_others else ():
@@ -58,7 +58,7 @@ def replaceable_commits(
 
 
 def check_columns(request: CommitRequest, uri: str, base: Manifest, latest: Manifest) -> None:
-    """Make sure that fragments that were written for one version fit the columns of a later one.
+    """Check that fragments that were written for one version fit the columns of a later version.
 
     Raises:
         RetryableConflictError: The later version has other columns.
@@ -68,7 +68,7 @@ def check_columns(request: CommitRequest, uri: str, base: Manifest, latest: Mani
 
 
 def check_creation(request: CommitRequest, uri: str, schema: Schema, latest: Manifest) -> None:
-    """Make sure that fragments written for a new dataset fit the dataset that another writer created meanwhile.
+    """Check that fragments that were written for a new dataset fit the dataset that another writer created meanwhile.
 
     Args:
         request: The write.
@@ -77,12 +77,12 @@ def check_creation(request: CommitRequest, uri: str, schema: Schema, latest: Man
         latest: The dataset that was created.
 
     Raises:
-        RetryableConflictError: The dataset has other column ids.
+        RetryableConflictError: The dataset has other field ids.
     """
     if request.mode in ("create", "overwrite"):
         return
     if _field_ids(schema) != _field_ids(lance_schema(request.schema, schema_to_bytes(latest.schema))):
-        raise RetryableConflictError(f"{uri} was created meanwhile, with columns in another order")
+        raise RetryableConflictError(f"{uri} was created meanwhile, with columns in another order; do the write again")
 
 
 def _field_ids(schema: Schema) -> list[tuple[str, int]]:

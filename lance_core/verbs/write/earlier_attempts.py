@@ -1,20 +1,20 @@
 """Find the rows of an earlier attempt of a write in a later version.
 
-A commit names the fragments that it added. Their rows are followed to the latest version by exact means alone:
+A transaction names the fragments that its commit added. Their rows are identified in the latest version exactly:
 
-    stable row ids   the ids that the rows were given, wherever they are
-    else             the fragments, as long as no version since has touched them, or else version by version:
-                     Rewrite     rows go on in the group's new fragments, in the order of the old ones' live rows
+    stable row ids   by the ids of the rows, wherever they are
+    otherwise        by the fragments if no later version has changed them, or else version by version:
+                     Rewrite     rows are in the group's new fragments, in the order of the old fragments' live rows
                      Overwrite   all rows are deleted
-                     Restore     as they were in the version that came back
+                     Restore     rows are where they were in the restored version
                      Delete      rows are deleted
-                     Update      rows are deleted if the update adds none (a replacement, a later attempt); if it adds
-                                 rows, deleted ones may be among them, and the trace is lost
+                     Update      rows are deleted if the update adds no rows, is a replacement or a later attempt;
+                                 otherwise it may have moved the rows that it deleted, and they are lost
                      others      rows stay where they are
 
-Rows that somebody deleted meanwhile are skipped. Where the version of the attempt was cleaned up, the table's own state
-says which fragments and row ids it had (`table.idempotency`): its rows are found by stable row ids, or if all of these
-fragments are still there, without a row that was deleted.
+Rows that were deleted meanwhile are skipped. If the version of the attempt was cleaned up, the table's configuration
+records its fragments and row ids (`table.idempotency`): its rows are found by stable row ids, or by the fragments if
+all of them still exist and have no deleted row.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ __all__ = ["TraceLostError", "committed_attempts", "gap_error", "rows_of_attempt
 
 
 class TraceLostError(Exception):
-    """The rows of a version cannot be identified any more; the message says why."""
+    """The rows of a version cannot be identified any more; the message has the reason."""
 
 
 def rows_of_attempts(
@@ -79,14 +79,14 @@ def rows_of_attempts(
     """Find the rows of earlier attempts that a new attempt replaces.
 
     Args:
-        source: The version in which the rows are looked for.
+        source: The version in which the rows are searched for.
         write: The attempt that replaces the earlier ones.
         versions: The versions that the earlier attempts committed.
 
     Returns:
-        The rows that are alive in the version; the commit that is kept in place of the write, or None (kept if rows
-        cannot be identified and `on_earlier_attempt` is "adopt"); and the versions whose rows stay beside those of
-        the write, as they cannot be identified and `on_earlier_attempt` is "append".
+        The rows that are alive in the version; the commit that is kept in place of the write if rows cannot be
+        identified and `on_earlier_attempt` is "adopt", otherwise None; and the versions whose rows stay beside those of
+        the write because they cannot be identified and `on_earlier_attempt` is "append".
 
     Raises:
         EarlierAttemptError: The rows of an attempt cannot be identified, and `on_earlier_attempt` is "replace".
@@ -102,9 +102,9 @@ def rows_of_attempts(
             if write.on_earlier_attempt == "replace":
                 raise EarlierAttemptError(
                     f"{source.store.root}: an earlier attempt of this write added rows in version {version}, and they "
-                    f"cannot be identified any more: {error}. Nothing was written. Remove them, for example by "
-                    f"a delete or, if it is still there, by restoring version {version - 1}, and write with "
-                    "on_earlier_attempt 'append'; or keep them instead of what was to be written now, with "
+                    f"cannot be identified any more: {error}. Nothing was written. Remove them, for example with "
+                    f"delete, or with restore of version {version - 1} if that still exists, and write with "
+                    "on_earlier_attempt 'append'; or keep them in place of the rows of this write, with "
                     "on_earlier_attempt 'adopt'."
                 ) from error
             if write.on_earlier_attempt == "adopt":
@@ -114,11 +114,11 @@ def rows_of_attempts(
 
 
 def committed_attempts(store: ObjectStore, write: WriteAttempt | None, since: int, latest: Manifest) -> set[int]:
-    """The attempts of a write that were committed after a version.
+    """The versions after a given version that attempts of a write committed.
 
     Raises:
         SupersededError: A later attempt has committed.
-        HistoryGapError: A version in between was cleaned up, and may have been an attempt.
+        HistoryGapError: A version in between, which an attempt may have committed, was cleaned up.
     """
     if write is None:
         return set()
@@ -136,10 +136,10 @@ def committed_attempts(store: ObjectStore, write: WriteAttempt | None, since: in
 
 
 def gap_error(root: str, since: int, version: int) -> HistoryGapError:
-    """The error for a version that was cleaned up, so that it is not known whether it conflicts."""
+    """The error for a version that was cleaned up and may conflict."""
     return HistoryGapError(
-        f"{root}: version {version} was cleaned up, so what it changed since version {since} is not known; do the "
-        "write again"
+        f"{root}: version {version} was cleaned up, so it is not known whether it conflicts with this write, which is "
+        f"based on version {since}; do the write again"
     )
 
 
@@ -150,7 +150,7 @@ def _replaced_by(transaction: Transaction | None) -> list[str]:
 
 
 def _rows_of_attempt(source: Snapshot, write: WriteAttempt, version: int) -> RowsByFragment:
-    """The rows of an attempt that are alive in a version, by the attempt's own version if it exists, else by the state.
+    """The rows of an attempt that are alive in a version, by the attempt's version, or by its proof without it.
 
     Raises:
         TraceLostError: The rows cannot be identified.
@@ -161,14 +161,14 @@ def _rows_of_attempt(source: Snapshot, write: WriteAttempt, version: int) -> Row
         known = [one for one in attempts_of(source.manifest, write) if one.version == version]
         found = _by_proof(source, known[0]) if known else None
         if found is None:
-            raise TraceLostError(f"{error}, and they are not where it put them") from error
+            raise TraceLostError(f"{error}, and no record shows where they are now") from error
         return found
 
 
 def _by_proof(source: Snapshot, attempt: CommittedAttempt) -> RowsByFragment | None:
-    """The rows of an attempt by the row ids or fragments that the table's state records; None if rows may have moved.
+    """The rows of an attempt, by the row ids or fragments in the table's configuration; None if rows may have moved.
 
-    Without stable row ids, a row that is marked as deleted may have been deleted, or updated and thus moved.
+    Without stable row ids, a row that is marked as deleted may have been updated, and thus moved.
     """
     if attempt.row_ids is not None and source.manifest.uses_stable_row_ids:
         return _rows_with_ids(source, np.arange(*attempt.row_ids, dtype=np.uint64))
@@ -212,15 +212,15 @@ def _added_fragments(manifest: Manifest, operation: Operation, first: str | None
     elif isinstance(operation, Update):
         added = operation.new_fragments
         if any(fragment.row_ids is not None for fragment in added):
-            raise TraceLostError("it moved rows of others")
+            raise TraceLostError(f"version {manifest.version} moved rows of other versions")
     elif isinstance(operation, Merge) and first is not None:
         added = tuple(fragment for fragment in operation.fragments if fragment.id >= int(first))
     else:
-        raise TraceLostError(f"it was made by {operation.name}")
+        raise TraceLostError(f"version {manifest.version} was made by {operation.name}")
     names = {fragment_name(fragment) for fragment in added}
     found = [fragment for fragment in manifest.fragments if fragment_name(fragment) in names]
     if len(found) != len(names):
-        raise TraceLostError("its manifest does not hold the fragments of its transaction")
+        raise TraceLostError(f"the manifest of version {manifest.version} lacks fragments of its transaction")
     yield from found
 
 
@@ -275,7 +275,7 @@ class _Trace:
     def _next(self, transaction: Transaction, after: Snapshot) -> RowsByFragment:
         operation = transaction.operation
         if isinstance(operation, UnknownOperation):
-            raise TraceLostError(f"version {after.manifest.version} was made by an operation that is not known")
+            raise TraceLostError(f"version {after.manifest.version} was made by an unknown operation")
         if isinstance(operation, Overwrite):
             return {}
         if isinstance(operation, Restore):
@@ -291,10 +291,8 @@ class _Trace:
     def _updated(self, operation: Update, transaction: Transaction, after: Snapshot) -> RowsByFragment:
         removed = set(operation.removed_fragment_ids)
         left = {i: rows for i, rows in self._rows.items() if i not in removed}
-        merely_removes = not operation.new_fragments or not {SLICES_KEY, REPLACES_KEY}.isdisjoint(
-            transaction.properties
-        )
-        if merely_removes or operation.update_mode is UpdateMode.REWRITE_COLUMNS:
+        only_removes = not operation.new_fragments or not {SLICES_KEY, REPLACES_KEY}.isdisjoint(transaction.properties)
+        if only_removes or operation.update_mode is UpdateMode.REWRITE_COLUMNS:
             return left
         touched = removed | {fragment.id for fragment in operation.updated_fragments}
         for i in touched & self._rows.keys():
@@ -311,7 +309,7 @@ class _Trace:
             if result.keys().isdisjoint(old):
                 continue
             if any(left >= right for left, right in pairwise(old)):
-                raise TraceLostError(f"version {after.manifest.version} does not say in which order it put rows")
+                raise TraceLostError(f"version {after.manifest.version} does not record the order of its rows")
             moved = self._moved(group, after)
             for i in old:
                 result.pop(i, None)
@@ -322,13 +320,13 @@ class _Trace:
         """The rows after a group of fragments was rewritten."""
         new = numbered_fragments(group, after.manifest)
         if new is None:
-            raise TraceLostError(f"version {after.manifest.version} does not hold the fragments that it wrote")
-        # As they were read: rows that were deleted after that are in the new fragments, and hidden there.
+            raise TraceLostError(f"version {after.manifest.version} lacks fragments that it wrote")
+        # The rows that the rewrite read; rows that were deleted later are in the new fragments, marked as deleted.
         live = [_all_rows(self._before, old) - _deleted(self._before, old) for old in group.old_fragments]
         mine = [self._rows.get(old.id, BitMap()) for old in group.old_fragments]
         moved = rewritten_rows(live, mine, [physical_rows(after, fragment) for fragment in new])
         if moved is None:
-            raise TraceLostError(f"version {after.manifest.version} does not hold as many rows as it rewrote")
+            raise TraceLostError(f"version {after.manifest.version} has another number of rows than it rewrote")
         return {fragment.id: rows for fragment, rows in zip(new, moved, strict=True) if rows}
 
 
@@ -357,5 +355,5 @@ def _source(latest: Snapshot, version: int) -> Snapshot:
 def _transaction(source: Snapshot) -> Transaction:
     found = load_transaction(source.store, source.manifest)
     if found is None:
-        raise TraceLostError(f"version {source.manifest.version} does not say what it changed")
+        raise TraceLostError(f"version {source.manifest.version} does not record what it changed")
     return found

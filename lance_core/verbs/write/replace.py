@@ -1,8 +1,8 @@
-"""Remove the rows of slices, for a write that replaces them: whole fragments, and rows of others by deletion files.
+"""Remove the rows of slices, for a write that replaces them: whole fragments, and by deletion files.
 
-Only the columns that define the slices are read, of fragments that no index rules out. A fragment that holds one
-slice is a constant page there, so that looking at it costs little more than its footer; one whose only value is known
-from a zone map is not opened at all.
+Only the columns that define the slices are read, and only from fragments that no index excludes. In a fragment with one
+slice, these columns have constant pages, so reading them costs little more than the footer. A fragment whose only value
+is known from a zone map is not opened.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def remove_slices(
     Args:
         source: The version.
         slices: The slices whose rows are removed; None to remove only `others`.
-        files: Takes note of the files that are written.
+        files: Collects the files that are written.
         others: Further rows to remove: offsets of live rows, by fragment id.
 
     Raises:
@@ -68,7 +68,7 @@ def rows_in_slices(source: Snapshot, slices: Slices) -> Iterator[tuple[Fragment,
 
 
 def _rows_of(scan: FragmentScan, slices: Slices) -> BitMap:
-    """Offsets of the rows of a scan that lie in the slices."""
+    """Offsets of the rows of a scan that are in the slices."""
     found = BitMap()
     for batch in scan.batches():
         offsets = row_offsets(batch.column(ROW_ADDRESS).to_numpy())

@@ -40,32 +40,32 @@ class CommitRequest:
     initial_bases: Sequence[DatasetBasePath] = ()
     require_empty: bool = False
     first_field_id: int = 0
-    """Id of the first field in fragments that bring their own columns."""
+    """Id of the first field, if the fragments define the columns of the dataset."""
 
     @property
     def write(self) -> WriteAttempt | None:
-        """The write and the number of the attempt."""
+        """The attempt of a write that the commit is, if any."""
         return self.options.write_attempt
 
     @property
     def replaces_others(self) -> bool:
-        """Whether rows that other writes have put into the same slices meanwhile are replaced."""
+        """Whether the commit replaces rows that other writes have added to the same slices meanwhile."""
         later_wins = self.write is not None and self.write.conflict_policy == "later_wins"
         return later_wins and not self.require_empty and self.mode in ("overwrite", "replace")
 
     def check(self) -> None:
-        """Make sure that the arguments go together.
+        """Check that the arguments fit together.
 
         Raises:
-            InvalidInputError: Two arguments contradict each other.
+            InvalidInputError: The mode is unknown, or two arguments cannot be combined.
             SchemaError: The slices cannot be distinguished in data of this schema.
         """
         if self.mode not in COMMIT_MODES:
-            raise InvalidInputError(f"mode is one of {', '.join(COMMIT_MODES)}, not {self.mode!r}")
+            raise InvalidInputError(f"mode must be one of {', '.join(COMMIT_MODES)}, not {self.mode!r}")
         if self.require_empty and self.mode not in ("append", "replace"):
-            raise InvalidInputError(f'require_empty belongs to mode "append" or "replace", not {self.mode!r}')
+            raise InvalidInputError(f'require_empty needs mode "append" or "replace", not {self.mode!r}')
         if (self.mode == "replace" or self.require_empty) != (self.slices is not None):
-            raise InvalidInputError('slices belong to mode "replace" and to require_empty, and these need them')
+            raise InvalidInputError('mode "replace" and require_empty need slices, and nothing else accepts slices')
         if self.slices is not None:
             self.slices.check(self.schema)
         if self.options.idempotency_key is not None and self.options.write_attempt is not None:
@@ -73,7 +73,7 @@ class CommitRequest:
                 "idempotency_key keeps the first of several commits, write_attempt the last one: give one of them"
             )
         if self.identity is not None and not self.read_version:
-            raise InvalidInputError("identity identifies the version read_version: give read_version as well")
+            raise InvalidInputError("identity needs read_version, the number of the version that it identifies")
 
     def properties(self) -> dict[str, str]:
         """The transaction properties of the commit."""
@@ -85,12 +85,12 @@ class CommitRequest:
         return {**dict(self.transaction_properties or {}), **message, **self.options.properties, **named}
 
     def side_properties(self) -> dict[str, str]:
-        """The properties of an auxiliary version before the commit, without those that identify the write."""
+        """The properties of a commit of the configuration before the write, without those that identify the write."""
         own = {SLICES_KEY, SLICE_NAMES_KEY, *self.options.properties}
         return {key: value for key, value in self.properties().items() if key not in own}
 
     def file_version(self) -> FileVersion:
-        """The version of the fragments' files; without a file, the requested version or the default."""
+        """The file version of the fragments; if they have no file, the requested version or the default."""
         for fragment in self.fragments[:1]:
             for file in fragment.files[:1]:
                 return FileVersion.from_numbers(file.file_major_version, file.file_minor_version)

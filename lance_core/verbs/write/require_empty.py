@@ -1,7 +1,7 @@
-"""Check that slices are empty, for writes with `require_empty`, again in each version that the write would follow.
+"""Check that slices are empty, for writes with `require_empty`.
 
-version that the write is based on    no row in the slices, but those of earlier attempts of the same write
-each later one, before the put        the same
+The slices may have no rows except those of earlier attempts of the same write. The check is made in the version that
+the write is based on, and again in each later version that the write would follow, before the manifest is put.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from lance_core.verbs.write.request import CommitRequest
 __all__ = ["check_required_empty"]
 
 _NAMED = 5
-"""Most slices that a message names."""
+"""The most slices that a message names."""
 
 
 def check_required_empty(request: CommitRequest, source: Snapshot, attempts: set[int]) -> None:
-    """Make sure that the slices of a write with `require_empty` have no rows but those of its earlier attempts.
+    """Check that the slices of a write with `require_empty` have no rows except those of its earlier attempts.
 
     Args:
         request: The write.
@@ -45,20 +45,20 @@ def check_required_empty(request: CommitRequest, source: Snapshot, attempts: set
 
 
 def _check_empty(source: Snapshot, slices: Slices, own: RowsByFragment) -> None:
-    """Make sure that no row lies in the slices.
+    """Check that no other rows are in the slices.
 
     Args:
         source: The version.
         slices: The slices.
-        own: Rows that may be there, as offsets by fragment id.
+        own: Rows that are allowed in the slices, as offsets by fragment id.
 
     Raises:
-        DatasetExistsError: Another row lies in the slices.
+        DatasetExistsError: Another row is in the slices.
     """
     found = sum(len(rows - own.get(fragment.id, BitMap())) for fragment, rows in rows_in_slices(source, slices))
     if found:
         names = ", ".join(map(repr, slices.names[:_NAMED])) + (" ..." if len(slices.names) > _NAMED else "")
         raise DatasetExistsError(
-            f"{source.store.root}: version {source.manifest.version} has rows in {names} ({found} in all), and only "
-            "empty slices were to be filled; nothing was written"
+            f"{source.store.root}: version {source.manifest.version} has rows in {names} ({found} in all), and "
+            "require_empty writes only to empty slices; nothing was written"
         )

@@ -1,4 +1,4 @@
-"""`write_fragments`: write rows into data files, to be committed later and perhaps by another process."""
+"""`write_fragments`: write rows into data files, for a later commit, perhaps by another process."""
 
 from __future__ import annotations
 
@@ -51,31 +51,33 @@ def write_fragments(
     allow_external_blob_outside_bases: bool = False,
     **others: Any,
 ) -> list[FragmentMetadata] | Transaction:
-    """Write rows into new fragments, to be committed later and perhaps elsewhere.
+    """Write rows into new fragments, for a later commit, perhaps by another process.
 
     Args:
         data: The rows.
         dataset_uri: The dataset's root, or a dataset.
         schema: Schema of the rows; needed only for an iterable of batches.
         return_transaction: Return a transaction to commit instead of the fragments.
-        mode: "append" fits the rows to the dataset if there is one; "create" and "overwrite" take their schema as new.
-        max_rows_per_file: Rows after which a new fragment is begun; None for the default.
-        max_rows_per_group: Rows of a group in 0.1 files; groups are not tuned here, so that it changes no result.
-        max_bytes_per_file: Bytes after which a new fragment is begun, counted between batches; None for the default.
+        mode: "append" converts the rows to the types of the dataset if there is one; with "create" (also None) and
+            "overwrite", the rows define the schema.
+        max_rows_per_file: The most rows of a fragment; None for the default.
+        max_rows_per_group: Accepted without effect: rows of a group in 0.1 files.
+        max_bytes_per_file: Bytes after which a new fragment begins, checked after each batch; None for the default.
         progress: Called when a file begins and when it is complete.
         data_storage_version: Version of the files; None for the default, or the dataset's own.
-        use_legacy_format: The older spelling of that.
+        use_legacy_format: The older form of `data_storage_version`: True for "legacy", False for "stable".
         storage_options: Credentials and options of the storage, under object_store's names.
-        enable_stable_row_ids: Given to the commit, which decides; fragments are the same either way.
-        target_bases: Base paths, by name or URI, that files go to round-robin.
-        target_all_bases: All base paths; with True the dataset itself comes first.
-        initial_bases: Base paths of a dataset that will be created.
-        dataset_schema: `LanceDataset.lance_schema_bytes` of the dataset to append to, if it is not to be looked up.
-        allow_external_blob_outside_bases: Accept blobs by any URI, and not only below base paths that are not datasets.
-        **others: Arguments of pylance's that are not offered.
+        enable_stable_row_ids: Accepted without effect: the commit decides, and fragments are the same with and without.
+        target_bases: Names or URIs of the base paths to which files are written, round-robin.
+        target_all_bases: If given, files are written to all base paths; True puts the dataset's root before them.
+        initial_bases: Base paths of the new dataset.
+        dataset_schema: `LanceDataset.lance_schema_bytes` of the dataset to append to, so that it is not read.
+        allow_external_blob_outside_bases: Accept any URI of an external blob, not only URIs below base paths that are
+            not dataset roots.
+        **others: Arguments of pylance that are not offered.
 
     Raises:
-        SchemaError: The data does not fit.
+        SchemaError: The data does not fit the schema.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")

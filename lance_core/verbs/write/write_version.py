@@ -1,7 +1,7 @@
-"""Write a version: the write is prepared, its rows go into files, then one commit.
+"""Write a version: prepare the write, write its rows into files, and commit once.
 
-prepare      what the write is based on, the targets and the version of its files
-write_rows   rows into new fragments, which must fit the schema of the base
+prepare      find the version that the write is based on, the targets and the file version
+write_rows   write rows into new fragments, which must fit the schema of the base
 commit       see `commit_fragments`
 """
 
@@ -81,10 +81,10 @@ class WriteOptions:
     allow_external_blob_outside_bases: bool = False
 
     def __post_init__(self) -> None:
-        """Check what protobuf would reject once the files are written."""
+        """Check what protobuf would otherwise reject after the files are written."""
         for key, value in (self.transaction_properties or {}).items():
             if not isinstance(key, str) or not isinstance(value, str):
-                raise ArgumentTypeError(f"transaction_properties are strings, not {key!r:.80}: {value!r:.80}")
+                raise ArgumentTypeError(f"transaction_properties must be strings, not {key!r:.80}: {value!r:.80}")
 
     @classmethod
     def of(cls, mode: str, arguments: Mapping[str, Any]) -> Self:
@@ -112,7 +112,7 @@ class PreparedWrite:
         target: The dataset; its base is the latest version if the caller named no version.
         options: How rows are written.
         version: Version of the new files.
-        targets: Where files go, round-robin.
+        targets: The targets to which files are written, round-robin.
     """
 
     target: TableTarget
@@ -127,12 +127,12 @@ class PreparedWrite:
 
     @property
     def first_field_id(self) -> int:
-        """Id of the first field where the rows bring their own columns."""
+        """Id of the first field, if the rows define the columns."""
         return 0 if self.target.base is None else self.target.base.first_new_field_id
 
     @property
     def appended_to(self) -> Manifest | None:
-        """The version whose columns the rows must fit; None if they bring their own."""
+        """The version whose columns the rows must fit; None if the rows define the columns."""
         return self.target.base if self.options.mode == "append" else None
 
     @property
@@ -143,7 +143,7 @@ class PreparedWrite:
 
     @property
     def _external_places(self) -> Sequence[str]:
-        """Starts of the URIs by which blobs may be given."""
+        """Prefixes of the URIs that external blobs may have."""
         if self.options.allow_external_blob_outside_bases:
             return ("",)
         known = self.target.base.base_paths if self.target.base is not None else ()
@@ -156,13 +156,13 @@ class PreparedWrite:
         dataset_schema: bytes | Schema | None = None,
         pending: PendingWrites | None = None,
     ) -> tuple[pa.Schema, tuple[Fragment, ...]]:
-        """Write rows into new fragments; nothing is left if that fails.
+        """Write rows into new fragments; their files are deleted if that fails.
 
         Args:
             data: The rows.
             schema: Their schema; needed only for an iterable of batches.
-            dataset_schema: The schema that they must fit, if it is not that of `appended_to`.
-            pending: Waits for the files; None if they are to be durable once this returns.
+            dataset_schema: The schema that the rows must fit; None for that of `appended_to`.
+            pending: Waits for the files later; None makes them durable before this returns.
 
         Returns:
             The schema of the rows, and the fragments.
@@ -186,7 +186,7 @@ class PreparedWrite:
         ) as writer:
             for batch in one_by_one(batches):
                 writer.write(batch)
-                del batch  # else it would be there still while the next one is made
+                del batch  # frees its memory before the next batch is made
             return found, writer.finish_records(pending)
 
     def discard(self, fragments: Sequence[Fragment]) -> None:
@@ -197,7 +197,7 @@ class PreparedWrite:
             try:
                 remove_files([(target.store, target.prefix + file.path)])
             except StoreError as error:
-                # The first error matters more; cleanup finds the file.
+                # The error that led here matters more; cleanup removes the file.
                 _logger.warning("%s/%s%s was left behind: %s", target.store.root, target.prefix, file.path, error)
 
 
@@ -206,7 +206,7 @@ def _check_there(target: TableTarget) -> None:
 
     Raises:
         DatasetNotFoundError: The dataset was dropped.
-        IncompatibleConflictError: The dataset was dropped and made again.
+        IncompatibleConflictError: The dataset was dropped and created again.
     """
     base = target.base
     if base is None or base.location is None or target.store.put_is_a_request:
@@ -214,11 +214,11 @@ def _check_there(target: TableTarget) -> None:
     try:
         target.store.head(base.location.key)
     except ObjectNotFoundError:
-        load_following(target.store, base)  # a version that was merely cleaned up can be followed
+        load_following(target.store, base)  # raises no error if only the version was cleaned up
 
 
 def write_mode(given: str | None) -> str:
-    """The mode of a write as pylance reads it: in upper or lower case, and None for "create"."""
+    """The mode of a write in lower case; None is "create", as in pylance."""
     return "create" if given is None else given.lower()
 
 
@@ -226,12 +226,12 @@ def prepare(target: TableTarget, options: WriteOptions) -> PreparedWrite:
     """Look up the version that a write is based on, and check that the write can begin.
 
     Raises:
-        InvalidInputError: The mode is unknown, a base is not known, or base paths are given for a dataset
+        InvalidInputError: The mode is unknown, a base path is not known, or `initial_bases` are given for a dataset
             that exists.
         UnsupportedError: The version that the write is based on has feature flags that are not known.
     """
     if options.mode not in WRITE_MODES:
-        raise InvalidInputError(f'mode is "create", "append" or "overwrite", not {options.mode!r}')
+        raise InvalidInputError(f'mode must be "create", "append" or "overwrite", not {options.mode!r}')
     _check_there(target)
     if target.base is None:
         target = replace(target, base=load_latest(target.store))
@@ -254,7 +254,7 @@ def prepare(target: TableTarget, options: WriteOptions) -> PreparedWrite:
 
 
 def _file_version(base: Manifest | None, options: WriteOptions) -> FileVersion:
-    """The version of new files: the one asked for, else the dataset's, else the default."""
+    """The version of new files: the requested version, else that of the dataset, else the default."""
     wanted = options.table_format.data_storage_version
     if options.use_legacy_format is not None:
         wanted = "legacy" if options.use_legacy_format else "stable"
@@ -271,18 +271,18 @@ def write_version(
     Args:
         data: The rows.
         schema: Their schema; needed only for an iterable of batches.
-        target: The dataset; with a base, the write is based on that version, else on the latest.
+        target: The dataset; the write is based on `target.base`, or on the latest version if that is None.
         options: How rows are written.
 
     Returns:
-        The target, with the version that was made as its base.
+        The target, whose base is the new version.
 
     Raises:
         DatasetExistsError: The mode is "create" and there is a dataset.
         SchemaError: The rows do not fit the dataset, or cannot be stored; nothing was written.
     """
     if options.mode == "create" and isinstance(target.store, MemoryStore):
-        target.store.forget_unused()  # as in pylance, what is in memory lives as long as somebody holds it
+        target.store.forget_unused()  # as in pylance, a dataset in memory exists as long as an object refers to it
     prepared = prepare(target, options)
     target, is_new = prepared.target, prepared.target.base is None
     if not is_new and options.mode == "create":
@@ -330,8 +330,8 @@ class AutoCleanupConfig(TypedDict):
     """When commits remove old versions.
 
     Attributes:
-        interval: After how many versions.
-        older_than_seconds: Versions older than this.
+        interval: The number of versions from one cleanup to the next.
+        older_than_seconds: Versions older than this are removed.
     """
 
     interval: int
@@ -339,11 +339,17 @@ class AutoCleanupConfig(TypedDict):
 
 
 def auto_cleanup_keys(options: Mapping[str, object] | None) -> dict[str, str]:
-    """The entries of a table's configuration for automatic cleanup."""
+    """The entries of a table's configuration for automatic cleanup.
+
+    Raises:
+        InvalidInputError: A key is unknown.
+    """
     if options is None:
         return {}
     unknown = set(options) - {"interval", "older_than_seconds"}
     if unknown:
-        raise InvalidInputError(f"auto_cleanup_options: unknown keys {sorted(unknown)}")
+        raise InvalidInputError(
+            f"auto_cleanup_options has the unknown keys {sorted(unknown)}; it can have interval and older_than_seconds"
+        )
     names = {"interval": ("interval", ""), "older_than_seconds": ("older_than", "s")}
     return {f"lance.auto_cleanup.{names[key][0]}": f"{options[key]}{names[key][1]}" for key in names if key in options}

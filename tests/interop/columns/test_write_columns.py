@@ -195,7 +195,7 @@ def test_nothing_is_written_for_wrong_data(tmp_path):
     dataset = created(tmp_path / "t")
     files = sorted((tmp_path / "t").rglob("*"))
     for data, options, error, message in [
-        ({"id": [0, 0], "v": [1, 2]}, {}, InvalidInputError, "1 keys come twice in the data, such as 0"),
+        ({"id": [0, 0], "v": [1, 2]}, {}, InvalidInputError, "1 keys occur twice in the data, such as 0"),
         ({"id": [None, 0], "v": [1, 2]}, {}, InvalidInputError, "the key is null in 1 rows of the data"),
         ({"id": [0, 77, 1], "v": [1, 2, 3]}, {}, InvalidInputError, "2 of 3 rows of the data.*such as 77, 1; nothing"),
         ({"id": [0, 3], "v": [1, 2]}, {"where": "day = 'd0'"}, InvalidInputError, "1 of 2 rows of the data.*such as 3"),
@@ -203,7 +203,7 @@ def test_nothing_is_written_for_wrong_data(tmp_path):
             {"day": ["d1"], "v": [1]},
             {"on": "day"},
             InvalidInputError,
-            "1 keys of the data come twice in .*such as 'd1'",
+            "1 keys of the data occur twice in .*such as 'd1'",
         ),
         (
             {"id": [0], "v": [1]},
@@ -222,8 +222,8 @@ def test_nothing_is_written_for_wrong_data(tmp_path):
         ({"id": [0]}, {}, InvalidInputError, "nothing to write"),
         ({"v": [0]}, {}, SchemaError, "the data lacks the key column 'id'"),
         ({"x": [0], "v": [1]}, {"on": "x"}, SchemaError, "the table has no key column 'x'"),
-        ({"id": [0], "v": [1]}, {"on": []}, InvalidInputError, "on names the key"),
-        ({"id": [0], "_rowid": [1], "v": [1]}, {"on": ["id", "_rowid"]}, InvalidInputError, "name rows by themselves"),
+        ({"id": [0], "v": [1]}, {"on": []}, InvalidInputError, "on names no column"),
+        ({"id": [0], "_rowid": [1], "v": [1]}, {"on": ["id", "_rowid"]}, InvalidInputError, "each identify a row"),
         ({"id": [0], "a.b": [1]}, {}, SchemaError, "cannot contain a dot"),
         ({"id": [0], "v": [1]}, {"where": "nope = 1"}, InvalidInputError, "nope"),
     ]:

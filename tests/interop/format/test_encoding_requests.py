@@ -225,7 +225,7 @@ def test_the_layout_of_a_top_level_field_holds_for_the_leaves_below(tmp_path):
 def test_what_is_not_possible_is_rejected_before_anything_is_written(tmp_path, key, value, version):
     inner = pa.field("inner", pa.string(), metadata=keys_of({key: value}))
     table = pa.table({"c": pa.array([{"inner": "a"}], pa.struct([inner]))})
-    with pytest.raises(InvalidInputError, match=f"field 'inner': lance-encoding:{key} is '{value}'; possible is "):
+    with pytest.raises(InvalidInputError, match=f"field 'inner': lance-encoding:{key} is '{value}', but must be "):
         lance_core.write_dataset(table, str(tmp_path / "t"), data_storage_version=version)
     assert not list(tmp_path.rglob("*.lance"))
     assert not list(tmp_path.rglob("*.manifest"))

@@ -1,4 +1,4 @@
-"""Indices that contradict themselves or the table are left aside with a warning; honest ones never are."""
+"""Indices that contradict themselves or the table are ignored with a warning; honest ones never are."""
 
 import dataclasses
 import random
@@ -56,7 +56,7 @@ def renamed_lengths(table: pa.Table) -> pa.Table:
     return table.rename_columns([{"zone_length": "zone_size"}.get(name, name) for name in table.column_names])
 
 
-@pytest.mark.filterwarnings("ignore:index .* is left aside:UserWarning")
+@pytest.mark.filterwarnings("ignore:index .* is ignored:UserWarning")
 @pytest.mark.parametrize("remedy", ["optimize_indices", "create_scalar_index"])
 def test_a_zone_map_of_pylance_0_34_is_left_aside_named_and_rebuilt(tmp_path, remedy):
     uri = str(tmp_path / "t")

@@ -112,7 +112,7 @@ def test_new_segments_replace_those_that_they_cover(dataset):
     assert segments(dataset.uri) == [[0, 1], [2], [3]]
     dataset.commit_existing_index_segments("id_idx", "id", [part(2, 3)])
     assert segments(dataset.uri) == [[0, 1], [2, 3]]
-    with pytest.raises(InvalidInputError, match=r"covers fragment 1 .* fragment 0, which they leave out"):
+    with pytest.raises(InvalidInputError, match=r"covers fragment 1 .* fragment 0, which they do not cover"):
         dataset.commit_existing_index_segments("id_idx", "id", [part(1)])
     with pytest.raises(InvalidInputError, match=r"'id_idx' is of type BTree; .* fragment 2 is missing"):
         dataset.commit_existing_index_segments("id_idx", "id", [part(0, 1, kind="BITMAP")])
@@ -137,13 +137,15 @@ def test_what_happens_before_the_commit_is_seen(dataset):
     ready = part(2, 3)
     lance_core.dataset(uri).optimize.compact_files()
     dataset.checkout_latest()
-    with pytest.raises(RetryableConflictError, match="build them again"):
+    with pytest.raises(RetryableConflictError, match="build the segments again"):
         dataset.commit_existing_index_segments("second", "id", [ready])
     # Put together on the latest version, they are still of the older one.
-    with pytest.raises(RetryableConflictError, match="build them again"):
+    with pytest.raises(RetryableConflictError, match="build the segments again"):
         dataset.commit_existing_index_segments("second", "id", [dataset.merge_existing_index_segments([ready])])
     newer, first = part(dataset.get_fragments()[0].fragment_id), lance_core.dataset(uri, version=1)
-    with pytest.raises(InvalidInputError, match=f"on version {dataset.version}, and this is version 1"):
+    with pytest.raises(
+        InvalidInputError, match=f"on version {dataset.version}, and this is version 1: open the latest"
+    ):
         first.commit_existing_index_segments("second", "id", [newer])
     late = part(*[fragment.fragment_id for fragment in lance_core.dataset(uri).get_fragments()])
     old = lance_core.dataset(uri)
@@ -202,7 +204,7 @@ def test_an_index_of_a_version_that_was_cleaned_up_is_not_committed_over_a_merge
         (
             lambda d, _: d.create_index_uncommitted("id", "BTREE", fragment_ids=[0], index_uuid="x"),
             InvalidInputError,
-            "'x' is no UUID",
+            "'x' is not a UUID",
         ),
         (lambda d, _: d.create_scalar_index("id", "BTREE", fragment_ids=[0]), UnsupportedError, "create_index_uncomm"),
         (lambda d, _: d.merge_existing_index_segments([]), InvalidInputError, "at least one"),

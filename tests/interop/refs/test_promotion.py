@@ -221,7 +221,7 @@ class TestUnmovedMain:
         assert main.branches.diff("work").left_behind == expected
         assert main.branches.promote("work").left_behind == expected  # without a row there is no version either
         assert lance_core.dataset(uri).version == main.version
-        assert "branch 'work' keeps what a promotion does not bring: configuration 'dropped' (removed)" in caplog.text
+        assert "branch 'work' keeps changes that were not promoted: configuration 'dropped' (removed)" in caplog.text
         open_branch(maker, uri).insert(day(7))
         assert promoted(uri).left_behind == expected
         assert lance_core.dataset(uri).config()["kept"] == "a"

@@ -299,7 +299,7 @@ def test_what_cannot_be(tmp_path, outside):
     uri = made(tmp_path / "t", lance, outside)
     name = next(name for name in sidecars(uri))
     (Path(uri) / name).unlink()
-    with pytest.raises(CorruptFileError, match=r"its file of blobs data/.*\.blob is missing"):
+    with pytest.raises(CorruptFileError, match=r"its blob file data/.*\.blob is missing"):
         seen(uri, lance_core)
     (tmp_path / "photos" / "a b%.bin").unlink()
     with pytest.raises(lance_core.errors.ObjectNotFoundError, match=r"a b%\.bin"):
@@ -307,7 +307,7 @@ def test_what_cannot_be(tmp_path, outside):
     kind = SCHEMA.field("b").type.storage_type
     blobs = pa.array([{"data": b"x", "uri": "file:///x"}], kind)
     table = pa.table({"id": pa.array([1]), "b": pa.ExtensionArray.from_storage(SCHEMA.field("b").type, blobs)})
-    with pytest.raises(InvalidInputError, match="either `data` or a `uri`, and both is given"):
+    with pytest.raises(InvalidInputError, match="either `data` or a `uri`, but it has both"):
         lance_core.write_dataset(table, tmp_path / "n", allow_external_blob_outside_bases=True)
     assert not (tmp_path / "n").exists() or not any(path.is_file() for path in (tmp_path / "n").rglob("*"))
     evil = pa.array([{"uri": "evil://host/x"}], kind)

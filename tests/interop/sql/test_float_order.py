@@ -164,5 +164,5 @@ def test_computed_and_nested_floats(tmp_path: Path) -> None:
 
 def test_a_column_by_its_place_is_rejected(tmp_path: Path) -> None:
     made = lance_core.write_dataset(pa.table({"a": [1.0]}), tmp_path / "t")
-    with pytest.raises(InvalidInputError, match="names a column by its place"):
+    with pytest.raises(InvalidInputError, match="refers to a column by its position"):
         made.to_table(filter=pc.field(0) > 1)

@@ -107,7 +107,7 @@ def test_statistics_without_a_part_are_rejected(tmp_path, monkeypatch, part):
         return pa.StructArray.from_arrays([array.field(name) for name in kept], kept)
 
     monkeypatch.setattr(legacy, "read_field", lacking)
-    with pytest.raises(CorruptFileError, match=f"statistics of field 0 without .*{part}"):
+    with pytest.raises(CorruptFileError, match=f"statistics of field 0 lack .*{part}"):
         lance_core.dataset(tmp_path).to_table(filter="a > 5")
 
 

@@ -35,7 +35,7 @@ def test_rows_out_of_order_are_rejected(kind: str, order: list[int]) -> None:
 
 
 def test_rows_of_another_page_are_rejected() -> None:
-    with pytest.raises(CorruptFileError, match="not those of their page"):
+    with pytest.raises(CorruptFileError, match="not within the bounds of their page"):
         checked(pa.array([1, 2, 3, 4]), pa.array([1, 2, 4, 5]))
 
 

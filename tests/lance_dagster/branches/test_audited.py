@@ -85,7 +85,7 @@ def test_what_passed_is_published_and_reported_with_mains_version(lake):
 
 
 def test_what_the_ops_of_our_jobs_give_each_other_stays_out_of_the_lake(lake, monkeypatch):
-    """It is small and plain, and nothing for the IO manager, to which Dagster gives the outputs of all other ops."""
+    """These outputs are small plain records. Dagster gives the IO manager the outputs of all other ops."""
     got = []
     real = LanceTableIOManager.handle_output
     monkeypatch.setattr(LanceTableIOManager, "handle_output", lambda *a: got.append(a[1].has_asset_key) or real(*a))

@@ -83,7 +83,7 @@ class TestPromote:
         assert properties["promoted_from"] == BRANCH
         assert properties["dagster.backfill_id"] == "b7"
 
-    def test_again_makes_no_second_version(self, written):
+    def test_a_second_promotion_makes_no_second_version(self, written):
         promote, discard = build_branch_jobs([events])
         tags = {"lance/branch": BRANCH}
         run(written, promote, tags=tags)
@@ -95,7 +95,7 @@ class TestPromote:
             assert materializations(result) == {}
         run(written, discard, tags=tags)
 
-    def test_again_when_its_version_was_cleaned_up(self, written):
+    def test_a_second_promotion_after_its_version_was_cleaned_up(self, written):
         """The branch itself knows that it was promoted, even if somebody deletes the tag that keeps the version."""
         promote, _ = build_branch_jobs([events])
         tags = {"lance/branch": BRANCH}
@@ -249,7 +249,7 @@ class TestPromote:
         assert said.count("cannot be promoted") == 1
         assert "one, two: branch" in said
 
-    def test_the_branch_can_go_at_once(self, written):
+    def test_discard_promoted_deletes_the_branch_at_once(self, written):
         promote, _ = build_branch_jobs([events], discard_promoted=True)
         result = run(written, promote, tags={"lance/branch": BRANCH})
         assert written.table("events").branches.list() == {}
@@ -298,7 +298,7 @@ def test_downstream_is_woken_once_however_ticks_fall(lake, monkeypatch, conditio
 
 
 class TestDiscard:
-    def test_without_a_trace(self, written):
+    def test_a_discard_leaves_no_trace(self, written):
         _, discard = build_branch_jobs([events])
         for _ in range(2):
             run(written, discard, tags={"lance/branch": BRANCH})
@@ -336,7 +336,7 @@ class TestPages:
         assert "| `mine` | main@1 | 3 | 4 | failed: positive | " in page
         assert "| `other` | main@1 | 1 | 2 | no failure | " in page
 
-    def test_it_does_not_grow_with_the_runs_and_branches(self, lake, monkeypatch):
+    def test_the_page_does_not_grow_with_the_runs_and_branches(self, lake, monkeypatch):
         monkeypatch.setattr(branch_page, "_MOST_RUNS", 1)
         monkeypatch.setattr(branch_page, "_MOST_BRANCHES", 2)
         lake.run(events, partition="2024-01-01")
@@ -384,11 +384,11 @@ class TestSensor:
         assert isinstance(self.tick(written, monkeypatch, "COMPLETED_SUCCESS"), dg.SkipReason)
 
     @pytest.mark.parametrize("status", ["REQUESTED", "CANCELING", "FAILING", None])
-    def test_one_that_goes_on_is_left_alone(self, written, monkeypatch, status):
+    def test_a_running_backfill_is_left_alone(self, written, monkeypatch, status):
         result = self.tick(written, monkeypatch, status, ttl=timedelta(hours=1))
         assert isinstance(result, dg.SkipReason)
 
-    def test_a_failed_one_is_reported_once(self, written, monkeypatch):
+    def test_a_failed_backfill_is_reported_once(self, written, monkeypatch):
         result = self.tick(written, monkeypatch, "COMPLETED_FAILED")
         assert self.requests(result) == []
         (event,) = result.asset_events
@@ -399,12 +399,12 @@ class TestSensor:
         discarding = self.tick(written, monkeypatch, "COMPLETED_FAILED", on_failure="discard")
         assert self.requests(discarding) == [("lance_discard", BRANCH)]
 
-    def test_a_canceled_one_is_discarded(self, written, monkeypatch):
+    def test_a_canceled_backfill_is_discarded(self, written, monkeypatch):
         assert self.requests(self.tick(written, monkeypatch, "CANCELED")) == [("lance_discard", BRANCH)]
         kept = self.tick(written, monkeypatch, "CANCELED", on_cancel="report")
         assert len(kept.asset_events) == 1
 
-    def test_a_failed_check_stops_it(self, written, monkeypatch):
+    def test_a_failed_check_stops_the_promotion(self, written, monkeypatch):
         written.run(events, positive, partition="2024-01-04", tags={**BACKFILL, "n": "-1"}, fails=None, **TAGGED)
         result = self.tick(written, monkeypatch, "COMPLETED_SUCCESS")
         assert self.requests(result) == []
@@ -412,7 +412,7 @@ class TestSensor:
         free = self.tick(written, monkeypatch, "COMPLETED_SUCCESS", require_checks=False)
         assert self.requests(free) == [("lance_promote", BRANCH)]
 
-    def test_what_lies_too_long_is_discarded(self, written, monkeypatch):
+    def test_a_branch_that_is_idle_for_too_long_is_discarded(self, written, monkeypatch):
         assert self.requests(self.tick(written, monkeypatch, None, ttl=timedelta(0))) == [("lance_discard", BRANCH)]
         assert isinstance(self.tick(written, monkeypatch, "REQUESTED", ttl=timedelta(0)), dg.SkipReason)
 

@@ -1,4 +1,4 @@
-"""The events of a promotion say what those of the same runs on main say."""
+"""The events of a promotion have the entries that events of the same runs on main have."""
 
 import json
 
@@ -56,7 +56,7 @@ def assert_equal(lake, other, assets, asset, *, partition=None, expected):
     assert expected.items() <= found.items()
 
 
-def test_of_columns(lake, other):
+def test_events_of_columns(lake, other):
     images, embeddings = images_asset(), embeddings_asset()
     for one in (lake, other):
         one.run(images, partition="2024-01-01")
@@ -67,7 +67,7 @@ def test_of_columns(lake, other):
 
 
 @pytest.mark.parametrize("is_partitioned", [False, True])
-def test_of_a_merge(lake, other, is_partitioned):
+def test_events_of_a_merge(lake, other, is_partitioned):
     metadata = {"lance/write_mode": "merge", "lance/merge_on": "id", "partition_expr": "part"}
     if not is_partitioned:
         del metadata["partition_expr"]
@@ -90,7 +90,7 @@ def test_of_a_merge(lake, other, is_partitioned):
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
-def test_of_rows(lake, other, mode):
+def test_events_of_rows(lake, other, mode):
     @dg.asset(metadata={"lance/write_mode": mode, "partition_expr": "part"}, partitions_def=PARTS)
     def people(context) -> pa.Table:
         return pa.table({"id": [1, 2, 3], "part": [context.partition_key] * 3})
@@ -100,7 +100,7 @@ def test_of_rows(lake, other, mode):
     assert_equal(lake, other, [people], people, partition="x", expected={})
 
 
-def test_of_changes(lake, other):
+def test_events_of_changes(lake, other):
     @dg.asset(metadata={"lance/stable_row_ids": True})
     def people() -> pa.Table:
         return pa.table({"id": [1, 2, 3]})
@@ -118,7 +118,7 @@ def test_of_changes(lake, other):
     assert_equal(lake, other, [people, counted], counted, expected={"changes_inserted": "1"})
 
 
-def test_of_several_runs_the_commit_counts(lake):
+def test_events_of_several_runs_have_the_numbers_of_the_commit(lake):
     @dg.asset(metadata={"lance/write_mode": "append", "partition_expr": "part"}, partitions_def=PARTS)
     def people(context) -> pa.Table:
         return pa.table({"id": [1, 2, 3], "part": [context.partition_key] * 3})

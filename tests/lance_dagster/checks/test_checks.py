@@ -1,4 +1,4 @@
-"""Checks of tables: what they warn of, what they find broken, and that their numbers are numbers."""
+"""Checks of tables: what they warn of, what they find broken, and their numeric metadata."""
 
 import shutil
 from pathlib import Path
@@ -78,7 +78,7 @@ class TestHealth:
         checks = build_lance_health_checks([spec])
         assert check(lake, *checks, assets=(spec,))["lance_small_fragments"].passed
 
-    def test_they_count_where_only_its_key_is_given(self, lake):
+    def test_an_assets_own_thresholds_count_where_only_its_key_is_given(self, lake):
         fill(lake, "boats")
         spec = dg.AssetSpec("boats", metadata={"lance/maintenance": {"max_small_fragments": 10}})
         checks = build_lance_health_checks([spec.key])

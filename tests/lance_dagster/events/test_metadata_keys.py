@@ -1,4 +1,4 @@
-"""Settings in metadata: followed wherever they are said, and rejected by name where nothing would read them."""
+"""Settings in metadata: applied wherever they may stand, and rejected by name where nothing would read them."""
 
 import dagster as dg
 import pyarrow as pa

@@ -129,7 +129,7 @@ def test_error_looks_again_for_rows_when_it_commits(run, lake, spark):
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
-def test_a_step_retry_takes_the_place_of_the_try_before_it(run, lake, spark, mode):
+def test_a_step_retry_replaces_the_earlier_attempt(run, lake, spark, mode):
     @dg.asset(retry_policy=dg.RetryPolicy(max_retries=1))
     def events(context):
         yield dg.Output(spark.range(3 - context.retry_number))
@@ -159,7 +159,7 @@ def test_a_retried_merge_into_a_table_of_its_own_looks_at_its_keys(run, lake, sp
 
 
 @pytest.mark.parametrize("key", ["double('nan')", "struct(double('nan') as x).x", "0.0d"])
-def test_keys_are_equal_there_as_in_merges(spark, key):
+def test_keys_of_a_first_merge_are_equal_as_in_later_merges(spark, key):
     rows = spark.sql(f"select {key} as `a.k`, v from values (1), (2) as t(v)")
     if key == "0.0d":
         rows = rows.withColumn("a.k", F.when(rows.v == 1, -0.0).otherwise(0.0))

@@ -718,7 +718,7 @@ def test_messages_name_the_metadata_of_the_asset(lake):
 
 @pytest.mark.parametrize("kind", ["pyarrow.Table", "pandas.DataFrame", "polars.DataFrame"])
 @pytest.mark.parametrize("key", ["id", "_rowid"])
-def test_the_kind_of_change_is_no_column(lake, kind, key):
+def test_the_change_type_is_no_column(lake, kind, key):
     """An asset may pass on the frame of its incremental input; rows that were deleted have no cells to set."""
     module, _, name = kind.rpartition(".")
     frame = getattr(pytest.importorskip(module), name)

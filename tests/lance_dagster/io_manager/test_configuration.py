@@ -1,4 +1,4 @@
-"""What can be said to the IO manager, where tables are, and that nothing said is ignored."""
+"""Settings of the IO manager and of assets, places of tables, and rejections of settings that nothing reads."""
 
 import sys
 from pathlib import Path

@@ -237,7 +237,7 @@ class TestCommand:
         assert self.run(uri, "f", "int64", "--allow-loss").exit_code == 0
         assert lance.dataset(uri).to_table().column("f").to_pylist() == [1, 2]
 
-    def test_text_and_back(self, uri):
+    def test_to_string_and_back(self, uri):
         assert "version 2" in self.run(uri, "day", "string").output
         assert lance.dataset(uri).to_table().column("day").to_pylist() == ["2024-01-01", None]
         assert json.loads(self.run(uri, "day", "date32", "--json").output)["type"] == "date32[day]"

@@ -1,4 +1,4 @@
-"""`write_mode` merge: policies, partitions, tries, in one commit, for Arrow, pandas, polars and Spark."""
+"""`write_mode` merge: policies, partitions, attempts, in one commit, for Arrow, pandas, polars and Spark."""
 
 import datetime as dt
 import threading
@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from tests.lance_dagster.io_manager.test_retries import side_by_side
+from tests.lance_dagster.io_manager.test_retries import in_parallel
 from tests.lance_dagster.lake import errors
 
 SCHEMA = pa.schema({"day": pa.date32(), "k": pa.int64(), "v": pa.string()})
@@ -184,18 +184,18 @@ class TestRetries:
 
         return lake.run(t, fails=None)
 
-    def test_merging_again_is_what_the_last_try_was_given(self, lake, table):
+    def test_a_retry_merges_the_rows_of_the_last_attempt(self, lake, table):
         result = self.run(lake, [(ONE, 2, "bad"), (ONE, 9, "bad")], [(ONE, 2, "B"), (ONE, 9, "Z"), (TWO, 4, "D")])
         assert result.success
         assert lake.rows("t") == [(ONE, 1, "a"), (ONE, 2, "B"), (ONE, 9, "Z"), (TWO, 3, "c"), (TWO, 4, "D")]
         event = result.asset_materializations_for_node("t")[-1]
         assert event.metadata["lance/replaced_attempt"].value["version"] == 2
 
-    def test_keys_that_only_the_earlier_try_had_are_not_left_in_silence(self, lake, table):
+    def test_keys_that_only_the_earlier_attempt_had_are_not_left_silently(self, lake, table):
         result = self.run(lake, [(ONE, 9, "bad")], [(ONE, 2, "B")])
         assert "merged 1 keys that this one has not" in errors(result)
 
-    def test_a_table_that_the_earlier_try_made(self, lake):
+    def test_a_table_that_the_earlier_attempt_made(self, lake):
         assert self.run(lake, [(ONE, 9, "bad")], [(ONE, 2, "B")]).success
         assert lake.rows("t") == [(ONE, 2, "B")]
 
@@ -245,7 +245,7 @@ class TestTwoAtOnce:
                 written.set()
             return result
 
-        return side_by_side(
+        return in_parallel(
             lake,
             lambda own: run(own, older, later=False, first=older_commits),
             lambda own: run(own, newer, later=True, first=not older_commits),
@@ -253,7 +253,7 @@ class TestTwoAtOnce:
 
     @pytest.mark.parametrize("there", [False, True])
     @pytest.mark.parametrize("older_commits", [False, True])
-    def test_the_later_try_wins(self, lake, there, older_commits):
+    def test_the_later_attempt_wins(self, lake, there, older_commits):
         if there:
             lance_core.write_dataset(frame((ONE, 2, "b"), (TWO, 3, "c")), lake.uri("t"))
         bad, good = [(ONE, 2, "bad"), (TWO, 4, "bad")], [(ONE, 2, "B"), (TWO, 4, "D")]
@@ -267,7 +267,7 @@ class TestTwoAtOnce:
         else:
             assert "SupersededError" in errors(older)
 
-    def test_keys_that_only_the_older_try_has_are_not_left_in_silence(self, lake, table):
+    def test_keys_that_only_the_older_attempt_has_are_not_left_silently(self, lake, table):
         older, newer = self.run(lake, True, [(ONE, 9, "bad")], [(ONE, 2, "B")])
         assert older.success
         assert "merged 1 keys that this one has not" in errors(newer)

@@ -44,7 +44,7 @@ def test_an_asset_does_not_write_to_the_table_of_another(lake, mode, maintained)
     lake.run(asset("a/x", 3), write_mode=mode)  # the owner goes on
 
 
-def test_the_named_permission(lake):
+def test_the_metadata_shared_table_permits_several_assets(lake):
     first, second = (asset(f"shop/{name}", n, table="all", **SHARED) for name, n in (("a", 1), ("b", 2)))
     lake.run(first, second, write_mode="append")
     assert lake.rows("shop/all") == [(1,), (2,)]
@@ -69,7 +69,7 @@ def test_on_a_branch(lake):
     assert "is that of asset c" in errors(lake.run(asset("public/c", 3), fails=True, **tagged))
 
 
-def test_two_that_make_one_table_at_the_same_time(lake, monkeypatch):
+def test_two_assets_that_make_one_table_at_the_same_time(lake, monkeypatch):
     real = LanceTableIOManager._open
 
     def meanwhile(self, uri):
@@ -102,7 +102,7 @@ def test_rows_where_an_earlier_release_put_them_are_not_forgotten(lake):
     assert (lake.rows("events/daily"), lake.rows("team2/events/daily")) == ([(3,)], [(4,)])
 
 
-def test_definitions_that_meet_in_one_table():
+def test_definitions_with_two_assets_of_one_table_are_rejected():
     def stamped(*assets, **resources):
         managers = {"io_manager": LanceIOManager(root_uri="/lake")} | resources
         return stamp_lance_metadata(dg.Definitions(assets=[*assets], resources=managers))

@@ -62,7 +62,7 @@ def test_a_column_is_passed_on_to_a_branch(lake):
     assert_passed_on(lake, "b")
 
 
-def test_the_owner_that_came_with_copied_rows_is_none(lake):
+def test_an_owner_that_came_with_copied_rows_does_not_count(lake):
     """Of rows that were copied without the plugin, and of tables of earlier releases."""
     images, embeddings = images_asset(), embeddings_asset()
     lake.run(images, embeddings, partition=DAY)

@@ -1,4 +1,4 @@
-"""What an attempt was given is what the table holds, once: retries, crashes, re-executions, two attempts at a time."""
+"""The table holds the rows of the last attempt, once: retries, crashes, re-executions, two attempts at a time."""
 
 import os
 import sys
@@ -54,7 +54,7 @@ def replaced(metadata):
 class TestStepRetry:
     @pytest.mark.parametrize("mode", ["append", "overwrite", "error", "create_only"])
     @pytest.mark.parametrize("partition", [None, "a"])
-    def test_the_last_try_counts(self, lake, mode, partition):
+    def test_the_last_attempt_counts(self, lake, mode, partition):
         definition = STATIC if partition else None
 
         @dg.asset(partitions_def=definition, metadata={"partition_expr": "p"}, retry_policy=RETRY)
@@ -151,7 +151,7 @@ class TestStepRetry:
             lake.run(events, resources={"io_manager": manager})
             assert lake.rows("events") == [("a", 0)]
 
-    def test_that_is_to_skip_says_that_the_earlier_rows_are_there(self, lake):
+    def test_a_retry_that_skips_its_write_reports_the_earlier_rows(self, lake):
         @dg.asset(retry_policy=RETRY)
         def events(context) -> pa.Table:
             return frame("a").slice(context.retry_number)
@@ -218,7 +218,7 @@ class TestStepRetry:
         assert result.success is not (compacts and policy == "replace")
         if not result.success:
             assert "EarlierAttemptError" in errors(result)
-            assert "version 2 was cleaned up, and they are not where it put them" in errors(result)
+            assert "version 2 was cleaned up, and no record shows where they are now" in errors(result)
         elif not compacts:
             metadata = result.asset_materializations_for_node("events")[0].metadata
             assert replaced(metadata)["version"] == 2
@@ -494,7 +494,7 @@ def waiting(schema, rows, barrier):
     return pa.RecordBatchReader.from_batches(schema, batches())
 
 
-def side_by_side(lake, *calls):
+def in_parallel(lake, *calls):
     """Call functions of a lake in threads; what they return. Each has a Dagster instance of its own."""
 
     def call(function):
@@ -527,7 +527,7 @@ class TestTwoAtOnce:
         if there:
             lake.run(ready(("a", 0), ("b", 0), ("c", 0)), span=("a", "c"))
         asset = partitioned(threading.Barrier(2))
-        side_by_side(lake, lambda own: own.run(asset, partition="a"), lambda own: own.run(asset, partition="b"))
+        in_parallel(lake, lambda own: own.run(asset, partition="a"), lambda own: own.run(asset, partition="b"))
         assert lake.rows("events") == [("a", 1), ("b", 1), *([("c", 0)] if there else [])]
         assert lake.table("events").version == (3 if there else 2)
 
@@ -535,7 +535,7 @@ class TestTwoAtOnce:
         rows = [{"p": p, "n": 0} for p in "abc"]
         lance_core.write_dataset(pa.Table.from_pylist(rows, schema=SCHEMA), lake.uri("events"))
         asset = partitioned(threading.Barrier(2))
-        side_by_side(lake, lambda own: own.run(asset, partition="a"), lambda own: own.run(asset, partition="b"))
+        in_parallel(lake, lambda own: own.run(asset, partition="a"), lambda own: own.run(asset, partition="b"))
         assert lake.rows("events") == [("a", 1), ("b", 1), ("c", 0)]
 
     def run_both(self, lake, older_commits, **options):
@@ -559,7 +559,7 @@ class TestTwoAtOnce:
                 written.set()
             return result
 
-        return side_by_side(lake, lambda own: run(own, 1, older_commits), lambda own: run(own, 2, not older_commits))
+        return in_parallel(lake, lambda own: run(own, 1, older_commits), lambda own: run(own, 2, not older_commits))
 
     @pytest.mark.parametrize("there", [False, True])
     @pytest.mark.parametrize("older_commits", [False, True])
@@ -579,7 +579,7 @@ class TestTwoAtOnce:
     @pytest.mark.parametrize("mode", ["append", "overwrite"])
     @pytest.mark.parametrize("there", [False, True])
     @pytest.mark.parametrize("older_commits", [False, True])
-    def test_two_live_tries_of_one_write(self, lake, mode, there, older_commits):
+    def test_two_live_attempts_of_one_write(self, lake, mode, there, older_commits):
         """A run that was taken for dead and its re-execution: whichever commits first, the later one's rows stay."""
         if there:
             lake.run(ready(("a", 0), ("c", 0)), span=("a", "c"))
@@ -625,7 +625,7 @@ def test_a_retried_append_counts_the_rows_of_the_partition_and_not_its_own(lake)
     assert lake.table("t").count_rows() == 8
 
 
-def test_the_policy_of_a_step_does_not_try_a_check_of_it_again(lake):
+def test_the_retry_policy_of_a_step_does_not_repeat_its_failed_check(lake):
     calls = []
 
     @dg.asset(check_specs=[dg.AssetCheckSpec("ok", asset="events", blocking=True)], retry_policy=RETRY)

@@ -364,7 +364,7 @@ class TestSchemes:
         found = self.replaced(lake, definition, pa.date32(), rows, [(date(days[1]), 9)], key)
         assert found == sorted([*((date(day), 0) for day in left), (date(days[1]), 9)])
 
-    def test_time_keys_on_a_text_column(self, lake):
+    def test_time_keys_on_a_string_column(self, lake):
         days = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-03")
         rows = [("2024-01-01", 1), ("2024-01-02", 2)]
         found = self.replaced(lake, days, pa.string(), rows, [("2024-01-02", 9)], "2024-01-02")

@@ -150,7 +150,7 @@ class TestEvents:
         found = {(dep.asset_key.to_user_string(), dep.column_name) for dep in lineage.deps_by_column["n"]}
         assert found == {("nyc/flights", "n"), ("boats", "n")}
 
-    def test_text_of_tables_stays_text(self):
+    def test_strings_of_tables_are_no_markdown(self):
         assert cell("a|b\n[x](javascript:1)<b>") == r"a\|b\\n\[x\]\(javascript:1\)\<b\>"
         assert "\u202e" not in cell("\u202etxt")
         assert "\x1b" not in cell("\x1b[2J")
@@ -168,7 +168,7 @@ class TestEvents:
     @pytest.mark.parametrize(
         "bad", [HOSTILE, json.dumps([HOSTILE, "b", "c", "d"]), json.dumps({"first": HOSTILE}), "5"]
     )
-    def test_properties_that_others_wrote_stay_text(self, lake, bad):
+    def test_properties_that_others_wrote_are_no_markdown(self, lake, bad):
         properties = {
             "dagster.partition_keys": bad,
             "dagster.run_id": HOSTILE,

@@ -611,7 +611,7 @@ class TestUndo:
         plan_undo(lake.table("copy"), result.run_id).commit()
         assert copy.run(lake)[0] == CHANGED
 
-    def test_also_where_others_wrote_since(self, lake, table):
+    def test_the_next_run_sees_the_changes_again_where_others_wrote_since(self, lake, table):
         copy = Copy(write_mode="append")
         copy.run(lake)
         change(lake)
@@ -621,7 +621,7 @@ class TestUndo:
         plan_undo(lake.table("copy"), result.run_id).commit()
         assert copy.run(lake)[0] == CHANGED
 
-    def test_not_before_later_changes_are_undone(self, lake, table):
+    def test_a_run_is_not_undone_before_later_ones(self, lake, table):
         copy = Copy(write_mode="append")
         copy.run(lake)
         change(lake)

@@ -196,7 +196,7 @@ def test_all_numbers_are_those_of_the_run_that_follows(lake, long_ago, cleanup):
 
 
 @pytest.mark.parametrize("limits", [{"max_tables": 2}, {"max_bytes_rewritten": 20_000}])
-def test_of_a_part_that_fits_into_the_budget(lake, long_ago, limits):
+def test_numbers_of_a_part_that_fits_into_the_budget(lake, long_ago, limits):
     for kind in (rewrites, many_small_files, deletions, rewrites_and_refreshed_indices):
         kind(f"{lake.root}/{kind.__name__}.lance")
     long_ago()

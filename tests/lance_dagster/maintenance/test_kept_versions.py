@@ -60,7 +60,7 @@ def test_a_version_that_an_event_names_is_no_work(lake):
 
 
 @pytest.mark.parametrize("kept_for", ["tag", "reader", "branch", "branch of pylance"])
-def test_so_are_those_of_tags_readers_and_branches(lake, kept_for):
+def test_versions_of_tags_readers_and_branches_are_no_work(lake, kept_for):
     fill_foreign(lake, "nyc/flights", pieces=1)
     table = lake.table("nyc/flights")
     if kept_for == "tag":
@@ -110,7 +110,7 @@ def test_other_tables_get_the_budget(lake):
 
 
 @pytest.mark.parametrize("kept_for", ["reader", "branch of pylance"])
-def test_nor_is_the_budget_used_for_versions_that_a_plan_keeps(lake, kept_for):
+def test_the_budget_is_not_used_for_versions_that_a_plan_keeps(lake, kept_for):
     fill_foreign(lake, "nyc/flights", pieces=1)
     table = lake.table("nyc/flights")
     if kept_for == "reader":

@@ -136,7 +136,7 @@ class TestOneTable:
         # The version that reserved fragment ids is removed as well; it was not there before the run.
         assert observations(result)["nyc/flights"]["lance/versions_removed"] == 5
 
-    def test_so_many_versions_are_kept(self, lake):
+    def test_retain_versions_keeps_the_newest_ones(self, lake):
         fill(lake, "nyc/flights")
         run(lake, build_maintenance_job([flights], LanceMaintenancePolicy(cleanup_older_than=None, retain_versions=3)))
         assert len(lake.table("nyc/flights").versions()) == 3
@@ -207,7 +207,7 @@ class TestManyTables:
         assert "nyc/trains: no table of this job" in failures(result)["plan"]
 
     @pytest.mark.parametrize("harm", ["data", "manifest"])
-    def test_a_broken_one_fails_alone_and_is_named(self, lake, harm):
+    def test_a_broken_table_fails_alone_and_is_named(self, lake, harm):
         fill(lake, "nyc/flights")
         fill(lake, "nyc/broken")
         root = Path(lake.uri("nyc/broken"))
@@ -238,7 +238,7 @@ class TestManyTables:
         assert [f.count_rows() for f in lake.table("nyc/boats").get_fragments()] == [4, 4, 4]
         assert len(lake.table("nyc/boats").versions()) > 1
 
-    def test_one_that_is_to_be_left_alone(self, lake):
+    def test_a_table_that_is_to_be_left_alone(self, lake):
         fill(lake, "boats")
         alone = dg.AssetSpec("boats", metadata={"lance/maintenance": False})
         result = run(lake, build_maintenance_job([alone]))

@@ -52,7 +52,7 @@ def test_the_version_of_the_last_event_is_kept(lake):
     assert load(lake, flights) == [2]
 
 
-def test_so_are_those_of_partitions(lake):
+def test_the_versions_of_the_last_events_of_partitions_are_kept(lake):
     for key in ("a", "b", "b"):
         lake.run(trips, partition=key)
     for _ in range(4):
@@ -62,14 +62,14 @@ def test_so_are_those_of_partitions(lake):
         assert load(lake, trips, partition=key, partitions_def=DAYS) == [2]
 
 
-def test_it_is_read_as_its_equal_after_somebody_elses_cleanup(lake):
+def test_a_removed_version_is_read_as_a_later_one_with_the_same_rows(lake):
     lake.run(flights)
     lake.table("nyc/flights").update_config({"a": "b"})
     lake.table("nyc/flights").cleanup_old_versions(timedelta(0))
     assert load(lake, flights) == [2]
 
 
-def test_or_as_what_it_was_compacted_to(lake):
+def test_a_removed_version_is_read_as_its_compaction(lake):
     lake.run(flights)
     lake.run(flights, write_mode="append")
     lake.table("nyc/flights").optimize.compact_files()
@@ -79,7 +79,7 @@ def test_or_as_what_it_was_compacted_to(lake):
 
 
 @pytest.mark.parametrize("compacts", [False, True])
-def test_what_others_changed_is_no_equal(lake, compacts):
+def test_a_removed_version_is_not_read_as_one_that_others_changed(lake, compacts):
     lake.run(flights)
     lake.table("nyc/flights").insert(pa.table({"n": [9]}))
     if compacts:
@@ -101,7 +101,7 @@ def labels(people: pa.Table) -> pa.Table:
     return people.append_column("label", pa.array(["a", "b", "c"]))
 
 
-def test_so_are_those_of_an_asset_of_another_code_location(lake):
+def test_the_versions_of_an_asset_of_another_code_location_are_kept(lake):
     lake.run(people, labels)
     lake.run(people)
     for n in range(4):

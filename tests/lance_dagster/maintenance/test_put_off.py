@@ -64,7 +64,7 @@ def test_a_table_that_was_never_begun_is_put_off_everywhere(lake, monkeypatch):
     assert runs(lake) == {"done": 1}
 
 
-def test_a_part_is_no_whole(lake):
+def test_a_table_of_which_a_part_was_done_is_not_done(lake):
     fill(lake, TABLE, fragments=8, rows=100)
     size = lake.table(TABLE).total_bytes
     policy = LanceMaintenancePolicy(target_rows_per_fragment=400)
@@ -91,7 +91,7 @@ def test_a_dry_run_foresees_both(lake, is_dry):
     assert (found["done"], list(found["partly_done"]), list(found["put_off"])) == ([], ["nyc/part"], ["nyc/none"])
 
 
-def test_the_time_is_up_for_nothing_that_is_due(lake, monkeypatch):
+def test_a_table_is_done_if_no_step_is_due_when_the_time_is_up(lake, monkeypatch):
     fill(lake, TABLE)
     job = build_maintenance_job([flights], budget={"max_duration": "1h"})
     up_after(monkeypatch, "commit")

@@ -1,4 +1,4 @@
-"""What ops give each other goes when its run is long over, and never before."""
+"""Outputs of ops are removed long after their run has ended, and never before."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -130,7 +130,7 @@ class TestTables:
         assert len(rows(lake.table("events"))) == 2
 
     @pytest.mark.parametrize("mode", ["overwrite", "append", "error", "create_only"])
-    def test_of_one_that_is_written_as_a_whole(self, lake, mode):
+    def test_a_table_that_is_written_as_a_whole_begins_empty(self, lake, mode):
         @dg.asset
         def whole() -> pa.Table:
             return pa.table({"a": [1, 2]})
@@ -293,7 +293,7 @@ class TestReading:
         assert got == [*[[7]] * 3, ["old", "new", "new"]]
         assert tables.open("public/events").branch is None
 
-    def test_versions_of_branches_are_none_of_main(self, lake):
+    def test_versions_of_branches_do_not_count_as_versions_of_main(self, lake):
         """`read="materialized"` looks for the version in Dagster's last event."""
         got = []
 

@@ -32,7 +32,7 @@ class TestKeysAsValues:
     static = dg.StaticPartitionsDefinition(["eu", "us", "O'Brien", "x') OR 1=1 --", "7", "2024-01-31"])
 
     @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
-    def test_a_text_key_is_a_value_whatever_it_spells(self, kind):
+    def test_a_string_key_is_a_value_whatever_it_spells(self, kind):
         slices = slices_of(self.static, ["x') OR 1=1 --", "O'Brien"], kind)
         values = pa.array(["eu", "O'Brien", "x') OR 1=1 --", None]).cast(kind)
         positions = slices.assign(pa.table({"p": values}))
@@ -172,7 +172,7 @@ class TestWindows:
         days = [dt.date(2024, 1, day) for day in (8, 9, 10, 12)]
         assert assigned(slices, days, pa.date32()) == ["2024-01-08", "2024-01-09", None, "2024-01-12"]
 
-    def test_a_time_key_on_a_text_column_is_the_key(self):
+    def test_a_time_key_on_a_string_column_is_the_key(self):
         assert assigned(slices_of(self.daily, ["2024-01-08"], pa.string()), ["2024-01-08"], pa.string()) == [
             "2024-01-08"
         ]

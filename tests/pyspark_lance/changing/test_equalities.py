@@ -44,7 +44,7 @@ def found(frames, condition):
         ("t.name = t.name and t.id = t.x", []),
     ],
 )  # fmt: skip
-def test_equalities_of_a_text(frames, condition, wanted):
+def test_equalities_of_a_string(frames, condition, wanted):
     assert found(frames, condition) == wanted
 
 

@@ -131,8 +131,8 @@ def test_what_does_not_fit_a_field_is_rejected_without_ansi_as_well(spark, table
 @pytest.mark.parametrize(
     ("statement", "match"),
     [
-        ("UPDATE {t} SET l.x = 1F", r"'l' is of type list<.*, and 'l\.x' no field of a struct: set 'l' whole"),
-        ("UPDATE {t} SET id.x = 1", r"'id' is of type int64, and 'id\.x' no field of a struct: set 'id' whole"),
+        ("UPDATE {t} SET l.x = 1F", r"'l' is of type list<.*, and 'l\.x' is not a field of a struct: set 'l' whole"),
+        ("UPDATE {t} SET id.x = 1", r"'id' is of type int64, and 'id\.x' is not a field of a struct: set 'id' whole"),
         (
             "UPDATE {t} SET i.x = 'two'",
             r"column 'i\.x' is of type int, its value of type string: write cast\(value as int\) if that is meant",

@@ -103,7 +103,7 @@ def test_a_key_that_the_table_has_twice(spark, uri):
 
 def test_what_does_not_fit(spark, uri):
     frame = spark.createDataFrame([(1, 2)], "id long, n long")
-    with pytest.raises(DatasetNotFoundError, match="columns are set of rows"):
+    with pytest.raises(DatasetNotFoundError, match="write_columns needs a table with rows"):
         pyspark_lance.write_columns(frame, uri, on="id")
     table_of(uri, fragments=1, rows=10)
     with pytest.raises(SchemaError, match="no column 'key'"):

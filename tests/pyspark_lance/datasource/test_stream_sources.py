@@ -119,7 +119,7 @@ class TestIdentity:
             append(uri, 10 + number)
         if restarted:
             query.load()
-        what = "latest version is" if versions < 3 else "version 3 of .* is another one"
+        what = "latest version is" if versions < 3 else "version 3 of .* differs from the one"
         with pytest.raises(IncompatibleConflictError, match=f"{what}.*made again.*{RESTART}"):
             query.batch()
         assert ids(query.rows) == [0, 1, 2]
@@ -130,7 +130,7 @@ class TestIdentity:
         query = Query(uri)
         query.all()
         lance_core.LanceDataset.drop(uri)
-        with pytest.raises(IncompatibleConflictError, match="there is no table any more"):
+        with pytest.raises(IncompatibleConflictError, match="and now there is no table"):
             query.batch()
 
     def test_made_again_between_the_offset_and_the_read(self, uri):
@@ -142,9 +142,9 @@ class TestIdentity:
         lance_core.LanceDataset.drop(uri)
         for number in range(3):
             append(uri, 10 + number)
-        with pytest.raises(IncompatibleConflictError, match=r"version 2 of .* is another one"):
+        with pytest.raises(IncompatibleConflictError, match=r"version 2 of .* differs from the one"):
             query.replay(start, end)
-        with pytest.raises(IncompatibleConflictError, match=r"version 2 of .* is another one"):
+        with pytest.raises(IncompatibleConflictError, match=r"version 2 of .* differs from the one"):
             query.replay({"version": 0}, end)
         assert ids(query.rows) == [1]
 
@@ -187,7 +187,7 @@ class TestIdentity:
         clean_but_tagged = {"delete_unverified": True, "error_if_tagged_old_versions": False}
         lance.dataset(uri).cleanup_old_versions(timedelta(0), **clean_but_tagged)
         with pytest.raises(
-            LanceError, match=f"version {query.start['version'] + 1} of .* behind the clean-up.*{RESTART}"
+            LanceError, match=f"version {query.start['version'] + 1} of .* behind the cleanup.*{RESTART}"
         ):
             query.load().batch()
 

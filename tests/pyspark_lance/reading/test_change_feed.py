@@ -200,5 +200,5 @@ def test_updates_are_split_where_that_is_asked_for(lance, spark, uri):
     assert split() == [(1, 0, "delete"), (1, 10, "insert"), (2, 0, "delete"), (2, 20, "insert")]
     assert split(filter="n < 15", key=["id"]) == [(1, 0, "delete"), (1, 10, "insert"), (2, 0, "delete")]
     for options in ({"preimages": True}, {"each_version": True}):
-        with pytest.raises(InvalidInputError, match="split_updates are for net changes"):
+        with pytest.raises(InvalidInputError, match="split_updates need net changes"):
             split(**options)

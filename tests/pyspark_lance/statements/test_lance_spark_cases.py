@@ -61,7 +61,7 @@ def test_create_and_replace_as_select(spark, sql, people, lance):
     sql("REPLACE TABLE lake.default.people (new_id INT, description STRING)")
     assert lance.dataset(people).schema.names == ["new_id", "description"]
     assert lance.dataset(people).count_rows() == 0
-    with pytest.raises(DatasetNotFoundError, match="CREATE OR REPLACE TABLE creates it"):
+    with pytest.raises(DatasetNotFoundError, match="CREATE OR REPLACE TABLE creates a missing table"):
         sql("REPLACE TABLE lake.default.nothing (a INT)")
 
 
@@ -98,8 +98,8 @@ def test_encodings_by_property(sql, lake, lance):
 @pytest.mark.parametrize(
     ("properties", "message"),
     [
-        ("'payload.lance.compression' = 'gzip'", r"payload.*'gzip'; possible is"),
-        ("'id.lance.structural-encoding' = 'rle'", r"id.*'rle'; possible is"),
+        ("'payload.lance.compression' = 'gzip'", r"payload.*'gzip', and must be"),
+        ("'id.lance.structural-encoding' = 'rle'", r"id.*'rle', and must be"),
         ("'id.lance.compresion' = 'zstd'", "compresion"),
         ("'nope.lance.compression' = 'zstd'", "no columns.*nope"),
     ],

@@ -104,7 +104,7 @@ def test_comments_of_columns_and_tables_are_kept(sql, lake, table, lance):
         sql("ALTER TABLE lake.nyc.c ALTER COLUMN nope COMMENT 'x'")
 
 
-def test_table_is_a_query(spark, sql, source):
+def test_the_statement_table_is_a_query(spark, sql, source):
     rows = [(1, 7, "a"), (2, 8, "b"), (30, 9, "c")]
     assert sorted(sql("TABLE lake.nyc.src")) == rows
     assert sorted(sql("TABLE lake.nyc.src UNION ALL TABLE lake.nyc.src@v1")) == sorted([*rows, *rows])
@@ -281,7 +281,7 @@ def test_the_last_field_of_a_struct_is_not_dropped_alone(sql, table):
         ("INT", "DOUBLE"),
     ],
 )
-def test_a_type_that_does_not_hold_all_values_is_rejected_with_a_way(sql, table, old, new):
+def test_a_type_that_does_not_hold_all_values_is_rejected_with_a_remedy(sql, table, old, new):
     sql(f"CREATE TABLE lake.nyc.c (c {old})")
     with pytest.raises(SchemaError, match=r"ADD COLUMN of the new type, UPDATE .*, then DROP COLUMN and RENAME COLUMN"):
         sql(f"ALTER TABLE lake.nyc.c ALTER COLUMN c TYPE {new}")

@@ -272,7 +272,7 @@ def test_insert_update_and_delete(sql, table, lance):
         ("INSERT INTO lake.nyc.t (id, nope) VALUES (1, 2)", SchemaError, "no columns \\['nope'\\]"),
         ("INSERT INTO lake.nyc.t VALUES ('a', 1, 's')", SchemaError, "'id'"),
         ("UPDATE lake.nyc.t SET x = 1, nope = 1", SchemaError, "line 1, column 30: SET: there are no columns .'nope'"),
-        ("UPDATE lake.nyc.t SET t.x.a = 1", SchemaError, "line 1, column 23: .*'x.a' no field of a struct"),
+        ("UPDATE lake.nyc.t SET t.x.a = 1", SchemaError, "line 1, column 23: .*'x.a' is not a field of a struct"),
         ("MERGE INTO lake.nyc.t USING (SELECT 1 AS id) s ON t.id = s.id\nWHEN MATCHED THEN UPDATE SET x.a = 1", SchemaError, "line 2, column 30"),
         ("UPDATE lake.nyc.t SET x = 'a'", SchemaError, "'x'"),
         ("UPDATE lake.nyc.t SET x = nope", InvalidInputError, "nope"),
@@ -379,7 +379,7 @@ def test_an_overwrite_of_partitions_needs_their_columns(spark, sql, lake, lance)
     lance.dataset(f"{lake}/a/p.lance").alter_columns({"path": "day", "name": "d"})
     spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
     try:
-        with pytest.raises(SchemaError, match="PARTITIONED BY day, and has no such columns"):
+        with pytest.raises(SchemaError, match="PARTITIONED BY day, and no longer has these columns"):
             sql("INSERT OVERWRITE lake.a.p SELECT 30L, 2")
         sql("ALTER TABLE lake.a.p SET TBLPROPERTIES ('lance-dagster.partitioned_by' = 'd')")
         assert sql("INSERT OVERWRITE lake.a.p SELECT 30L, 2") == [(1, 1)]
@@ -585,7 +585,7 @@ def test_fields_of_structs_get_values(sql, lake, lance, verb, values, expected):
     ("values", "message"),
     [
         ("`S t`.z = 1", r"no columns \['z'\].*\['a', 'in'\]"),
-        ("`S t`.in.b.q = 1", r"'b' is of type int32, and 'b\.q' no field of a struct"),
+        ("`S t`.in.b.q = 1", r"'b' is of type int32, and 'b\.q' is not a field of a struct"),
         ("`S t` = NULL, `S t`.a = 1", "'S t' and its field 'a' both have a value"),
         ("`S t`.a = 1, `s t`.A = 2", "both column 'a'|two values"),
         ("`S t`.a = 'x'", r"column 'S t\.a' is of type int, its value of type string: write cast"),
@@ -608,15 +608,15 @@ def test_an_insert_names_each_column_once(sql, table, statement):
 @pytest.mark.parametrize(
     ("properties", "message"),
     [
-        ("'enable_stable_row_ids' = 'yes'", "enable_stable_row_ids is 'yes'; possible is true or false"),
-        ("'enable_stable_row_ids' = 1", "enable_stable_row_ids is '1'; possible is true or false"),
+        ("'enable_stable_row_ids' = 'yes'", "enable_stable_row_ids is 'yes', and must be true or false"),
+        ("'enable_stable_row_ids' = 1", "enable_stable_row_ids is '1', and must be true or false"),
         (
             "'data_storage_version' = '2.1', 'file_format_version' = '2.2'",
-            "data_storage_version = '2.1' and file_format_version = '2.2' name the same thing",
+            "data_storage_version = '2.1' and file_format_version = '2.2' both name the version of the file format",
         ),
-        ("'x.lance.compression' = 'zip'", "x.lance.compression is 'zip'; possible is none, lz4, zstd or fsst"),
-        ("'x.lance.compression-level' = 'high'", "possible is a whole number, such as 3"),
-        ("'x.lance.rle-threshold' = 'low'", "possible is a number, such as 0.5"),
+        ("'x.lance.compression' = 'zip'", "x.lance.compression is 'zip', and must be none, lz4, zstd or fsst"),
+        ("'x.lance.compression-level' = 'high'", "must be a whole number, such as 3"),
+        ("'x.lance.rle-threshold' = 'low'", "must be a number, such as 0.5"),
     ],
 )
 def test_properties_that_a_table_cannot_have(sql, lake, properties, message):

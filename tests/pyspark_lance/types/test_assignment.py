@@ -198,7 +198,7 @@ def test_fields_of_structs_follow_the_rule(spark, uri):
 def test_matching_of_names():
     assert matched_names(["A", "b", "c"], ["a", "b"]) == {"A": "a", "b": "b"}
     assert matched_names(["A"], ["a"], exact=True) == {}
-    with pytest.raises(SchemaError, match=r"column 'AB' could be each of \['Ab', 'aB'\]"):
+    with pytest.raises(SchemaError, match=r"column 'AB' could be any of \['Ab', 'aB'\]"):
         matched_names(["AB"], ["Ab", "aB"])
     assert source_indices(["N", "x"], ["n", "N", "X"]) == [-1, 0, 1]
     table = pa.schema([("s", pa.struct([("a", pa.int64())]))])

@@ -112,7 +112,7 @@ def test_tables_of_the_catalogue_need_the_path(spark, uri):
     pyspark_lance.write(spark.range(3), uri)
     spark.sql(f"CREATE TABLE listed USING lance OPTIONS (path '{uri}')")
     try:
-        with pytest.raises(Exception, match=r"say SELECT \.\.\. FROM t WITH \(path = '\.\.\.'\)"):
+        with pytest.raises(Exception, match=r"use SELECT \.\.\. FROM t WITH \(path = '\.\.\.'\)"):
             spark.sql("SELECT * FROM listed").collect()
         assert spark.sql(f"SELECT * FROM listed WITH (path = '{uri}')").count() == 3
         spark.sql(f"INSERT INTO listed WITH (path = '{uri}') SELECT 3L")

@@ -110,13 +110,13 @@ def test_idempotency_since_is_an_option(uri):
         overwrite=False
     )
     assert (options.idempotency_key, options.idempotency_since) == (TOKEN, 8)
-    with pytest.raises(InvalidInputError, match=r"idempotency_since .* idempotency_key, which is not given"):
+    with pytest.raises(InvalidInputError, match=r"idempotency_since .*: give idempotency_key as well"):
         WriteArguments(idempotency_since=8)
 
 
 def test_arguments_that_need_each_other_are_checked_when_all_are_known(uri):
     # The frame is looked at after the arguments.
-    with pytest.raises(InvalidInputError, match="df is a Spark DataFrame"):
+    with pytest.raises(InvalidInputError, match="df must be a Spark DataFrame"):
         write(None, uri, idempotency_key=TOKEN, idempotency_since=3)
-    with pytest.raises(InvalidInputError, match="idempotency_key, which is not given"):
+    with pytest.raises(InvalidInputError, match="give idempotency_key as well"):
         write(None, uri, idempotency_since=3)

@@ -79,7 +79,7 @@ def test_collations_and_precisions_are_kept():
 
 def test_an_array_of_nothing_is_rejected_by_name_unless_the_table_knows_its_items():
     nothing = frame(l=t.ArrayType(t.NullType()))
-    with pytest.raises(SchemaError, match="column 'l': an array of nothing"):
+    with pytest.raises(SchemaError, match="column 'l': an array of untyped nulls"):
         plan_write(nothing, None)
     assert plan_write(nothing, pa.schema([("l", pa.list_(pa.int64()))])).stored.field("l").type == pa.list_(pa.int64())
 
@@ -171,7 +171,7 @@ def test_a_table_knows_the_width_of_its_vectors(kind, widths):
 
 @pytest.mark.parametrize(("kind", "widths"), [((FLOATS, {VECTOR_WIDTH: 3}), None), (FLOATS, {"v": 3})])
 def test_another_width_than_the_table_has_is_rejected(kind, widths):
-    with pytest.raises(SchemaError, match="column 'v': vectors of 3 items, the table has 2"):
+    with pytest.raises(SchemaError, match="column 'v': the DataFrame has vectors of 3 items, the table of 2"):
         plan_write(frame(v=kind), vector_table(2), vector_columns=widths)
 
 
@@ -324,8 +324,8 @@ def test_structs_get_the_fields_that_are_new():
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (t.ArrayType(t.NullType(), containsNull=False), r"column 'c': array\(\) of nothing .* cast it to array<...>"),
-        (t.MapType(t.NullType(), t.NullType(), False), r"column 'c': map\(\) of nothing .* cast it to map"),
+        (t.ArrayType(t.NullType(), containsNull=False), r"column 'c': the empty array\(\) .* cast it to array<...>"),
+        (t.MapType(t.NullType(), t.NullType(), False), r"column 'c': the empty map\(\) .* cast it to map"),
     ],
 )
 def test_arrays_and_maps_of_nothing_are_rejected_by_name(kind, message):

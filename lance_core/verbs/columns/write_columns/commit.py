@@ -3,8 +3,8 @@
     plan    the rows and columns, of one version                                    (`tasks`)
     match   which rows the data names                                               (`match`)
     write   a file per fragment                                                     (`tasks`)
-    commit  Update, REWRITE_COLUMNS   the table has the columns
-            Merge                     it lacks one: schema and files in one version
+    commit  Update, REWRITE_COLUMNS   if the table has all of the columns
+            Merge                     if the table lacks one: commits schema and files in one version
 
 After a conflict the files are fitted to the latest version (`rebase`), and committed there.
 """
@@ -56,7 +56,7 @@ __all__ = ["ColumnCommit", "ColumnsResult", "commit_columns", "write_matched_col
 _logger = logging.getLogger(__name__)
 
 _CONFLICT_RETRIES: Final = 20
-"""How often files are fitted to a later version: that takes little more than a commit."""
+"""How often files are fitted to a later version; each time takes little more than a commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,14 +98,14 @@ class ColumnsResult:
     Attributes:
         version: The version that was committed; the one that was read if there was nothing to set.
         read_version: The version for which the columns were planned.
-        operation: Name of the operation; empty without a commit of this write.
-        transaction_uuid: Id of the transaction; empty without a commit of this write.
+        operation: Name of the operation; empty if this write committed nothing.
+        transaction_uuid: Id of the transaction; empty if this write committed nothing.
         rows_updated: Rows that were set, to a value or to null.
         rows_nulled: Rows that were set to null because the data lacked them.
         columns_added: Columns that the table lacked.
-        bytes_written: Bytes of the columns' files that the version refers to.
-        files: The number of the columns' files that the version refers to.
-        files_rewritten: The columns' files that were fitted to versions that others committed meanwhile.
+        bytes_written: Bytes of the new files that the version refers to.
+        files: The number of new files that the version refers to.
+        files_rewritten: The number of these files that were rewritten for versions that others committed meanwhile.
         deduplicated: Whether an earlier commit with the same `idempotency_key` was adopted.
     """
 
@@ -143,7 +143,7 @@ class _ColumnsCommit:
         if isinstance(error, EarlierAttemptCommittedError):
             return True
         exclusive = self.how.write_attempt is not None and self.how.write_attempt.conflict_policy == "exclusive"
-        # What rules the files out is decided when they are fitted: a Merge is incompatible even with a rename.
+        # A Merge is incompatible even with a rename: `rebased_columns` decides whether the files can be kept.
         return type(error) in (RetryableConflictError, IncompatibleConflictError) and not exclusive
 
     def _attempt(self, pending: PendingColumns, _: int) -> tuple[Committed, PendingColumns]:
@@ -193,13 +193,13 @@ def commit_columns(
 
     Args:
         source: The plan's version.
-        plan: What was to be written.
-        written: The files.
+        plan: The plan.
+        written: The result of each task.
         how: The arguments of the commit.
 
     Raises:
         CommitConflictError: Another writer's commit rules this one out.
-        IncompatibleConflictError: The table was dropped and made again after the plan.
+        IncompatibleConflictError: The table was dropped and created again after the plan.
         InvalidInputError: Two files are for one fragment, or one is for a fragment that is not in the plan.
     """
     files = _checked(plan, written)
@@ -270,7 +270,7 @@ def write_matched_columns(
     """Set columns of rows, with the arguments of `LanceDataset.write_columns`.
 
     Raises:
-        InvalidInputError: A key of the data is null, comes twice, or names no row of the scope or several.
+        InvalidInputError: A key of the data is null, occurs twice, or matches no row or several rows of the scope.
         SchemaError: The data does not fit the table.
         CommitConflictError: Another writer's commit rules this one out.
     """

@@ -30,7 +30,7 @@ _SHOWN = 5
 def matched_rows(
     source: Snapshot, tasks: Sequence[ColumnTask], data: pa.Table, on: Sequence[str]
 ) -> dict[int, tuple[pa.Array, pa.Array]]:
-    """For each fragment the addresses of the rows to set, and the numbers of the data's rows with their values.
+    """For each fragment, the addresses of the rows to set, and the numbers of the rows of the data with their values.
 
     Args:
         source: The version.
@@ -40,7 +40,7 @@ def matched_rows(
 
     Raises:
         SchemaError: The key is not in the data or the table, or has another type.
-        InvalidInputError: A key is null or comes twice in the data, comes twice in the table, or is not in the table.
+        InvalidInputError: A key is null or occurs twice in the data, occurs twice in the scope, or is not in the scope.
     """
     keys = _keys(source.manifest.schema, data, on)
     index = KeyIndex(keys, list(on))
@@ -65,13 +65,15 @@ def matched_rows(
 def _keys(schema: Schema, data: pa.Table, on: Sequence[str]) -> pa.Table:
     """The key of the data, in the types of the table."""
     if not on:
-        raise InvalidInputError("on names the key: a column, several of them, _rowid or _rowaddr")
+        raise InvalidInputError("on names no column: give the columns of the key, or _rowid or _rowaddr")
     lacking = [name for name in on if name not in data.column_names]
     if lacking:
         raise SchemaError(f"the data lacks the key column {lacking[0]!r}; it has {data.column_names}")
     if set(on) & {ROW_ID, ROW_ADDRESS}:
         if len(on) > 1:
-            raise InvalidInputError(f"{ROW_ID} and {ROW_ADDRESS} name rows by themselves; on has {list(on)}")
+            raise InvalidInputError(
+                f"{ROW_ID} and {ROW_ADDRESS} each identify a row: give one of them alone, not on={list(on)}"
+            )
         kinds = pa.schema([pa.field(on[0], pa.uint64())])
     else:
         unknown = [name for name in on if name not in schema.names]
@@ -91,7 +93,7 @@ def _keys(schema: Schema, data: pa.Table, on: Sequence[str]) -> pa.Table:
 
 
 def _look_up(source: Snapshot, fragment: Fragment, scope: BitMap, index: KeyIndex, on: Sequence[str]) -> _Found:
-    """The offsets of the rows of the scope that the data has, and the number of the key of each."""
+    """The offsets of the rows of the scope whose key is in the data, and the code of the key of each."""
     if on[0] in (ROW_ID, ROW_ADDRESS):
         offsets = offsets_of(scope)
         ids = row_ids_of(fragment) if on[0] == ROW_ID else None
@@ -119,7 +121,7 @@ def _check_data(index: KeyIndex, keys: pa.Table) -> None:
         raise InvalidInputError(f"the key is null in {nulls} rows of the data: a null key names no row")
     twice = np.flatnonzero(index.counts > 1)
     if len(twice):
-        raise InvalidInputError(f"{len(twice)} keys come twice in the data, such as {_shown(index, keys, twice)}")
+        raise InvalidInputError(f"{len(twice)} keys occur twice in the data, such as {_shown(index, keys, twice)}")
 
 
 def _check_table(source: Snapshot, index: KeyIndex, keys: pa.Table, counts: npt.NDArray[np.int64]) -> None:
@@ -127,8 +129,8 @@ def _check_table(source: Snapshot, index: KeyIndex, keys: pa.Table, counts: npt.
     twice, lacking = np.flatnonzero(counts > 1), np.flatnonzero(counts == 0)
     if len(twice):
         raise InvalidInputError(
-            f"{len(twice)} keys of the data come twice in {where}, such as {_shown(index, keys, twice)}: give a key of "
-            "more columns, or a scope (where) in which it is unique"
+            f"{len(twice)} keys of the data occur twice in {where}, such as {_shown(index, keys, twice)}: give a key "
+            "of more columns, or a scope (where) in which it is unique"
         )
     if len(lacking):
         raise InvalidInputError(

@@ -1,11 +1,12 @@
 """Fit column files that were written for one version to a later version, after a conflict.
 
-    the fragment is as it was, or lost rows     its file is kept
-    others wrote the same columns of it         a new file: the others' values, and over them those that were set
-    its rows moved to other fragments           new files for those, in the same way
+    a fragment is unchanged, or lost rows              its file is kept
+    others wrote the same columns of the fragment      a new file: the others' values, except in the rows that are set
+    the fragment's rows moved to other fragments       new files for these fragments, in the same way
 
 Values are taken from the files that were written: nothing is computed again. Rows that were deleted meanwhile are left
-out, as if they had been deleted afterwards. Rows are followed by their stable ids, or through compactions alone.
+out, as if they had been deleted afterwards. Moved rows are found by their stable row ids; without stable row ids, they
+are followed through compactions only.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class PendingColumns:
         columns: The columns, with the ids that they have in the version, or would get.
         added: Names of the columns that the plan added.
         written: The files of the columns, for fragments of the version.
-        rewritten: Files that were written again for this version, each with its store.
+        rewritten: Files that were written after conflicts, each with its store.
     """
 
     source: Snapshot
@@ -84,7 +85,7 @@ def rebased_columns(pending: PendingColumns, latest: Manifest) -> PendingColumns
     Raises:
         IncompatibleConflictError: A version in between replaced the table's rows, or dropped or changed a column.
         HistoryGapError: A version in between was cleaned up.
-        RetryableConflictError: Rows moved, and cannot be followed as they have no stable ids.
+        RetryableConflictError: Rows without stable row ids were moved by something else than a compaction.
     """
     before = pending.source
     after = before.at(latest)
@@ -117,7 +118,7 @@ def rebased_columns(pending: PendingColumns, latest: Manifest) -> PendingColumns
 
 
 def _check_others(before: Snapshot, latest: Manifest) -> None:
-    """Make sure that all versions in between are known, and that none replaced the whole table."""
+    """Check that the transactions of all versions in between are known, and that none replaced the whole table."""
     for version in range(before.manifest.version + 1, latest.version + 1):
         other = find_transaction(before.store, version)
         if other is None:
@@ -193,7 +194,7 @@ def _sorted_out(
 def _followed(
     pending: PendingColumns, after: Snapshot, lost: Sequence[tuple[WrittenColumns, _Offsets]]
 ) -> Iterator[tuple[int, _Part]]:
-    """Yield where rows that moved are now, by fragment; deleted rows are left out."""
+    """Yield the new places of moved rows, by fragment; deleted rows are left out."""
     before = pending.source
     ids = stable_ids
     if not after.manifest.uses_stable_row_ids:
@@ -237,7 +238,7 @@ def _values(pending: PendingColumns, columns: Schema, parts: Sequence[_Part]) ->
     values = pa.concat_tables(tables).rename_columns(columns.names)
     places = np.concatenate([part.places for part in parts])
     order = np.argsort(places, kind="stable")
-    # Two parts of the same row cannot be: each row of the old version is set once.
+    # No row is in two parts: each row of the old version is set once.
     taken = values.take(pa.array(order)).unify_dictionaries()
     return places[order], pa.table(taken.columns, schema=schema_to_arrow(columns))
 

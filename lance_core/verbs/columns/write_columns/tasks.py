@@ -3,8 +3,8 @@
     plan     the rows of the scope, by fragment; the columns with the ids that they have or will have
     task     one fragment: values with row addresses -> one new file with these columns for all of its rows
 
-Rows of a fragment that are not set keep their values: these are read from the files of the same columns and written
-again, so that the new file has as many rows as the others of the fragment. No other file is read or written.
+Rows of a fragment that are not set keep their values: these values are read from the files of the same columns and
+written again, so that the new file has as many rows as the fragment's other files. No other file is read or written.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from lance_core.verbs.scan.row_columns import ROW_ADDRESS
 __all__ = ["ColumnPlan", "ColumnTask", "Missing", "WrittenColumns", "as_table", "plan_columns", "write_values"]
 
 Missing = Literal["null", "keep", "error"]
-"""What becomes of the rows of the scope that the data lacks."""
+"""What happens to the rows of the scope that the data lacks."""
 
 _Offsets = npt.NDArray[np.int64]
 _SHOWN: Final = 5
@@ -56,7 +56,7 @@ class WrittenColumns:
         fragment_id: The fragment.
         file: The file, with the field ids of the plan.
         rows: Offsets of the rows that were set, as a serialized roaring bitmap.
-        num_values: The number of rows that were set to a value of the data; the others were set to null.
+        num_values: The number of rows that were set to a value of the data; the other rows were set to null.
     """
 
     fragment_id: int
@@ -77,7 +77,7 @@ class ColumnTask:
     Attributes:
         version: The version that the rows are in.
         fragment_id: The fragment.
-        num_rows: The rows of the scope.
+        num_rows: The number of rows of the scope.
         scope: Offsets of the rows of the scope, as a serialized roaring bitmap.
         missing: What happens to rows of the scope that the data lacks: "error", "null" or "keep".
         columns: The columns with their field ids, serialized.
@@ -98,7 +98,7 @@ class ColumnTask:
         The values of the fragment are held in memory; rows may come in any order.
 
         Args:
-            dataset: The table. The plan's version of it is opened if it is on another one.
+            dataset: The table. If it is at another version, the plan's version is opened.
             values: Rows of `_rowaddr` and the columns: a table, a reader, or an iterable of batches. Rows of
                 other fragments are rejected.
             schema: Schema of an iterable of batches.
@@ -107,8 +107,8 @@ class ColumnTask:
             The file; None if no row is to be set.
 
         Raises:
-            InvalidInputError: A row is not in the scope, comes twice, or is missing though `missing` is "error"; or a
-                blob is given by a URI that is not allowed.
+            InvalidInputError: A row is not in the scope, occurs twice, or is missing although `missing` is "error"; or
+                a blob is given by a URI that is not allowed.
             SchemaError: The values do not fit the columns.
 
         Examples:
@@ -130,18 +130,19 @@ class ColumnTask:
         fragment = source.manifest.fragments.get(self.fragment_id)
         if fragment is None:
             raise InvalidInputError(
-                f"version {self.version} of {source.store.root} has no fragment {self.fragment_id}: it is another table"
+                f"version {self.version} of {source.store.root} has no fragment {self.fragment_id}: the task is of "
+                "another table"
             )
         columns = schema_from_bytes(self.columns)
         if ROW_ADDRESS not in table.column_names:
-            raise SchemaError(f"the values have no column {ROW_ADDRESS}, which says whose they are")
+            raise SchemaError(f"the values have no column {ROW_ADDRESS}, which identifies the row of each value")
         offsets, table = self._ordered(table)
         scope = BitMap.deserialize(self.scope)
         given = bitmap_of(offsets)
         self._check(offsets, given, scope)
         nulls = scope - given if self.missing == "null" else BitMap()
         if nulls and not any(_is_stored(fragment, field.id) for field, _ in columns.walk()):
-            nulls = BitMap()  # they are null as it is
+            nulls = BitMap()  # these rows are null already
         if not given and not nulls:
             return None
         _check_nulls(columns, nulls)
@@ -156,7 +157,7 @@ class ColumnTask:
         """The offsets of the rows, ascending, and the rows in that order."""
         addresses = table.column(ROW_ADDRESS)
         if addresses.type != pa.uint64() or addresses.null_count:
-            raise InvalidInputError(f"{ROW_ADDRESS} is a column of uint64 without nulls, as reads of the table give it")
+            raise InvalidInputError(f"{ROW_ADDRESS} must be a column of uint64 without nulls, as a scan returns it")
         numbers = addresses.to_numpy()
         others = fragment_ids(numbers) != self.fragment_id
         if others.any():
@@ -196,7 +197,7 @@ class ColumnPlan:
         columns: The columns with their field ids, serialized.
         added: Names of the columns that the table lacks.
         tasks: The tasks.
-        identity: The identity of the version: another one if the table was dropped and made again.
+        identity: The identity of the version, which differs if the table is dropped and created again.
     """
 
     version: int
@@ -288,7 +289,8 @@ def _check_nulls(columns: Schema, nulls: BitMap) -> None:
     strict = [field.name for field in columns.fields if not field.nullable]
     if nulls and strict:
         raise SchemaError(
-            f"column {strict[0]!r} allows no null, and the data lacks {len(nulls)} rows; missing='keep' keeps theirs"
+            f"column {strict[0]!r} allows no null, and the data lacks {len(nulls)} rows; missing='keep' keeps their "
+            "values"
         )
 
 
@@ -340,7 +342,7 @@ def _old(
 def _merged(
     windows: Iterable[pa.RecordBatch | int], offsets: _Offsets, values: pa.Table, nulls: _Offsets, dead: _Offsets
 ) -> Iterator[pa.Table]:
-    """Yield the old values with the new ones in their places; deleted rows without any get one that is never read."""
+    """Yield the old values with the new ones in their places; deleted rows may get any value, as it is never read."""
     start = 0
     for window in windows:
         num_rows = window if isinstance(window, int) else window.num_rows

@@ -7,9 +7,9 @@
     2  was removed                           2  c.lance: id                  2  c.lance: id, all rows deleted
     3  d.lance: id vector(7)                                                 3  d.lance: id vector(9)
 
-The changes of rows are rebased as an Update from the fork version to the latest one (`rebase`,
-`rebase_without_history`). The Merge is made of the fragments that this Update gives; it keeps every fragment, so that a
-removed one has all rows deleted.
+The changes of rows are rebased as an Update from the fork version to the latest version (`rebase`,
+`rebase_without_history`). The Merge has the fragments that result from this Update. As a Merge cannot remove fragments,
+it keeps a removed fragment with all rows deleted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lance_core.verbs.refs.changes import Branch, columns_of
 __all__ = ["AddedColumns"]
 
 _FIRST_ID: Final = 1 << 24
-"""Ids from here on stand for columns that get ids by the commit; no table has ids as high."""
+"""The first temporary id of columns that get their ids by the commit; no table has ids as high."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,8 @@ class AddedColumns:
         """Find the columns that a branch added.
 
         Raises:
-            SchemaError: The branch has dropped or changed columns, or one that it added cannot be null; the message
-                names them.
+            SchemaError: The branch has dropped or changed columns, or added columns that cannot be null, or files of
+                version 0.1; the message names the columns.
         """
         before, after = branch.parent.manifest.schema, branch.head.manifest.schema
         known, found = columns_of(before), columns_of(after)
@@ -70,18 +70,18 @@ class AddedColumns:
         if strict:
             raise SchemaError(
                 f"branch {branch.name!r} added the columns {strict}, which cannot be null, while rows of "
-                f"{branch.parent_name} may have no value for them: alter_columns of the branch lets them be null"
+                f"{branch.parent_name} may have no value for them: make them nullable on the branch by alter_columns"
             )
         if added and branch.head.manifest.data_storage_version == "0.1":
             raise SchemaError(
-                f"branch {branch.name!r} added the columns {[one.name for one in added]}, and files of version 0.1 "
-                f"have their ids in them: add them to {branch.parent_name}, and fork again"
+                f"branch {branch.name!r} added the columns {[one.name for one in added]}, whose ids are stored in its "
+                f"files of version 0.1: add the columns to {branch.parent_name}, and fork again"
             )
         fields = Schema(fields=tuple(one.without_ids() for one in added)).with_ids(_FIRST_ID).fields
         return cls(fields=fields, own_ids=_pairs(added, fields))
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Whether the branch added columns."""
         return bool(self.fields)
 
     @property
@@ -90,11 +90,11 @@ class AddedColumns:
         return tuple(one.name for one in self.fields)
 
     def renumbered(self, update: Update) -> Update:
-        """An Update with the temporary ids in place of the branch's, which the parent may have given to others."""
+        """An Update with temporary ids instead of the branch's, which the parent may have given to other columns."""
         return _with_ids(update, self.own_ids) if self.own_ids else update
 
     def check_names(self, latest: Manifest) -> None:
-        """Make sure that a version has no column with the name of an added one.
+        """Check that a version has no column with the name of an added column.
 
         Raises:
             RetryableConflictError: The version has such a column.
@@ -106,7 +106,7 @@ class AddedColumns:
             )
 
     def merge(self, update: Update, latest: Manifest) -> tuple[Merge, dict[str, bytes]]:
-        """The Merge that adds the columns and makes the changes of an Update, and its deletion files, by key.
+        """The Merge that adds the columns and makes the changes of an Update, and its deletion files' content by key.
 
         Args:
             update: The changes of rows and columns, with the ids of `fields`; new fragments are numbered.
@@ -137,7 +137,7 @@ class AddedColumns:
 
 
 def _pairs(before: Sequence[Field], after: Sequence[Field]) -> dict[int, int]:
-    """The field ids of some columns, each with its id in the same columns under other ids, nested fields included."""
+    """The field ids of some columns, each with the id of the same field in `after`, nested fields included."""
     return {
         old.id: new.id
         for one, other in zip(before, after, strict=True)
@@ -171,7 +171,7 @@ def _with_ids(update: Update, ids: Mapping[int, int]) -> Update:
 
 
 def _emptied(fragment: Fragment, read_version: int) -> tuple[Fragment, bytes]:
-    """A fragment all rows of which are deleted, and the content of its deletion file."""
+    """A fragment with all rows deleted, and the content of its deletion file."""
     hidden = DeletionVector(BitMap(range(fragment.physical_rows)))
     data, kind = hidden.to_bytes()
     file = DeletionFile(

@@ -61,7 +61,7 @@ class OwnFiles:
         )
 
     def copy(self) -> None:
-        """Copy the files; object storage copies them by itself."""
+        """Copy the files; object storage copies them itself."""
         if not self.keys:
             return
         with ThreadPool(COPIES_AT_ONCE) as pool:
@@ -75,7 +75,7 @@ class OwnFiles:
 
 
 def _has_sidecars(schema: Schema) -> bool:
-    """Whether blobs may lie in files of their own beside the data files (sidecars)."""
+    """Whether blobs may be in separate files beside the data files (sidecars)."""
     return any(is_blob_v2(node) for node, _ in schema.walk())
 
 

@@ -2,18 +2,18 @@
 
     1  compare     the branch's latest version with the fork version (`changes`), the schema, the parent's history
     2  copy        the branch's own data and deletion files, under the same names, into the parent
-    3  commit      one Update, made from the fork version: whoever changed the same rows since then is noticed;
-                   after compactions, or with other columns, made from the latest version (`rebase`), as where versions
-                   of the parent were cleaned up since then (`rebase_without_history`).
-                   A Merge of the same changes if the branch added columns (`added_columns`)
-    4  tag, mark   the version of the parent; on the branch, that it was promoted
+    3  commit      one Update, made from the fork version, so that changes of the same rows since then are conflicts;
+                   made from the latest version if the parent was compacted, or other columns were added or written
+                   (`rebase`), or if versions since the fork were cleaned up (`rebase_without_history`).
+                   If the branch added columns, a Merge of the same changes (`added_columns`)
+    4  tag, mark   tag the new version of the parent; record on the branch that it was promoted
 
-A promotion that dies between two steps is run again: files that are copied twice are the same, and the commit carries
-the branch's identity, so that it is committed once. The branch keeps its own files and stays as it is.
+A promotion that dies between two steps can be repeated: files that are copied twice are the same, and the commit has
+the branch's identity as its idempotency key. The branch keeps its own files and rows.
 
-Ids are given by the parent. A new fragment gets the next fragment id of the version that the commit follows, and its
-deletion file, which is named after the id, is rewritten. With stable row ids rows that were there at the fork keep
-theirs, and rows that were created on the branch get new ones: the parent may have given the same ids to others.
+The parent assigns the ids. A new fragment gets the next fragment id of the version that the commit follows, and its
+deletion file, which is named after the id, is rewritten. With stable row ids, rows of the fork version keep their ids,
+and rows that were created on the branch get new ids: the parent may have given the branch's ids to other rows.
 """
 
 from __future__ import annotations
@@ -96,20 +96,19 @@ class Promotion:
 
     Attributes:
         branch: The branch.
-        branch_version: Its version that was promoted.
-        fork_version: Version of the parent that it was forked from.
+        branch_version: The version of the branch that was promoted.
+        fork_version: Version of the parent that the branch was forked from.
         version: Version of the parent that now has the branch's rows.
-        rows_added: Rows in new fragments, those that merely moved there included.
+        rows_added: Rows in new fragments, including rows that were only moved there.
         rows_removed: Rows that were deleted from the parent's fragments.
         fragments_added: New fragments.
         fragments_removed: Fragments that were removed.
         fragments_updated: Fragments that lost rows, or had columns rewritten.
         files_copied: Files that were copied into the parent.
-        bytes_copied: Their bytes, as far as manifests record them.
+        bytes_copied: Bytes of the copied files, as far as manifests record them.
         tag: Tag on the version; None without one.
         columns_added: Columns that the branch added.
-        deduplicated: Whether an earlier promotion of this version of the branch, or the lack of any change, left
-            nothing to commit.
+        deduplicated: Whether nothing was committed: this version of the branch was promoted before, or has no changes.
         left_behind: Changes besides rows, which stay on the branch: configuration, metadata and indices.
     """
 
@@ -143,9 +142,9 @@ def promote(
     Args:
         table: The references of the dataset.
         name: The branch.
-        tag: Name of the tag on the new version; True for one made of the branch's name, False for none.
-        commit_message: A string for the history.
-        transaction_properties: More strings for the history; they replace those of the branch's commits by key.
+        tag: Name of the tag on the new version; True for a name made of the branch's, False for none.
+        commit_message: Message of the commit.
+        transaction_properties: Transaction properties; they replace those of the branch's commits with the same keys.
 
     Returns:
         The result, and the parent's version that has the branch's rows. Changes left behind are also logged as a
@@ -156,8 +155,9 @@ def promote(
         BranchConflictError: The parent changed the same rows, columns or slices since the fork, or it is not known
             whether it did; the message names the version.
         IncompatibleConflictError: The fork version was deleted.
-        SchemaError: The branch dropped or changed columns, or added some that cannot be null.
-        InvalidInputError: The tag exists, or the branch was promoted and changed since then.
+        SchemaError: The branch dropped or changed columns, or added columns that cannot be null.
+        InvalidInputError: The tag exists, the branch was promoted and changed since then, or the parent lacks a base
+            path of the branch.
         UnsupportedError: The branch, or the version that it was forked from, has feature flags that are not known.
     """
     branch = load_branch_ends(table, name)
@@ -173,7 +173,7 @@ def promote(
     )
     done, version = work.run()
     if done.left_behind:
-        _logger.warning("branch %r keeps what a promotion does not bring: %s", name, ", ".join(done.left_behind))
+        _logger.warning("branch %r keeps changes that were not promoted: %s", name, ", ".join(done.left_behind))
     return done, version
 
 
@@ -231,18 +231,18 @@ class _PromotionCall:
         return latest
 
     def _marked(self) -> int | None:
-        """The parent's version that an earlier promotion noted on the branch for this version; it may be cleaned up."""
+        """The parent's version that a promotion of this version recorded on the branch; it may be cleaned up."""
         mark = self.branch.ref.metadata
         return int(mark[MARK_VERSION]) if mark.get(MARK_BRANCH_VERSION) == str(self.head_version) else None
 
     def _has_history(self) -> bool:
-        """Whether all versions of the parent since the fork exist, so that none was cleaned up."""
+        """Whether all versions of the parent since the fork exist."""
         branch = self.branch
         versions = [version for version in list_versions(branch.parent.store) if version >= branch.fork_version]
         return bool(versions) and len(versions) == max(versions) - branch.fork_version + 1
 
     def _committed(self, latest: Manifest) -> Manifest | None:
-        """The parent's version that an earlier promotion of this version of the branch has made.
+        """The parent's version that an earlier promotion of this version of the branch committed; None without one.
 
         Raises:
             InvalidInputError: An earlier version of the branch was promoted.
@@ -287,12 +287,12 @@ class _PromotionCall:
         except RetryableConflictError:
             return self._put_on_latest(transaction)
         except IncompatibleConflictError as error:
-            if not self._has_history():  # cleaned up since it was looked at
+            if not self._has_history():  # a version was cleaned up since the check
                 return self._put_on_latest(transaction)
             raise self._conflict(properties, error) from error
 
     def _put_on_latest(self, transaction: Transaction) -> Committed:
-        """Commit on top of the latest version, if that has the rows that the branch replaces as they were."""
+        """Commit on top of the latest version, if it has the rows that the branch replaces unchanged."""
         return retrying(
             self._latest(),
             lambda latest, _: self._put_on(latest, transaction),
@@ -303,7 +303,7 @@ class _PromotionCall:
 
     def _put_on(self, latest: Manifest, transaction: Transaction) -> Committed:
         committed = self._committed(latest)
-        if committed is not None:  # by somebody who promotes the same branch
+        if committed is not None:  # by another promotion of the same branch
             return Committed(manifest=committed, transaction=transaction, attempts=0, deduplicated=True)
         branch, parent = self.branch, self.branch.parent
         made = commits_between(parent.store, branch.fork_version, latest.version)
@@ -338,7 +338,7 @@ class _PromotionCall:
         )
 
     def _prepared(self, transaction: Transaction, latest: Manifest) -> Rebased:
-        """Give the new fragments ids of the version that they come into, and write their deletion files."""
+        """Give the new fragments the next ids of the latest version, and write their deletion files."""
         operation = transaction.operation
         assert isinstance(operation, Update)
         written: list[str] = []
@@ -379,7 +379,7 @@ class _PromotionCall:
         return replace(fragment, deletion_file=file)
 
     def _conflict(self, properties: Mapping[str, str], error: CommitConflictError) -> BranchConflictError:
-        """The error for a conflict, with the version, and the fragments, columns or slices concerned."""
+        """The error for a conflict; it names the version, and the fragments, columns or slices concerned."""
         branch = self.branch
         own, where = slice_names(properties), ""
         latest = load_latest(branch.parent.store)
@@ -392,11 +392,11 @@ class _PromotionCall:
         return BranchConflictError(
             f"branch {branch.name!r} cannot be promoted: since its version {branch.fork_version}, which the branch was "
             f"forked from, {branch.parent_name} has changed what the branch changed, or it is not known whether it "
-            f"has: {where or error}. {branch.parent_name} is unchanged. Discard the branch, fork again and write again"
+            f"has: {where or error}. Nothing was committed. Discard the branch, fork again and write again"
         )
 
     def _check_tag(self, committed: Manifest | None) -> None:
-        """Make sure before anything is written that the tag can be made.
+        """Check, before anything is written, that the tag can be created.
 
         Raises:
             InvalidInputError: The tag names another version.
@@ -410,13 +410,13 @@ class _PromotionCall:
             raise InvalidInputError(f"Ref conflict error: tag {self.tag} already exists, on version {found.version}")
 
     def _finish(self, committed: Manifest) -> None:
-        """Tag the version, and note on the branch that it was promoted."""
+        """Tag the version, and record on the branch that it was promoted."""
         branch = self.branch
         if self.tag is not None:
             try:
                 write_tag(self.table, self.tag, branch.ref.parent_branch, committed, {PROMOTED_FROM_KEY: branch.name})
             except InvalidInputError:
-                self._check_tag(committed)  # made by a promotion that died, or that runs beside this one
+                self._check_tag(committed)  # an interrupted or concurrent promotion created it
         mark = {MARK_VERSION: str(committed.version), MARK_BRANCH_VERSION: str(self.head_version)}
         if not mark.items() <= branch.ref.metadata.items():
             marked = replace(branch.ref, metadata={**branch.ref.metadata, **mark})
@@ -451,12 +451,12 @@ def _tag_name(branch: Branch, tag: str | bool) -> str | None:
 
 
 def _with_own_row_ids(fragments: list[Fragment], born_from: int, next_row_id: int) -> list[Fragment]:
-    """Give rows that were created on the branch the next free row ids; others keep theirs.
+    """Give rows that were created on the branch the next free row ids; other rows keep their ids.
 
     Args:
         fragments: New fragments, with the row ids of the branch.
-        born_from: The lowest row id that the branch gave.
-        next_row_id: The lowest row id that the parent has not given.
+        born_from: The lowest row id that the branch assigned.
+        next_row_id: The lowest row id that the parent has not assigned.
     """
     known = [decode_row_ids(fragment.row_ids, fragment.physical_rows) for fragment in fragments if fragment.row_ids]
     everyone = np.concatenate(known) if known else np.zeros(0, np.uint64)

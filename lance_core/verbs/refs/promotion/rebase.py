@@ -1,9 +1,9 @@
 """Rebase a promotion on commits of the parent: find the rows and columns of the branch in the parent's new fragments.
 
-    version   operation    rows that go
+    version   operation    rows to remove
     fork                   fragment 2: all        fragment 3: 5 7
     fork+1    Append       the same
-    fork+2    Rewrite      2 3 -> 9: a rewrite keeps the order of its group's live rows, so a row's place in 9 is its
+    fork+2    Rewrite      2 3 -> 9: a Rewrite keeps the order of its group's live rows, so a row's offset in 9 is its
                            rank among them
     latest                 fragment 9: 0 .. 41 46 48
 
@@ -58,11 +58,11 @@ def rebase_by_commits(
     Args:
         branch: The branch.
         changes: Its changes.
-        columns: The columns that it added.
+        columns: The columns that the branch added.
         transaction: The promotion as a change of the fork version.
         latest: The parent's latest version.
         commits: All commits of the parent since the fork, by version.
-        files: Takes note of the files that are written.
+        files: Collects the files that are written.
 
     Raises:
         RetryableConflictError: A commit changed the same rows or columns, or whether it did is unknown.
@@ -100,7 +100,7 @@ class _FollowedChanges:
         transaction: The promotion as a change of the fork version.
         rows: The rows to remove, by fragment of the version reached.
         fields: The fields that the branch wrote, by fragment of the version reached.
-        added: The fields of columns that the branch added, of which no commit of the parent has values.
+        added: The fields of columns that the branch added; no commit of the parent has values for them.
         fragments: The fragments of `rows` and `fields`, as the version reached has them.
     """
 
@@ -200,7 +200,7 @@ class _FollowedChanges:
             self.fragments |= {fragment.id: fragment for fragment in group.new_fragments}
 
     def _follow_merge(self, operation: Merge, version: int, other: Transaction) -> None:
-        """Make sure that a Merge added columns, and did not touch the rows and columns that the branch changed."""
+        """Check that a Merge added columns, and did not change the rows and columns that the branch changed."""
         fork = self.branch.parent.manifest.schema
         types = {node.id: node.logical_type for node, _ in operation.schema.walk()}
         if any(types.get(node.id) != node.logical_type for node, _ in fork.walk()):
@@ -237,7 +237,7 @@ def _stored(fragment: Fragment) -> frozenset[int]:
 
 
 def _places(fragment: Fragment, fields: frozenset[int]) -> set[tuple[int, str, int | None, int]]:
-    """Where the values of fields lie: field, file, base path and column of the file."""
+    """The place of each field's values: field, file, base path and column of the file."""
     return {
         (number, file.path, file.base_id, column)
         for file in fragment.files

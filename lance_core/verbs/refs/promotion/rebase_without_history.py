@@ -1,14 +1,14 @@
 """Rebase a promotion where versions of the parent were cleaned up: compare its latest version with the fork version.
 
     fork       latest
-    0 1 2 3    0 1      5      0, 1  as they were, but for later deletions
-                               2, 3  replaced: compacted (the same rows lie in 5, in order), or removed
-                               5     rows that were compacted, and rows that came since the fork
+    0 1 2 3    0 1      5      0, 1  unchanged, except for later deletions
+                               2, 3  replaced: compacted (5 has the same rows, in order), or removed
+                               5     rows that were compacted, and rows that were added since the fork
 
-A promotion removes rows of the fork version and adds others. The rows to remove are looked for in the parent's latest
+A promotion removes rows of the fork version and adds others. The rows to remove are searched in the parent's latest
 version: in the same fragment, else by their stable row ids, else by the values of the fragment's rows, which a
-compaction leaves in order. A row that is not found unchanged was changed since the fork: a conflict. A new row in a
-slice that the branch filled, or with a key that the branch inserted, is a conflict, too.
+compaction keeps in order. If a row is not found unchanged, it was changed since the fork, which is a conflict. A new
+row in a slice that the branch filled, or with a key that the branch inserted, is a conflict as well.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = ["check_slices", "rebase_to_latest"]
 _Offsets = npt.NDArray[np.int64]
 
 _MOST_PLACES = 10_000
-"""Positions that are compared with the rows of a fragment; a column with more equal positions is not used."""
+"""Most positions that are compared with the rows of a fragment; more candidates are a conflict."""
 
 
 def rebase_to_latest(
@@ -59,7 +59,7 @@ def rebase_to_latest(
         changes: Its changes.
         transaction: The promotion as a change of the fork version.
         latest: The parent's latest version.
-        files: Takes note of the deletion files that are written.
+        files: Collects the deletion files that are written.
 
     Raises:
         RetryableConflictError: The parent changed the same rows, filled the same slices or inserted the same keys, or
@@ -86,7 +86,7 @@ def rebase_to_latest(
 
 
 def check_slices(transaction: Transaction, commits: Mapping[int, Transaction]) -> None:
-    """Make sure that no commit of the parent that was not cleaned up filled a slice of the branch.
+    """Check that none of the parent's remaining commits filled a slice of the branch.
 
     Raises:
         RetryableConflictError: A commit filled a slice of the branch.
@@ -101,7 +101,7 @@ def check_slices(transaction: Transaction, commits: Mapping[int, Transaction]) -
 def _check_columns(before: Schema, after: Schema) -> None:
     old, new = ([(node.id, node.name, node.logical_type) for node, _ in schema.walk()] for schema in (before, after))
     if old != new:
-        raise RetryableConflictError("versions were cleaned up, and its columns are others now")
+        raise RetryableConflictError("versions since the fork were cleaned up, and its columns have changed")
 
 
 def _fragment(manifest: Manifest, number: int) -> Fragment:
@@ -133,7 +133,7 @@ def _located(fork: Snapshot, latest: Snapshot, rows: RowsByFragment) -> RowsByFr
 def _by_row_id(
     fork: Snapshot, latest: Snapshot, moved: Sequence[tuple[Fragment, BitMap]], new: Sequence[Fragment]
 ) -> RowsByFragment:
-    """Find moved rows by their stable ids; a row that was updated since has a later version, and does not count."""
+    """Find moved rows by their stable row ids; rows that were updated since the fork are not found."""
     wanted = np.concatenate([known_row_ids(fragment)[offsets_of(taken)] for fragment, taken in moved])
     found: RowsByFragment = {}
     count = 0
@@ -158,7 +158,7 @@ def _by_row_id(
 def _by_value(
     fork: Snapshot, latest: Snapshot, moved: Sequence[tuple[Fragment, BitMap]], new: Sequence[Fragment]
 ) -> RowsByFragment:
-    """Find moved rows by the values of all rows of their fragment, which lie next to each other in the same order."""
+    """Find moved rows by the values of all rows of their fragment, which are adjacent and in the same order."""
     names = [field.name for field in fork.manifest.schema.fields if _is_comparable(arrow_type_of(field))]
     if not names or not new:
         raise RetryableConflictError(f"the rows of fragment {moved[0][0].id} were deleted")
@@ -205,7 +205,7 @@ def _read(
 
 
 def _runs(values: pa.ChunkedArray, wanted: pa.ChunkedArray, used: npt.NDArray[np.bool_]) -> list[int]:
-    """The positions from which all wanted values follow one another, at rows that are not in use."""
+    """The positions at which the sequence of all wanted values begins, among rows that are not in use."""
     if not len(wanted) or len(values) < len(wanted):
         return []
     known = pc.unique(wanted)
@@ -229,7 +229,7 @@ def _codes(column: pa.ChunkedArray, values: pa.Array) -> _Offsets:
 
 
 def _is_same(latest: Snapshot, rows: pa.Table, own: _Offsets, numbers: _Offsets, place: int) -> bool:
-    """Whether the rows from a place on have the same values in all columns."""
+    """Whether the rows from a place on have the same values in all columns of `rows`."""
     there = slice(place, place + rows.num_rows)
     chosen: RowsByFragment = {}
     for number in dict.fromkeys(numbers[there].tolist()):
@@ -262,7 +262,7 @@ class _Newcomers:
     taken: RowsByFragment
 
     def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Batches of the rows, with some of their columns."""
+        """Yield batches of the rows, with some of their columns."""
         for fragment in self.fragments:
             hidden = self.taken.get(fragment.id, BitMap())
             if len(hidden) == fragment.num_rows:
@@ -275,7 +275,7 @@ class _Newcomers:
 def _check_newcomers(
     branch: Branch, changes: BranchChanges, transaction: Transaction, latest: Snapshot, rows: RowsByFragment
 ) -> None:
-    """Make sure that no new row lies in the slices that the branch filled, or has a key that it inserted."""
+    """Check that no new row lies in the slices that the branch filled, or has a key that the branch inserted."""
     known = {fragment.id for fragment in branch.parent.manifest.fragments}
     new = _Newcomers(
         source=latest,
@@ -290,7 +290,7 @@ def _check_newcomers(
         for batch in new.batches(slices.columns):
             inside = slices.among(batch)
             if inside:
-                raise RetryableConflictError(f"rows have come into {', '.join(map(repr, inside[:10]))} since the fork")
+                raise RetryableConflictError(f"rows were added to {', '.join(map(repr, inside[:10]))} since the fork")
     operation = transaction.operation
     assert isinstance(operation, Update)
     if operation.inserted_rows is not None:

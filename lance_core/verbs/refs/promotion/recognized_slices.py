@@ -1,8 +1,8 @@
 """Find the conditions of the slices that a branch filled, of which its commits record only digests.
 
-The rows that the branch added or removed lie in its slices. A condition that such rows meet belongs to a slice if its
-digest is recorded: that one or two columns have the values of a row, or that one lies in the hour, day, week, month or
-year of it. Slices over more columns, and windows shorter than an hour, are not found.
+The rows that the branch added or removed lie in its slices. A condition that such a row meets belongs to a slice if its
+digest is recorded. The conditions that are tried: one or two columns have the values of the row, or one column lies in
+the hour, day, week, month or year of its value. Slices over more columns, and other windows, are not found.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RecognizedSlices:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that they are over."""
+        """The columns of all slices."""
         return list(dict.fromkeys(name for one in self.groups for name in one.columns))
 
     def among(self, batch: pa.RecordBatch) -> list[str]:
@@ -65,7 +65,7 @@ def recognize_slices(branch: Branch, changes: BranchChanges, names: Mapping[str,
         names: The names of the slices by their digests.
 
     Raises:
-        RetryableConflictError: The conditions of a slice do not follow from the rows.
+        RetryableConflictError: The condition of a slice is not found.
     """
     left = dict(names)
     groups: dict[tuple[object, ...], list[Slice]] = {}
@@ -81,7 +81,7 @@ def recognize_slices(branch: Branch, changes: BranchChanges, names: Mapping[str,
                 groups.setdefault(key, []).append(Slice(name=left.pop(digest), conditions=conditions))
     if left:
         raise RetryableConflictError(
-            "versions since the fork were deleted, so that it is not known whether others filled "
+            "versions since the fork were deleted, so it is not known whether others filled "
             f"{', '.join(map(repr, sorted(left.values())))} as well"
         )
     return RecognizedSlices(tuple(Slices(group) for group in groups.values()))
@@ -90,7 +90,7 @@ def recognize_slices(branch: Branch, changes: BranchChanges, names: Mapping[str,
 def _candidates(
     source: Snapshot, fragments: Sequence[Fragment], left: Mapping[str, str]
 ) -> Iterator[dict[str, Condition]]:
-    """Conditions that rows of some fragments meet, while there are slices left to recognize."""
+    """Yield conditions that rows of some fragments meet, while there are slices left to recognize."""
     fields = [field for field in source.manifest.schema.fields if not field.children]
     plain = [field.name for field in fields if _can_partition(arrow_type_of(field))]
     for columns in [*((name,) for name in plain), *combinations(sorted(plain), 2)]:
@@ -140,7 +140,7 @@ def _conditions(value: Any) -> Iterator[Condition]:
 
 
 def _windows(value: dt.date) -> Iterator[tuple[dt.date, dt.date]]:
-    """The hour, day, week, month and year of a date or time, ends excluded; weeks begin on any day."""
+    """Yield the hour, day, weeks, month and year of a date or time, ends excluded; a week may begin on any day."""
     day = value.replace(hour=0, minute=0, second=0, microsecond=0) if isinstance(value, dt.datetime) else value
     if isinstance(value, dt.datetime):
         hour = value.replace(minute=0, second=0, microsecond=0)

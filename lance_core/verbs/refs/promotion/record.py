@@ -4,9 +4,9 @@ promoted_from       name of the branch
 promoted_version    the branch's version
 promoted_identity   the identity of that version (`LanceDataset.identity`)
 promoted_fork       the parent's version that the branch was forked from
-lance.promotion     "<uuid of the branch>@<its version>": at most one version of the parent carries it
-lance.slices        all slices that the branch filled: two writers of one slice meet (see `commit.conflict`)
-<any other key>     as the branch's commits have it: one value as it is, lists joined, several values as a JSON list
+lance.promotion     "<uuid of the branch>@<its version>": at most one version of the parent has it
+lance.slices        all slices that the branch filled: two writers of one slice conflict (see `commit.conflict`)
+<any other key>     from the branch's commits: one value unchanged, lists merged, several values as a JSON list
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ PROMOTED_IDENTITY_KEY: Final = "promoted_identity"
 PROMOTED_FORK_KEY: Final = "promoted_fork"
 PROMOTION_KEY: Final = "lance.promotion"
 PROMOTION_TAG_PREFIX: Final = "promoted."
-"""The beginning of the names of tags that promotions make by themselves."""
+"""The beginning of the names of tags that promotions create automatically."""
 TAKES_BACK_KEY: Final = "lance.takes_back"
-"""Property of a commit that takes earlier ones back, with their versions: each row that it leaves was there before."""
+"""Property of a commit that reverts earlier versions, which it names: all rows that it keeps were there before them."""
 
 _NOT_KEPT: Final = (COMMIT_MESSAGE_KEY, REPLACES_KEY, SLICES_KEY, SLICE_NAMES_KEY, TAKES_BACK_KEY)
 """The message is the promotion's own, and versions of the branch mean nothing on its parent."""
@@ -58,18 +58,18 @@ READ_AHEAD: Final = 8
 
 
 def is_promotion_tag(name: str, tag: TagRef) -> bool:
-    """Whether a promotion has made a tag by itself, rather than by a name that was given."""
+    """Whether a promotion created a tag automatically, without a name from the caller."""
     return name.startswith(PROMOTION_TAG_PREFIX) and PROMOTED_FROM_KEY in tag.metadata
 
 
 def promotion_token(branch: Branch, version: int) -> str:
-    """An identifier of the promotion of one version of a branch; a later branch of the same name has another one."""
+    """An identifier of the promotion of one version of a branch; a later branch of the same name has another."""
     unique = branch.ref.identifier[-1][1] if branch.ref.identifier else f"{branch.name}:{branch.ref.created_at}"
     return f"{unique}@{version}"
 
 
 def commits_between(store: ObjectStore, after: int, until: int) -> dict[int, Transaction]:
-    """The transactions of the versions after `after` up to `until`, without versions that were cleaned up."""
+    """The transactions of the versions after `after` up to `until`, except versions that were cleaned up."""
     if until <= after:
         return {}
     versions = [version for version in list_versions(store) if after < version <= until]
@@ -102,9 +102,9 @@ def slice_names(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def inserted_keys_of(commits: Iterable[Transaction]) -> KeyExistenceFilter | None:
-    """The primary keys that commits inserted, so that a writer of the same keys is noticed; None if none is recorded.
+    """The primary keys that commits inserted, so that a writer of the same keys conflicts; None if none are recorded.
 
-    Lists of keys are joined. If a commit has no list, the filter contains any key.
+    Lists of keys are merged. If a commit has a filter without a list of keys, the result contains any key.
     """
     filters = [
         one.operation.inserted_rows

@@ -19,7 +19,7 @@ __all__ = ["promotion_update"]
 def promotion_update(branch: Branch, changes: BranchChanges, inserted: KeyExistenceFilter | None) -> Update:
     """Express a branch's changes as an Update of the fork version.
 
-    New fragments come without ids and deletion files, which the commit gives, and with the branch's row ids.
+    New fragments have the branch's row ids, but no fragment ids and deletion files, which the commit adds.
 
     Args:
         branch: The branch.
@@ -36,7 +36,7 @@ def promotion_update(branch: Branch, changes: BranchChanges, inserted: KeyExiste
         updated_fragments=tuple(_updated(branch, before, after) for before, after in changes.updated),
         new_fragments=tuple(_new(branch, fragment) for fragment in changes.added),
         fields_modified=tuple(modified),
-        # Which columns of moved rows changed is not recorded: an index by row id must not go on covering them.
+        # It is not recorded which columns of moved rows changed, so no index by row id may keep covering these rows.
         fields_for_preserving_frag_bitmap=tuple(node.id for node, _ in schema.walk()) if moved else (),
         update_mode=UpdateMode.REWRITE_COLUMNS if only_columns else UpdateMode.REWRITE_ROWS,
         inserted_rows=inserted,
@@ -66,7 +66,7 @@ def _new(branch: Branch, fragment: Fragment) -> Fragment:
 
 
 def _changed_fields(branch: Branch, before: Fragment, after: Fragment) -> Iterator[int]:
-    """The fields that lie in other files than before."""
+    """Yield the fields that are in other files than before."""
     places = _places(branch.as_seen(before))
     for field, place in _places(after).items():
         if places.get(field) != place:
@@ -83,7 +83,7 @@ def _places(fragment: Fragment) -> dict[int, tuple[str, int | None, int]]:
 
 
 def _changed_offsets(branch: Branch, changes: BranchChanges) -> Iterator[tuple[int, bytes]]:
-    """The rows whose values changed in place, if row versions are recorded: those with a version after the fork."""
+    """Yield, by fragment, the rows whose recorded version is after the fork, where values changed in place."""
     for before, after in changes.updated:
         if after.last_updated_at_versions is None or not any(_changed_fields(branch, before, after)):
             continue

@@ -5,7 +5,7 @@
     2  d: id n                  2  d: id    e: n            9  f: id n                  9  f: id    g: n
 
 A line is a fragment: its id, then its files, each with its columns. The branch wrote column n; `then` is the parent
-after the promotion. A fragment that still exists keeps its other columns, and gets the branch's file. If it was
+after the promotion. A fragment that still exists keeps its other columns, and gets the branch's file. If a fragment was
 compacted, the values of the branch are written to new files for the fragments that have its rows now.
 """
 
@@ -71,7 +71,7 @@ def fit_updated_columns(
     latest: Manifest,
     files: UncommittedFiles,
 ) -> UpdatedColumns:
-    """Fit the columns that a branch wrote to a version of its parent, which has not changed their values itself.
+    """Fit the columns that a branch wrote to a version of its parent that has not changed their values.
 
     Args:
         branch: The branch.
@@ -79,10 +79,10 @@ def fit_updated_columns(
         operation: The promotion as a change of the fork version.
         added: The columns that the parent lacks, with ids that are not in use there.
         latest: The version of the parent.
-        files: Takes note of the files that are written.
+        files: Collects the files that are written.
 
     Raises:
-        RetryableConflictError: Rows cannot be followed, or the files hold a part of a column.
+        RetryableConflictError: Rows cannot be followed, or the branch wrote only a part of a column.
     """
     fork = _with_columns(branch.parent, branch.parent.manifest, added)
     after = _with_columns(branch.parent, latest, added)
@@ -126,7 +126,7 @@ def _by_column(
                 continue
             holding = [file for file in fragment.files if own.intersection(file.fields)]
             if len(holding) != 1 or not leaves <= changed:
-                raise RetryableConflictError(f"a part of column {column.name!r} was written")
+                raise RetryableConflictError(f"the branch wrote only a part of column {column.name!r}")
             file = replace(holding[0], fields=tuple(i if i in own else TOMBSTONE for i in holding[0].fields))
             rows = live[fragment.id]
             written.append(
@@ -145,7 +145,7 @@ def _joined(one: DataFile, other: DataFile) -> DataFile:
 def _marked(
     fork: Snapshot, latest: Manifest, operation: Update, files: Mapping[int, tuple[DataFile, ...]]
 ) -> dict[int, bytes]:
-    """The rows that the branch marked as changed, at their present offsets; empty without stable row ids."""
+    """The rows that the branch marked as changed, at their current offsets; empty without stable row ids."""
     marks = operation.updated_fragment_offset_bitmaps
     if not marks:
         return {}

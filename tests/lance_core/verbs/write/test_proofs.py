@@ -262,7 +262,9 @@ class TestAttempts:
             write(uri, rows(7), write_attempt=self.attempt(1, first.version))
             assert values(uri) == [7, 50, 100]
             return
-        with pytest.raises(EarlierAttemptError, match="version 2 was cleaned up, and they are not where it put them"):
+        with pytest.raises(
+            EarlierAttemptError, match="version 2 was cleaned up, and no record shows where they are now"
+        ):
             write(uri, rows(7), write_attempt=self.attempt(1, first.version))
         assert values(uri) == [1, 2, 50, 100]
 

@@ -198,7 +198,7 @@ def test_a_key_is_known_though_its_version_was_cleaned_up(uri, rules):
 
 
 @pytest.mark.parametrize("rules", [{}, {"mode": "overwrite", "replace_where": "id = 1"}, {"merge_on": ("id",)}])
-def test_a_key_that_lands_concurrently_and_whose_version_is_cleaned_up(uri, rules):
+def test_a_key_that_is_committed_concurrently_and_whose_version_is_cleaned_up(uri, rules):
     from pyspark_lance.changing.key_merge import KeyMergeJob
 
     lance.write_dataset(pa.table({"id": [0, 1]}), uri)
