@@ -32,6 +32,12 @@ _MOST_ROWS: Final = 4096
 _LONG: Final = 32 << 10
 """Bytes of strings above which four times as many rows are sampled, repeatedly: the first rows may be exceptions."""
 
+_BATCH_SETTINGS: Final = {
+    "ParquetFileFormat": "spark.sql.parquet.columnarReaderBatchSize",
+    "OrcFileFormat": "spark.sql.orc.columnarReaderBatchSize",
+}
+"""By file format, the setting that says how many rows its reader decodes at once."""
+
 
 def string_bytes_read(frame: DataFrame) -> int | None:
     """The bytes of the strings in a row of each file source and cached frame that a frame reads, added up.
@@ -107,14 +113,21 @@ def _sampled(frame: Any, leaf: Any, strings: list[Any]) -> int:
         rows = run_job(session, partial(lengths.take, count))
         return sum(sum(row) for row in rows) // len(rows) if rows else 0
 
-    return _settled(average)
+    return _settled(average, _rows_at_once(session, leaf))
 
 
-def _settled(average: Callable[[int], int]) -> int:
+def _rows_at_once(session: Any, leaf: Any) -> int:
+    """The rows that Spark decodes at once even if fewer are taken: to sample them all costs no more."""
+    is_files = leaf.getClass().getSimpleName() == "LogicalRelation"
+    setting = _BATCH_SETTINGS.get(leaf.relation().fileFormat().getClass().getSimpleName()) if is_files else None
+    return 0 if setting is None else int(session.conf.get(setting))
+
+
+def _settled(average: Callable[[int], int], at_once: int) -> int:
     """The average of enough rows: more are sampled while rows are long and each sample at least halves the average."""
     count, found = _ROWS, average(_ROWS)
     while found > _LONG and count < _MOST_ROWS:
-        count *= 4
+        count = min(_MOST_ROWS, max(4 * count, at_once))
         last, found = found, average(count)
         if found > last // 2:
             break

@@ -1,4 +1,4 @@
-"""What `test_two_applications.py` runs: `python application_driver.py works FOLDER NAME SECONDS`, `ends FOLDER STEP`, or
+"""What `test_two_applications.py` runs: `python application_driver.py works FOLDER NAME SECONDS`, `ends FOLDER STEP STATEMENT`, or
 `on_s3 FOLDER ROOT` with the storage options in STORAGE_OPTIONS.
 """
 
@@ -55,32 +55,27 @@ def works(folder: str, name: str, seconds: str) -> None:
     print(json.dumps(done))
 
 
-def ends(folder: str, step: str) -> None:
-    """Merge; at a step of the driver's work in the folder of the table its process ends, or the steps are counted."""
+def ends(folder: str, step: str, statement: str) -> None:
+    """Run a statement; at a step of the driver's work in the folder its process ends, or the steps are counted."""
     import pyspark_lance
 
     spark = session()
     pyspark_lance.register_catalog(spark, "lake", folder)
     pyspark_lance.sql(spark, "SELECT * FROM lake.counted").collect()  # what is loaded is loaded
-    table = str(Path(folder) / "counted.lance")
     steps = [0]
 
     def look(event: str, arguments: tuple[object, ...]) -> None:
         if event not in ("open", "os.link", "os.rename", "os.remove", "os.mkdir") or not arguments:
             return
         is_read = event == "open" and not (isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR))
-        if is_read or not any(isinstance(one, str) and one.startswith(table) for one in arguments):
+        if is_read or not any(isinstance(one, str) and one.startswith(folder) for one in arguments):
             return
         steps[0] += 1
         if steps[0] == int(step):
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(look)
-    pyspark_lance.sql(
-        spark,
-        "MERGE INTO lake.counted AS t USING (SELECT id AS key FROM range(5, 15)) AS s ON t.key = s.key"
-        " WHEN MATCHED THEN UPDATE SET n = -1 WHEN NOT MATCHED THEN INSERT (key, n) VALUES (s.key, -2)",
-    )
+    pyspark_lance.sql(spark, statement).collect()
     print(steps[0])
     spark.stop()
 

@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 import os
+import shutil
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -35,10 +36,20 @@ def run(*arguments, **env):
 def check_files(table):
     """After maintenance there are the files of the table, and no others."""
     table.cleanup_old_versions(older_than=dt.timedelta(0), delete_unverified=True)
-    left = {path.name for path in Path(table.uri, "data").iterdir()}
-    assert left == {file.path for one in table.get_fragments() for file in one.metadata.files}
+    fragments = [one.metadata for one in table.get_fragments()]
+    assert names(table, "data") == {file.path for one in fragments for file in one.files}
+    assert names(table, "_deletions") == {
+        one.deletion_file.path.split("/")[-1] for one in fragments if one.deletion_file
+    }
+    assert names(table, "_indices") == {index["uuid"] for index in table.list_indices()}
     assert not [path for path in Path(table.uri).rglob("*") if "tmp" in path.name]
     table.validate()
+
+
+def names(table, folder):
+    """The names in a folder of a table."""
+    path = Path(table.uri, folder)
+    return {one.name for one in path.iterdir()} if path.exists() else set()
 
 
 def test_nothing_is_lost(lake):
@@ -62,33 +73,63 @@ def test_nothing_is_lost(lake):
     check_files(appended)
 
 
-def test_a_driver_that_ends_leaves_one_commit_or_none(lake):
-    table = lake / "counted.lance"
-    kept = {row["key"]: row["n"] for row in lance_core.dataset(table).to_table().to_pylist()}
-    merged = kept | dict.fromkeys(range(5, 10), -1) | dict.fromkeys(range(10, 15), -2)
-    outcomes = []
-    step = 0
-    while True:
-        step += 1
-        done = run("ends", lake, step)
-        dataset = lance_core.dataset(table)
-        rows = {row["key"]: row["n"] for row in dataset.to_table().to_pylist()}
-        assert dataset.count_rows() == len(rows)
-        assert rows in (kept, merged), (step, rows)
-        outcomes.append(rows == merged)
-        check_files(dataset)
-        if done.returncode == 0:
-            break
-        assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
-        if rows == merged:
-            dataset.delete("key >= 10")
-            dataset.update({"n": "0"})
-            check_files(lance_core.dataset(table))
-        assert step < 30
-    print(step - 1, "steps", outcomes)
-    assert outcomes[0] is False
-    assert outcomes[-1] is True
-    assert step > 2
+STATEMENTS = {
+    "merge": "MERGE INTO lake.counted AS t USING (SELECT id AS key FROM range(5, 15)) AS s ON t.key = s.key"
+    " WHEN MATCHED THEN UPDATE SET n = -1 WHEN NOT MATCHED THEN INSERT (key, n) VALUES (s.key, -2)",
+    "insert": "INSERT INTO lake.counted SELECT id + 20, 1 FROM range(5)",
+    "overwrite": "INSERT OVERWRITE lake.counted SELECT id + 20, 1 FROM range(5)",
+    "replace": "INSERT INTO lake.counted REPLACE WHERE key < 7 SELECT id, 9 FROM range(3)",
+    "update": "UPDATE lake.counted SET n = key * 2 WHERE key IN (SELECT id + 3 FROM range(5))",
+    "delete": "DELETE FROM lake.counted WHERE key IN (SELECT id * 2 FROM range(5))",
+    "add column": "ALTER TABLE lake.counted ADD COLUMNS (note string)",
+    "retype": "ALTER TABLE lake.counted ALTER COLUMN n TYPE double",
+    "optimize": "OPTIMIZE lake.counted",
+    "index": "CREATE INDEX by_key ON lake.counted (key) USING BTREE",
+    "restore": "RESTORE TABLE lake.counted TO VERSION AS OF 1",
+    "promote": "PROMOTE BRANCH edits ON lake.counted",
+}
+
+
+def state(folder):
+    """What a statement may change: the schema and the rows, how many fragments hold them, and the indices."""
+    table = lance_core.dataset(folder / "counted.lance")
+    rows = sorted(map(str, table.to_table().to_pylist()))
+    return str(table.schema), rows, len(table.get_fragments()), [one["name"] for one in table.list_indices()]
+
+
+def prepared(folder):
+    """A table of some fragments, with deleted rows and a branch that has others."""
+    table = lance_core.dataset(folder / "counted.lance")
+    for first in (10, 12):
+        lance_core.write_dataset(
+            pa.table({"key": [first, first + 1], "n": [0, 0]}, schema=table.schema), table.uri, mode="append"
+        )
+    table = lance_core.dataset(table.uri)
+    table.delete("key = 11")
+    branch = table.create_branch("edits")
+    branch.insert(pa.table({"key": [30], "n": [5]}, schema=table.schema), mode="append")
+    return folder
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_a_driver_that_ends_leaves_one_commit_or_none(lake, tmp_path_factory, statement):
+    source = prepared(lake)
+    before, outcomes = state(source), []
+    while not outcomes or outcomes[-1][0] != 0:
+        folder = tmp_path_factory.mktemp("lake") / "lake"
+        shutil.copytree(source, folder)
+        done = run("ends", folder, len(outcomes) + 1, STATEMENTS[statement])
+        assert done.returncode in (0, -signal.SIGKILL), done.stderr[-3000:]
+        outcomes.append((done.returncode, state(folder)))
+        check_files(lance_core.dataset(folder / "counted.lance"))
+        assert state(folder) == outcomes[-1][1]
+        assert len(outcomes) < 60
+    after = outcomes[-1][1]
+    print(len(outcomes) - 1, "steps", [found == after for _, found in outcomes])
+    assert after != before
+    assert [found for _, found in outcomes if found not in (before, after)] == []
+    assert outcomes[0][1] == before
+    assert len(outcomes) > 2
 
 
 def test_secrets_of_a_bucket_are_nowhere(s3, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 
 import lance_core
 import pyspark_lance
-from pyspark_lance.engine import partitions
+from pyspark_lance.engine import partitions, row_samples
 from pyspark_lance.engine.partitions import rows_of_size
 from pyspark_lance.engine.row_samples import string_bytes_read
 
@@ -43,6 +43,21 @@ def test_a_few_long_rows_at_the_beginning_do_not_make_batches_small(spark, tmp_p
     spark.range(0, 5_000, 1, 1).selectExpr("id", skewed).write.parquet(f"{tmp_path}/skewed")
     found = string_bytes_read(spark.read.parquet(f"{tmp_path}/skewed"))
     assert (found > 5, rows_of_size(2_048, found)) == (True, 2_048)
+
+
+@pytest.mark.parametrize(("rows_at_once", "jobs"), [(4096, 2), (16, 3)])
+def test_what_a_reader_decodes_at_once_is_sampled_at_once(spark, tmp_path, monkeypatch, rows_at_once, jobs):
+    skewed = f"if(id < 10, repeat('x', {LONG}), 'short') as body"
+    spark.range(0, 5_000, 1, 1).selectExpr("id", skewed).write.parquet(f"{tmp_path}/skewed")
+    taken = []
+    run_job = row_samples.run_job
+    monkeypatch.setattr(row_samples, "run_job", lambda session, take: taken.append(take) or run_job(session, take))
+    spark.conf.set("spark.sql.parquet.columnarReaderBatchSize", str(rows_at_once))
+    try:
+        found = string_bytes_read(spark.read.parquet(f"{tmp_path}/skewed"))
+    finally:
+        spark.conf.unset("spark.sql.parquet.columnarReaderBatchSize")
+    assert (len(taken), found < 16_000) == (jobs, True)
 
 
 def test_a_relation_without_rows_counts_nothing(spark, files, tmp_path):
