@@ -6,7 +6,7 @@
     stamp_lance_metadata         shows table name and URI in the Dagster UI
     lance_filter                 a pyarrow expression as metadata of an input
     LanceMaintenancePolicy       what maintenance does to tables, and when they need it
-    LanceMaintenanceBudget       what a run of maintenance may cost
+    LanceMaintenanceBudget       the limits of a run of maintenance
     build_maintenance_job        maintenance as a job;  build_maintenance_schedule, build_maintenance_sensor run it
     build_lance_..._check(s)     health, integrity, primary_key, drift, overdue, missing_values, lag
     lance_external_assets        the tables below a root as external assets
@@ -16,7 +16,7 @@
     build_undo_job               takes back what a run wrote
     build_erasure_job            erases rows from all versions and files, with a proof
     build_change_type_job        another type for a column of a table
-    lance_eager                  automation that waits for what is published
+    lance_eager                  an automation condition that waits until changes are published on main
 
 Importing this package imports neither lance_core nor pyarrow nor pyspark, and each name imports its module when it is
 first asked for: a code location loads quickly and `dg` commands stay light.

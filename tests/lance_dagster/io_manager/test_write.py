@@ -687,7 +687,7 @@ class TestRejections:
 
     def test_an_unknown_entry_is_rejected(self, lake):
         result = lake.run(source(frame(), metadata={"lance/branch": "dev"}), fails=True)
-        assert "metadata 'lance/branch' is not offered" in errors(result)
+        assert "metadata 'lance/branch' is not accepted" in errors(result)
 
     def test_a_body_that_fails_writes_nothing(self, lake, tmp_path):
         def broken():

@@ -754,7 +754,7 @@ class TestPolicy:
 
     def test_a_resource_that_knows_no_tables(self, lake):
         result = run(lake, build_maintenance_job(["a"]), resources={"io_manager": dg.mem_io_manager})
-        assert "says nothing of Lance tables" in failures(result)["plan"] or not result.success
+        assert "has no Lance tables" in failures(result)["plan"] or not result.success
 
     def test_the_limit_of_parallel_rewrites_goes_to_the_executor(self, lake):
         fill(lake, "nyc/flights")
