@@ -60,7 +60,7 @@ def build_change_type_job(
     """
     refs = {ref.name: ref for ref in table_refs(tables)}
     if not refs:
-        raise dg.DagsterInvalidDefinitionError("build_change_type_job: tables is empty; pass assets, specs or keys")
+        raise dg.DagsterInvalidDefinitionError("build_change_type_job: no table is given; pass assets, specs or keys")
 
     def change(context: dg.OpExecutionContext, config: ChangeTypeConfig) -> None:
         from lance_dagster.events.materialization import column_schema  # noqa: PLC0415 - heavy imports at first use
