@@ -61,7 +61,7 @@ def open_or_none(
 def missing_table(
     context: dg.AssetCheckExecutionContext, ref: TableRef, severity: dg.AssetCheckSeverity
 ) -> dict[str, Any]:
-    """The fields of the result if there is no table; a check that only warns passes if the asset was never materialized.
+    """The fields of the result without a table; a check that only warns passes if the asset was never materialized.
 
     Args:
         context: The context of the check.

@@ -210,7 +210,7 @@ class TestCommand:
     def test_without_a_log_it_says_so(self, lake):
         done = CliRunner().invoke(cli, ["maintenance", lake.root, "--json"])
         assert done.exit_code == 1
-        assert "no run of a maintenance job has ended there" in json.loads(done.output)["error"]["message"]
+        assert "no run of a maintenance job has finished there" in json.loads(done.output)["error"]["message"]
 
     def test_the_console_script_knows_it(self):
         from tests import processes
