@@ -119,9 +119,7 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
         default="auto", description="The type as which an input without a type annotation is loaded."
     )
     io_manager_key: str = Field(default="io_manager", description="Key of the IO manager.")
-    ui_url: str | None = Field(
-        default=None, description="URL of the Dagster UI, if it is not at the root of its host."
-    )
+    ui_url: str | None = Field(default=None, description="URL of the Dagster UI, if it is not at the root of its host.")
     tables: Sequence[LakehouseTable] = Field(default=(), description="Tables with their checks and maintenance.")
     maintenance: MaintenanceFields | None = Field(
         default=None, description="Maintenance of the listed tables, except for external ones that do not ask for it."

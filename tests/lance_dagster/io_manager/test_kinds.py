@@ -121,7 +121,7 @@ def test_a_handle_is_on_the_pinned_version(lake):
 @pytest.mark.parametrize("entry", [{"columns": ["n"]}, {"lance/filter": "n > 1"}])
 def test_a_handle_on_a_selection_is_rejected(lake, entry):
     reader = taking(lance_core.LanceDataset, [], ins={"numbers": dg.AssetIn(metadata=entry)})
-    assert "a handle on the whole table" in errors(lake.run(giving(ROWS), reader, fails=True))
+    assert "is a LanceDataset, the whole table" in errors(lake.run(giving(ROWS), reader, fails=True))
 
 
 def daily(context):
