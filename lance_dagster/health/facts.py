@@ -40,8 +40,8 @@ class TableHealth:
         version: The version.
         fragments: The number of fragments.
         small_fragments: The number of fragments with fewer rows than the target.
-        mergeable_fragments: The number of fragments that a compaction by the policy would merge; it does not merge a few
-            small fragments with much larger ones.
+        mergeable_fragments: The number of fragments that a compaction by the policy would merge; it does not merge a
+            few small fragments with much larger ones.
         rows: The number of live rows.
         deleted_rows: The number of rows that are deleted and still in the files.
         bytes: The bytes of the data files.

@@ -164,7 +164,7 @@ def checked_lake(
         given = [name for name, value in {**chosen, "policies": policies}.items() if value]
         if given:
             raise dg.DagsterInvalidDefinitionError(
-                f"{', '.join(given)} choose among the tables below a root, and root is not given: pass root=True for the "
+                f"{', '.join(given)} choose among the tables below a root, and there is none: pass root=True for the "
                 "root of the IO manager, or a URI"
             )
         return None
@@ -188,8 +188,8 @@ def lance_external_assets(
 ) -> list[dg.AssetSpec]:
     """External assets for the tables below a root, so that the asset catalog of the Dagster UI shows the whole lake.
 
-    The tables are listed when the code location is loaded; reload it to see new tables. A maintenance job with this root
-    maintains them; a job to which they are passed as assets leaves them alone, because others write them.
+    The tables are listed when the code location is loaded; reload it to see new tables. A maintenance job with this
+    root maintains them; a job to which they are passed as assets leaves them alone, because others write them.
 
     Args:
         root: The URI of the root.

@@ -1,7 +1,7 @@
 """The log of maintenance: the table `{root}/_maintenance/log.lance`, to which each run appends in one commit.
 
 run_id, job, time          the run, and when it was recorded
-table, uri                 the table: its name in the job, which can differ between jobs, and its URI, which identifies it
+table, uri                 the table: its name in the job, which can differ by job, and its URI, which identifies it
 step                       commit, materialize_deletions, refresh_indices or clean_up; "table": the table as a whole
 outcome                    of the table: done, partly done, put off, healthy, skipped or failed; null in rows of steps
 version_before, version_after   of the step, or of all steps of the run
@@ -130,7 +130,7 @@ def tables_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def trends(rows: Iterable[Mapping[str, Any]]) -> str:
-    """A page in Markdown: for each table its numbers after each run, as sparklines between the least and the greatest."""
+    """A page in Markdown: for each table its numbers after each run, as sparklines from the least to the greatest."""
     by_uri: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         if row["fragments"] is not None:

@@ -64,7 +64,8 @@ class LanceMaintenancePolicy:
         max_parallel_tasks: The most rewrites that run at a time; None lets the executor of the job decide.
         dry_run: Whether to report only what would be done.
         max_small_fragments: With more small fragments than this, a table needs maintenance.
-        max_versions: With more versions than this, a table needs maintenance; a sensor counts those since the last one.
+        max_versions: With more versions than this, a table needs maintenance; a sensor counts only versions since the
+            last maintenance.
 
     Raises:
         ValueError: A value is of the wrong type or out of range.

@@ -446,7 +446,7 @@ class TestUndo:
         chain = {"dagster.run_id": "second", "dagster.root_run_id": "first"}
         lake.table("boats").insert(pa.table({"n": [1]}), transaction_properties=chain)
         said = command("undo", lake.root, "--run", "first", "--yes", fails=1)
-        assert "run first wrote nothing itself; take back second, which re-executed it" in said
+        assert "run first wrote nothing itself; undo run second, which re-executed it" in said
         job = build_undo_job([boats])
         defs = dg.Definitions(jobs=[job], resources={"io_manager": lake.manager()})
         result = defs.resolve_job_def(job.name).execute_in_process(

@@ -147,7 +147,7 @@ def test_a_table_that_was_made_again_is_rejected(lake, table):
     copy.run(lake)
     lance_core.LanceDataset.drop(lake.uri("source"))
     lance.write_dataset(rows(1), lake.uri("source"))
-    assert "dropped and made again" in errors(copy.run(lake, fails=True)[1])
+    assert "dropped and created again" in errors(copy.run(lake, fails=True)[1])
 
 
 def test_another_run_that_consumes_the_same_changes_meanwhile_conflicts(lake, table):
