@@ -54,7 +54,7 @@ def test_it_never_exchanges_one_session_for_another(spark, connect):
 def test_settings_that_would_have_no_effect_are_rejected():
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="python has no effect"):
         LanceSparkResource(master="sc://host:1", python="/usr/bin/python3").get_session()
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="connect starts a server of this machine"):
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="connect starts a server on this machine"):
         LanceSparkResource(master="spark://host:1", connect=True).get_session()
 
 

@@ -409,8 +409,8 @@ class TestWhenTheLocationLoads:
             (stored(PARTS, partition_expr=3), "not 3"),
             (stored(GRID, partition_expr="x"), "partition dimensions"),
             (stored(GRID, partition_expr={"x": "a", "z": "b"}), "partition dimensions"),
-            (stored(GRID, partition_expr={"x": "a", "y": 5}), r"a column of its own for each dimension, not {'y': 5}"),
-            (stored(GRID, partition_expr={"x": "a", "y": "a"}), "a column of its own for each dimension"),
+            (stored(GRID, partition_expr={"x": "a", "y": 5}), r"a different column for each dimension, not {'y': 5}"),
+            (stored(GRID, partition_expr={"x": "a", "y": "a"}), "a different column for each dimension"),
             (
                 stored(**{"lance/schema": 5}),
                 "asset events: metadata lance/schema must be a pyarrow schema, or a mapping",
