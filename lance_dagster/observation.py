@@ -229,7 +229,6 @@ def lance_eager() -> Any:  # the condition supports `without` and other methods 
     may see it without its tags; to prevent this, set DAGSTER_AUTOMATION_TICK_SETTLE_SECONDS in the environment of
     Dagster's daemon.
 
-
     Examples:
         >>> @dg.asset(deps=["flights"], automation_condition=lance_dagster.lance_eager())
         ... def late_flights(): ...
