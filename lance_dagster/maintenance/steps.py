@@ -339,7 +339,7 @@ def _commit_all(
     """
     given = {**outcome.plan.policy.compaction_options(), **options}
     lost = 0
-    # `retrying` cannot be used: an attempt with conflicts has committed its other tasks; only the rest is planned again.
+    # `retrying` does not fit: an attempt with conflicts commits its other tasks, and only the rest is planned again.
     for attempt in range(ATTEMPTS):
         outcome, skipped = _commit(dataset, results, outcome, properties)
         lost = missing + skipped
