@@ -106,9 +106,9 @@ def _pickled(obj: Any, where: str) -> pa.Table:
         data = pickle.dumps(obj)
     except Exception as error:
         raise dg.DagsterInvariantViolationError(
-            f"{where} is a {type(obj).__module__}.{type(obj).__qualname__}, which is no frame that LanceIOManager stores "
-            f"and cannot be pickled: {error}. Use another IO manager, dg.Out(io_manager_key=...), or pass the values "
-            "from which it is made"
+            f"{where} is a {type(obj).__module__}.{type(obj).__qualname__}, which is no frame that LanceIOManager "
+            f"stores and cannot be pickled: {error}. Use another IO manager, dg.Out(io_manager_key=...), or pass the "
+            "values from which it is made"
         ) from error
     return pa.table({_PICKLED: pa.array([data], pa.large_binary())})
 

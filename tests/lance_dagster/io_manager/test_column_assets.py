@@ -250,9 +250,7 @@ def test_a_table_that_is_not_there(lake):
         partitions_def=DAYS,
         metadata={"lance/write_mode": "columns", "lance/table": "images", "lance/key": "id", "partition_expr": "day"},
     )(lambda: with_vectors(pa.table({"id": [1]})))
-    assert "materialize asset images first" in errors(
-        lake.run(no_input, partition="2024-01-01", fails=True)
-    )
+    assert "materialize asset images first" in errors(lake.run(no_input, partition="2024-01-01", fails=True))
 
 
 def test_retries_replace_the_earlier_attempt(lake):

@@ -398,7 +398,10 @@ class TestWhenTheLocationLoads:
     @pytest.mark.parametrize(
         ("asset", "said"),
         [
-            (stored(**{"lance/write_moed": "append"}), "'lance/write_moed' is not accepted; known here: partition_expr"),
+            (
+                stored(**{"lance/write_moed": "append"}),
+                "'lance/write_moed' is not accepted; known here: partition_expr",
+            ),
             (stored(**{"lance/write_mode": "apend"}), "lance/write_mode must be one of overwrite, append, merge"),
             (stored(mode="append"), "metadata 'mode' is another IO manager's.*use lance/write_mode"),
             (stored(upsert_options={"a": 1}), "use lance/write_mode merge with lance/merge_on"),

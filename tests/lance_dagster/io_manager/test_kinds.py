@@ -426,5 +426,6 @@ def test_an_output_of_an_op_that_cannot_be_kept_says_so(lake):
 
     said = errors(plain.execute_in_process(instance=lake.instance, raise_on_error=False))
     assert (
-        "output 'result' of 'make' is a builtins.function: no frame that LanceIOManager stores, and it cannot" in said
+        "output 'result' of 'make' is a builtins.function, which is no frame that LanceIOManager stores and cannot"
+        in said
     )

@@ -286,7 +286,10 @@ class TestOverdue:
         )
         result = defs.resolve_job_def("check").execute_in_process(instance=lake.instance, run_config=QUIET)
         (found,) = result.get_asset_check_evaluations()
-        assert (found.passed, found.description) == (True, "not maintained: the asset's metadata lance/maintenance is False")
+        assert (found.passed, found.description) == (
+            True,
+            "not maintained: the asset's metadata lance/maintenance is False",
+        )
 
     def test_it_rejects_what_is_no_time(self):
         with pytest.raises(ValueError, match='max_age must be a positive length of time such as "2d"'):
