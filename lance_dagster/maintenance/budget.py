@@ -125,7 +125,7 @@ def rank_and_fit(
         does_nothing = not plan.is_due
         tables += not does_nothing
         if len(kept) < len(tasks):
-            table = replace(table, plan=plan, deferred=reason, is_put_off=does_nothing)  # noqa: PLW2901
+            table = replace(table, plan=plan, deferred=reason, is_put_off=does_nothing)  # noqa: PLW2901 - outcome
         work.append((table, kept))
     return work if left is None else _with_shares(work, left)
 
