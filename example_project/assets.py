@@ -1,19 +1,19 @@
 """The tables of the example.
 
-    airlines  airports  planes  weather            whole tables, each by another library
-    calendar                                       the same, by a process of its own that has no Dagster
+    airlines  airports  planes  weather            whole tables, each written by another library
+    calendar                                       a whole table, written by a process without Dagster
     flights                                        one partition per day of 2013, read by Spark
       |-- delays                                   per day and carrier, aggregated by Spark
       |-- flight_vectors                           32 floats per flight, one partition per month
       |     '-- time_of_day                          one more column of these rows (`column_assets.py`)
-      |-- cancellations                            what did not leave; reads what changed (`column_assets.py`)
+      |-- cancellations                            flights that did not leave; reads changes (`column_assets.py`)
       |-- carriers                                 counts by SQL (`sql_assets.py`)
-      |-- routes                                   how often each was flown; follows the flights by itself
-      '-- aircraft                                 one row per aircraft; runs merge by its number
+      |-- routes                                   the number of flights of each route; automation materializes it
+      '-- aircraft                                 one row per aircraft; runs merge by tail number
 
-    notices                                        what somebody else writes: looked at, never written
+    notices                                        a table that others write: it is only observed
 
-A run of `flights` takes one day or any range of days, and replaces exactly these.
+A run of `flights` replaces one day, or any range of days.
 """
 
 import sys
@@ -72,7 +72,7 @@ notices = observable_lance_asset(
     ["nyc", "notices"],
     notices_uri(),
     group_name="others",
-    description="Which days had weather to be warned of; the weather office commits to it when it likes.",
+    description="Days with weather warnings; the weather office commits to this table without Dagster.",
 )
 
 
@@ -84,7 +84,7 @@ def airlines() -> pd.DataFrame:
 
 @dg.asset(key_prefix="nyc", group_name="reference", kinds={"polars"})
 def airports() -> pl.DataFrame:
-    """Airports with their places and time zones."""
+    """Airports with their positions and time zones."""
     return pl.read_csv(source_file("airports.csv"), null_values=MISSING)
 
 
@@ -107,7 +107,7 @@ def weather(spark: LanceSparkResource) -> DataFrame:
 def calendar(
     context: dg.AssetExecutionContext, pipes: dg.PipesSubprocessClient, lake: LanceTableResource
 ) -> dg.MaterializeResult:  # type: ignore[type-arg]  # Dagster's own generic parameter
-    """The days of the year, and which of them are weekends; through Dagster Pipes."""
+    """The days of the year, and whether each is on a weekend; written through Dagster Pipes."""
     command = [sys.executable, "-m", "example_project.calendar_job"]
     extras = {"uri": lake.uri(context.asset_key), "storage_options": lake.storage_options}
     return pipes.run(command=command, context=context, extras=extras).get_materialize_result()
@@ -168,7 +168,7 @@ def delays(flights: DataFrame) -> DataFrame:
     ins={"flights": dg.AssetIn(["nyc", "flights"])},
 )
 def flight_vectors(flights: DataFrame) -> DataFrame:
-    """A feature vector per flight, beside what names the flight: a fixed-size list in the table."""
+    """A feature vector per flight, stored as a fixed-size list, with the columns that name the flight."""
     return flights.select("date", "carrier", "flight", "origin", "sched_dep_time", flight_vector().alias("features"))
 
 
@@ -180,7 +180,7 @@ def flight_vectors(flights: DataFrame) -> DataFrame:
     ins={"flights": dg.AssetIn(["nyc", "flights"], metadata={"columns": ["date", "tailnum"]})},
 )
 def aircraft(flights: DataFrame) -> DataFrame:
-    """Aircraft and the day on which each was last seen; a run updates those that it knows and adds the others."""
+    """Aircraft and the day on which each was last seen; a run updates known aircraft and adds new ones."""
     seen = flights.where("tailnum IS NOT NULL").groupBy("tailnum")
     return seen.agg(F.max("date").alias("last_seen"), F.count(F.lit(1)).alias("departures"))
 
@@ -191,10 +191,10 @@ def aircraft(flights: DataFrame) -> DataFrame:
     kinds={"arrow"},
     io_manager_key="reports",
     deps=[flights],
-    # Days of the year that are not made yet do not hold it up.
+    # Days of the year that are not materialized yet do not delay it.
     automation_condition=lance_eager().without(~dg.AutomationCondition.any_deps_missing()),
 )
 def routes(lake: LanceTableResource) -> pa.Table:
-    """How often each pair of airports was flown; automation makes it again when `flights` has new rows on main."""
+    """The number of flights of each route; automation materializes it again when `flights` has new rows on main."""
     flown = lake.open(flights.key).to_table(columns=["origin", "dest"])
     return flown.group_by(["origin", "dest"]).aggregate([([], "count_all")])

@@ -1,4 +1,4 @@
-"""The table of days, written by a process that Dagster starts and that does not have Dagster: see `assets.calendar`."""
+"""The table of days, written by a process that Dagster starts but that does not import Dagster: `assets.calendar`."""
 
 from datetime import date, timedelta
 
@@ -14,7 +14,7 @@ SATURDAY = 5
 
 
 def main() -> None:
-    """Write the days of 2013, tag the commit with the run, and report it."""
+    """Write the days of 2013 with the properties of the run, and report the commit."""
     days = [date(2013, 1, 1) + timedelta(days=number) for number in range(365)]
     rows = pa.table({"date": days, "weekend": [day.weekday() >= SATURDAY for day in days]})
     with open_dagster_pipes() as pipes:

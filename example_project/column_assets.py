@@ -1,9 +1,9 @@
-"""A column of a shared table, and a table that follows another one by its changes.
+"""A column of a shared table, and a table that is updated by the changes of another one.
 
 flight_vectors                                 a row per flight
-  '-- time_of_day                              one more column of its rows, month by month; no row is written again
+  '-- time_of_day                              one more column of its rows, by month; no row is rewritten
 flights
-  '-- cancellations                            a run reads what changed since its last one, and merges that
+  '-- cancellations                            a run reads the changes since the last run, and merges them
 """
 
 import dagster as dg
@@ -26,11 +26,11 @@ _NAMES_A_FLIGHT = ["time_hour", "carrier", "flight"]
     partitions_def=MONTHS,
     backfill_policy=dg.BackfillPolicy.single_run(),
     metadata={"partition_expr": "date", "lance/write_mode": "columns", "lance/table": "nyc/flight_vectors"},
-    # The rows keep their addresses, so that neither a key nor a join is needed.
+    # The output keeps the row addresses, so that neither a key nor a join is needed.
     ins={"vectors": dg.AssetIn(flight_vectors.key, metadata={"columns": ["_rowaddr", "sched_dep_time"]})},
 )
 def time_of_day(vectors: DataFrame) -> DataFrame:
-    """The part of the day that a flight is scheduled for, as a column of `flight_vectors`."""
+    """The part of the day for which a flight is scheduled, as a column of `flight_vectors`."""
     part = F.expr(
         "CASE WHEN sched_dep_time < 1200 THEN 'morning' WHEN sched_dep_time < 1800 THEN 'afternoon' ELSE 'evening' END"
     )
@@ -54,5 +54,5 @@ def time_of_day(vectors: DataFrame) -> DataFrame:
     },
 )
 def cancellations(changed: DataFrame) -> DataFrame:
-    """Flights that did not leave; a flight that leaves after all is deleted here by the run after it."""
+    """Flights that did not leave; if a flight leaves after all, the next run deletes it here."""
     return changed

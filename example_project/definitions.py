@@ -1,4 +1,4 @@
-"""What Dagster loads: assets and their checks, jobs, maintenance by schedule and sensor, and the IO manager of all."""
+"""The code location: assets and their checks, jobs, maintenance by schedule and sensor, and the IO managers."""
 
 from pathlib import Path
 
@@ -72,7 +72,7 @@ _parts = (
             dg.define_asset_job("check_tables", selection=dg.AssetSelection.all_asset_checks()),
             dg.define_asset_job("aircraft_seen", selection=dg.AssetSelection.assets(assets.aircraft)),
             dg.define_asset_job("cancellations_since", selection=dg.AssetSelection.assets(column_assets.cancellations)),
-            # Published only if its blocking check passes.
+            # `delays` is published only if its blocking check passes.
             build_audited_job(
                 [assets.delays, _unique_delays],
                 name="audited_delays",

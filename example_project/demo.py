@@ -1,11 +1,11 @@
-"""`make demo`: real flights through Spark into Lance tables, by Dagster; then the history that the tables record.
+"""`make demo`: writes real flights by Spark into Lance tables in Dagster; then prints the history in the tables.
 
-Five runs: the five reference tables; `flights` for a range of days at once; one of these days again, which replaces
-exactly that day; what is made of the flights; `aircraft` again, which merges them by their number. The history
-that is printed comes from the tables alone. Maintenance follows.
-Then a week is made again on a branch, and the branch is promoted into main by one commit: what it changed, and the
-versions before and after, are printed. An asset that follows the flights reads what the promotion changed, and no more.
-At last a table that somebody else writes is looked at, and all checks run.
+Five runs materialize the five reference tables; `flights` for a range of days at once; one of these days again, which
+replaces exactly that day; the tables derived from the flights; and `aircraft` again, which merges rows by tail number.
+The printed history comes from the tables alone. Maintenance follows.
+Then a week is materialized again on a branch, and the branch is promoted into main by one commit. Its changes, and the
+versions before and after, are printed. An incremental asset reads only the changes of the promotion.
+Finally a table that others write is observed, and all checks run.
 
     python -m example_project.demo [--first 2013-01-01] [--last 2013-12-31] [--again 2013-02-14]
 """
@@ -74,7 +74,7 @@ def main() -> None:
             "derived_tables",
             _span(chosen.first[:8] + "01", chosen.last[:8] + "01"),
         ),
-        "aircraft, merged into those that are known": ("aircraft_seen", {}),
+        "aircraft again, merged by tail number": ("aircraft_seen", {}),
     }
     with dg.DagsterInstance.get() as instance, _bar(console) as bar:
         for title, (job, tags) in runs.items():
@@ -83,16 +83,16 @@ def main() -> None:
         _run("lance_maintenance", {}, "maintenance", instance, bar)
         _print_maintenance(console, _observed(instance))
         _show_a_branch(console, _week(chosen.again), instance, bar)
-        _run("cancellations_since", {}, "cancellations, by what changed", instance, bar)
+        _run("cancellations_since", {}, "cancellations, from changes", instance, bar)
         _print_changes(console, instance)
         _write_notices()
         _run("observe_notices", {}, "a table that others write", instance, bar)
         _run("check_tables", {}, "checks", instance, bar)
-    console.print(f"\n{time.monotonic() - started:.0f} s. [bold]make ui[/bold] shows it in the Dagster UI.")
+    console.print(f"\n{time.monotonic() - started:.0f} s. [bold]make ui[/bold] shows the runs in the Dagster UI.")
 
 
 def _show_a_branch(console: Console, week: tuple[str, str], instance: dg.DagsterInstance, bar: Progress) -> None:
-    """Make a week again on a branch, look at what it changes, and promote it; print the versions before and after."""
+    """Materialize a week again on a branch, print its changes, promote it, and print the versions before and after."""
     before = _flights()
     tags = {**_span(*week), "lance/branch": BRANCH}
     _run("flight_days", tags, f"{week[0]} .. {week[1]} on a branch", instance, bar)
@@ -108,15 +108,15 @@ def _show_a_branch(console: Console, week: tuple[str, str], instance: dg.Dagster
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Flights through Spark into Lance tables, by Dagster.")
+    parser = argparse.ArgumentParser(description="Writes flights by Spark into Lance tables in Dagster.")
     parser.add_argument("--first", default="2013-01-01", help="first day of the range")
     parser.add_argument("--last", default="2013-12-31", help="last day of the range")
-    parser.add_argument("--again", default="2013-02-14", help="the day that is made a second time")
+    parser.add_argument("--again", default="2013-02-14", help="the day that is materialized twice")
     return parser.parse_args()
 
 
 def _span(first: str, last: str) -> dict[str, str]:
-    """The tags that make one run of a range of partitions."""
+    """The tags of one run of a range of partitions."""
     return {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
 
 
@@ -131,7 +131,7 @@ def _flights() -> lance_core.LanceDataset:
 
 
 def _write_notices() -> None:
-    """Commits of the weather office, which does not use Dagster."""
+    """Write the commits of the weather office, which does not use Dagster."""
     for number, (day, text) in enumerate((("2013-02-08", "blizzard"), ("2013-03-08", "snow"))):
         row = pa.table({"day": [date.fromisoformat(day)], "notice": [text]})
         mode: Literal["append", "create"] = "append" if number else "create"
@@ -139,7 +139,7 @@ def _write_notices() -> None:
 
 
 def _observed(instance: dg.DagsterInstance) -> dict[str, Mapping[str, Any]]:
-    """What maintenance reported of each table: the metadata of the newest observation."""
+    """The report of maintenance about each table: the metadata of its newest observation."""
     found: dict[str, Mapping[str, Any]] = {}
     for name in TABLES:
         (record,) = instance.fetch_observations(dg.AssetKey(["nyc", name]), limit=1).records
@@ -149,8 +149,8 @@ def _observed(instance: dg.DagsterInstance) -> dict[str, Mapping[str, Any]]:
 
 
 def _print_maintenance(console: Console, observed: Mapping[str, Mapping[str, Any]]) -> None:
-    """Fragments and bytes before and after."""
-    shown = Table(title="maintenance: small fragments become large ones, no row changes", title_justify="left")
+    """Print fragments and bytes before and after maintenance."""
+    shown = Table(title="maintenance: small fragments are merged, no row changes", title_justify="left")
     for heading in ("table", "", "rows", "fragments before", "after", "MB before", "after", "seconds"):
         shown.add_column(heading, justify="left" if heading in ("table", "") else "right")
     for name, entries in observed.items():
@@ -164,7 +164,7 @@ def _print_maintenance(console: Console, observed: Mapping[str, Mapping[str, Any
 
 
 def _print_changes(console: Console, instance: dg.DagsterInstance) -> None:
-    """What the newest run of the incremental asset read of its input."""
+    """Print the changes that the newest run of the incremental asset read."""
     (record,) = instance.fetch_materializations(dg.AssetKey(["nyc", "cancellations"]), limit=1).records
     assert record.asset_materialization is not None
     entries: dict[str, Any] = {key: one.value for key, one in record.asset_materialization.metadata.items()}
@@ -177,9 +177,9 @@ def _print_changes(console: Console, instance: dg.DagsterInstance) -> None:
 
 
 def _print_diff(console: Console, diff: Any) -> None:
-    """What a branch changed."""
+    """Print the changes of a branch."""
     days = f"{len(diff.partitions)} days, {diff.partitions[0]} .. {diff.partitions[-1]}"
-    shown = Table(title=f"branch {diff.branch}: a week beside main, before it is promoted", title_justify="left")
+    shown = Table(title=f"branch {diff.branch}: its changes before the promotion", title_justify="left")
     for heading in ("forked from", "days", "rows added", "rows removed", "fragments added", "MB to copy"):
         shown.add_column(heading)
     rows = (f"{diff.rows.added:,}", f"{diff.rows.removed:,}", f"{len(diff.fragments.added):,}")
@@ -203,8 +203,8 @@ def _bar(console: Console) -> Iterator[Progress]:
 
 
 def _run(job: str, tags: Mapping[str, str], title: str, instance: dg.DagsterInstance, bar: Progress) -> None:
-    """One Dagster run in this process, and its progress: a bar in a terminal, a line elsewhere."""
-    from example_project.definitions import defs  # noqa: PLC0415 - it imports Spark: after the check for Java
+    """Run a job in this process, and show its progress: as a bar in a terminal, as lines elsewhere."""
+    from example_project.definitions import defs  # noqa: PLC0415 - imports Spark, so only after the check for Java
 
     definition = defs.resolve_job_def(job)
     run_id, began = str(uuid.uuid4()), time.monotonic()
@@ -233,7 +233,7 @@ def _run(job: str, tags: Mapping[str, str], title: str, instance: dg.DagsterInst
 
 
 def _report(steps: Sequence[Any], reported: set[str], console: Console) -> None:
-    """Print a line for each step that has ended since the last call, so that a run without a bar is seen to go on."""
+    """Print a line for each step that has ended since the last call."""
     for step in steps:
         if step.end_time is not None and step.step_key not in reported:
             reported.add(step.step_key)
@@ -241,7 +241,7 @@ def _report(steps: Sequence[Any], reported: set[str], console: Console) -> None:
 
 
 def _print_histories(console: Console) -> None:
-    """The versions of each table, read back from the table."""
+    """Print the versions of each table, read from the table."""
     for name in TABLES:
         dataset = lance_core.dataset(str(example_home() / "lake" / "nyc" / f"{name}.lance"))
         size = f"{len(dataset.schema)} columns, {dataset.total_bytes / 1e6:.1f} MB"
@@ -268,7 +268,7 @@ def _row(dataset: lance_core.LanceDataset) -> tuple[str, ...]:
 
 
 def _keys(value: str | None) -> str:
-    """Partition keys as the commit has them: all, or their number, first and last."""
+    """The partition keys of a commit: the key, or the number of keys with the first and the last."""
     if value is None:
         return "(not partitioned)"
     keys = json.loads(value)

@@ -11,7 +11,7 @@
 import math
 
 from pyspark.sql import Column  # noqa: TID253 - used by Spark assets only
-from pyspark.sql import functions as F  # noqa: N812, TID253 - how everybody calls it
+from pyspark.sql import functions as F  # noqa: N812, TID253 - the usual name
 
 __all__ = ["WIDTH", "flight_vector"]
 

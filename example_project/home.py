@@ -1,12 +1,12 @@
-"""Where the example keeps things: tables, the unpacked source, and Dagster's own records.
+"""The folder of the example: its tables, the unpacked source, and the records of Dagster.
 
     .demo/
       lake/nyc/flights.lance ...   the tables
       raw/flights.csv              unpacked once
       dagster/                     DAGSTER_HOME
-      made-by-lance-example        says that these are the example's, to be deleted when it runs again
+      made-by-lance-example        marks these folders as the example's, which deletes them when it runs again
 
-`LANCE_EXAMPLE_HOME` names another folder, in which other things may lie.
+`LANCE_EXAMPLE_HOME` names another folder, which may have other contents as well.
 """
 
 import os
@@ -31,32 +31,32 @@ def example_home() -> Path:
 
 
 def notices_uri() -> str:
-    """The table that somebody else writes."""
+    """The URI of the table that others write."""
     return str(example_home() / "lake" / "office" / "notices.lance")
 
 
 def clear_example_home() -> None:
-    """Delete what an earlier run of the example made, and nothing else.
+    """Delete the folders that an earlier run of the example created, and nothing else.
 
     Raises:
-        SystemExit: The folder holds files under names of the example that the example did not create.
+        SystemExit: The folder has subfolders with the names of the example's that the example did not create.
     """
     home = example_home()
     found = [home / name for name in _OWN if (home / name).exists()]
     if found and "LANCE_EXAMPLE_HOME" in os.environ and not (home / _MARK).exists():
         raise SystemExit(
-            f"LANCE_EXAMPLE_HOME={home} holds {', '.join(path.name for path in found)}, which this example did not "
-            "make and would delete; name another folder"
+            f"LANCE_EXAMPLE_HOME={home} has {', '.join(path.name for path in found)}, which this example did not "
+            "create and would delete; name another folder"
         )
     for path in found:
         shutil.rmtree(path)
 
 
 def prepare_dagster_home() -> Path:
-    """Create DAGSTER_HOME in the folder, and name it to this process and its children.
+    """Create DAGSTER_HOME in the folder, and set the variable for this process and its children.
 
-    Interrupts are taken again where a shell's `&` or `nohup` had them ignored: Dagster gives SIGTERM what SIGINT has,
-    and could end none of its children.
+    If a shell's `&` or `nohup` made this process ignore SIGINT, its handler is restored: Dagster uses the handler of
+    SIGINT for SIGTERM, and otherwise could not stop its child processes.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

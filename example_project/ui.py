@@ -1,4 +1,4 @@
-"""`make ui`: the Dagster UI on the example, with the runs that `make demo` left."""
+"""`make ui`: the Dagster UI for the example, with the runs of `make demo`."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ def main() -> None:
     """Replace this process by `dagster dev`.
 
     Raises:
-        SystemExit: No Java is installed; the message says how to install one.
+        SystemExit: No Java is installed; the message describes how to install it.
     """
     try:
         pyspark_lance.ensure_java()

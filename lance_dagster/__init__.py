@@ -2,24 +2,24 @@
 
     LanceIOManager               stores assets as Lance tables: Spark, pyarrow, pandas and polars frames
     LanceTableResource           opens these tables in bodies of assets, checks, sensors and ops
-    LanceSparkResource           the one Spark session of a process: this machine, a cluster, Spark Connect
-    stamp_lance_metadata         shows table name and URI in the Dagster UI
+    LanceSparkResource           the one Spark session of a process: on this machine, a cluster or Spark Connect
+    stamp_lance_metadata         adds table name and URI to definitions, for the Dagster UI
     lance_filter                 a pyarrow expression as metadata of an input
     LanceMaintenancePolicy       what maintenance does to tables, and when they need it
-    LanceMaintenanceBudget       what a run of maintenance may cost
+    LanceMaintenanceBudget       the limits of a run of maintenance
     build_maintenance_job        maintenance as a job;  build_maintenance_schedule, build_maintenance_sensor run it
-    build_lance_..._check(s)     health, integrity, primary_key, drift, overdue, missing_values, lag
+    build_lance_*_check(s)       health, integrity, primary_key, drift, overdue, missing_values, lag
     lance_external_assets        the tables below a root as external assets
-    observable_lance_asset       a table that others write;  build_lance_observation_sensor reports what they committed
+    observable_lance_asset       a table that others write;  build_lance_observation_sensor reports their commits
     BranchPolicy                 which runs write to a branch;  build_branch_jobs, build_branch_sensor promote branches
     build_audited_job            write, audit and publish: a branch whose checks must pass before it is promoted
-    build_undo_job               takes back what a run wrote
+    build_undo_job               undoes the writes of a run
     build_erasure_job            erases rows from all versions and files, with a proof
-    build_change_type_job        another type for a column of a table
-    lance_eager                  automation that waits for what is published
+    build_change_type_job        changes the type of a column of a table
+    lance_eager                  an automation condition that waits until changes are published on main
 
-Importing this package imports neither lance_core nor pyarrow nor pyspark, and each name imports its module when it is
-first asked for: a code location loads quickly and `dg` commands stay light.
+Importing this package imports neither lance_core nor pyarrow nor pyspark, and each name imports its module on first
+use: a code location loads quickly and `dg` commands stay light.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ __all__ = [
     "stamp_lance_metadata",
 ]
 
-_HOMES: Final = {
+_MODULES: Final = {
     "__version__": "lance_core",
     "build_audited_job": "lance_dagster.branches.audited_job",
     "build_branch_sensor": "lance_dagster.branches.sensor",
@@ -124,10 +124,10 @@ _HOMES: Final = {
 
 def __getattr__(name: str) -> Any:
     """Load a public name on first use (PEP 562)."""
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        value = getattr(import_module(_HOMES[name]), name)
+        value = getattr(import_module(_MODULES[name]), name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "dagster":
             raise

@@ -1,8 +1,8 @@
 """`build_change_type_job`: a job that changes the type of a column of a table.
 
-For a table that an asset fills partition by partition, or appends to: it cannot be overwritten whole, and a column that
-has become too narrow is changed in place. The run reports an observation with the new columns; the rows are the same,
-so nothing downstream is woken.
+The job is for a table to which an asset writes partitions or appends, so that the asset cannot overwrite the whole
+table with a new schema. The type of the column is changed in place. The run reports an observation with the new
+columns; the rows are the same, so that automation starts nothing downstream.
 """
 
 from collections.abc import Iterable
@@ -22,24 +22,26 @@ class ChangeTypeConfig(dg.Config):
     """The configuration of one run.
 
     Attributes:
-        table: Key of the asset, such as "nyc/flights"; may be left out if the job has one table.
+        table: Key of the asset, such as "nyc/flights"; optional if the job has one table.
         column: The column.
-        type: Its new type, as pyarrow spells it: int64, float64, date32, timestamp[us, tz=UTC], decimal128(10, 2).
-        allow_loss: Whether values may change by it.
+        type: The new type, as pyarrow spells it: int64, float64, date32, timestamp[us, tz=UTC], decimal128(10, 2).
+        allow_loss: Whether the cast may change values.
     """
 
     model_config = ConfigDict(extra="forbid")
 
-    table: str | None = Field(default=None, description='Key of the asset, such as "nyc/flights".')
+    table: str | None = Field(
+        default=None, description='Key of the asset, such as "nyc/flights"; optional if the job has one table.'
+    )
     column: str = Field(description="The column.")
-    type: str = Field(description="Its new type, such as int64, float64, date32, timestamp[us, tz=UTC].")
-    allow_loss: bool = Field(default=False, description="Whether values may change by it.")
+    type: str = Field(description="The new type, such as int64, float64, date32, timestamp[us, tz=UTC].")
+    allow_loss: bool = Field(default=False, description="Whether the cast may change values.")
 
 
 def build_change_type_job(
     tables: Iterable[TableLike] | TableLike, *, name: str = "lance_change_type", io_manager_key: str = "io_manager"
 ) -> dg.JobDefinition:
-    """Make the job; its run is configured by table, column and type.
+    """Make a job that changes the type of a column; the configuration of a run names table, column and type.
 
     Args:
         tables: Assets, specs or keys.
@@ -47,7 +49,7 @@ def build_change_type_job(
         io_manager_key: The resource that knows where the tables are: a `LanceIOManager` or a `LanceTableResource`.
 
     Raises:
-        DagsterInvalidDefinitionError: A table cannot be used, or none is given.
+        DagsterInvalidDefinitionError: `tables` is empty, a reference is invalid, or `name` is.
 
     Examples:
         >>> job = lance_dagster.build_change_type_job(["nyc/flights"])
@@ -58,7 +60,7 @@ def build_change_type_job(
     """
     refs = {ref.name: ref for ref in table_refs(tables)}
     if not refs:
-        raise dg.DagsterInvalidDefinitionError("build_change_type_job: there is no table; name assets, specs or keys")
+        raise dg.DagsterInvalidDefinitionError("build_change_type_job: no table is given; pass assets, specs or keys")
 
     def change(context: dg.OpExecutionContext, config: ChangeTypeConfig) -> None:
         from lance_dagster.events.materialization import column_schema  # noqa: PLC0415 - heavy imports at first use
@@ -95,7 +97,7 @@ def build_change_type_job(
     return job_of_one_op(
         change,
         name=checked_job_name(name, "build_change_type_job: name"),
-        description="Gives a column of a table another type.",
+        description="Changes the type of a column of a table.",
         resource_key=io_manager_key,
     )
 
@@ -104,14 +106,14 @@ def _chosen(refs: dict[str, TableRef], table: str | None) -> TableRef:
     """The table of a run.
 
     Raises:
-        DagsterInvalidInvocationError: The table is none of the job's, or the job has several and none is named.
+        DagsterInvalidInvocationError: The job does not have the table, or it has several tables and none is named.
     """
     if table is None and len(refs) == 1:
         return next(iter(refs.values()))
     if table not in refs:
         raise dg.DagsterInvalidInvocationError(
-            f"table {table!r} is none of this job's: {', '.join(sorted(refs))}"
+            f"table {table!r} is not in this job; it has {', '.join(sorted(refs))}"
             if table is not None
-            else f"name the table in the configuration; it is one of {', '.join(sorted(refs))}"
+            else f"the configuration names no table; set `table` to one of {', '.join(sorted(refs))}"
         )
     return refs[table]

@@ -1,4 +1,4 @@
-"""Tables that others write: observable assets, a sensor of their commits; and automation that waits for publication."""
+"""Observable assets for tables that others write, a sensor of others' commits, and automation that ignores branches."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,24 +34,24 @@ def observable_lance_asset(
     automation_condition: dg.AutomationCondition[Any] | None = None,
     io_manager_key: str | None = None,
 ) -> dg.SourceAsset:
-    """An asset that somebody else writes; observing it records its data version, rows and newest change.
+    """An asset whose table others write; observing it records its data version, rows and newest change.
 
-    Maintenance of the table does not move the data version. `LanceIOManager` and sensors load the asset from this
-    URI, at its branch and with its storage options. Maintenance and promotion leave the table alone unless the metadata
-    `lance/maintenance` says otherwise.
+    Maintenance of the table does not change the data version. `LanceIOManager` and sensors load the asset from this
+    URI, on its branch and with its storage options. Maintenance and promotion leave the table alone, unless its
+    metadata `lance/maintenance` asks for maintenance.
 
     Args:
         key: The asset's key.
-        uri: The table.
-        storage_options: How to reach it, in place of those of the IO manager; values can be `EnvVar`. No event and no
-            metadata has them.
-        branch: The branch to look at and to load; None for main.
+        uri: The URI of the table.
+        storage_options: Options by which the table is reached, in place of the IO manager's; values can be `EnvVar`.
+            They are in no event and no metadata.
+        branch: The branch to observe and to load; None for main.
         group_name: As for any Dagster asset.
         description: As for any Dagster asset.
         metadata: As for any Dagster asset.
         tags: As for any Dagster asset.
-        automation_condition: When to look, such as `AutomationCondition.on_cron("@hourly")`.
-        io_manager_key: The IO manager that loads it as an input.
+        automation_condition: When to observe the table, such as `AutomationCondition.on_cron("@hourly")`.
+        io_manager_key: The IO manager that loads the asset as an input.
 
     Raises:
         DagsterInvalidDefinitionError: The URI holds credentials, which would show in the UI.
@@ -129,18 +129,18 @@ def build_lance_observation_sensor(
     minimum_interval_seconds: int = 60,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
-    """Make a sensor that reports versions which others committed, each once, as an observation of the asset.
+    """Make a sensor that reports each version that others committed, once, as an observation of the asset.
 
     An observation has the operation, the commit message, the rows added and removed, and the time of the commit.
-    Versions that Dagster runs made are reported by the runs, and rewrites change nothing. A tick reads at most fifty
-    versions of a table, and the next tick continues; the first tick reads the newest ones.
+    Versions of Dagster runs are left out, because the runs report them, and so is maintenance. A tick reads at most
+    fifty versions of a table, and the next tick continues; the first tick reads the newest versions.
 
     Args:
-        assets: Assets, specs or keys; those of `observable_lance_asset` are opened at their own URIs.
+        assets: Assets, specs or keys; assets of `observable_lance_asset` are opened at their own URIs.
         name: Name of the sensor.
         io_manager_key: The resource that knows where the tables are.
-        minimum_interval_seconds: Between two ticks.
-        default_status: Whether it runs as soon as it is deployed.
+        minimum_interval_seconds: The shortest time between two ticks, in seconds.
+        default_status: Whether the sensor runs as soon as it is deployed.
 
     Examples:
         >>> table = lance_dagster.observable_lance_asset("nyc/flights", "/lake/nyc/flights.lance")
@@ -154,7 +154,7 @@ def build_lance_observation_sensor(
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
         required_resource_keys={io_manager_key},
-        description=f"What others committed to {len(refs)} Lance tables.",
+        description=f"Observes commits of others to {len(refs)} Lance tables.",
     )
     def observed(context: dg.SensorEvaluationContext, **_resources: Any) -> dg.SensorResult | dg.SkipReason:
         root = table_root(getattr(context.resources, io_manager_key))
@@ -174,7 +174,7 @@ def build_lance_observation_sensor(
 def _foreign_versions(
     context: dg.SensorEvaluationContext, root: TableRoot, ref: TableRef, after: int
 ) -> tuple[list[dg.AssetObservation], int | None]:
-    """Observations of a table, oldest first, and the newest version that was looked at; None if it cannot be read."""
+    """Observations of a table, oldest first, and the newest version that was read; None if none was."""
     from lance_core.errors import LanceError  # noqa: PLC0415 - heavy imports at first use
     from lance_dagster.lineage.history import read_history  # noqa: PLC0415 - heavy imports at first use
 
@@ -183,20 +183,20 @@ def _foreign_versions(
         dataset = root.open_or_none(known)
         if dataset is None or dataset.version == after:
             return [], None
-        # A lower number is another table in the same place: it is looked at from its beginning.
+        # A lower version number means that the table was created again: it is read from its first version.
         start = after if after < dataset.version else 0
         if start and dataset.version - start > _MOST_PER_TICK:
-            dataset = _oldest_of_them(dataset, start)
+            dataset = _at_end_of_tick(dataset, start)
         found = list(islice(read_history(dataset, after=start), _MOST_PER_TICK))
-    except (LanceError, OSError) as error:  # the other tables are reported; the next tick reads this one again
+    except (LanceError, OSError) as error:  # the other tables are still reported; the next tick tries this one again
         context.log.warning("%s cannot be read: %s", ref.name, error)
         return [], None
     foreign = [one for one in found if one.run_id is None and not one.is_maintenance]
     return list(_observations(ref, dataset, reversed(foreign))), dataset.version
 
 
-def _oldest_of_them(dataset: "lance_core.LanceDataset", after: int) -> "lance_core.LanceDataset":
-    """The table at as many versions as a tick takes after one that was reported; the next tick continues there."""
+def _at_end_of_tick(dataset: "lance_core.LanceDataset", after: int) -> "lance_core.LanceDataset":
+    """The table at the last version that a tick reads after one that was reported; the next tick continues there."""
     there = [one["version"] for one in dataset.version_refs() if one["version"] > after]
     return dataset if len(there) <= _MOST_PER_TICK else dataset.checkout_version(there[_MOST_PER_TICK - 1])
 
@@ -222,15 +222,12 @@ def _observations(
         yield dg.AssetObservation(ref.key, metadata=entries, tags=tags)
 
 
-def lance_eager() -> Any:  # as Dagster's own: a condition that can be changed by `without` and the like
-    """`AutomationCondition.eager()` that does not wake for runs on a branch of a table, but for their publication.
+def lance_eager() -> Any:  # the condition supports `without` and other methods of Dagster's class
+    """`AutomationCondition.eager()` that ignores runs on a branch of a table until the branch is promoted.
 
-    A run on a branch carries the tag `lance/branch`; its rows are no input before they are promoted. An event that is
-    recorded while a tick evaluates its conditions may be seen without its tags; DAGSTER_AUTOMATION_TICK_SETTLE_SECONDS
-    in the environment of Dagster's daemon makes a tick see whole events only.
-
-    Raises:
-        NotImplementedError: This Dagster has no conditions on the tags of runs.
+    A run on a branch has the tag `lance/branch`. If an event is recorded while a tick evaluates conditions, the tick
+    may see it without its tags; to prevent this, set DAGSTER_AUTOMATION_TICK_SETTLE_SECONDS in the environment of
+    Dagster's daemon.
 
     Examples:
         >>> @dg.asset(deps=["flights"], automation_condition=lance_dagster.lance_eager())

@@ -1,13 +1,13 @@
-"""Commits of processes that Dagster started elsewhere, such as a Spark job, through Dagster Pipes.
+"""Commits of external processes, such as Spark jobs, that Dagster starts through Dagster Pipes.
 
     with open_dagster_pipes() as pipes:
         table = pyspark_lance.write(df, uri, transaction_properties=commit_properties(pipes)).dataset
         report_commit(pipes, table)
 
-The commit then identifies its run like those of `LanceIOManager`, and the materialization has the same entries. The
-properties belong to one write, as often as it is attempted: `lance_core.write_dataset` and `pyspark_lance.write`
-replace what an earlier attempt of the step has committed. With the extras of `LanceTableResource.pipes_extras()` on
-Dagster's side that holds for re-executions of the run as well. The process needs `dagster-pipes` and no Dagster
+The commit then identifies its run like commits of `LanceIOManager`, and the materialization has the same entries. The
+properties are for one write and its attempts: `lance_core.write_dataset` and `pyspark_lance.write` replace the commits
+of earlier attempts of the step. If the orchestration code passes the extras of `LanceTableResource.pipes_extras()`,
+this holds for re-executions of the run as well. The process needs `dagster-pipes`, but not Dagster
 (`pip install 'lance-dagster[pipes]'`).
 """
 
@@ -48,18 +48,18 @@ def commit_properties(
     asset_key: str | None = None,
     inputs: Mapping[str, lance_core.LanceDataset] | None = None,
 ) -> PipesAttemptProperties:
-    """The transaction properties that identify the run of a commit, and the write that it is an attempt of.
+    """The transaction properties that identify the run of a commit, and the write of which it is an attempt.
 
-    A step that writes one asset's table in several commits gives these to the first one only: the last attempt of a
-    write is what the table holds.
+    A step that writes to one asset's table by several commits must pass these properties only to the first: a second
+    write with them counts as an attempt of the same write.
 
     Args:
-        context: From `open_dagster_pipes`, or `PipesContext.get()`.
-        asset_key: The asset, parts joined by slashes; needed if the session is for several.
+        context: The result of `open_dagster_pipes` or `PipesContext.get()`.
+        asset_key: The asset, parts joined by slashes; required if the session is for several assets.
         inputs: The tables that were read, each at its version, by asset key.
 
     Raises:
-        InvalidInputError: The session is for several assets, and none was named.
+        InvalidInputError: The session is for several assets, and `asset_key` is not given.
     """
     asset = _asset(context, asset_key)
     known: dict[str, str | None] = {
@@ -87,14 +87,14 @@ def report_commit(
     """Report a commit as the materialization of an asset.
 
     Args:
-        context: From `open_dagster_pipes`, or `PipesContext.get()`.
-        dataset: The table at the version that was made.
-        asset_key: The asset; needed if the session is for several.
+        context: The result of `open_dagster_pipes` or `PipesContext.get()`.
+        dataset: The table at the version that was committed.
+        asset_key: The asset; required if the session is for several assets.
         metadata: Further entries.
-        ui_url: Where Dagster's UI is, if not at the root of its host; links to runs begin with it.
+        ui_url: URL of the Dagster UI, if it is not at the root of its host; links to runs begin with it.
 
     Raises:
-        InvalidInputError: The session is for several assets, and none was named.
+        InvalidInputError: The session is for several assets, and `asset_key` is not given.
     """
     entries = {**_entries(dataset, ui_url), **(metadata or {})}
     context.report_asset_materialization(
@@ -105,7 +105,7 @@ def report_commit(
 
 
 def _entries(dataset: lance_core.LanceDataset, ui_url: str) -> dict[str, Any]:
-    """The entries of the event, as those of `LanceIOManager`."""
+    """The entries of the event, the same as in events of `LanceIOManager`."""
     versions, newest = recent(dataset), next(read_history(dataset), None)
     created = newest is not None and newest.operation == "Overwrite" and newest.version == 1
     inputs = [input_record(one) for one in newest.inputs] if newest is not None else []
@@ -135,17 +135,17 @@ def _entries(dataset: lance_core.LanceDataset, ui_url: str) -> dict[str, Any]:
 
 
 def _typed(kind: str, value: Any) -> dict[str, Any]:
-    """A metadata value of another type than its Python value says."""
+    """A metadata value with an explicit type, for Dagster Pipes."""
     return {"raw_value": value, "type": kind}
 
 
 def _asset(context: PipesContext, asset_key: str | None) -> str | None:
-    """The asset that is meant; None in an op that makes none."""
+    """The asset of a commit; None in an op without assets."""
     if asset_key is not None or not context.is_asset_step:
         return asset_key
     keys = list(context.asset_keys)
     if len(keys) != 1:
-        raise InvalidInputError(f"the session is for the assets {', '.join(keys)}: choose one with asset_key")
+        raise InvalidInputError(f"the session is for the assets {', '.join(keys)}; name one by asset_key")
     return str(keys[0])
 
 

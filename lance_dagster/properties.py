@@ -1,20 +1,20 @@
-"""The transaction properties of commits that Dagster makes: their keys, and how their values are read.
+"""The transaction properties of commits that Dagster makes: their keys, and functions that read their values.
 
-Each commit carries them in the table itself, so that the table alone answers which run wrote what:
+Each commit records them in the table, so that the table alone shows which run wrote what:
 
     dagster.run_id  dagster.root_run_id  dagster.job_name  dagster.step_key  dagster.attempt  dagster.backfill_id
     dagster.asset_key        "analytics/events"
-    dagster.partition_keys   JSON list; past 4 KiB a JSON object with count, first, last and sha256
-    dagster.partition_hash   sha256 of the JSON list, whatever its length
-    dagster.columns          JSON list of the columns that the commit sets, of an asset that owns columns alone; empty
-                             for a commit beside these, such as an index
-    dagster.code_version     of the asset, if it has one
-    dagster.maintenance_metadata   JSON of the metadata lance/maintenance of the asset, if it has any
+    dagster.partition_keys   JSON list; above 4 KiB a JSON object with count, first, last and sha256
+    dagster.partition_hash   sha256 of the whole JSON list
+    dagster.columns          JSON list of the columns that the commit sets, on commits of an asset that owns columns;
+                             empty for its other commits, such as of an index
+    dagster.code_version     the asset's code version, if it has one
+    dagster.maintenance_metadata   JSON of the asset's metadata lance/maintenance, if it has it
     dagster.erasure          "true" on the commits of an erasure
     dagster.write_token      sha256 of (root run, asset, output, partition keys)
-    dagster.input.<asset>    {"uri": "s3://lake/nyc/flights.lance", "version": 17}, and "branch" unless it is main
+    dagster.input.<asset>    {"uri": "s3://lake/nyc/flights.lance", "version": 17}, and "branch" if it is not main
 
-The promotion of a branch joins the values of the branch's commits to JSON lists.
+The promotion of a branch joins the values of the branch's commits into JSON lists.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ DATA_VERSION: Final = "dagster.data_version"
 ERASURE: Final = "dagster.erasure"
 """On the commits of an erasure: "true"."""
 COLUMN_TYPE: Final = "dagster.column_type"
-"""On a commit that changes the type of a column, or adds columns without values: which, and what becomes of them."""
+"""On a commit that changes the type of a column, or adds columns without values: the columns and the change."""
 BEGUN_EMPTY: Final = ("lance/branch", "begun empty")
-"""On the commit of a table without rows, from which branches are forked: the property and its value."""
+"""The property, with its value, of a commit that creates a table without rows, from which branches are forked."""
 PROMOTION_RUN_ID: Final = "dagster.promotion_run_id"
 PROMOTION_JOB_NAME: Final = "dagster.promotion_job_name"
 UNDO_RUN_ID: Final = "dagster.undo.run_id"
@@ -96,7 +96,7 @@ PROMOTED_FORK: Final = "promoted_fork"
 PROMOTED_IDENTITY: Final = "promoted_identity"
 PROMOTED_VERSION: Final = "promoted_version"
 TAKES_BACK: Final = "lance.takes_back"
-"""On a commit after which the table holds no row that it did not hold before; `LanceDataset.ensure_branch` reads it."""
+"""On a commit that adds no rows except for earlier ones, such as an undo; `LanceDataset.ensure_branch` reads it."""
 
 _MAX_PARTITION_KEYS_BYTES: Final = 4096
 _LONGEST_SHOWN_KEY: Final = 200
@@ -104,12 +104,12 @@ _SHORTENED: Final = '{"count": '
 
 
 def properties_of(transaction: lance_core.Transaction | None) -> dict[str, str]:
-    """The properties of a transaction; none if no transaction is recorded."""
+    """The properties of a transaction; empty if no transaction is recorded."""
     return dict((transaction.transaction_properties if transaction is not None else None) or {})
 
 
 def several(value: str | None) -> list[str]:
-    """The values of a property: one, or those that a promotion has joined to a JSON list of strings."""
+    """The values of a property: one value, or those that a promotion has joined into a JSON list of strings."""
     if not value:
         return []
     try:
@@ -120,12 +120,12 @@ def several(value: str | None) -> list[str]:
 
 
 def joined(values: Sequence[str]) -> str:
-    """The property that `several` reads as these values: the value itself if it is the only one, as promotions do."""
+    """The property that `several` reads as these values: a single value itself, several as a JSON list."""
     return values[0] if len(values) == 1 else json.dumps(values)
 
 
 def listed_keys(keys: str) -> str:
-    """A JSON list of partition keys as a commit records it: the list, or a summary of one that is longer than 4 KiB."""
+    """The value of `dagster.partition_keys` for a JSON list of keys: the list, or a summary if it exceeds 4 KiB."""
     if len(keys.encode()) <= _MAX_PARTITION_KEYS_BYTES:
         return keys
     listed = json.loads(keys)

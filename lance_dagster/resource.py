@@ -35,12 +35,12 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
 
     branching: BranchPolicy = Field(
         default_factory=BranchPolicy.off,
-        description="Which runs read a branch; if off, those that the LanceIOManager of the step says for this root.",
+        description="Which runs read a branch; if off, the policy of the step's LanceIOManager with the same root.",
     )
 
     @property
     def table_root(self) -> TableRoot:
-        """The location of the tables, for this package's other parts."""
+        """The root of the tables, for jobs, checks and sensors."""
         return TableRoot(
             root_uri=self.root_uri,
             storage_options=dict(self.storage_options),
@@ -49,14 +49,14 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         )
 
     def uri(self, asset_key: TableLike) -> str:
-        """The URI of the table of an asset, or of "schema/table"; outside of a run the table need not exist.
+        """The URI of the table of an asset, or of "schema/table"; the table need not exist, except as below.
 
-        Inside of a step of a run on a branch, the URI is that of the branch. For assets that the step makes, the branch
-        is created if need be; for other assets, the URI is that of main if the table has no such branch.
+        In a step of a run on a branch, the URI is that of the branch. For an asset that the step materializes, the
+        branch is created if it is missing; for another asset, the URI is that of main if the table has no such branch.
 
         Raises:
             DagsterInvalidDefinitionError: A name cannot be a folder name.
-            DatasetNotFoundError: The step makes the asset, and there is no table for the branch to fork from.
+            DatasetNotFoundError: In a run on a branch, the step materializes the asset, and the table does not exist.
         """
         running = running_step()
         root = self._root_of(running)
@@ -71,8 +71,8 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
 
             if main is None:
                 raise DatasetNotFoundError(
-                    f"asset {ref.name} has no table at {uri} yet, and a branch needs a table to begin with: write a "
-                    "first version on main, one without rows will do"
+                    f"asset {ref.name} has no table at {uri} yet, from which a branch could be forked: write a first "
+                    "version on main, which may be without rows"
                 )
             running.instance.add_run_tags(running.facts.run_id, {BRANCH_TAG: branch})
             return main.ensure_branch(branch, renew_promoted=True).uri
@@ -81,7 +81,7 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
     def pipes_extras(self) -> dict[str, Any]:
         """Extras for a Dagster Pipes session: the facts of the running step that make its retries idempotent.
 
-        `lance_dagster.pipes.commit_properties` reads them in the other process. No storage option is among them.
+        `lance_dagster.pipes.commit_properties` reads them in the other process. They contain no storage options.
 
         Example:
             ```python
@@ -93,7 +93,7 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         """
         running = running_step()
         if running is None:
-            raise dg.DagsterInvariantViolationError("pipes_extras is called in the body of an asset or op")
+            raise dg.DagsterInvariantViolationError("pipes_extras must be called in the body of an asset or op")
         branch = branch_of_run(self._root_of(running).branching, running.facts)
         return {"lance_dagster": {**attempt_facts(running), "branch": branch}}
 
@@ -106,22 +106,22 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         branch: str | None = None,
         as_of: datetime | str | None = None,
     ) -> "lance_core.LanceDataset":
-        """Open a table at one version, the newest unless something else is asked for.
+        """Open a table at one version, by default the newest.
 
-        In a step of a run on a branch, an asset key alone opens the branch if the table has it, else main as it was
-        when the backfill, or the root run, began; `branch="main"` opens main. An opened table counts as read: the
-        commits of the step record it.
+        In a step of a run on a branch, a call without other arguments opens the branch if the table has it, else main
+        as it was when the backfill or the root run began; `branch="main"` opens main. An opened table counts as read:
+        the commits of the step record it.
 
         Args:
-            asset_key: An asset key, spec or definition, which follow the IO manager's rules, or the string
-                "schema/table", which names the folders themselves.
-            version: A version number, on the branch if one is given.
+            asset_key: An asset key, spec or definition, which is located by the IO manager's rules, or the string
+                "schema/table", which names the folder and the table.
+            version: A version number, on `branch` if that is given.
             tag: A tag.
-            branch: A branch; main unless one is given, or the run is on one.
-            as_of: The newest version at or before this time; without a zone it is in UTC.
+            branch: A branch; by default main, or the branch of the run.
+            as_of: A time, for the newest version at or before it; without a zone the time is in UTC.
 
         Raises:
-            ValueError: Arguments cannot be combined.
+            ValueError: Arguments cannot be combined, or `as_of` is no time.
             DatasetNotFoundError: The table does not exist.
             VersionNotFoundError: The version, tag or branch does not exist.
         """
@@ -135,7 +135,7 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         return dataset
 
     def _root_of(self, running: RunningStep | None) -> TableRoot:
-        """The tables with the branch policy that the running step has for this root."""
+        """The root with the branch policy of the running step's IO manager for this root, unless it has its own."""
         root = self.table_root
         if running is None or self.branching.kind != "off":
             return root
@@ -146,7 +146,10 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         )
 
     def tables(self) -> list[str]:
-        """The tables in folders of the root, as "schema/table" in ascending order, without the outputs of ops."""
+        """The tables in folders of the root, as "schema/table" in ascending order.
+
+        Outputs of ops and the log of maintenance are left out.
+        """
         import lance_core  # noqa: PLC0415 - code locations load without it
 
         found = lance_core.list_tables(self.root_uri, storage_options=self.table_root.options)

@@ -1,14 +1,14 @@
 """`LanceSparkResource`: the one Spark session of a process, for assets and for `LanceIOManager`.
 
-    master                     what it is
-    ------                     ----------
-    nothing, the default       the session that the process has already, else one of this machine, `local[*]`
-    local[n], local[*]         this machine
-    spark://host:port, yarn    a cluster: executors run the Python that is at the same path there, or `python`
-    sc://host:port             a Spark Connect server elsewhere: no Java here
+    master                     the session
+    ------                     -----------
+    None, the default          the existing session of the process, else a new one on this machine, `local[*]`
+    local[n], local[*]         on this machine
+    spark://host:port, yarn    on a cluster, whose executors run the Python at the same path as here, or `python`
+    sc://host:port             of a Spark Connect server on another machine: no Java is needed here
 
-A process has one JVM at most. A session that exists already is used, whoever started it. If it is of another
-kind or of another master than the resource names, that is an error: the session is not silently exchanged.
+A process has at most one JVM. A session that exists already is used, whoever started it. If it has another kind or
+another master than the resource asks for, an error is raised: the session is not silently replaced.
 """
 
 import os
@@ -45,10 +45,10 @@ class LanceSparkResource(dg.ConfigurableResource["LanceSparkResource"], CheckedA
 
     master: str | None = Field(
         default=None,
-        description="local[n], spark://host:port or sc://host:port; by default the session that is there, or local[*].",
+        description="local[n], spark://host:port or sc://host:port; by default the existing session, else local[*].",
     )
     connect: bool = Field(
-        default=False, description="With a local master: start a Spark Connect server and be its client."
+        default=False, description="With a local master: start a Spark Connect server, and use it as a client."
     )
     app_name: str = Field(default="lance", description="Name that Spark's UI shows.")
     config: dict[str, str] = Field(
@@ -58,7 +58,7 @@ class LanceSparkResource(dg.ConfigurableResource["LanceSparkResource"], CheckedA
         json_schema_extra={"dagster__is_secret": True},
     )
     python: str | None = Field(
-        default=None, description="The Python that executors run; the one that runs this process if not given."
+        default=None, description="The Python that executors run; by default the Python of this process."
     )
 
     def get_session(self) -> "SparkSession":
@@ -67,18 +67,18 @@ class LanceSparkResource(dg.ConfigurableResource["LanceSparkResource"], CheckedA
         Raises:
             JavaMissingError: No Java is installed.
             DagsterInvariantViolationError: The process has a session of another kind or of another master.
-            DagsterInvalidDefinitionError: Settings contradict each other.
+            DagsterInvalidDefinitionError: Settings cannot be combined.
         """
         if self._is_remote and (self.connect or self.python is not None):
             named = "connect" if self.connect else "python"
             raise dg.DagsterInvalidDefinitionError(
-                f"LanceSparkResource: {named} has no effect on the server {self.master}: a Connect server decides "
-                "itself what its executors run (PYSPARK_PYTHON in its environment)"
+                f"LanceSparkResource: {named} has no effect on the Spark Connect server {self.master}; leave it out. "
+                "PYSPARK_PYTHON in the server's environment is the Python of its executors"
             )
         if self.connect and self.master is not None and not self.master.startswith(_LOCAL):
             raise dg.DagsterInvalidDefinitionError(
-                f"LanceSparkResource: connect starts a server of this machine, which {self.master!r} is not; name a "
-                "server elsewhere by sc://host:port"
+                f"LanceSparkResource: connect starts a server on this machine, and master is {self.master!r}; use a "
+                "local master, or name a server elsewhere by sc://host:port"
             )
         with _starting:
             return self._find() or self._start()
@@ -98,7 +98,7 @@ class LanceSparkResource(dg.ConfigurableResource["LanceSparkResource"], CheckedA
         return self.master is not None and self.master.startswith(_REMOTE)
 
     def _find(self) -> "SparkSession | None":
-        """The session that this process has, if it may be used."""
+        """The existing session of this process, checked against the settings; None if there is none."""
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
 
@@ -120,14 +120,14 @@ class LanceSparkResource(dg.ConfigurableResource["LanceSparkResource"], CheckedA
             kinds = ("a classic session", "a Spark Connect session")
             raise dg.DagsterInvariantViolationError(
                 f"LanceSparkResource: this process has {kinds[has_connect]}, and {kinds[wants_connect]} is asked for; "
-                "a process can have one kind only"
+                "a process can have only one kind. Give all resources of a code location the same master"
             )
 
     def _check_master(self, master: str) -> None:
         if self.master is not None and self.master != master:
             raise dg.DagsterInvariantViolationError(
                 f"LanceSparkResource: this process has a Spark session on {master}, and {self.master} is asked for; a "
-                "process can have one Spark only. Give all resources of a code location the same master, or none."
+                "process can have only one master. Give all resources of a code location the same master, or none"
             )
 
     def _check_server(self, session: Any) -> None:
@@ -140,7 +140,7 @@ class LanceSparkResource(dg.ConfigurableResource["LanceSparkResource"], CheckedA
         if found not in (None, wanted):
             raise dg.DagsterInvariantViolationError(
                 f"LanceSparkResource: this process has a session on the Spark Connect server {found}, and {wanted} is "
-                "asked for. Give all resources of a code location the same master, or none."
+                "asked for. Give all resources of a code location the same master, or none"
             )
 
     def _start(self) -> "SparkSession":
@@ -165,7 +165,7 @@ class LanceSparkResource(dg.ConfigurableResource["LanceSparkResource"], CheckedA
 
 
 def _default_client() -> Any:
-    """The Connect session that another thread has started; `getActiveSession` knows those of its own thread only."""
+    """The Connect session of the process; `getActiveSession` returns only a session that its own thread started."""
     from pyspark.sql.connect.session import SparkSession as ClientSession
 
     return ClientSession._get_default_session()  # noqa: SLF001 - the public ways would start one

@@ -1,8 +1,8 @@
-"""`stamp_lance_metadata`: metadata of definitions, which Dagster shows before anything is materialized.
+"""`stamp_lance_metadata`: metadata of definitions, which Dagster shows before assets are materialized.
 
     definition    dagster/table_name  dagster/uri  kinds += lance
 
-The Dagster UI shows table name and URI on the asset's page only when they are in the definition.
+The Dagster UI shows table name and URI on the asset's page only if they are in the definition.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from lance_dagster.tables.settings import check_input, plain_metadata
 __all__ = ["stamp_lance_metadata"]
 
 _UNSET: Final = "unset:/"
-"""Stands for a root that is not known yet."""
+"""The root by which tables are located while the environment variable of the root is not set."""
 
 
 def stamp_lance_metadata(defs: dg.Definitions) -> dg.Definitions:
-    """Put table name, URI and kind into the definitions of all assets that a `LanceIOManager` stores.
+    """Add table name, URI and kind to the definitions of all assets that a `LanceIOManager` stores.
 
-    An asset counts as stored unless it says `-> None`, has another IO manager, or is external; entries that it has
-    already stay. `root_uri` and `schema` are resolved if they are environment variables, never the storage options;
-    while one of them is not set, what depends on it is left out.
+    Assets that are annotated `-> None`, have another IO manager, or are external are left as they are; existing entries
+    are kept. Environment variables of `root_uri` and `schema` are resolved, those of storage options never; entries
+    that depend on a variable that is not set are left out.
 
     The metadata of assets and inputs is checked here as well, so that a misspelt entry is found when the code location
-    loads and not at the end of a run.
+    is loaded and not at the end of a run.
 
     Args:
-        defs: Definitions whose `resources` hold the IO managers.
+        defs: Definitions whose `resources` include the IO managers.
 
     Raises:
         DagsterInvalidDefinitionError: Two assets would be stored in one table, a name cannot be a folder name, an entry
-            of metadata is not known or has no value that can be used, or a partitioned asset does not say by its
-            `partition_expr` which column holds the partition.
+            of metadata is unknown or has an invalid value, or the metadata `partition_expr` of a partitioned asset
+            does not name the partition column.
 
     Examples:
         >>> @dg.asset
@@ -67,7 +67,7 @@ def stamp_lance_metadata(defs: dg.Definitions) -> dg.Definitions:
         unset = f"{_UNSET}{manager.root_uri.env_var_name}" if isinstance(manager.root_uri, dg.EnvVar) else _UNSET
         location = locate_table(root or unset, spec.key, spec.metadata, default_schema=schema)
         shared = is_shared(spec.metadata, f"asset {spec.key.to_user_string()}")
-        owns_columns = TABLE_KEY in spec.metadata  # of the table of another asset
+        owns_columns = TABLE_KEY in spec.metadata
         owner, allowed = (spec.key, True) if owns_columns else owners.setdefault(location.uri, (spec.key, shared))
         if owner != spec.key and not (shared and allowed):
             raise dg.DagsterInvalidDefinitionError(
@@ -83,7 +83,7 @@ def stamp_lance_metadata(defs: dg.Definitions) -> dg.Definitions:
         new = {key: value for key, value in entries.items() if key not in spec.metadata}
         return spec.merge_attributes(metadata=new, kinds={"lance"} - spec.kinds)
 
-    with warnings.catch_warnings():  # a preview interface since 1.9, the only one that reaches every kind of asset
+    with warnings.catch_warnings():  # a preview interface since 1.9, and the only one for every kind of asset
         warnings.simplefilter("ignore", dg.PreviewWarning)
         sources = [one for one in defs.assets or () if isinstance(one, dg.SourceAsset)]
         if not sources:
@@ -93,7 +93,7 @@ def stamp_lance_metadata(defs: dg.Definitions) -> dg.Definitions:
 
 
 def _without(defs: dg.Definitions, left_out: Sequence[dg.SourceAsset]) -> dg.Definitions:
-    """The definitions without some source assets, which Dagster cannot map and which no table here holds."""
+    """The definitions without source assets, which Dagster cannot map, and which are stored in no table here."""
     names = [name for name in signature(dg.Definitions).parameters if hasattr(defs, name)]
     given: dict[str, Any] = {name: getattr(defs, name) for name in names}
     rest = [one for one in defs.assets or () if not any(one is source for source in left_out)]
@@ -101,7 +101,7 @@ def _without(defs: dg.Definitions, left_out: Sequence[dg.SourceAsset]) -> dg.Def
 
 
 def _managers(defs: dg.Definitions) -> dict[dg.AssetKey, LanceIOManager]:
-    """Our IO manager of each asset that has one, and whose body hands it a value."""
+    """The `LanceIOManager` of each asset that has one, and whose body returns a value."""
     managers: dict[dg.AssetKey, LanceIOManager] = {}
     for one in defs.assets or ():
         if not isinstance(one, dg.AssetsDefinition) or not one.is_executable:
@@ -115,7 +115,11 @@ def _managers(defs: dg.Definitions) -> dict[dg.AssetKey, LanceIOManager]:
 
 
 def _check(spec: dg.AssetSpec, manager: LanceIOManager) -> None:
-    """Check the entries of an asset's metadata about its table."""
+    """Check the metadata of an asset.
+
+    Raises:
+        DagsterInvalidDefinitionError: An entry is unknown, invalid or missing.
+    """
     asset = spec.key.to_user_string()
     settings = manager.settings().output.overridden(spec.metadata, asset=asset, strict=True)
     settings.check(asset=asset, partitioned=spec.partitions_def is not None)
@@ -140,7 +144,7 @@ def _check(spec: dg.AssetSpec, manager: LanceIOManager) -> None:
         wrong = {name: column for name, column in columns.items() if not (isinstance(column, str) and column)}
         if wrong or len(set(columns.values())) < len(columns):
             raise dg.DagsterInvalidDefinitionError(
-                f"asset {asset}: metadata partition_expr must name a column of its own for each dimension, not "
+                f"asset {asset}: metadata partition_expr must name a different column for each dimension, not "
                 f"{wrong or columns!r}"
             )
     elif spec.partitions_def is not None and not (isinstance(columns, str) and columns):
@@ -151,7 +155,7 @@ def _check(spec: dg.AssetSpec, manager: LanceIOManager) -> None:
 
 
 def _check_inputs(defs: dg.Definitions, managers: Mapping[dg.AssetKey, LanceIOManager]) -> None:
-    """Check the entries of inputs about the tables that they are loaded from."""
+    """Check the metadata of inputs that are loaded from these tables."""
     for one in defs.assets or ():
         if not isinstance(one, dg.AssetsDefinition) or not one.is_executable:
             continue

@@ -11,10 +11,10 @@ __all__ = ["job_beside_resources", "job_of_one_op", "later_job"]
 
 
 def job_beside_resources(graph: dg.GraphDefinition, resources: Mapping[str, Any], **options: Any) -> dg.JobDefinition:
-    """A job with some resources of its own; the others are those of the code location.
+    """A job with some resources of its own; the code location provides the others.
 
-    `GraphDefinition.to_job` with resources requires all of them, except for "io_manager", at once; a job without that
-    check is completed by its code location.
+    `GraphDefinition.to_job` with resources requires all resources at once, except for "io_manager". This function
+    skips that check, so that the code location can add the missing ones.
     """
     defined = {key: _definition(resource) for key, resource in resources.items()}
     return dg.JobDefinition(graph_def=graph, resource_defs=defined, _was_explicitly_provided_resources=False, **options)
@@ -27,9 +27,9 @@ def job_of_one_op(
 
     Args:
         run: The function; the annotation of its argument `config` is the class of the configuration.
-        name: Name of the job; that of the op is `<name>_op`.
-        description: Description of both.
-        resource_key: The resource that the op needs; the code location has it.
+        name: Name of the job; the op is named `<name>_op`.
+        description: Description of the job and of the op.
+        resource_key: The resource that the op needs; the code location provides it.
         **options: Further arguments of `dg.JobDefinition`.
     """
     op = dg.op(
@@ -47,7 +47,7 @@ def later_job(job: Any, resolve: Callable[[Sequence[Any], Mapping[str, Any]], dg
     """A job that is built when its code location is loaded, from the assets, checks and resources there.
 
     Args:
-        job: The result of `dg.define_asset_job`, which gives it name, tags and description.
+        job: The result of `dg.define_asset_job`; the built job has its name, tags and description.
         resolve: Builds the job from the definitions of assets and checks, and from the resources.
     """
 

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 MAINTAINED = "lance/maintained"
-"""Entry of an observation: the table, as the job names it, where the observation is that of its owner."""
+"""Entry of an observation of the asset that owns a maintained table: the table's name in the job, if that differs."""
 
 
 CLOCK_SKEW = timedelta(hours=1)
@@ -33,12 +33,12 @@ CLOCK_SKEW = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningStep:
-    """The step that is running right here, in the body of an asset or op.
+    """The step that is running in this thread, in the body of an asset or op.
 
     Attributes:
         instance: The Dagster instance.
         facts: The run and the step.
-        assets: The assets that the step makes.
+        assets: The assets that the step materializes.
         resources: Its resources, IO managers among them.
     """
 
@@ -49,10 +49,10 @@ class RunningStep:
 
 
 def is_silent(instance: dg.DagsterInstance, record: dg.RunRecord, longer_than: timedelta) -> bool:
-    """Whether an unfinished run has written no event for that long: its process may have been killed.
+    """Whether an unfinished run has logged no event for longer than a given time: its process may have been killed.
 
     Dagster does not notice that a local process was killed: such a run stays in the state STARTED for ever. A queued
-    run counts as waiting.
+    run is never silent.
     """
     if record.dagster_run.is_finished or record.dagster_run.status is dg.DagsterRunStatus.QUEUED:
         return False
@@ -66,7 +66,7 @@ def is_silent(instance: dg.DagsterInstance, record: dg.RunRecord, longer_than: t
 
 
 def tick_time(context: dg.ScheduleEvaluationContext) -> datetime:
-    """The time that a schedule is evaluated for; now, in a context that was built without one."""
+    """The time that a schedule is evaluated for; the current time if the context has none."""
     try:
         return context.scheduled_execution_time
     except ABSENT:
@@ -74,7 +74,7 @@ def tick_time(context: dg.ScheduleEvaluationContext) -> datetime:
 
 
 def observed_in(instance: dg.DagsterInstance, run_id: str) -> dict[str, dg.AssetObservation]:
-    """The newest observation that a run logged for each table, by its name for maintenance or its asset's key."""
+    """The newest observation that a run logged of each table, by the table's name in maintenance or the asset's key."""
     found = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_OBSERVATION).records
     seen = [record.asset_observation for record in found]
     return {
@@ -93,11 +93,12 @@ def plan_materializations(
 ) -> None:
     """Announce the partitions that the running step will materialize, as Dagster does for a run of assets.
 
-    Until the last of them is reported they count as in progress, so that an automation tick in between does not start
-    downstream runs for the first few, and again for the rest. A Dagster without such events gets none.
+    All partitions count as in progress until the last one is reported. Otherwise an automation tick in between would
+    start downstream runs for the first partitions, and again for the rest. Where Dagster lacks this event, nothing is
+    announced.
     """
     try:
-        # There is no public interface for it. If this one is missing, nothing is announced.
+        # Dagster has no public interface for this event.
         from dagster._core.events import AssetMaterializationPlannedData  # noqa: PLC0415, TID251 - see above
     except ImportError:
         return
@@ -113,7 +114,7 @@ def plan_materializations(
 
 
 def running_step() -> RunningStep | None:
-    """The step that is running right here, in the body of an asset or op; None elsewhere."""
+    """The step that is running in this thread, in the body of an asset or op; None outside of one."""
     try:
         context = dg.OpExecutionContext.get()
         instance, facts = context.instance, facts_of(context.run, context.instance)
@@ -134,9 +135,9 @@ def running_step() -> RunningStep | None:
 
 
 def attempt_facts(running: RunningStep) -> dict[str, Any]:
-    """The facts of a step by which the attempts of one write are recognized, as JSON takes them.
+    """The facts of a step by which the attempts of one write are recognized, as JSON values.
 
-    `succeeded` lists the runs of its chain of re-executions that succeeded: their writes do not count as attempts.
+    `succeeded` lists the successful runs of the chain of re-executions: their writes do not count as attempts.
     """
     facts, instance = running.facts, running.instance
     record, began = facts.record(facts.run_id), facts.record(facts.root_run_id)

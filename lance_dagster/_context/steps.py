@@ -1,6 +1,6 @@
 """Facts of Dagster contexts about run, step and code location; and metadata that only the step can record.
 
-The only module that reads `step_context`, which Dagster gives to IO managers without calling it public.
+This is the only module that reads `step_context`, which Dagster gives to IO managers but does not document.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import dagster as dg
 
-try:  # Dagster asserts by this class, which has no public name, that a context has what is asked for.
+try:  # Dagster raises this class, which has no public name, where a context lacks the requested attribute.
     from dagster._check import CheckError
 except ImportError:
     CheckError = dg.DagsterError  # type: ignore[misc, assignment]
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 ABSENT = (CheckError, dg.DagsterError)
-"""What asking raises for the code location of a job that is run by itself, and for the time of no tick."""
+"""The exceptions of a context without a code location (a job that runs by itself) or without the time of a tick."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class RunFacts:
         step_key: The step inside the run.
         attempt: 0 for the first attempt of the step in this run, then 1, 2, ...
         tags: The run's tags.
-        number: Its number in the instance: later runs have higher ones; 0 if the instance has no record of it.
+        number: The run's number in the instance, which grows with each run; 0 if the instance has no record of the run.
         instance: The Dagster instance; None if it is not known.
     """
 
@@ -84,7 +84,7 @@ class RunFacts:
 
     @property
     def is_retry(self) -> bool:
-        """Whether an earlier attempt, in this run or in the one before it, may have committed already."""
+        """Whether an earlier attempt, in this run or in an earlier run of the chain, may have committed already."""
         return self.attempt > 0 or self.parent_run_id is not None or self.root_run_id != self.run_id
 
     @property
@@ -112,7 +112,7 @@ class RunFacts:
         return record is None or record.dagster_run.is_finished
 
     def began(self) -> datetime | None:
-        """When the backfill that launched the run was requested, or else its root run; None without a record of it."""
+        """When the backfill that launched the run was requested, or else its root run was created; None if unknown."""
         if self.instance is None:
             return None
         backfill_id = self.tags.get("dagster/root_backfill_id") or self.backfill_id
@@ -152,7 +152,7 @@ def facts_of(run: dg.DagsterRun, instance: dg.DagsterInstance | None) -> RunFact
 
 
 def tag_run(context: dg.OutputContext | dg.InputContext, tags: Mapping[str, str]) -> None:
-    """Put tags on the run, unless it has them."""
+    """Add tags to the run, unless it has them already."""
     step = _step(context)
     if step is not None and not tags.items() <= dict(step.dagster_run.tags).items():
         step.instance.add_run_tags(step.run_id, dict(tags))
@@ -169,8 +169,8 @@ def output_name(context: dg.OutputContext) -> str:
 def defined_metadata(context: dg.OutputContext) -> Mapping[str, Any]:
     """The definition metadata of an output.
 
-    For an asset that a graph computes, the metadata of the asset and of the op's output that gives its value are
-    merged; Dagster itself ignores the output's metadata if the asset has any.
+    For an asset that a graph computes, these are the asset's metadata and that of the op's output with its value;
+    Dagster itself ignores the output's metadata if the asset has any.
     """
     step = _step(context)
     node = getattr(step, "node_handle", None)
@@ -180,7 +180,7 @@ def defined_metadata(context: dg.OutputContext) -> Mapping[str, Any]:
 
 
 def run_time_metadata(context: dg.OutputContext) -> Mapping[str, Any]:
-    """The metadata that the body of an asset or op gave an output, with the value or through its context."""
+    """The metadata that the body of an asset or op gave an output, with the value or through the context."""
     try:
         given = dict(context.output_metadata or {})
     except dg.DagsterInvariantViolationError:
@@ -192,7 +192,7 @@ def run_time_metadata(context: dg.OutputContext) -> Mapping[str, Any]:
 
 
 def metadata_of_asset(context: dg.OutputContext, asset_key: dg.AssetKey) -> Mapping[str, Any]:
-    """The definition metadata of another asset of an output's code location; none if that is not known."""
+    """The definition metadata of another asset of an output's code location; empty if the asset is not known."""
     graph = asset_graph(getattr(_step(context), "job_def", None))
     return (graph.get(asset_key).metadata or {}) if graph is not None and graph.has(asset_key) else {}
 
@@ -286,7 +286,7 @@ def is_external(context: dg.InputContext) -> bool:
 
 
 def set_data_version(context: dg.OutputContext, version: str) -> None:
-    """Set the asset's data version, unless the asset's body sets one; without a step, nothing."""
+    """Set the asset's data version; one that the asset's body returns wins. Without a step nothing is set."""
     step = _step(context)
     if step is not None and hasattr(step, "set_data_version"):
         step.set_data_version(context.asset_key, dg.DataVersion(version))
@@ -295,22 +295,22 @@ def set_data_version(context: dg.OutputContext, version: str) -> None:
 def add_metadata(
     context: dg.OutputContext, entries: Mapping[str, Any], by_partition: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Attach metadata to the events of an output; what the asset itself says stays.
+    """Attach metadata to the events of an output; entries that the asset's body gave are kept.
 
     Args:
         context: The output.
-        entries: For all of its events.
-        by_partition: All entries of the events of single partitions, keyed by partition, in the order in which they are
-            to be shown; they replace `entries` where there is a step to report.
+        entries: The entries of all events of the output.
+        by_partition: All entries of the event of each partition, keyed by partition, in the order in which they are to
+            be shown. With a step that can report them, they replace `entries`.
     """
     step = _step(context)
+    given = _given_keys(context)
     if step is None or not by_partition or not hasattr(step, "add_asset_metadata"):
-        said = _said(context)
-        context.add_output_metadata({key: value for key, value in entries.items() if key not in said})
+        context.add_output_metadata({key: value for key, value in entries.items() if key not in given})
         return
-    said = _said(context) | set(step.get_asset_metadata(context.asset_key) or ())
+    given |= set(step.get_asset_metadata(context.asset_key) or ())
     for partition_key, own in by_partition.items():
-        known = said | set(step.get_asset_metadata(context.asset_key, partition_key) or ())
+        known = given | set(step.get_asset_metadata(context.asset_key, partition_key) or ())
         new = {key: value for key, value in own.items() if key not in known}
         step.add_asset_metadata(new, asset_key=context.asset_key, partition_key=partition_key)
 
@@ -324,7 +324,7 @@ AnyContext = (
 def asset_definition(
     context: AnyContext, asset_key: dg.AssetKey
 ) -> tuple[Mapping[str, Any] | None, dg.PartitionsDefinition[Any] | None]:
-    """The definition metadata and the partitions of an asset; None for what the code location does not have."""
+    """The definition metadata and the partitions of an asset; None for each that the code location does not have."""
     definition: Any = None
     with suppress(*ABSENT, AttributeError):
         definition = context.repository_def.assets_defs_by_key.get(asset_key)  # type: ignore[union-attr]
@@ -339,7 +339,7 @@ def asset_definition(
 def known_assets(
     context: AnyContext,
 ) -> list[tuple[dg.AssetKey, Mapping[str, Any], dg.PartitionsDefinition[Any] | None]]:
-    """The assets of the code location, with metadata and partitions; none if it is not known."""
+    """The assets of the code location, with metadata and partitions; empty if the code location is not known."""
     keys: list[dg.AssetKey] = []
     with suppress(*ABSENT, AttributeError):
         keys = sorted(context.repository_def.assets_defs_by_key)  # type: ignore[union-attr]
@@ -352,7 +352,7 @@ def known_assets(
 def is_external_asset(
     context: dg.OpExecutionContext | dg.SensorEvaluationContext, asset_key: dg.AssetKey
 ) -> bool | None:
-    """Whether the code location has an asset without materializing it; None if the asset is not known."""
+    """Whether the code location has an asset but does not materialize it; None if the asset is not known."""
     try:
         repository = context.repository_def
     except ABSENT:
@@ -364,21 +364,21 @@ def is_external_asset(
 def asset_graph(job: Any) -> Any:
     """The assets of the code location that a job comes from; None if they are not known."""
     graph: Any = getattr(getattr(job, "asset_layer", None), "asset_graph", None)
-    return getattr(graph, "source_asset_graph", graph)  # that of a job has the assets of the job only
+    return getattr(graph, "source_asset_graph", graph)  # a job's own graph has only the assets of the job
 
 
 def run_partition_keys(
     context: dg.AssetCheckExecutionContext, partitions_def: dg.PartitionsDefinition[Any] | None
 ) -> list[str] | None:
-    """The partitions of the run that a check is part of; None in a run without any, or of an asset without any."""
-    # The context of a check has these in newer versions of Dagster only, that of its op in all.
+    """The partitions of the run that a check is part of; None if the run or the asset has no partitions."""
+    # Only newer versions of Dagster have partitions on a check's context; all have them on the context of its op.
     run: Any = context if hasattr(context, "has_partition_key") else context.op_execution_context
     if partitions_def is None or not (run.has_partition_key or run.has_partition_key_range):
         return None
     return list(run.partition_keys)
 
 
-def _said(context: dg.OutputContext) -> set[str]:
+def _given_keys(context: dg.OutputContext) -> set[str]:
     """The keys of the metadata that the asset's body gave its output."""
     try:
         return set(context.output_metadata or ())
@@ -394,8 +394,8 @@ def _step(context: dg.OutputContext | dg.InputContext) -> Any | None:
 
 
 def outputs_of_step(context: dg.InputContext) -> list[tuple[dg.OutputContext, Any]]:
-    """The assets that the step of an input writes: their contexts, and their IO managers; none outside of a step."""
-    # There is no public interface for it.
+    """The context and the IO manager of each asset that the step of an input writes; empty outside of a step."""
+    # Dagster has no public interface for the outputs of a step.
     from dagster._core.execution.plan.outputs import StepOutputHandle  # noqa: PLC0415, TID251 - see above
 
     step = _step(context)

@@ -4,10 +4,10 @@
                                                                                                    │
        main <──────────── one commit per table, one materialization per partition ─────────────────┘
 
-The run carries Dagster's tag `dagster/defer_asset_events`: its writes are not recorded as materializations, its checks
-are. The last step, `<name>_publish`, promotes the branch of each table, logs the materializations with main's version,
-and discards the branch. When a blocking check fails that step is skipped: main, the events and whatever is downstream
-are as before, and the branch is there to be looked at.
+The run has Dagster's tag `dagster/defer_asset_events`: Dagster records the results of its checks, but its writes not as
+materializations. The last step, `<name>_publish`, promotes the branch of each table, logs the materializations with
+main's version, and discards the branch. If a blocking check fails, that step is skipped: main, the events and the
+assets downstream stay as they were, and the branch is kept for inspection.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ from lance_dagster.tables.refs import TableRef, table_refs, table_root
 __all__ = ["DEFER_TAG", "build_audited_job"]
 
 DEFER_TAG: Final = "dagster/defer_asset_events"
-"""Dagster's tag of runs whose materializations are recorded by others."""
+"""Dagster's tag of runs whose writes are not recorded as materializations."""
 
 _DEFAULT_KEY: Final = "io_manager"
 
@@ -47,25 +47,28 @@ def build_audited_job(
     """Make a write-audit-publish job, which publishes assets once their checks pass; the head of the module draws it.
 
     Each run writes to a branch of its own, which its re-executions continue, regardless of the IO manager's policy.
-    Everything that the job materializes is published by it; assets of other IO managers do not belong here.
+    The job publishes everything that it materializes, so that assets of other IO managers do not belong in it.
 
     Args:
-        assets: The assets, all with the same partitions or none, and checks that are to run on the branch. All checks
-            of these assets that the code location has run as well, as in any job that selects them.
+        assets: The assets, all with the same partitions or none, and checks that are to run on the branch. The job also
+            runs the other checks that the code location has of these assets, as any job that selects the assets does.
         name: Name of the job.
-        upstream: The assets that they read as inputs and that the job does not make; these are read as ever, from main.
+        upstream: The assets that the given assets read as inputs, and that the job does not write. As in any run on a
+            branch, they are read from main as it was when the root run or the backfill began.
         io_manager_key: The resource that stores the assets: a `LanceIOManager`.
-        keep_branch: Whether the branch stays once it is published.
-        resources: Resources that assets or checks ask for by other keys than that of the IO manager.
+        keep_branch: Whether the branch is kept after it is published.
+        resources: Resources that the assets and checks require, by key; also the IO manager of another key than the
+            default.
         tags: More tags for the runs.
-        allow_unaudited: Whether the job may have no blocking check, and publish whatever is written.
+        allow_unaudited: Whether the job may have no blocking check, and so publish unchecked rows.
 
     Returns:
-        A job for `dg.Definitions(jobs=[...])`, which finds the checks there, as those of `dg.define_asset_job` do.
+        A job for `dg.Definitions(jobs=[...])`, which finds the checks there, as jobs of `dg.define_asset_job` do.
 
     Raises:
-        DagsterInvalidDefinitionError: No asset is given, something else is among the assets, or their partitions
-            differ; or, once the code location is loaded, no check of them blocks.
+        DagsterInvalidDefinitionError: `name` is invalid; `assets` has no asset, or something that is neither an asset
+            nor a check; the partitions of the assets differ; `io_manager_key` is not the default, and `resources` lacks
+            it; or, when the code location is loaded, no check of the assets is blocking.
 
     Examples:
         >>> @dg.asset
@@ -97,10 +100,10 @@ def build_audited_job(
     )
     if io_manager_key != _DEFAULT_KEY and io_manager_key not in (resources or {}):
         raise dg.DagsterInvalidDefinitionError(
-            f"job {name}: give it its IO manager, resources={{{io_manager_key!r}: LanceIOManager(...)}}: of a code "
-            f"location's own it gets {_DEFAULT_KEY!r} only"
+            f"job {name}: pass its IO manager, resources={{{io_manager_key!r}: LanceIOManager(...)}}: from the code "
+            f"location it gets only {_DEFAULT_KEY!r}"
         )
-    audit.job(checks, {})  # so that what is wrong with the assets is said here
+    audit.job(checks, {})  # rejects invalid assets here, and not when the code location is loaded
     return later_job(audit.unresolved(), audit.resolve)
 
 
@@ -123,13 +126,13 @@ class _Audit:
         return {key for one in self.stored for key in one.keys}
 
     def unresolved(self) -> Any:
-        """The job in the form that Dagster takes before it knows the assets."""
+        """The job as Dagster takes it before the assets of the code location are known."""
         names = ", ".join(sorted(key.to_user_string() for key in self.keys))
         return dg.define_asset_job(
             self.name,
             selection=dg.AssetSelection.assets(*self.keys, *self.publish.keys),
             tags={**self.tags, DEFER_TAG: "true", AUDITED_TAG: "true", PUBLISHES_TAG: "true"},
-            description=f"Writes {names} to a branch, audits it, publishes it.",
+            description=f"Writes {names} to a branch, checks and publishes it.",
         )
 
     def resolve(self, assets: Sequence[Any], resources: Mapping[str, Any]) -> dg.JobDefinition:
@@ -150,17 +153,17 @@ class _Audit:
         if not self.allow_unaudited and not any(spec.blocking for spec in specs if spec.asset_key in self.keys):
             names = ", ".join(sorted(key.to_user_string() for key in self.keys))
             raise dg.DagsterInvalidDefinitionError(
-                f"job {self.name}: {names} has no blocking check, so that it would publish whatever is written. Define "
-                "one, @asset_check(asset=..., blocking=True), among the asset_checks of the definitions, or say "
+                f"job {self.name}: no check of {names} is blocking, so that the job would publish unchecked rows. Add "
+                "one, @asset_check(asset=..., blocking=True), to the asset_checks of the definitions, or pass "
                 "allow_unaudited=True"
             )
         return self.job([*self.checks, *found], resources)
 
     def job(self, checks: Sequence[dg.AssetChecksDefinition], resources: Mapping[str, Any]) -> dg.JobDefinition:
-        """The job with some checks.
+        """The job with given checks.
 
         Raises:
-            DagsterInvalidDefinitionError: The assets read others that are not given.
+            DagsterInvalidDefinitionError: Dagster cannot build the job, such as without an asset that is read.
         """
         defs = dg.Definitions(
             assets=[*self.stored, self.publish, *self.upstream],
@@ -172,12 +175,12 @@ class _Audit:
             return defs.resolve_job_def(self.name)
         except dg.DagsterInvalidDefinitionError as error:
             raise dg.DagsterInvalidDefinitionError(
-                f"job {self.name}: {error}. Assets that are read in it and made elsewhere are given as upstream=[...]"
+                f"job {self.name}: {error}. Pass assets that the job reads but does not write as upstream=[...]"
             ) from error
 
 
 def _replaceable_io_manager() -> Any:
-    """Dagster's default IO manager: in a job that has this one, a code location puts its own in its place."""
+    """Dagster's default IO manager: a code location replaces it in a job by its own."""
 
     @dg.op(out=dg.Out(dg.Nothing))
     def nothing() -> None: ...
@@ -192,13 +195,13 @@ def _replaceable_io_manager() -> Any:
 def _publish_asset(
     name: str, assets: Sequence[dg.AssetsDefinition], io_manager_key: str, *, keep_branch: bool
 ) -> dg.AssetsDefinition:
-    """The last step: an asset, because blocking checks hold up assets only."""
+    """The last step: an asset, because a failed blocking check skips only assets."""
     refs = table_refs(assets)
     partitions = {one.partitions_def for one in assets if one.partitions_def is not None}
     if len(partitions) > 1:
         raise dg.DagsterInvalidDefinitionError(f"job {name}: its assets have different partitions")
 
-    # Its argument is in beta; the warning must not reach users who do not use it.
+    # The argument `backfill_policy` is in beta; users who do not use it must not see the warning.
     policies = [one.backfill_policy for one in assets if one.backfill_policy is not None]
     policy: dict[str, Any] = {"backfill_policy": policies[0]} if policies else {}
 
@@ -215,7 +218,7 @@ def _publish_asset(
         deps=[ref.key for ref in refs],
         partitions_def=next(iter(partitions), None),
         required_resource_keys={io_manager_key},
-        description="Promotes the branch of this run, and only then reports the partitions.",
+        description="Promotes the branch of this run, and then reports the partitions.",
         **policy,
     )(publish)
     return made
@@ -239,7 +242,8 @@ def _publish(
     published = None if main is None else promotion.publish(main, branch, tag=True, properties=properties)
     if published is None or main is None:
         raise dg.Failure(
-            f"asset {ref.name} has no branch {branch} at {root.locate(ref).uri}: was it written by another IO manager?"
+            f"asset {ref.name} has no branch {branch} at {root.locate(ref).uri}: leave assets that another IO manager "
+            "stores out of the job"
         )
     context.log.info("%s: branch %s %s", ref.name, branch, published.summary)
     if published.left_behind:

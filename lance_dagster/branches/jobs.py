@@ -4,10 +4,9 @@
     lance_discard    each table: the branch is deleted; partitions whose last event was about the branch are reported
                      as main has them
 
-The branch comes from the run tag `lance/branch` or from the configuration of the op. Both jobs can be run again, and
-tables without the branch are skipped: an earlier promotion is found and not repeated, and is reported unless it was
-reported already. The run tag `lance/force` or `force` in the configuration promotes a branch that the gates reject; the
-events say so.
+The branch is named by the run tag `lance/branch` or by the configuration of the op. Both jobs can be run again. Tables
+without the branch are skipped. An earlier promotion is found and not repeated; it is reported if it was not before. The
+run tag `lance/force`, or `force` in the configuration, promotes a branch that the gates reject; the events record this.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,17 +43,19 @@ class BranchConfig(ChosenTables):
     """The configuration of one run.
 
     Attributes:
-        branch: The branch; the run tag `lance/branch` if it is not given.
-        force: Promote although gates reject the branch; the run tag `lance/force` does the same.
+        branch: The branch; by default the run tag `lance/branch` names it.
+        force: Whether to promote a branch that gates reject; the run tag `lance/force` does the same.
     """
 
-    branch: str | None = Field(default=None, description="The branch; else the run tag lance/branch.")
-    force: bool = Field(default=False, description="Promote although checks failed or other gates reject the branch.")
+    branch: str | None = Field(default=None, description="The branch; by default the run tag lance/branch names it.")
+    force: bool = Field(
+        default=False, description="Whether to promote a branch that failed checks or that other gates reject."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BranchOps:
-    """The fixed arguments of a job's op."""
+    """The arguments of a job's op."""
 
     refs: Sequence[TableRef]
     io_manager_key: str
@@ -62,7 +63,7 @@ class _BranchOps:
     discard: bool
 
     def root(self, context: dg.OpExecutionContext) -> TableRoot:
-        """The tables of the IO manager."""
+        """The root of the IO manager."""
         return table_root(getattr(context.resources, self.io_manager_key))
 
 
@@ -78,28 +79,29 @@ def build_branch_jobs(
     promote_name: str = "lance_promote",
     discard_name: str = "lance_discard",
 ) -> tuple[dg.JobDefinition, dg.JobDefinition]:
-    """Make the two jobs that end a branch; the head of the module draws them.
+    """Make the two jobs that promote or discard a branch; the head of the module describes them.
 
-    All gates of all tables are checked before the first one is promoted. A table that cannot be promoted fails the
-    run after the others are done; main is unchanged there.
+    All gates of all tables are checked before the first table is promoted. If a table then cannot be promoted, its main
+    is unchanged, the other tables are promoted, and the run fails.
 
     Args:
         tables: Assets, specs or keys. Branches of external and observable assets are left alone unless their metadata
             `lance/maintenance` is True, a policy or fields of one.
         io_manager_key: The resource that knows where the tables are: a `LanceIOManager` or a `LanceTableResource`.
-        require_checks: Whether the checks of the asset must have passed on the branch; those that only warn need not.
-        max_commit_drift: How many commits main may have had since the fork.
-        min_row_ratio: How many rows the branch must have at least, as a share of main's.
-        max_row_ratio: How many it may have at most.
-        discard_promoted: Whether the branch is deleted once it is promoted.
-        promote_name: Name of the first job.
-        discard_name: Name of the second.
+        require_checks: Whether a failed check of the asset on the branch rejects the branch; checks that only warn do
+            not count.
+        max_commit_drift: The most commits that main may have had since the fork; None for any number.
+        min_row_ratio: The fewest rows that the branch may have, as a fraction of main's; None for any number.
+        max_row_ratio: The most rows that the branch may have, as a fraction of main's; None for any number.
+        discard_promoted: Whether the branch is deleted after it is promoted.
+        promote_name: Name of the job that promotes.
+        discard_name: Name of the job that discards.
 
     Returns:
         The job that promotes, and the one that discards.
 
     Raises:
-        DagsterInvalidDefinitionError: A table cannot be used.
+        DagsterInvalidDefinitionError: A reference to a table, or the name of a job, is invalid.
 
     Examples:
         >>> [job.name for job in lance_dagster.build_branch_jobs(["nyc/flights"])]
@@ -116,7 +118,7 @@ def build_branch_jobs(
     job = _BranchOps(refs=table_refs(tables), io_manager_key=io_manager_key, gates=gates, discard=discard_promoted)
     return (
         _job(job, promote_name, _promote, "Promotes the branch of these tables into main.", publishes=True),
-        _job(job, discard_name, _discard, "Throws the branch of these tables away.", publishes=False),
+        _job(job, discard_name, _discard, "Discards the branch of these tables.", publishes=False),
     )
 
 
@@ -150,8 +152,8 @@ def _promote(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConf
     reasons = "; ".join(f"{name}: {one}" for name, problems in rejected.items() for one in problems)
     if rejected and not forced:
         raise dg.Failure(
-            f"branch {branch} is not promoted, and main is unchanged: {reasons}. Run it on the branch again until "
-            f"this is mended, or promote it nevertheless with the run tag {FORCE_TAG}: true"
+            f"branch {branch} is not promoted, and main is unchanged: {reasons}. Materialize the asset on the branch "
+            f"again once this is fixed, or promote the branch all the same with the run tag {FORCE_TAG}: true"
         )
     if rejected:
         context.log.warning("branch %s is promoted because the run forces it, although %s", branch, reasons)
@@ -175,7 +177,7 @@ def _promote(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConf
 
 
 def _by_table(found: Sequence[tuple[TableRef, Any]]) -> list[list[tuple[TableRef, Any]]]:
-    """Assets with their tables, those of one table together: several may share one."""
+    """Assets with their tables, grouped by table, because several assets may share a table."""
     tables: dict[str, list[tuple[TableRef, Any]]] = {}
     for ref, main in found:
         tables.setdefault(main.root_uri, []).append((ref, main))
@@ -191,13 +193,13 @@ def _report(
     *,
     forced: Sequence[str] | None,
 ) -> bool:
-    """Report the promotion of one table, as far as Dagster does not know it; returns whether there is, or was, one."""
+    """Report what Dagster lacks about the promotion of one table; returns whether the branch was ever promoted."""
     from lance_dagster.branches import promotion  # noqa: PLC0415 - code locations load without lance_core
     from lance_dagster.branches.writing import discard_branch  # noqa: PLC0415 - code locations load without lance_core
     from lance_dagster.events.reporting import observation_of_table, record  # noqa: PLC0415 - heavy imports
 
     if published is None:
-        context.log.info("%s has no such branch; passed over", ref.name)
+        context.log.info("%s: skipped, it has no such branch", ref.name)
         return False
     context.log.info("%s: branch %s %s", ref.name, published.branch, published.summary)
     if published.left_behind:
@@ -231,9 +233,9 @@ def _discard(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConf
 
 
 def _written_partitions(instance: dg.DagsterInstance, ref: TableRef, branch: str) -> list[str] | None:
-    """The partitions whose newest event is about a branch; None if there is no such event.
+    """The partitions whose newest event is about a branch; None if no newest event is.
 
-    A table without partitions has an empty list.
+    The list is empty for a table without partitions whose newest event is about the branch.
     """
     from lance_dagster.branches.page import runs_of_branch  # noqa: PLC0415 - code locations load without lance_core
     from lance_dagster.events.reporting import known_versions, partitions_of_runs  # noqa: PLC0415 - heavy imports
@@ -260,7 +262,7 @@ def _report_main(
         metadata={"lance/discarded": branch},
         rows=partition_rows(latest, ref, partitions),
     )
-    if BRANCH_TAG not in context.run.tags:  # so that `lance_eager` does not take it for news
+    if BRANCH_TAG not in context.run.tags:  # so that `lance_eager` does not take the events for new data
         context.instance.add_run_tags(context.run.run_id, {BRANCH_TAG: branch})
     record(context, materializations(report, context))
 
@@ -269,7 +271,7 @@ def _branch(context: dg.OpExecutionContext, config: BranchConfig) -> str:
     """The branch of this run.
 
     Raises:
-        Failure: No branch is named by the run's tag or configuration.
+        Failure: Neither the run's tag nor the configuration names a branch.
     """
     given = config.branch or context.run.tags.get(BRANCH_TAG)
     found = named_branch(
@@ -278,15 +280,17 @@ def _branch(context: dg.OpExecutionContext, config: BranchConfig) -> str:
         where="the configuration" if config.branch else f"run tag {BRANCH_TAG}",
     )
     if found is None:
-        raise dg.Failure(f"which branch? Set the run tag {BRANCH_TAG}, or `branch` in the configuration of the op")
+        raise dg.Failure(
+            f"no branch is named: set the run tag {BRANCH_TAG}, or `branch` in the configuration of the op"
+        )
     return found
 
 
 def _tables(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConfig) -> Iterator[tuple[TableRef, Any]]:
-    """The tables of this run; None for a table that does not exist yet."""
+    """The assets of this run with their tables; None for a table that does not exist."""
     for full in chosen_refs(context, job.refs, config.tables):
         if is_foreign(full, context):
-            context.log.info("%s is left alone: others write it; its branches are theirs", full.name)
+            context.log.info("%s: skipped, because others write the table and own its branches", full.name)
             continue
         yield full, job.root(context).open_or_none(full)
 

@@ -1,7 +1,7 @@
 """Metadata about a table's branches for its events: the number of open ones, and a page in Markdown.
 
 lance/open_branches   branches that were not promoted
-lance/branches        base, rows, checks and age of each; after a promotion, a discard or a report also what it changed
+lance/branches        base, rows, checks and age of each branch; also its changes after a promotion, discard or report
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Described: TypeAlias = Mapping[str, dict[str, Any]]
 
 _MOST_BRANCHES: Final = 20
 _MOST_RUNS: Final = 40
-"""Most runs whose checks are looked up for a page, as each write of a backfill makes one."""
+"""The most runs whose checks are looked up for a short page: a backfill has many runs."""
 
 
 def branch_entries(
@@ -36,9 +36,9 @@ def branch_entries(
 
     Args:
         main: The table.
-        instance: Where its checks were recorded.
+        instance: The instance that recorded the table's checks.
         key: The asset.
-        short: Leave out what each branch changed, which costs a request per commit of it.
+        short: Whether to leave out the changes of each branch, which cost a request per commit.
     """
     listed = main.branches.list()
     shown = _newest(listed) if short else listed
@@ -59,16 +59,17 @@ def failed_checks(
     main: lance_core.LanceDataset | None = None,
     most_runs: int | None = None,
 ) -> list[str] | None:
-    """The checks of an asset whose last result in a run on the branch was not a success.
+    """The checks of an asset that failed when they last ran on the branch; None if too many runs wrote to it.
 
-    A check counts by its latest evaluation of each partition; one that only warns does not.
+    The latest evaluation of each check and partition counts. A failure that only warns does not count.
 
     Args:
-        instance: Where they were recorded.
+        instance: The instance that recorded the checks.
         key: The asset.
         branch: The branch.
-        main: The table: results from before the branch was created, of an earlier one of that name, do not count.
-        most_runs: The result is None if more runs wrote to the branch: each run is looked up by itself.
+        main: The table; with it, results from before the branch was created do not count: an earlier branch may have
+            had the same name.
+        most_runs: The most runs on the branch that are looked up, one by one; None for all of them.
     """
     latest: dict[tuple[str, str | None], tuple[float, bool]] = {}
     limit = None if most_runs is None else most_runs + 1
@@ -91,7 +92,7 @@ def failed_checks(
 
 
 def runs_of_branch(instance: dg.DagsterInstance, branch: str, limit: int | None = None) -> Sequence[dg.DagsterRun]:
-    """The runs that carry the name of a branch as their tag, newest first."""
+    """The runs whose tag `lance/branch` names a branch, newest first."""
     return instance.get_runs(filters=dg.RunsFilter(tags={BRANCH_TAG: branch}), limit=limit)
 
 
@@ -100,7 +101,8 @@ def branches_page(main: lance_core.LanceDataset, checks: Mapping[str, list[str] 
 
     Args:
         main: The table.
-        checks: Names of failed checks, by branch; None for a branch whose checks were not looked up.
+        checks: The names of failed checks, by branch; None for a branch whose checks were not looked up, or for no
+            entries about checks.
     """
     listed = main.branches.list()
     return _page(main, listed, listed, checks, short=False)
@@ -122,7 +124,7 @@ def _page(
 
 
 def _newest(listed: _Described) -> _Described:
-    """The branches that a short page shows."""
+    """The newest branches, which a short page shows."""
     found = sorted(listed.items(), key=lambda pair: (-pair[1]["create_at"], pair[0]))
     return dict(found[:_MOST_BRANCHES])
 
@@ -139,7 +141,7 @@ def _rows(
         promoted = one["metadata"].get("lance.promoted_version")
         try:
             cells, ahead = _short(main, name, one) if short else _long(main, name)
-        except LanceError as error:  # one that is broken, or was discarded just now, does not hide the others
+        except LanceError as error:  # a branch that is broken, or was just discarded, must not hide the others
             columns = len(_SHORT if short else _LONG)
             yield [code(name), base, *[""] * (columns - 4), _age(one["create_at"]), cell(f"cannot be read: {error}")]
             continue

@@ -1,9 +1,9 @@
 """Promotion and discarding of the branch of a table, and their events in Dagster.
 
-gates        checks of the asset passed on the branch, main did not move too far, the number of rows is plausible
-promotion    one commit on main; a branch that was promoted, or promoted and discarded, is found in main's history
-events       one materialization per partition that the branch filled, with main's version, for the assets that wrote
-             there; none for a promotion that was made, and reported, before
+gates        no check of the asset failed on the branch, main has few new commits, the number of rows is plausible
+promotion    one commit on main; an earlier promotion is found, even if the branch was discarded since
+events       one materialization, with main's version, per asset and partition that the branch wrote; none if an earlier
+             promotion was reported already
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class Gates:
     """The conditions for the promotion of a branch.
 
     Attributes:
-        require_checks: Whether the last result on the branch of each check of the asset must be a success.
-        max_commit_drift: How many commits main may have had since the fork; None for any number.
-        min_row_ratio: How many rows the branch must have at least, as a share of main's; None for any number.
-        max_row_ratio: How many rows the branch may have at most, as a share of main's; None for any number.
+        require_checks: Whether a check of the asset that failed when it last ran on the branch rejects the branch.
+        max_commit_drift: The most commits that main may have had since the fork; None for any number.
+        min_row_ratio: The fewest rows that the branch may have, as a fraction of main's; None for any number.
+        max_row_ratio: The most rows that the branch may have, as a fraction of main's; None for any number.
     """
 
     require_checks: bool = True
@@ -72,14 +72,14 @@ class Published:
     """A promoted branch.
 
     Attributes:
-        dataset: Main at the version that has the branch's rows, or at the newest if that one was cleaned up.
+        dataset: Main at the version that has the branch's rows, or at the newest if that version was cleaned up.
         version: The version that has the branch's rows.
         branch: The branch.
         promotion: The result of the promotion; None if the branch was discarded and an earlier promotion was found.
         properties: The transaction properties of the commit.
-        partitions: The partitions that the branch filled; empty for an asset without any, or if they are not known.
+        partitions: The partitions that the branch wrote; empty for an asset without partitions, or if they are unknown.
         operation: The Lance operation of the commit; None if it was cleaned up, or there was nothing to commit.
-        writers: The assets that wrote to the branch; none if its commits name none.
+        writers: The assets that wrote to the branch; empty if its commits name none.
         is_idle: Whether the branch has no change that a promotion would apply to main.
     """
 
@@ -95,11 +95,14 @@ class Published:
 
     @property
     def left_behind(self) -> Sequence[str]:
-        """Changes besides rows, which stay on the branch: configuration, metadata, indices."""
+        """The changes that stay on the branch, because they are not to rows: configuration, metadata, indices."""
         return self.promotion.left_behind if self.promotion is not None else ()
 
     def is_of(self, ref: TableRef) -> bool:
-        """Whether the asset wrote to the branch; commits that name no asset count for those of rows."""
+        """Whether the asset wrote to the branch.
+
+        If the commits name no asset, every asset counts but those that only own columns of another asset's table.
+        """
         return ref.name in self.writers if self.writers else TABLE_KEY not in (ref.metadata or {})
 
     @property
@@ -118,11 +121,11 @@ class Published:
 def publish(
     main: lance_core.LanceDataset, branch: str, *, tag: str | bool, properties: Mapping[str, str]
 ) -> Published | None:
-    """Promote a branch, once; None if the table has none and never had.
+    """Promote a branch, or find its earlier promotion; None if the table never had the branch.
 
     Raises:
         LanceError: The branch cannot be promoted, and main is unchanged.
-        UnsupportedError: The branch has changed settings alone.
+        UnsupportedError: The branch has changed only settings.
     """
     try:
         promotion = main.branches.promote(branch, tag=tag, transaction_properties=properties)
@@ -132,7 +135,7 @@ def publish(
     settings = [one for one in promotion.left_behind if not one.startswith("index ")]
     if is_idle and settings:
         raise UnsupportedError(
-            f"branch {branch!r} has changed no rows or columns, only what a promotion does not bring: "
+            f"branch {branch!r} has changed no rows or columns, only what a promotion does not apply: "
             f"{', '.join(settings)}. Make the same changes on main, by update_config, update_metadata, "
             "replace_schema_metadata or replace_field_metadata, and discard the branch"
         )
@@ -140,7 +143,7 @@ def publish(
     operation = None
     try:
         dataset = main.checkout_version((None, promotion.version))
-    except VersionNotFoundError:  # promoted long ago, and its version was cleaned up since
+    except VersionNotFoundError:  # the branch was promoted long ago, and the version was cleaned up since
         dataset = main.checkout_version((None, None))
         partitions, writers = _written_on_branch(main, branch)
     else:
@@ -180,7 +183,7 @@ def _published_before(main: lance_core.LanceDataset, branch: str) -> Published |
 
 
 def _written_on_branch(main: lance_core.LanceDataset, branch: str) -> tuple[list[str], list[str]]:
-    """The partition keys and the assets that the commits of a branch name, from its own history."""
+    """The partition keys and the assets that the commits in a branch's history name."""
     partitions: set[str] = set()
     writers: set[str] = set()
     for _, made in main.checkout_version((branch, None)).history():
@@ -191,7 +194,7 @@ def _written_on_branch(main: lance_core.LanceDataset, branch: str) -> tuple[list
 
 
 def _partitions(properties: Mapping[str, str]) -> list[str]:
-    """The partition keys that the branch's commits name; none if there were too many to be named."""
+    """The partition keys that the properties of a commit name; empty if there were too many to name."""
     for key in ("lance.slice_names", PARTITION_KEYS):
         found = json.loads(properties.get(key, "[]"))
         if isinstance(found, list) and found and not any(is_shortened(one) for one in found):
@@ -208,18 +211,18 @@ def promotion_events(
     partitions: Sequence[str] | None = None,
     entries: Mapping[str, Any] | None = None,
 ) -> list[dg.AssetMaterialization]:
-    """The materializations that are due after a promotion: what main has that Dagster does not know yet.
+    """The materializations that Dagster lacks after a promotion.
 
-    A promotion that this call made reports all partitions, at the version that it made. For a promotion that was made
-    earlier, usually nothing is due: it reports only partitions whose event is missing, because that run ended before
-    the event was recorded, as main has them now.
+    A new promotion reports all partitions, at the version that it made. For an earlier promotion, only partitions are
+    reported whose event is missing, because the run that promoted ended before it recorded the event; these are
+    reported as main has them now.
 
     Args:
         context: The step that promotes.
         root: The tables.
         ref: The asset.
         published: The promoted branch.
-        partitions: The partitions to report; None for those that the commit names.
+        partitions: The partitions to report; None for the partitions that the asset wrote on the branch.
         entries: More metadata.
     """
     if not published.is_of(ref):
@@ -229,7 +232,7 @@ def promotion_events(
     latest = published.dataset.checkout_version((None, None))
     if published.is_new:
         due = list(known)
-    else:  # without a commit of the promotion the branch had no changes, and what main has is known
+    else:  # without properties the commit is cleaned up or was never needed: only partitions without an event are due
         least = published.version if published.properties else 0
         due = [one for one, reported in known.items() if reported.version is None or reported.version < least]
     overtaken = any((reported.version or 0) > published.version for reported in known.values())
@@ -254,7 +257,7 @@ def promotion_events(
 def _own_entries(
     instance: dg.DagsterInstance, ref: TableRef, published: Published, rows: Mapping[str, PartitionRows]
 ) -> dict[str | None, dict[str, Any]]:
-    """Entries that the runs on the branch reported, without rows that the commit of the promotion counts itself."""
+    """The entries that the runs on the branch reported, without rows that the commit of the promotion counts."""
     runs = several(published.properties.get(RUN_ID))
     found = written_entries(instance, ref.key, published.branch, runs)
     for partition, entries in found.items():
@@ -265,9 +268,9 @@ def _own_entries(
 
 
 def _wanted(instance: dg.DagsterInstance, ref: TableRef, published: Published) -> list[str]:
-    """The partitions that the asset filled on the branch.
+    """The partitions that the asset wrote on the branch.
 
-    Where the branch's commits do not name all partitions, or are of several assets, the runs' events are read.
+    If the commit names no partitions or several assets, the partitions come from the events of the runs.
     """
     if (published.partitions and len(published.writers) <= 1) or ref.partitions_def is None:
         return list(published.partitions)
@@ -276,7 +279,7 @@ def _wanted(instance: dg.DagsterInstance, ref: TableRef, published: Published) -
 
 def _promotion_metadata(published: Published, partitions: int) -> dict[str, Any]:
     made = published.promotion if published.is_new else None
-    # Of several partitions each has its own numbers, and those of several assets are not known.
+    # With several partitions each event has its own numbers; with several assets, the numbers of each are unknown.
     whole = made if partitions <= 1 and len(published.writers) <= 1 else None
     return {
         "lance/operation": published.operation,
@@ -293,7 +296,7 @@ def _promotion_metadata(published: Published, partitions: int) -> dict[str, Any]
 
 
 def _new_fragments(published: Published) -> set[int] | None:
-    """The fragments that the promotion added; None if it was made by another call."""
+    """The fragments that the promotion added; None if it is an earlier one, or the version before was cleaned up."""
     if not published.is_new:
         return None
     try:
@@ -308,13 +311,13 @@ def _number(value: str | None) -> int | None:
 
 
 def gate_problems(main: lance_core.LanceDataset, branch: str, gates: Gates, checks: Sequence[str]) -> list[str]:
-    """The reasons against the promotion of a branch; none for one that was discarded or promoted.
+    """The reasons against the promotion of a branch; empty for a branch that was discarded or promoted.
 
     Args:
         main: The table.
         branch: The branch.
         gates: The conditions.
-        checks: Names of checks that did not pass on the branch.
+        checks: The names of checks that failed on the branch.
     """
     listed = main.branches.list().get(branch)
     if listed is None or _PROMOTED_VERSION in listed["metadata"]:

@@ -2,14 +2,17 @@
 
     backfill or run       checks on the branch      what is done
     ---------------       --------------------      ------------
-    succeeded             none failed               a run of the promoting job, once
-    succeeded             one failed                on_failure: an observation on the table, once, or a discarding run
+    succeeded             none failed               a run of the job that promotes, once; with auto_promote=False an
+                                                    observation of the table, once
+    succeeded             one failed                on_failure: an observation of the table, once, a run of the job that
+                                                    discards, or nothing
     failed                                          on_failure
-    canceled                                        on_cancel: a discarding run, or an observation
-    under way, unknown                              nothing
+    canceled                                        on_cancel, with the same choices
+    running, unknown                                nothing
 
-Besides, a promoted branch is discarded once nothing was committed to it for `promoted_ttl`, which is a week, and any
-branch after `ttl`, if one is given. Discarding a branch also deletes the tags of its promotion.
+A promoted branch is also discarded when nothing was committed to it for `promoted_ttl`, a week by default, and any
+branch when nothing was committed to it for `ttl`, if one is given, unless its backfill or run is under way. Discarding
+a branch also deletes the tags of its promotion.
 """
 
 import json
@@ -32,7 +35,7 @@ Ending = Literal["report", "discard", "ignore"]
 State = Literal["running", "succeeded", "failed", "canceled", "unknown"]
 
 PROMOTED_TTL = timedelta(days=7)
-"""How long a promoted branch stays, unless something else is said."""
+"""The default time that a promoted branch is kept after its last commit."""
 
 _BACKFILL = "dagster/backfill/"
 _RUN = "dagster/run/"
@@ -73,34 +76,34 @@ def build_branch_sensor(  # noqa: PLR0913 - each is a choice of its own, most by
     minimum_interval_seconds: int = 30,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
-    """Make a sensor that looks at the open branches of tables; the head of the module has the rules.
+    """Make a sensor that promotes, discards or reports the branches of tables; the head of the module has the rules.
 
     Args:
         tables: Assets, specs or keys; branches of external and observable assets are left alone, as by the jobs.
-        jobs: From `build_branch_jobs`, for these tables at least.
-        auto_promote: Whether branches are promoted; if not, one that is ready is reported.
-        require_checks: Whether the checks of the asset must have passed on the branch.
-        on_failure: What to do with the branch of a failed backfill or run, or of one with a failed check.
-        on_cancel: What to do with the branch of a canceled backfill or run.
-        ttl: How long a branch may lie without a commit; None for ever.
-        promoted_ttl: How long a promoted branch may lie without a commit; None for ever.
+        jobs: The jobs of `build_branch_jobs` for these tables, or for more.
+        auto_promote: Whether branches are promoted; otherwise a branch that is ready is reported.
+        require_checks: Whether a failed check of the asset on the branch counts.
+        on_failure: What to do with a branch if its backfill, its run or one of its checks failed.
+        on_cancel: What to do with a branch if its backfill or run was canceled.
+        ttl: How long a branch is kept after its last commit; None for ever.
+        promoted_ttl: How long a promoted branch is kept after its last commit; None for ever.
         name: Name of the sensor.
         io_manager_key: The resource that knows where the tables are.
-        minimum_interval_seconds: Between two ticks.
-        default_status: Whether it runs as soon as it is deployed.
+        minimum_interval_seconds: The shortest time between two ticks, in seconds.
+        default_status: Whether the sensor runs as soon as it is deployed.
 
     Raises:
         ValueError: `on_failure` or `on_cancel` has an unknown value.
-        DagsterInvalidDefinitionError: A table cannot be used.
+        DagsterInvalidDefinitionError: A reference to a table is invalid.
 
     Examples:
         >>> jobs = lance_dagster.build_branch_jobs(["nyc/flights"])
         >>> lance_dagster.build_branch_sensor(["nyc/flights"], jobs, auto_promote=False).name
         'lance_branches'
     """
-    for ending in (on_failure, on_cancel):
+    for argument, ending in (("on_failure", on_failure), ("on_cancel", on_cancel)):
         if ending not in get_args(Ending):
-            raise ValueError(f"what becomes of a branch is one of {get_args(Ending)}, not {ending!r}")
+            raise ValueError(f"{argument} must be one of {get_args(Ending)}, not {ending!r}")
     refs = table_refs(tables)
     promote, discard = jobs
     rules = _Rules(
@@ -119,7 +122,7 @@ def build_branch_sensor(  # noqa: PLR0913 - each is a choice of its own, most by
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
         required_resource_keys={io_manager_key},
-        description=f"Ends the branches of {len(refs)} Lance tables.",
+        description=f"Promotes or discards the branches of {len(refs)} Lance tables.",
     )
     def branches(context: dg.SensorEvaluationContext, **_resources: Any) -> dg.SensorResult | dg.SkipReason:
         return _tick(context, refs, getattr(context.resources, io_manager_key), rules)
@@ -130,7 +133,7 @@ def build_branch_sensor(  # noqa: PLR0913 - each is a choice of its own, most by
 def _tick(
     context: dg.SensorEvaluationContext, refs: list[TableRef], resource: Any, rules: "_Rules"
 ) -> dg.SensorResult | dg.SkipReason:
-    """Look at all branches once; the cursor holds what was reported."""
+    """Look at all branches once; the cursor holds the keys of the reports that were made."""
     reported = set(json.loads(context.cursor)) if context.cursor else set()
     by_branch: dict[str, list[_Found]] = {}
     for found in _branches(context, refs, resource):
@@ -150,13 +153,13 @@ def _tick(
             if key not in reported:
                 events += _reports(context.instance, where, reason)
     if not requests and not events and known == reported:
-        return dg.SkipReason(f"{len(by_branch)} branches, none of which has to be ended")
+        return dg.SkipReason(f"{len(by_branch)} branches, none to promote, discard or report")
     return dg.SensorResult(run_requests=requests, asset_events=events, cursor=json.dumps(sorted(known)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rules:
-    """The rules for ending branches."""
+    """The rules by which branches are promoted, discarded or reported."""
 
     promote: str | None
     discard: str
@@ -176,14 +179,14 @@ class _Rules:
         if promoted:
             return "ignore", "it was promoted"
         if state == "canceled":
-            return self.on_cancel, "what wrote it was canceled"
+            return self.on_cancel, "its backfill or run was canceled"
         if state == "failed":
-            return self.on_failure, "what wrote it failed"
+            return self.on_failure, "its backfill or run failed"
         if state != "succeeded":
-            return "ignore", "it is not known whether what writes it has ended"
+            return "ignore", "its backfill or run is under way or unknown"
         failed = self._failed(instance, branch, where)
         if failed:
-            return self.on_failure, f"checks did not pass on it: {', '.join(failed)}"
+            return self.on_failure, f"checks failed on it: {', '.join(failed)}"
         return ("report", "it is ready to be promoted") if self.promote is None else ("promote", "")
 
     def _failed(self, instance: dg.DagsterInstance, branch: str, where: list[_Found]) -> list[str]:

@@ -1,7 +1,7 @@
-"""Creates and discards the branches that runs write to, and tables for branches to fork from.
+"""Creation and discarding of the branches that runs write to, and creation of tables that branches fork from.
 
-The branch forks from main's latest version; a missing table is created without rows on main. `tables.refs` opens
-tables for the reads of such a run.
+A branch forks from main's latest version; a missing table is created on main without rows. `tables.refs` opens the
+tables that such a run reads.
 """
 
 from __future__ import annotations
@@ -25,28 +25,26 @@ from lance_dagster.tables.branch_policy import BRANCH_TAG, MAIN
 
 __all__ = ["NEUTRAL", "branch_for_writing", "branch_metadata", "create_empty", "discard_branch", "is_created_empty"]
 
-"""The property of the commit that creates a table without rows for a branch to fork from."""
-
 _CREATED_BY: Final = "lance/begun_by"
-"""The property of that commit with its run."""
+"""Property of the commit that creates a table without rows, from which a branch forks: the run."""
 
 NEUTRAL: Final = ("UpdateConfig", "ReserveFragments", "Rewrite", "CreateIndex")
-"""Names of operations that neither add nor remove rows."""
+"""Names of operations that keep the rows as they are."""
 
 _PROMOTION_TAG: Final = "promoted."
-"""The beginning of the names of tags that promotions create by themselves."""
+"""Prefix of the names of tags that promotions create."""
 
 
 def branch_for_writing(main: lance_core.LanceDataset, branch: str) -> lance_core.LanceDataset:
-    """The latest version of a branch; any number of runs may ask for it at once.
+    """The latest version of a branch, which is created if it is missing; runs may call this concurrently.
 
-    A branch that was promoted is created again: later writes to the old one could not be promoted.
+    A branch that was promoted is created again, because later writes to the old branch could not be promoted.
     """
     return main.ensure_branch(branch, renew_promoted=True)
 
 
 def discard_branch(main: lance_core.LanceDataset, branch: str) -> bool:
-    """Remove a branch, and the tags that promotions of it have made; returns whether there was such a branch."""
+    """Remove a branch, and the tags that its promotions created; returns whether the branch existed."""
     existed = main.branches.discard(branch)
     for name, tag in main.tags.list().items():
         if name.startswith(_PROMOTION_TAG) and (tag.get("metadata") or {}).get(PROMOTED_FROM) == branch:
@@ -55,18 +53,19 @@ def discard_branch(main: lance_core.LanceDataset, branch: str) -> bool:
 
 
 def is_created_empty(main: lance_core.LanceDataset, has_ended: Callable[[str], bool]) -> bool:
-    """Whether a table was created for a branch to fork from, and has no rows on main or any branch.
+    """Whether a table was created so that a branch could fork from it, and has no rows on main or any branch.
 
     Args:
         main: The table.
-        has_ended: Whether a run has ended: a run that has not may be about to write to the table that it created.
+        has_ended: Returns whether a run, given by its id, has ended. A run that is under way may be about to write to
+            the table that it created, so that the result is False.
     """
     try:
         made = [main.read_transaction(1)]
         if main.count_rows() or not _is_empty_creation(made[0]):
             return False
         made += [main.read_transaction(version) for version in range(2, main.version + 1)]
-    except NotFoundError:  # cleaned up
+    except NotFoundError:  # a version was cleaned up
         return False
     for one in made:
         run = properties_of(one).get(_CREATED_BY)
@@ -84,14 +83,14 @@ def _is_empty_creation(made: lance_core.Transaction | None) -> bool:
 
 
 def create_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) -> lance_core.LanceDataset:
-    """Create a table without rows on main, with the columns of a value, for a branch to fork from.
+    """Create a table on main without rows, with the columns of a value, so that a branch can fork from it.
 
-    An existing table that `is_created_empty` gets these columns in place of its own.
+    An existing table, for which `is_created_empty` is true, gets these columns in place of its own.
 
     Args:
         handler: The handler of the value.
-        value: What will be written to the branch.
-        request: That write, with main's URI.
+        value: The value that will be written to the branch.
+        request: The write of the value, with main's URI.
     """
     owner = {key: one for key, one in request.properties.items() if key == ASSET_KEY}
     if RUN_ID in request.properties:
@@ -115,7 +114,7 @@ def create_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) -
             return _emptied(handler.arrow_schema(value), empty)
         else:
             outcome = write_arrow([], handler.arrow_schema(value), empty)
-    except DatasetExistsError:  # by another run of the backfill
+    except DatasetExistsError:  # another run of the backfill has created it
         return lance_core.dataset(request.uri, storage_options=request.storage_options)
     assert outcome is not None
     return outcome.dataset
@@ -139,11 +138,11 @@ def _emptied(frame: pa.Schema, request: WriteRequest) -> lance_core.LanceDataset
 def branch_metadata(
     dataset: lance_core.LanceDataset, instance: dg.DagsterInstance | None, key: dg.AssetKey
 ) -> dict[str, Any]:
-    """Further entries of the event of a write to a branch.
+    """The entries about branches in the event of a write to a branch.
 
     Args:
         dataset: The version that was written.
-        instance: Where checks were recorded; None leaves the page of the branches out.
+        instance: The instance that recorded the table's checks; None leaves out the page of the branches.
         key: The asset.
     """
     branch = dataset.branch or MAIN

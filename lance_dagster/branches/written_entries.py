@@ -1,8 +1,8 @@
-"""Metadata that the runs on a branch have reported of their writes, which the event of its promotion repeats.
+"""Metadata that the runs on a branch reported about their writes, which the event of the branch's promotion repeats.
 
 The commit of a promotion does not record the columns that were set, the rows of a merge, or the changes that were
-consumed. Where several runs have written to a partition one after the other, the numbers of no single run hold for all
-of them: only the columns are repeated, beside what the commit of the promotion itself counts.
+consumed. If several runs wrote to a partition, no run's numbers hold for all of them: then only the columns are
+repeated, besides the numbers that the commit of the promotion counts.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _NUMBERS: Final = (
 def written_entries(
     instance: dg.DagsterInstance, key: dg.AssetKey, branch: str, run_ids: Iterable[str]
 ) -> dict[str | None, dict[str, Any]]:
-    """The entries of an asset's events on a branch that its promotion repeats, by partition; None without partitions.
+    """The entries of an asset's events on a branch that the promotion repeats, by partition, or by None.
 
     Args:
-        instance: Where events are recorded.
+        instance: The instance that recorded the events.
         key: The asset.
         branch: The branch.
-        run_ids: The runs that wrote to it.
+        run_ids: The runs that wrote to the branch.
     """
     events: dict[str | None, list[dg.AssetMaterialization]] = {}
     for run_id in run_ids:
@@ -65,7 +65,7 @@ def _entries(events: list[dg.AssetMaterialization]) -> dict[str, Any]:
 
 
 def _named(metadata: Mapping[str, dg.MetadataValue[Any]], names: Iterable[str]) -> dict[str, Any]:
-    """Entries of an event from its top level, or as plain values from `lance/commit`."""
+    """The named entries of an event, from its top level or, as plain values, from its entry `lance/commit`."""
     rest = metadata[COMMIT].value if COMMIT in metadata else None
     others: Mapping[str, Any] = rest if isinstance(rest, Mapping) else {}
     found: dict[str, Any] = {}

@@ -1,15 +1,17 @@
-"""Asset checks on tables: integrity, primary key and drift; health and overdue maintenance have modules of their own.
+"""Asset checks on tables: integrity, primary key and drift; the other checks have modules of their own.
 
-    build_lance_health_checks        lance_small_fragments  lance_deleted_fraction  lance_versions
-                                     lance_uncovered_indices                                        warn  (`health`)
-    build_lance_integrity_checks     lance_integrity: manifest, files and their sizes, rows         error
-    build_lance_primary_key_check    lance_primary_key: unique, and never null                      error
-    build_lance_drift_check          lance_drift: the newest rows are Dagster's                     warn
-    build_lance_overdue_checks       lance_maintenance_overdue, by the log of maintenance           warn  (`overdue`)
+    build_lance_health_checks          lance_small_fragments  lance_deleted_fraction  lance_versions
+                                       lance_uncovered_indices                                   warn  (`health`)
+    build_lance_integrity_checks       lance_integrity: manifest, files and their sizes, rows    error
+    build_lance_primary_key_check      lance_primary_key: unique, and never null                 error
+    build_lance_drift_check            lance_drift: Dagster wrote and recorded the newest rows   warn
+    build_lance_overdue_checks         lance_maintenance_overdue, by the log of maintenance      warn  (`overdue`)
+    build_lance_missing_values_checks  lance_missing_values: the columns of an asset are set     warn (`missing_values`)
+    build_lance_lag_checks             lance_lag: the changes of inputs are consumed in time     warn  (`lag`)
 
-Numbers are metadata, so that Dagster plots them and its own checks of bounds can read them. A check asks the resource
-`io_manager` for the place of the table, opens the newest version itself, and loads nothing through the IO manager. In a
-run on a branch it looks at the branch.
+Numbers are metadata, so that Dagster plots them and its own checks of bounds can read them. A check locates the table
+by the resource `io_manager`, opens the newest version, and loads nothing through the IO manager. In a run on a branch
+it reads the branch.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,15 +44,15 @@ def build_lance_integrity_checks(
     blocking: bool = False,
     io_manager_key: str = "io_manager",
 ) -> list[dg.AssetChecksDefinition]:
-    """Checks that a table is complete.
+    """Checks that tables are complete.
 
-    The manifest can be read, every file is there with its size and its rows, and there are as many rows as the last
-    materialization said.
+    The manifest can be read, every file exists with its size and its rows, and the version of the last materialization
+    has the number of rows that was recorded.
 
     Args:
         assets: Assets, specs or keys.
-        severity: Of a check that fails.
-        blocking: Whether what is downstream in the same run waits for it.
+        severity: The severity of a failed check.
+        blocking: Whether a failed check stops the assets downstream in the same run.
         io_manager_key: The resource that knows where the tables are.
 
     Examples:
@@ -67,7 +69,7 @@ def _integrity_check(
     @dg.asset_check(
         asset=ref.key,
         name="lance_integrity",
-        description="The manifest can be read, all files are there, and the rows are those that were written.",
+        description="The manifest can be read, all files exist, and the number of rows is the recorded one.",
         blocking=blocking,
         required_resource_keys={io_manager_key},
     )
@@ -89,7 +91,7 @@ def _integrity_check(
         return dg.AssetCheckResult(
             passed=not problems,
             severity=severity,
-            description="; ".join(problems[:_SHOWN]) or "everything is there",
+            description="; ".join(problems[:_SHOWN]) or "the table is complete",
             metadata={**numbers, "lance/problems": len(problems)},
         )
 
@@ -108,13 +110,13 @@ def _file_problems(dataset: "lance_core.LanceDataset") -> Iterator[str]:
         for file in fragment.metadata.files:
             found, wanted = sizes.get(f"data/{file.path}"), file.file_size_bytes
             if found is not None and wanted and found != wanted:
-                yield f"fragment {fragment.fragment_id}, {file.path} has {found} bytes, the manifest says {wanted}"
+                yield f"fragment {fragment.fragment_id}, {file.path} has {found} bytes, the manifest records {wanted}"
 
 
 def _row_problems(
     context: dg.AssetCheckExecutionContext, ref: TableRef, dataset: "lance_core.LanceDataset"
 ) -> Iterator[str]:
-    """Compare the rows of the version that Dagster recorded last with the recorded number."""
+    """Compare the number of rows of the version that Dagster recorded last with the recorded number."""
     from lance_core.errors import VersionNotFoundError  # noqa: PLC0415 - heavy imports at first use
 
     event = context.instance.get_latest_materialization_event(ref.key)
@@ -129,9 +131,9 @@ def _row_problems(
     try:
         found = dataset.checkout_version(version).count_rows()
     except VersionNotFoundError:
-        return  # cleaned up: its rows are not known any more
+        return  # the version was cleaned up
     if found != rows:
-        yield f"version {version} has {found} rows, the materialization said {rows}"
+        yield f"version {version} has {found} rows, the materialization recorded {rows}"
 
 
 def build_lance_primary_key_check(
@@ -143,22 +145,23 @@ def build_lance_primary_key_check(
     blocking: bool = False,
     io_manager_key: str = "io_manager",
 ) -> dg.AssetChecksDefinition:
-    """A check that columns name each row once, and are never null.
+    """A check that the values of columns are different in each row, and never null.
 
-    In a run of some partitions of the asset only their rows are looked at, if the asset itself or its spec is given;
-    the asset's metadata `partition_expr` names their column. In any other run all rows are.
+    A run of partitions checks only the rows of these partitions, if `asset` is the asset itself or its spec, or
+    `partitions_def` is given; the asset's metadata `partition_expr` names the partition column. Any other run checks
+    all rows.
 
     Args:
         asset: The asset, its spec or key.
-        columns: The columns; only they are read.
-        partitions_def: The asset's partitions, which make the check one of partitions for Dagster as well: each has a
-            result of its own, and it runs for partitions only. Needs a Dagster whose checks have partitions.
-        severity: Of a check that fails.
-        blocking: Whether what is downstream in the same run waits for it.
+        columns: The columns of the key; only these are read.
+        partitions_def: The asset's partitions. With them Dagster has a result of the check per partition, and runs the
+            check only for partitions. This needs a version of Dagster whose checks can have partitions.
+        severity: The severity of a failed check.
+        blocking: Whether a failed check stops the assets downstream in the same run.
         io_manager_key: The resource that knows where the table is.
 
     Raises:
-        ValueError: No column is named.
+        ValueError: `columns` is empty or a string.
 
     Examples:
         >>> check = lance_dagster.build_lance_primary_key_check("nyc/flights", ["id"])
@@ -173,7 +176,7 @@ def build_lance_primary_key_check(
     @table_check(
         ref,
         "lance_primary_key",
-        f"{', '.join(names)} name each row once, and are never null.",
+        f"No two rows have the same {', '.join(names)}, and none is null.",
         severity,
         io_manager_key,
         blocking=blocking,
@@ -208,7 +211,7 @@ def build_lance_primary_key_check(
 def _unreadable(
     dataset: "lance_core.LanceDataset", error: Exception, severity: dg.AssetCheckSeverity
 ) -> dg.AssetCheckResult:
-    """The result of a check that cannot read the table: a file is missing, torn, or out of reach."""
+    """The result of a check that cannot read the table: a file is missing or damaged, or the storage fails."""
     return dg.AssetCheckResult(
         passed=False,
         severity=severity,
@@ -226,11 +229,14 @@ def build_lance_drift_check(
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN,
     io_manager_key: str = "io_manager",
 ) -> dg.AssetChecksDefinition:
-    """A check that the newest version was written by Dagster, or is maintenance by anybody.
+    """A check that Dagster wrote and recorded the newest rows.
+
+    The check fails if, since the last write of a run, others changed the table, or if that write is not recorded in
+    Dagster though its run has ended. Versions of maintenance do not count, whoever made them.
 
     Args:
         asset: The asset, its spec or key.
-        severity: Of a check that fails.
+        severity: The severity of a failed check.
         io_manager_key: The resource that knows where the table is.
 
     Examples:
@@ -240,7 +246,7 @@ def build_lance_drift_check(
     """
     ref = table_ref(asset)
 
-    description = "The newest version was written by Dagster or by maintenance."
+    description = "Dagster wrote and recorded the newest rows."
 
     @table_check(ref, "lance_drift", description, severity, io_manager_key)
     def drift(context: dg.AssetCheckExecutionContext, dataset: "lance_core.LanceDataset") -> dg.AssetCheckResult:
@@ -253,7 +259,7 @@ def build_lance_drift_check(
             if (one.run_id or one.undid) is not None and not one.is_maintenance:
                 unreported = _unreported(context, ref, one)
                 break
-            if not one.is_maintenance and one.operation != "Clone":  # with which a branch begins
+            if not one.is_maintenance and one.operation != "Clone":  # a branch begins with a Clone
                 foreign.append(one)
         listed = ", ".join(f"{one.version} ({one.operation})" for one in foreign[:_SHOWN])
         problems = [f"versions that Dagster did not write: {listed}"] if foreign else []
@@ -269,9 +275,9 @@ def build_lance_drift_check(
 
 
 def _unreported(context: dg.AssetCheckExecutionContext, ref: TableRef, one: "TableVersion") -> str | None:
-    """The problem with a version of main that a run or an undo made; None if Dagster has an event of the version.
+    """The problem with a version of main that a run or an undo made, if Dagster has no event of it; else None.
 
-    A run that is under way reports when it ends; of a run that the instance does not know nothing can be said.
+    A run that is under way, and one that the instance does not know, is no problem.
     """
     from lance_dagster.events.reporting import known_versions  # noqa: PLC0415 - heavy imports at first use
 

@@ -1,4 +1,4 @@
-"""`build_lance_health_checks`: whether tables need maintenance, by the thresholds of its policy."""
+"""`build_lance_health_checks`: whether tables need maintenance, by the thresholds of a policy."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -27,25 +27,26 @@ def build_lance_health_checks(
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN,
     io_manager_key: str = "io_manager",
 ) -> list[dg.AssetChecksDefinition]:
-    """Checks that warn of tables that need maintenance, by fragments, deleted rows, versions and indices.
+    """Checks that fail if a table needs maintenance, by fragments, deleted rows, versions and indices.
 
     Args:
         assets: Assets, specs or keys.
-        policy: The thresholds; its defaults if not given. An asset's metadata `lance/maintenance` changes them.
-        root: The URI of a root: the tables below it that are there when the code location is loaded are checked, too;
-            `lance_external_assets` with the same arguments gives the assets that these checks are of. True is
-            rejected: the root of the IO manager is not known while a code location is loaded.
+        policy: The thresholds; by default those of `LanceMaintenancePolicy()`. An asset's metadata `lance/maintenance`
+            changes them.
+        root: The URI of a root. The tables that are below it when the code location is loaded are checked, too; their
+            assets are those of `lance_external_assets` with the same arguments. True is rejected, because the root of
+            the IO manager is not known while a code location is loaded.
         include: As in `build_maintenance_job`.
         exclude: As in `build_maintenance_job`.
         policies: As in `build_maintenance_job`; with a root there are no checks of tables that are left alone.
-        storage_options: How to reach the root; values can be `EnvVar`.
-        schema: As in the IO manager, for the place of the assets below the root.
-        severity: Of a check that fails.
+        storage_options: The options by which the root is reached; values can be `EnvVar`.
+        schema: The IO manager's `schema`, by which the tables of assets below the root are located.
+        severity: The severity of a failed check.
         io_manager_key: The resource that knows where the tables are.
 
     Raises:
-        DagsterInvalidDefinitionError: The root is no URI, there are arguments for a root and none, or a policy cannot
-            be used.
+        DagsterInvalidDefinitionError: The root is no URI, there are arguments for tables below a root but no root, or
+            a policy is invalid.
 
     Examples:
         >>> checks = lance_dagster.build_lance_health_checks(["nyc/flights"])
@@ -57,8 +58,8 @@ def build_lance_health_checks(
     lake = checked_lake(root, include, exclude, policies, chosen)
     if lake is None and (storage_options or schema):
         raise dg.DagsterInvalidDefinitionError(
-            "build_lance_health_checks: storage_options and schema are for the tables below a root, and there is none; "
-            "those of assets are reached by the IO manager"
+            "build_lance_health_checks: storage_options and schema are for the tables below a root, and root is not "
+            "given; leave them out, as the IO manager locates the tables of assets"
         )
     for ref in refs:
         _own_policy(chosen, ref)
@@ -75,7 +76,7 @@ def _below_root(
     storage_options: Mapping[str, Any] | None,
     schema: str | None,
 ) -> list[tuple[TableRef, LanceMaintenancePolicy]]:
-    """The assets and the tables below a root that are not left alone, with the policy by the place of each."""
+    """The given assets and the tables below a root, except those left alone, with the policy for the path of each."""
     found = tables_when_loaded(
         lake, refs, storage_options=storage_options, schema=schema, where="build_lance_health_checks"
     )
@@ -99,7 +100,7 @@ def _own_policy(policy: LanceMaintenancePolicy, ref: TableRef) -> LanceMaintenan
 
 
 def _limits(policy: LanceMaintenancePolicy) -> dict[str, tuple[str, float, str]]:
-    """For each check the number that it looks at, what that may be at most, and what it counts."""
+    """The metadata key of the number that each check compares, its limit, and what it counts, by the check's name."""
     return {
         "lance_small_fragments": ("lance/small_fragments", policy.max_small_fragments, "small fragments to merge"),
         "lance_deleted_fraction": ("lance/deleted_fraction", policy.materialize_deletions_threshold, "deleted rows"),
@@ -142,7 +143,7 @@ def _health_check(
             return
         found = measure(dataset, own)
         numbers = found.metadata()
-        # Small ones that maintenance leaves as they are call for none.
+        # Small fragments that maintenance cannot merge do not call for maintenance.
         counted = {**numbers, "lance/small_fragments": found.mergeable_fragments}
         for name, (key, limit, what) in limits.items():
             value = counted.get(key, 0)

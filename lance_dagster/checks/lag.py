@@ -25,22 +25,22 @@ def build_lance_lag_checks(
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN,
     io_manager_key: str = "io_manager",
 ) -> list[dg.AssetChecksDefinition]:
-    """Checks that assets have consumed the changes of their incremental inputs (`lance/changes`) within some time.
+    """Checks that assets consume the changes of their incremental inputs (`lance/changes`) within some time.
 
-    The result has the number of rows that no run has read, how old the first commit is that no run has read,
-    and the versions. Of a partitioned asset the partitions that it has materialized count, each with the rows of its
-    own partitions of the input. What the input leaves out does not count: rows that its `lance/filter` excludes,
-    updates of columns that it does not have, and the asset's own columns. An asset whose inputs have not changed
-    since passes, however long ago that is.
+    The result has the number of changed rows that no run has read, the age of the first commit that no run has read,
+    and the versions. For a partitioned asset only the partitions that it has materialized count, each with the rows of
+    its partitions of the input. Changes that the input does not load do not count: rows that its `lance/filter`
+    excludes, updates of columns that it does not load, and the asset's own columns. An asset passes if its inputs have
+    not changed since its last run, however old that run is.
 
     Args:
         assets: Assets that have incremental inputs.
         max_age: How long changes may wait: a string such as "1d" or "36h", or a timedelta.
-        severity: Of a check that fails.
+        severity: The severity of a failed check.
         io_manager_key: The resource that knows where the tables are.
 
     Raises:
-        ValueError: `max_age` is not a time.
+        ValueError: `max_age` is not a length of time.
 
     Examples:
         >>> checks = lance_dagster.build_lance_lag_checks(["captions"], "6h")
@@ -49,20 +49,20 @@ def build_lance_lag_checks(
     """
     limit = parse_age(max_age) if isinstance(max_age, str) else max_age
     if limit is None or limit < timedelta(0):
-        raise ValueError(f'max_age must be a time such as "1d", not {max_age!r}')
+        raise ValueError(f'max_age must be a length of time such as "1d", not {max_age!r}')
     return [_lag_check(ref, limit, severity, io_manager_key) for ref in table_refs(assets)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lag:
-    """What an asset has not consumed of an input.
+    """The changes of an input that an asset has not consumed.
 
     Attributes:
         asset: The input.
         from_version: The version after which the next run reads; the earliest one of several partitions.
         to_version: The newest version of the input.
-        rows: Rows that it reads, with those that the run after it reads where it ends at a promotion.
-        age: How long ago the first of the commits was made that no run has consumed; 0 if there are no rows.
+        rows: The changed rows that the next run reads, or the next two runs if a promotion ends the first one's range.
+        age: The age of the first commit with such rows; 0 if there are none.
     """
 
     asset: str
@@ -103,7 +103,7 @@ def _lag_check(
         for key in inputs:
             try:
                 lags.append(_lag_of(context, root, own, table, key))
-            except LanceError as error:  # such as a version that was deleted: the next run fails with the same words
+            except LanceError as error:  # such as for a version that was deleted: the next run fails likewise
                 problems.append(str(error))
         return _result(lags, problems, limit, severity)
 
@@ -114,7 +114,7 @@ def _result(
     lags: Sequence[_Lag], problems: Sequence[str], limit: timedelta, severity: dg.AssetCheckSeverity
 ) -> dg.AssetCheckResult:
     rows, age = sum(one.rows for one in lags), max((one.age for one in lags), default=timedelta(0))
-    # Of an input that cannot be read it is not known how many rows wait.
+    # If an input cannot be read, the number of unread rows is unknown.
     numbers = {} if problems else {"lance/rows_unread": rows, "lance/lag_s": age.total_seconds()}
     said = [*problems]
     if rows:
@@ -129,7 +129,7 @@ def _result(
 
 
 def _name(own: TableRef, upstream: str) -> str:
-    """The name of an input's watermarks in the table of the asset that reads it."""
+    """The name of the watermarks of an input in the table of the asset that reads the input."""
     from lance_dagster.lineage.watermarks import watermark_name  # noqa: PLC0415 - heavy imports at first use
 
     return watermark_name(upstream, own.name, own.metadata or {})
@@ -142,11 +142,11 @@ def _lag_of(
     table: "lance_core.LanceDataset",
     key: dg.AssetKey,
 ) -> _Lag:
-    """What is not consumed of an input.
+    """The changes of an input that an asset has not consumed.
 
     Raises:
         VersionNotFoundError: The version that was consumed last was cleaned up, or the changes since are not known.
-        IncompatibleConflictError: The table was made again, or another branch of it was consumed.
+        IncompatibleConflictError: The input's table was created again, or another branch of it was consumed.
         DatasetNotFoundError: The input's table was dropped.
     """
     from lance_dagster.checks.unread_changes import UnreadChanges  # noqa: PLC0415 - heavy imports at first use

@@ -1,4 +1,4 @@
-"""`build_lance_missing_values_checks`: rows of a shared table that have no value yet in the columns of an asset."""
+"""`build_lance_missing_values_checks`: rows of a shared table that have no value in the columns of an asset."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["build_lance_missing_values_checks"]
 
 _SHOWN: Final = 100
-"""Partitions that a result lists."""
+"""The most partitions that a result lists."""
 
 
 def build_lance_missing_values_checks(
@@ -30,16 +30,16 @@ def build_lance_missing_values_checks(
 ) -> list[dg.AssetChecksDefinition]:
     """Checks that an asset that owns columns of a shared table has set them in all rows.
 
-    Rows that were appended after the asset's last run have nulls there, until the next run of their partitions. Of a
-    partitioned asset the partitions of the run are looked at, else those that it has materialized; the others are
-    missing in Dagster already. The metadata of the result names the partitions, with the number of such rows of each.
-    A value that is null on purpose counts as well: have the asset write another one, or do without this check. Columns
-    that the asset's last run did not return do not count; the metadata of the result names those that do.
+    Rows that were appended after the asset's last run have nulls in these columns until the next run of their
+    partitions. For a partitioned asset the partitions of the run are checked, or, in a run without partitions, the
+    materialized ones: Dagster shows the others as missing already. The metadata of the result has the number of rows
+    without values by partition, and the columns that count, which are those that the asset's last run returned. A value
+    that is null on purpose counts as missing: let the asset write another value, or leave out this check.
 
     Args:
         assets: Assets with the write mode `columns`.
-        severity: Of a check that fails.
-        blocking: Whether what is downstream in the same run waits for it.
+        severity: The severity of a failed check.
+        blocking: Whether a failed check stops the assets downstream in the same run.
         io_manager_key: The resource that knows where the tables are.
 
     Examples:
@@ -84,7 +84,7 @@ def _missing_values_check(
 
 
 def _partitions(context: dg.AssetCheckExecutionContext, ref: TableRef) -> Sequence[str] | None:
-    """The partitions to look at; None for an asset without any."""
+    """The partitions to check; None for an asset without partitions."""
     if ref.partitions_def is None:
         return None
     keys = run_partition_keys(context, ref.partitions_def)
@@ -92,7 +92,10 @@ def _partitions(context: dg.AssetCheckExecutionContext, ref: TableRef) -> Sequen
 
 
 def _columns_set(dataset: "lance_core.LanceDataset", ref: TableRef) -> list[str]:
-    """The columns that an asset owns, as far as its last run has set them: what it returns no more stays as it is."""
+    """The columns that an asset owns and that its last run set; all columns that it owns if that run set none of them.
+
+    An owned column that the asset no longer returns keeps its values.
+    """
     from lance_dagster.handlers.arrow_schema import owners  # noqa: PLC0415 - heavy imports at first use
     from lance_dagster.lineage.history import columns_set_by  # noqa: PLC0415 - heavy imports at first use
 
@@ -107,10 +110,10 @@ def _without_columns(
     ref: TableRef,
     severity: dg.AssetCheckSeverity,
 ) -> dg.AssetCheckResult:
-    """The result for an asset that owns no column; a check that warns passes if no run has set columns of main.
+    """The result for an asset that owns no column; a check that only warns passes if the asset was never materialized.
 
     Raises:
-        SchemaError: The asset is not one that owns columns.
+        SchemaError: The asset's write mode is not `columns`.
     """
     from lance_core.errors import SchemaError  # noqa: PLC0415 - heavy imports at first use
     from lance_dagster.events.reporting import known_versions  # noqa: PLC0415 - heavy imports at first use
@@ -133,7 +136,7 @@ def _without_columns(
 def _rows_without_values(
     dataset: "lance_core.LanceDataset", ref: TableRef, columns: Sequence[str], partitions: Sequence[str] | None
 ) -> Mapping[str | None, int]:
-    """How many rows have a null in one of some columns, by partition; by None without partitions."""
+    """The number of rows with a null in at least one of the columns, by partition; by None without partitions."""
     import numpy as np  # noqa: PLC0415 - heavy imports at first use
     import pyarrow.compute as pc  # noqa: PLC0415 - heavy imports at first use
 

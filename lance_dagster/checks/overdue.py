@@ -28,21 +28,21 @@ def build_lance_overdue_checks(
 ) -> list[dg.AssetChecksDefinition]:
     """Checks that a run of maintenance has found a table healthy, or has finished it, within some time.
 
-    The checks read the log that each run of a maintenance job appends to, `{root}/_maintenance/log.lance`. An asset
-    passes if its metadata `lance/maintenance` is False, or if it was never materialized; it does not pass if its table
-    was dropped. A table is identified by its URI, whatever name it has for the job.
+    The checks read the log to which each run of a maintenance job appends, `{root}/_maintenance/log.lance`, and find a
+    table there by its URI. An asset passes if its metadata `lance/maintenance` is False. Without a URI as `root`, a
+    table that does not exist fails, except that a check that only warns passes if the asset was never materialized.
 
     Args:
         assets: Assets, specs or keys.
         max_age: Time after which maintenance is overdue: a string such as "2d" or "36h", or a timedelta.
-        root: The root that the job was given: the URI of the folder with the log; True, as None, for that of the IO
-            manager. It chooses no tables: those of a root are given by `lance_external_assets`.
-        severity: Of a check that fails.
-        io_manager_key: The resource that knows where the log is.
+        root: The `root` of the maintenance job: the URI of the folder that holds the log; None or True for the root of
+            the IO manager. It adds no tables: `lance_external_assets` returns the assets of a root's tables.
+        severity: The severity of a failed check.
+        io_manager_key: The resource that knows where the tables and the log are.
 
     Raises:
-        DagsterInvalidDefinitionError: The root is empty, or holds credentials.
-        ValueError: `max_age` is not a time.
+        DagsterInvalidDefinitionError: The root is no valid `root_uri`.
+        ValueError: `max_age` is not a length of time, or not positive.
 
     Examples:
         >>> checks = lance_dagster.build_lance_overdue_checks(["nyc/flights"], "36h")
@@ -51,7 +51,7 @@ def build_lance_overdue_checks(
     """
     limit = parse_age(max_age) if isinstance(max_age, str) else max_age
     if limit is None or limit <= timedelta(0):
-        raise ValueError(f'max_age must be a time such as "2d", not {max_age!r}')
+        raise ValueError(f'max_age must be a positive length of time such as "2d", not {max_age!r}')
     place = None if isinstance(root, bool) else checked_root(root)
     return [_overdue_check(ref, limit, place, severity, io_manager_key) for ref in table_refs(assets)]
 
@@ -62,7 +62,7 @@ def _overdue_check(
     @dg.asset_check(
         asset=ref.key,
         name="lance_maintenance_overdue",
-        description=f"A run of maintenance has looked after the table within {limit}.",
+        description=f"A run of maintenance has finished the table, or found it healthy, within {limit}.",
         required_resource_keys={io_manager_key},
     )
     def overdue(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
@@ -71,7 +71,9 @@ def _overdue_check(
 
         own = ref.resolved(context)
         if policy_of(LanceMaintenancePolicy(), own.metadata, where=f"asset {ref.name}") is None:
-            return dg.AssetCheckResult(passed=True, description="left alone: its metadata lance/maintenance is False")
+            return dg.AssetCheckResult(
+                passed=True, description="not maintained: the asset's metadata lance/maintenance is False"
+            )
         tables = table_root(getattr(context.resources, io_manager_key))
         if root is None and not _is_there(tables, own):
             return dg.AssetCheckResult(**missing_table(context, ref, severity))
@@ -83,8 +85,8 @@ def _overdue_check(
                 passed=False, severity=severity, description=f"the log of maintenance cannot be read: {error}"
             )
         if last is None:
-            where = "there is no log of maintenance" if log is None else "no run in the log has finished this table"
-            return dg.AssetCheckResult(passed=False, severity=severity, description=where)
+            said = "there is no log of maintenance" if log is None else "no run in the log has finished this table"
+            return dg.AssetCheckResult(passed=False, severity=severity, description=said)
         age = datetime.now(UTC) - last
         return dg.AssetCheckResult(
             passed=age <= limit,
@@ -100,7 +102,7 @@ def _overdue_check(
 
 
 def _last(log: "lance_core.LanceDataset", ref: TableRef, tables: TableRoot, root: str | None) -> datetime | None:
-    """When the table of an asset was last maintained: where the IO manager has it, else below the root of the log."""
+    """When an asset's table was last maintained: below the root of the IO manager, or else below that of the log."""
     from lance_dagster.health.log import last_maintained  # noqa: PLC0415 - heavy imports at first use
 
     found = last_maintained(log, tables.locate(ref).uri)
@@ -110,10 +112,10 @@ def _last(log: "lance_core.LanceDataset", ref: TableRef, tables: TableRoot, root
 
 
 def _is_there(root: TableRoot, ref: TableRef) -> bool:
-    """Whether there is a table, readable or not."""
+    """Whether the table exists, readable or not."""
     from lance_core.errors import LanceError  # noqa: PLC0415 - heavy imports at first use
 
     try:
         return root.open_or_none(ref) is not None
-    except LanceError:  # of a table that cannot be read the log says what came of it
+    except LanceError:  # the log records the failure of a table that cannot be read
         return True

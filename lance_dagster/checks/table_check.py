@@ -1,4 +1,4 @@
-"""The parts that all checks of tables share: opening the table as the run sees it, and the result without a table."""
+"""The parts that checks of tables share: opening the table as the run sees it, and the result without a table."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -19,13 +19,13 @@ Check = Callable[[dg.AssetCheckExecutionContext, "lance_core.LanceDataset"], dg.
 def table_check(
     ref: TableRef, name: str, description: str, severity: dg.AssetCheckSeverity, io_manager_key: str, **options: Any
 ) -> Callable[[Check], dg.AssetChecksDefinition]:
-    """Decorate a function of a check's context and of the table; without a table it is not called.
+    """Make an asset check from a function of the check's context and the table; without a table it is not called.
 
     Args:
         ref: The asset.
         name: Name of the check.
-        description: Its description.
-        severity: Of a check that fails.
+        description: Description of the check.
+        severity: The severity of a failed check.
         io_manager_key: The resource that knows where the table is.
         **options: Further arguments of `dg.asset_check`.
     """
@@ -61,12 +61,12 @@ def open_or_none(
 def missing_table(
     context: dg.AssetCheckExecutionContext, ref: TableRef, severity: dg.AssetCheckSeverity
 ) -> dict[str, Any]:
-    """The fields of the result without a table; a check that warns passes if the asset was never materialized.
+    """The fields of the result without a table; a check that only warns passes if the asset was never materialized.
 
     Args:
-        context: The check.
+        context: The context of the check.
         ref: The asset, which has no table.
-        severity: The severity of a failed check; a check that is not a warning always fails without a table.
+        severity: The severity of a failed check; with ERROR the check always fails without a table.
     """
     event = context.instance.get_latest_materialization_event(ref.key)
     if event is None:

@@ -1,4 +1,4 @@
-"""Counts of duplicate and null keys, for which only the columns of the key are read."""
+"""Counts of duplicate and null keys, read from the columns of the key only."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["Uniqueness", "count_duplicates"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uniqueness:
-    """The counts.
+    """The counts of duplicate and null keys.
 
     Attributes:
-        rows: Rows that were looked at.
-        duplicates: Rows beyond the first of each key.
-        nulls: Rows of which a column of the key is null.
-        summary: These numbers in a sentence, with an example.
+        rows: The number of rows that were checked.
+        duplicates: The number of rows beyond the first of each key.
+        nulls: The number of rows with a null in a column of the key.
+        summary: These numbers in a sentence, with an example of a duplicate.
     """
 
     rows: int
@@ -43,7 +43,7 @@ def count_duplicates(
     partition_keys: Sequence[str] | None,
     partition_expr: object,
 ) -> Uniqueness:
-    """Count rows whose key another row has, and rows without one.
+    """Count rows whose key an earlier row has, and rows with a null in the key.
 
     Raises:
         SchemaError: The table lacks a column.
@@ -65,7 +65,7 @@ def count_duplicates(
         one = pc.is_null(table[name])
         is_null = one if is_null is None else pc.or_(is_null, one)
     nulls = pc.sum(is_null).as_py() or 0
-    summary = f"{table.num_rows:,} rows, {duplicates:,} with a key that another has, {nulls:,} without a key"
+    summary = f"{table.num_rows:,} rows, {duplicates:,} with a key of another row, {nulls:,} with a null in the key"
     if duplicates:
         example = counted.filter(pc.greater(counted["count_all"], 1)).slice(0, 1).select(list(columns))
         summary += f"; for example {shown_row(example)}"

@@ -1,4 +1,4 @@
-"""The changes of an incremental input that the next run of an asset reads, counted as its load counts them."""
+"""The changes of an incremental input that the next run of an asset reads, counted as the run counts them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class UnreadChanges:
     """Changes of an input that no run has read.
 
     Attributes:
-        request: The read that the next run does.
+        request: The read of the next run.
         where: The input, for messages.
     """
 
@@ -58,17 +58,17 @@ class UnreadChanges:
         assets: tuple[TableRef, TableRef],
         partitions: Sequence[str] | None,
     ) -> UnreadChanges | None:
-        """The changes for some partitions of an asset; None if they map to no partition of the input.
+        """The changes for some partitions of an asset; None if these map to no partition of the input.
 
         Args:
-            context: The check.
-            root: Where the tables are.
-            unread: The versions of the input.
-            assets: The asset that reads, and the one that is read.
-            partitions: The partitions of the asset that reads; None if it has none.
+            context: The context of the check.
+            root: The root of the tables.
+            unread: The versions of the input that no run has read.
+            assets: The asset that reads, and the asset that is read.
+            partitions: The partitions of the asset that reads; None if it has no partitions.
 
         Raises:
-            LanceError: The next run cannot read the input: a column does not exist.
+            LanceError: The next run cannot read the input, such as for a column that does not exist.
         """
         (own, upstream), dataset = assets, unread.dataset
         where = f"input {upstream.name} of asset {own.name}"
@@ -115,7 +115,7 @@ class UnreadChanges:
         return sum(changes.counts.values())
 
     def since(self) -> datetime:
-        """The time of the first commit that has some of the changes."""
+        """The time of the first commit with at least one of the changes."""
         changes, dataset = self.request.changes, self.request.dataset
         assert changes is not None
         (part,) = changes.parts
@@ -124,7 +124,7 @@ class UnreadChanges:
         return next((one.time for one in made if self._begins_in(one.version)), dataset.timestamp)
 
     def _begins_in(self, version: int) -> bool:
-        """Whether a version by itself has changes that are read; True where that is not known any more."""
+        """Whether a version by itself has changes that are read; True if that can no longer be determined."""
         changes, dataset = self.request.changes, self.request.dataset
         assert changes is not None
         try:
@@ -139,13 +139,13 @@ class UnreadChanges:
 def _metadata_of_input(
     context: dg.AssetCheckExecutionContext, own: TableRef, upstream: TableRef
 ) -> Mapping[str, object]:
-    """The metadata of the one input that reads changes; none if there are several, or it is not known."""
+    """The metadata of the input that reads changes; empty if there are several such inputs, or none is known."""
     found = [one for one in inputs_of(context, own.key, upstream.key) if "lance/changes" in one]
     return {key: plain_metadata(value) for key, value in found[0].items()} if len(found) == 1 else {}
 
 
 def _merge_key(root: TableRoot, readers: Mapping[dg.AssetKey, Mapping[str, Any]]) -> list[str]:
-    """The columns that the readers' merges match rows by."""
+    """The columns by which the merges of the assets that read match rows."""
     settings = root.output if isinstance(root, TableSettings) else OutputSettings()
     found = [
         settings.overridden(metadata, asset=key.to_user_string(), strict=True).merge_key
@@ -157,7 +157,7 @@ def _merge_key(root: TableRoot, readers: Mapping[dg.AssetKey, Mapping[str, Any]]
 def _keys_read(
     context: dg.AssetCheckExecutionContext, own: TableRef, upstream: TableRef, partitions: Sequence[str] | None
 ) -> list[str]:
-    """The partitions of an input that some partitions of the asset read, or the asset if it has no partitions."""
+    """The partitions of an input that the given partitions of the asset read, or the asset without partitions."""
     assert upstream.partitions_def is not None
     subset = None
     if own.partitions_def is not None and partitions is not None:

@@ -1,4 +1,4 @@
-"""`lance-dagster`: the changes of Dagster's runs to Lance tables, read from the tables, without Dagster's database.
+"""`lance-dagster`: the changes that Dagster's runs made to Lance tables, read from the tables alone.
 
 lance-dagster lineage ROOT_OR_TABLE [--run ID | --version N | --asset KEY]
 lance-dagster undo ROOT_OR_TABLE --run ID (--dry-run | --yes)
@@ -15,10 +15,10 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command, or say which packages it lacks."""
+    """Run the command line; without one of its packages, exit with a message that names the extra to install."""
     try:
-        import lance_dagster.cli.change_type  # noqa: PLC0415 - one more command
-        import lance_dagster.cli.maintenance  # noqa: F401, PLC0415 - one more command
+        import lance_dagster.cli.change_type  # noqa: PLC0415 - adds a command
+        import lance_dagster.cli.maintenance  # noqa: F401, PLC0415 - adds a command
         from lance_dagster.cli.app import run  # noqa: PLC0415 - click and rich are an extra
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):

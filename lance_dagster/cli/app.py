@@ -36,7 +36,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package_name="lance-dagster", prog_name="lance-dagster")
 def cli() -> None:
-    """The changes of Dagster's runs to Lance tables, read from the tables."""
+    """Show the changes that Dagster's runs made to Lance tables, read from the tables."""
 
 
 def run() -> None:
@@ -45,7 +45,7 @@ def run() -> None:
 
 
 def _command(name: str, argument: str) -> Callable[[F], click.Command]:
-    """Make a function a command on a root or table: it is called with URI, storage options and output."""
+    """Make a command on a root or table from a function of its URI, its storage options, the output and the options."""
 
     def decorate(function: F) -> click.Command:
         @functools.wraps(function)
@@ -67,9 +67,9 @@ def _command(name: str, argument: str) -> Callable[[F], click.Command]:
 
 
 @_command("lineage", "ROOT_OR_TABLE")
-@click.option("--run", "run_id", metavar="ID", help="Only what this run made.")
+@click.option("--run", "run_id", metavar="ID", help="Only versions of this run; a unique prefix of its id is enough.")
 @click.option("--version", "version", type=int, metavar="N", help="Only this version.")
-@click.option("--asset", metavar="KEY", help="Only what was made for this asset, such as nyc/flights.")
+@click.option("--asset", metavar="KEY", help="Only versions of this asset, such as nyc/flights.")
 def lineage_command(
     uri: str,
     options: Mapping[str, str] | None,
@@ -78,7 +78,7 @@ def lineage_command(
     version: int | None,
     asset: str | None,
 ) -> None:
-    """List the runs of versions, and what they read."""
+    """List the versions of tables with the runs that made them, and the inputs of these runs."""
     if sum(choice is not None for choice in (run_id, version, asset)) > 1:
         raise click.UsageError("--run, --version and --asset cannot be combined")
     tables = find_tables(uri, options)
@@ -94,7 +94,7 @@ def lineage_command(
 
 
 def _run_or_itself(tables: list[lance_core.LanceDataset], run_id: str, where: str) -> str:
-    """The run whose id begins so; what was given if there is none, or not just one."""
+    """The run whose id has the given prefix; the prefix itself if no run has it, or several have."""
     try:
         return find_run(tables, run_id, where=where)
     except NoSuchRunError:
@@ -105,10 +105,10 @@ def _run_or_itself(tables: list[lance_core.LanceDataset], run_id: str, where: st
 @click.option(
     "--run", "run_id", metavar="ID", required=True, help="The run to undo; a unique prefix of its id is enough."
 )
-@click.option("--dry-run", is_flag=True, help="Only report what would be done.")
-@click.option("--yes", is_flag=True, help="Do it.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be undone.")
+@click.option("--yes", is_flag=True, help="Undo it.")
 @click.option(
-    "--report", is_flag=True, help="Report to the Dagster instance of DAGSTER_HOME what the tables hold afterwards."
+    "--report", is_flag=True, help="Report the tables after the undo to the Dagster instance of DAGSTER_HOME."
 )
 def undo_command(
     uri: str,
@@ -119,14 +119,14 @@ def undo_command(
     yes: bool,
     report: bool,
 ) -> None:
-    """Undo the change of one run by a new commit.
+    """Undo the changes of one run by a new commit per table and branch.
 
-    Where that would not be exact, the reason is reported and nothing is written.
+    If the changes cannot be undone exactly, the command fails with the reason and writes nothing.
     """
     if dry_run == yes:
         raise click.UsageError("give either --dry-run or --yes")
     if report and dry_run:
-        raise click.UsageError("--report goes with --yes: a dry run changes nothing that could be reported")
+        raise click.UsageError("--report needs --yes: a dry run changes nothing that could be reported")
     with reporting_instance() if report else nullcontext() as instance:
         tables = find_tables(uri, options)
         found = find_run(tables, run_id, where=uri)
@@ -147,10 +147,10 @@ def undo_command(
 def _plans(
     branches: Sequence[lance_core.LanceDataset], run_id: str
 ) -> tuple[list[Undo], list[lance_core.LanceDataset]]:
-    """What is to be undone, and the branches where it was before.
+    """The undos that are due, and the branches on which the run was undone before.
 
     Raises:
-        CannotUndoError: The change of one of them cannot be undone, or all of them were before.
+        CannotUndoError: The change of a branch cannot be undone, or all changes were undone before.
         NoSuchRunError: The run changed no rows.
     """
     plans, before = [], []

@@ -1,4 +1,4 @@
-"""`lance-dagster change-type`: another type for a column."""
+"""`lance-dagster change-type`: changes the type of a column."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["change_type_command"]
 @_command("change-type", "TABLE")
 @click.argument("column")
 @click.argument("type_name", metavar="TYPE")
-@click.option("--allow-loss", is_flag=True, help="Cast even where values change: fractions are truncated, for example.")
+@click.option("--allow-loss", is_flag=True, help="Cast even if values change: fractions are truncated, for example.")
 def change_type_command(
     uri: str, options: Mapping[str, str] | None, output: CommandOutput, column: str, type_name: str, allow_loss: bool
 ) -> None:
-    """Give COLUMN another TYPE.
+    """Change the type of COLUMN to TYPE.
 
     A type is one such as int64, float64, date32 or 'timestamp[us, tz=UTC]'.
 
-    Its values are rewritten in one commit; older versions keep the old type. A value that would change is named,
-    and nothing is written, unless --allow-loss is given.
+    The column is rewritten in one commit; older versions keep the old type. If the cast would change a value, the
+    command names the value and writes nothing, unless --allow-loss is given.
     """
     dataset = lance_core.dataset(uri, storage_options=None if options is None else dict(options))
     kind = parse_type(type_name)

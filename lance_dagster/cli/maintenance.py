@@ -1,4 +1,4 @@
-"""`lance-dagster maintenance`: what runs of maintenance did, by their log."""
+"""`lance-dagster maintenance`: the results of maintenance runs, read from their log."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _TABLES = (
 _NARROW_RUNS = ("time", "run", "tables", "bytes_read", "bytes_removed", "seconds")
 _NARROW_TABLES = ("table", "outcome", "fragments", "rows", "bytes", "reason")
 _NARROW: Final = 130
-"""Lines with fewer characters have the columns above; JSON has all of them."""
+"""Terminals with fewer characters a line show the two narrow lists of columns; JSON has all columns."""
 _OUTCOMES: Final = ("done", "partly_done", "put_off", "healthy", "skipped", "failed")
 
 _RUN_ID: Final = 8
-"""Characters of a run's id in tables."""
+"""The number of characters of a run's id that tables show, as in Dagster's UI."""
 
 
 @_command("maintenance", "ROOT")
-@click.option("--tables", "by_table", is_flag=True, help="The newest record of each table, in place of the runs.")
-@click.option("--trends", "as_page", is_flag=True, help="A page in Markdown: numbers of each table after each run.")
+@click.option("--tables", "by_table", is_flag=True, help="List the newest record of each table instead of the runs.")
+@click.option("--trends", "as_page", is_flag=True, help="Print numbers of each table after each run, in Markdown.")
 @click.option("--include", multiple=True, metavar="GLOB", help="Only tables such as 'nyc/*'; can be repeated.")
 @click.option("--exclude", multiple=True, metavar="GLOB", help="Tables to leave out; can be repeated.")
 def maintenance_command(
@@ -48,15 +48,17 @@ def maintenance_command(
     include: tuple[str, ...],
     exclude: tuple[str, ...],
 ) -> None:
-    """List what maintenance did with the tables of a root.
+    """List the runs of maintenance on the tables below a root, the newest first.
 
-    The newest run is first; the runs write a log below ROOT.
+    The runs are read from the log that they write below ROOT.
     """
     if by_table and as_page:
         raise click.UsageError("--tables and --trends cannot be combined")
     log = open_log(uri, options)
     if log is None:
-        raise DatasetNotFoundError(f"there is no {LOG} at {uri}: no run of a maintenance job has ended there")
+        raise DatasetNotFoundError(
+            f"there is no {LOG} at {uri}: no run of a maintenance job has finished there; give the root of its tables"
+        )
     rows = rows_of_tables(log, Lake(root=uri, include=include, exclude=exclude).takes)
     if as_page:
         page = trends(rows)
@@ -66,7 +68,7 @@ def maintenance_command(
     if output.as_json:
         output.rows([{**row, "time": row["time"].isoformat()} for row in found], [])
         return
-    shown = [{**row, "run": row["run_id"][:_RUN_ID], "tables": _counts(row)} for row in found]  # as Dagster shows it
+    shown = [{**row, "run": row["run_id"][:_RUN_ID], "tables": _counts(row)} for row in found]
     is_narrow = output.width < _NARROW
     if by_table:
         output.rows(shown, _NARROW_TABLES if is_narrow else _TABLES)
@@ -75,5 +77,5 @@ def maintenance_command(
 
 
 def _counts(run: Mapping[str, Any]) -> str:
-    """How the tables of a run went: 12 done, 1 failed."""
+    """The number of tables by outcome, such as `12 done, 1 failed`."""
     return ", ".join(f"{run[kind]:,} {kind.replace('_', ' ')}" for kind in _OUTCOMES if run.get(kind))

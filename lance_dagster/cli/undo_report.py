@@ -1,4 +1,4 @@
-"""Reports of the command `undo` to a Dagster instance."""
+"""The reports that the command `undo` makes to a Dagster instance."""
 
 from __future__ import annotations
 
@@ -33,13 +33,15 @@ def reporting_instance() -> Iterator[dg.DagsterInstance]:
     except ModuleNotFoundError as error:
         raise UnsupportedError("--report needs Dagster: pip install 'lance-dagster[dagster]'") from error
     if not os.environ.get("DAGSTER_HOME"):
-        raise InvalidInputError("--report needs the environment variable DAGSTER_HOME: the folder of the instance")
+        raise InvalidInputError(
+            "--report needs the environment variable DAGSTER_HOME; set it to the folder of the Dagster instance"
+        )
     with dg.DagsterInstance.get() as instance:
         yield instance
 
 
 def report_undo(instance: dg.DagsterInstance, root: str, plan: Undo, version: int) -> None:
-    """Report what a table holds after an undo that was made just now; nothing if its commits name no asset."""
+    """Report a table after an undo that was just committed, for each asset that the undone commits name."""
     from lance_dagster.undo.events import undo_events  # noqa: PLC0415 - imports Dagster
 
     for asset in plan.assets:
@@ -48,7 +50,7 @@ def report_undo(instance: dg.DagsterInstance, root: str, plan: Undo, version: in
 
 
 def report_earlier_undo(instance: dg.DagsterInstance, root: str, branch: lance_core.LanceDataset, run_id: str) -> None:
-    """Report what a table holds after an undo that was made before, if Dagster does not know."""
+    """Report a table after an earlier undo, unless Dagster has recorded it."""
     from lance_dagster.lineage.runs import versions_of_run  # noqa: PLC0415 - imports Dagster
     from lance_dagster.undo.events import earlier_undo_events  # noqa: PLC0415 - imports Dagster
 
@@ -70,7 +72,7 @@ def _ref(asset: str) -> TableRef:
 
 
 def _location(root: str, dataset: lance_core.LanceDataset) -> TableLocation:
-    """The table as definitions name it: by the folders below the root."""
+    """The location of a table, whose schema and name are the folders below the root."""
     from lance_dagster.tables.location import TableLocation  # noqa: PLC0415 - imports Dagster
 
     uri = dataset.root_uri

@@ -1,4 +1,4 @@
-"""`LanceLakehouseComponent`: a folder of Lance tables, how assets are stored in it, checked and kept small."""
+"""`LanceLakehouseComponent`: a folder of Lance tables with its IO manager, checks, maintenance and branches."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -34,20 +34,23 @@ class LakehouseTable(dg.Model, dg.Resolvable):
 
     key: dg.ResolvedAssetKey = Field(description="Key of the asset, such as nyc/flights.")
     checks: Sequence[Literal["health", "integrity", "drift"]] = Field(default=(), description="Checks of the table.")
-    primary_key: Sequence[str] = Field(default=(), description="Columns that name each row once, to be checked.")
+    primary_key: Sequence[str] = Field(
+        default=(), description="Columns that a check requires to be unique and never null."
+    )
     maintenance: PolicyFields | bool | None = Field(
         default=None,
-        description="What the policy says otherwise here; false: left alone; true: maintained though external.",
+        description="Fields that change the policy for this table; false: not maintained; true: maintained even if "
+        "external.",
     )
     external: bool = Field(
         default=False, description="Others write the table: declare the asset, and report their commits."
     )
 
     def spec(self) -> dg.AssetSpec:
-        """The asset, as far as its table goes."""
+        """The spec of the asset, with its metadata about maintenance."""
         said = self.maintenance
         if said is None:
-            said = not self.external  # what others write is theirs to maintain
+            said = not self.external  # others maintain the tables that they write
         value = (said.overrides() or True) if isinstance(said, PolicyFields) else said
         return dg.AssetSpec(self.key, metadata={MAINTENANCE_KEY: value}, kinds={"lance"})
 
@@ -74,7 +77,7 @@ class BranchingFields(dg.Model, dg.Resolvable):
 
 
 class LakehouseScaffoldParams(BaseModel):
-    """What `dg scaffold` asks for."""
+    """The parameters of `dg scaffold`."""
 
     root_uri: str = Field(default="lake", description="Folder or object-store prefix that holds the tables.")
 
@@ -84,11 +87,11 @@ class LakehouseScaffolder(dg.Scaffolder[LakehouseScaffoldParams]):
 
     @classmethod
     def get_scaffold_params(cls) -> type[LakehouseScaffoldParams]:
-        """The parameters of the command."""
+        """The class of the parameters."""
         return LakehouseScaffoldParams
 
     def scaffold(self, request: dg.ScaffoldRequest[LakehouseScaffoldParams]) -> None:
-        """Write the `defs.yaml` of a new component, with a table as an example."""
+        """Write the `defs.yaml` of a new component, with an example table."""
         params = request.params or LakehouseScaffoldParams()
         attributes = {
             "root_uri": params.root_uri,
@@ -107,38 +110,40 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
 
     root_uri: str = Field(description="Folder or object-store prefix that holds the tables.")
     storage_options: dict[str, str] = Field(
-        default={}, repr=False, description="How to reach it. Take secrets from {{ env.NAME }}."
+        default={}, repr=False, description="Options by which the storage is reached. Take secrets from {{ env.NAME }}."
     )
-    default_schema: str | None = Field(default=None, description="Folder for assets that name none.")
+    default_schema: str | None = Field(
+        default=None, description="Folder of the tables of assets whose metadata names none."
+    )
     default_load_type: Literal["auto", "spark", "pandas", "polars", "pyarrow"] = Field(
-        default="auto", description="What an input without a type becomes."
+        default="auto", description="The type as which an input without a type annotation is loaded."
     )
     io_manager_key: str = Field(default="io_manager", description="Key of the IO manager.")
-    ui_url: str | None = Field(default=None, description="Where the Dagster UI is, if not at the root of its host.")
+    ui_url: str | None = Field(default=None, description="URL of the Dagster UI, if it is not at the root of its host.")
     tables: Sequence[LakehouseTable] = Field(default=(), description="Tables with their checks and maintenance.")
     maintenance: MaintenanceFields | None = Field(
-        default=None, description="Maintenance of all of them, but for external ones that do not ask for it."
+        default=None, description="Maintenance of the listed tables, except for external ones that do not ask for it."
     )
     all_tables: bool = Field(
-        default=False, description="Maintenance is of all tables below root_uri, whoever wrote them, found by each run."
+        default=False, description="Maintain all tables below root_uri, whoever writes them; each run lists them."
     )
     health_checks: bool = Field(
-        default=False, description="Health checks of all tables below root_uri that are there when this is loaded."
+        default=False, description="Check the health of all tables that are below root_uri when this is loaded."
     )
     external_assets: bool = Field(
         default=False,
-        description="External assets for the tables below root_uri that are not listed, found when this is loaded.",
+        description="Declare external assets for tables that are below root_uri when this is loaded and not listed.",
     )
     include: Sequence[str] = Field(default=(), description='Globs of tables below root_uri, such as "nyc/*".')
-    exclude: Sequence[str] = Field(default=(), description="Globs of tables that are left out.")
+    exclude: Sequence[str] = Field(default=(), description="Globs of tables to leave out.")
     policies: dict[str, Any] | None = Field(
-        default=None, description="Fields of the policy by folder or path below root_uri; false: left alone."
+        default=None, description="Fields of the policy by folder or path below root_uri; false: not maintained."
     )
     branching: BranchingFields | None = Field(default=None, description="Which runs write to branches.")
 
     @classmethod
     def model(cls) -> type[BaseModel]:
-        """The model of the YAML: keys that are not known, or that would do nothing, are rejected by name."""
+        """The model of the YAML: unknown keys, and keys without effect, are rejected by name."""
         return with_checked_keys(super().model(), cls, _idle_keys)
 
     @field_validator("root_uri")
@@ -147,9 +152,9 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
         return checked_root(value)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """The IO manager, and what `tables`, `maintenance` and `branching` ask for.
+        """The IO manager, and the definitions that `tables`, `maintenance` and `branching` ask for.
 
-        No table is looked at; `health_checks` and `external_assets` list those below the root.
+        The storage is read only for `health_checks` and `external_assets`, which list the tables below the root.
         """
         del context
         specs = [table.spec() for table in self.tables]
@@ -178,7 +183,8 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
         ours = [spec for spec, table in zip(specs, self.tables, strict=True) if not table.is_foreign]
         if self.maintenance is not None and (ours or self.all_tables):
             lake = {**self._choice(), "root": True}
-            below, named = (lake, specs) if self.all_tables else (None, ours)  # those of others say that they are
+            # With the whole root all specs are given: their metadata excludes tables that others write.
+            below, named = (lake, specs) if self.all_tables else (None, ours)
             parts.append(maintenance_definitions(named, self.maintenance, self.io_manager_key, below))
         if self.health_checks or self.external_assets:
             parts.append(self._of_all_tables(specs))
@@ -191,7 +197,7 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
         return {"include": self.include, "exclude": self.exclude, "policies": self.policies}
 
     def _of_all_tables(self, specs: Sequence[dg.AssetSpec]) -> dg.Definitions:
-        """Checks and external assets of the tables below the root."""
+        """The checks and external assets of the tables below the root."""
         return whole_root_definitions(
             specs,
             (self.maintenance or PolicyFields()).policy("maintenance"),
@@ -207,7 +213,7 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
         key, spec, where = self.io_manager_key, table.spec(), f"table {table.key.to_user_string()}"
         policy = (self.maintenance or PolicyFields()).policy(where)
         made: list[dg.AssetChecksDefinition] = []
-        is_checked = self.health_checks and spec.metadata[MAINTENANCE_KEY] is not False  # with all others
+        is_checked = self.health_checks and spec.metadata[MAINTENANCE_KEY] is not False  # by `_of_all_tables`
         if "health" in table.checks and not is_checked:
             made += build_lance_health_checks([spec], policy, io_manager_key=key)
         if "integrity" in table.checks:
@@ -220,10 +226,10 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
 
 
 def _check_places(specs: Sequence[dg.AssetSpec], default_schema: str | None) -> None:
-    """Make sure that each table is named once, and for one asset.
+    """Reject a table that is listed twice.
 
     Raises:
-        DagsterInvalidDefinitionError: Two entries name one table.
+        DagsterInvalidDefinitionError: Two entries of `tables` are for the same table.
     """
     owners: dict[str, dg.AssetKey] = {}
     for spec in specs:
@@ -231,13 +237,13 @@ def _check_places(specs: Sequence[dg.AssetSpec], default_schema: str | None) -> 
         if location.name in owners:
             raise dg.DagsterInvalidDefinitionError(
                 f"tables: {owners[location.name].to_user_string()} and {spec.key.to_user_string()} are both the table "
-                f"{location.name}; a table is listed once"
+                f"{location.name}; list it once"
             )
         owners[location.name] = spec.key
 
 
 def _idle_keys(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the problems of attributes whose keys are all known: keys that nothing would read."""
+    """Yield the problems of attributes whose keys are all known: keys without effect."""
     yield from empty_lists(values, "tables")
     tables = values.get("tables") or ()
     branching = values.get("branching")
@@ -246,9 +252,9 @@ def _idle_keys(values: Mapping[str, Any]) -> Iterator[str]:
     has_maintenance, whole = bool(values.get("maintenance")), bool(values.get("all_tables"))
     listing = [key for key in ("health_checks", "external_assets") if values.get(key)]
     if has_maintenance and not (tables or whole):
-        yield "maintenance does nothing without tables; list them under tables, or say all_tables: true"
+        yield "maintenance does nothing without tables; list them under tables, or set all_tables: true"
     if whole and not has_maintenance:
-        yield "all_tables does nothing without maintenance"
+        yield "all_tables does nothing without maintenance; add maintenance, or leave all_tables out"
     for key in ("include", "exclude", "policies"):
         if values.get(key) and not (whole or listing):
             yield f"{key} does nothing without all_tables: true, health_checks or external_assets"
@@ -283,30 +289,30 @@ def _idle_tables(
             is_maintained or checked or "health_checks" in of_all
         ):
             yield (
-                f"{place}.maintenance does nothing: there is neither maintenance of the lakehouse, nor the "
-                "check health of the table"
+                f"{place}.maintenance does nothing: give the lakehouse maintenance or health_checks, or the table the "
+                "check health"
             )
         used = table.get("checks") or table.get("primary_key") or table.get("external")
         if not (used or has_branches or of_all or (is_maintained and table.get("maintenance") is not False)):
             yield (
                 f"{place}.key does nothing: give the table checks, a primary_key or external: true, give the lakehouse "
-                "maintenance or branching, or leave the table out; assets are stored without being listed"
+                "maintenance or branching, or leave the table out; the tables of assets need not be listed"
             )
 
 
 def _name(usual: str, io_manager_key: str) -> str:
-    """A name that several lakehouses of one project do not share: they differ in the key of the IO manager."""
+    """A name that is unique among the lakehouses of a project, which differ in the key of the IO manager."""
     return usual if io_manager_key == "io_manager" else f"{usual}_{io_manager_key}"
 
 
 def _observation_sensors(external: Sequence[dg.AssetSpec], io_manager_key: str) -> list[dg.SensorDefinition]:
-    """The sensor of the tables that others write, if there are any."""
+    """The sensor that observes the tables that others write; empty without such tables."""
     name = _name("lance_observation_sensor", io_manager_key)
     return [build_lance_observation_sensor(external, name=name, io_manager_key=io_manager_key)] if external else []
 
 
 def _branch_definitions(specs: Sequence[dg.AssetSpec], fields: BranchingFields, io_manager_key: str) -> dg.Definitions:
-    """The jobs that promote and discard branches, and their sensor."""
+    """The jobs that promote and discard branches, and the sensor that starts them."""
     promote, discard, branches = (
         _name(usual, io_manager_key) for usual in ("lance_promote", "lance_discard", "lance_branches")
     )

@@ -20,7 +20,7 @@ __all__ = ["LanceMaintenanceComponent", "maintenance_definitions"]
 
 
 class MaintenanceScaffoldParams(BaseModel):
-    """What `dg scaffold` asks for."""
+    """The parameters of `dg scaffold`."""
 
     table: list[str] = Field(default=["schema/table"], description="Key of a table; can be repeated.")
     cron_schedule: str = Field(default="0 3 * * *", description="The cron schedule.")
@@ -31,16 +31,16 @@ class MaintenanceScaffolder(dg.Scaffolder[MaintenanceScaffoldParams]):
 
     @classmethod
     def get_scaffold_params(cls) -> type[MaintenanceScaffoldParams]:
-        """The parameters of the command."""
+        """The class of the parameters."""
         return MaintenanceScaffoldParams
 
     def scaffold(self, request: dg.ScaffoldRequest[MaintenanceScaffoldParams]) -> None:
-        """Write the `defs.yaml` of a new component, with a table as an example."""
+        """Write the `defs.yaml` of a new component, with an example table."""
         params = request.params or MaintenanceScaffoldParams()
         attributes = {
             "tables": list(params.table),
             "maintenance": {
-                "job_name": _job_name(request.target_path.name),  # its own, beside the job of a lakehouse
+                "job_name": _job_name(request.target_path.name),  # differs from the name of a lakehouse's job
                 "cron_schedule": params.cron_schedule,
                 "cleanup_older_than": "7d",
             },
@@ -49,48 +49,51 @@ class MaintenanceScaffolder(dg.Scaffolder[MaintenanceScaffoldParams]):
 
 
 def _job_name(folder: str) -> str:
-    """The name of the job of a component in a folder."""
+    """The name of the maintenance job for the folder of a component."""
     return f"lance_maintenance_{re.sub(r'[^A-Za-z0-9_]', '_', folder)}"
 
 
 @dg.scaffold_with(MaintenanceScaffolder)
 class LanceMaintenanceComponent(dg.Component, dg.Model, dg.Resolvable):
-    """Keeps Lance tables small and fast. The tables are those of an IO manager that is defined elsewhere."""
+    """Keeps Lance tables small and fast. Their IO manager is defined elsewhere in the project."""
 
     tables: Sequence[dg.ResolvedAssetKey] = Field(default=(), description="Keys of the assets.")
     root: bool | str | None = Field(
         default=None, description="True: all tables below the root of the IO manager; or the URI of another root."
     )
     include: Sequence[str] = Field(default=(), description='Globs of tables below the root, such as "nyc/*".')
-    exclude: Sequence[str] = Field(default=(), description="Globs of tables that are left out.")
+    exclude: Sequence[str] = Field(default=(), description="Globs of tables to leave out.")
     policies: dict[str, Any] | None = Field(
-        default=None, description="Fields of the policy by folder or path below the root; false: left alone."
+        default=None, description="Fields of the policy by folder or path below the root; false: not maintained."
     )
-    maintenance: MaintenanceFields = Field(default=MaintenanceFields(), description="What to do, and when.")
+    maintenance: MaintenanceFields = Field(
+        default=MaintenanceFields(), description="The policy, and the schedule and settings of the job."
+    )
     health_checks: bool = Field(
-        default=False, description="Health checks of the tables; those below a root are found when this is loaded."
+        default=False,
+        description="Check the health of the tables, including those that are below the root when this is loaded.",
     )
     external_assets: bool = Field(
         default=False,
-        description="External assets for the tables below the root that are not listed, found when this is loaded.",
+        description="Declare external assets for tables that are below the root when this is loaded and not listed.",
     )
     storage_options: dict[str, str] = Field(
         default={},
         repr=False,
-        description="How to reach the root while this is loaded. Take secrets from {{ env.NAME }}.",
+        description="Options by which the root is reached when this is loaded. Take secrets from {{ env.NAME }}.",
     )
     default_schema: str | None = Field(
-        default=None, description="As in the IO manager, for the tables that are listed."
+        default=None, description="The schema of the IO manager, by which listed tables are located below the root."
     )
     io_manager_key: str = Field(default="io_manager", description="The resource that knows where the tables are.")
 
     @classmethod
     def model(cls) -> type[BaseModel]:
-        """The model of the YAML: keys that are not known are rejected by name."""
+        """The model of the YAML: unknown keys, and keys without effect, are rejected by name."""
         return with_checked_keys(super().model(), cls, _idle_keys)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Job, schedule and sensor; external assets and checks, for which a root is listed."""
+        """The job, schedule and sensor, and the external assets and checks, for which the tables are listed."""
         del context
         lake = {"root": self.root, "include": self.include, "exclude": self.exclude, "policies": self.policies}
         made = maintenance_definitions(list(self.tables), self.maintenance, self.io_manager_key, lake)
@@ -114,8 +117,8 @@ def _idle_keys(values: Mapping[str, Any]) -> Iterator[str]:
     asked = [key for key in ("health_checks", "external_assets") if values.get(key)]
     if root is True and asked:
         yield (
-            f"{asked[0]} looks for tables while the code location is loaded, and the root of an IO manager that is "
-            "defined elsewhere is not known then; give root its URI, such as root: s3://bucket/lake"
+            f"{asked[0]} lists tables while the code location is loaded, when the root of the IO manager is unknown; "
+            "give root its URI, such as root: s3://bucket/lake"
         )
     if values.get("external_assets") and not root:
         yield "external_assets does nothing without root; give it the URI of the tables"
@@ -130,11 +133,11 @@ def maintenance_definitions(
     io_manager_key: str,
     lake: Mapping[str, Any] | None = None,
 ) -> dg.Definitions:
-    """Job, schedule and sensor of a description.
+    """The job, schedule and sensor of a component.
 
     Args:
-        tables: The tables by asset.
-        fields: The policy and its job.
+        tables: The tables, by asset.
+        fields: The policy, and the schedule and settings of the job.
         io_manager_key: The resource that knows where the tables are.
         lake: The arguments of the builders that choose tables below a root.
     """

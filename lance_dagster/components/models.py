@@ -1,4 +1,4 @@
-"""The fields of the components' YAML."""
+"""Models of fields that the YAML of both components has."""
 
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ __all__ = ["BudgetFields", "MaintenanceFields", "PolicyFields"]
 
 @with_fields_of(LanceMaintenancePolicy)
 class PolicyFields(dg.Model, dg.Resolvable):
-    """Fields of a `LanceMaintenancePolicy`; those that are left out keep its defaults."""
+    """Fields of a `LanceMaintenancePolicy`; by default each field has the policy's default."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -27,14 +27,14 @@ class PolicyFields(dg.Model, dg.Resolvable):
         """The policy itself.
 
         Raises:
-            DagsterInvalidDefinitionError: A value means nothing.
+            DagsterInvalidDefinitionError: A value is invalid.
         """
         return LanceMaintenancePolicy().changed(self.overrides(), where=where)
 
 
 @with_fields_of(LanceMaintenanceBudget)
 class BudgetFields(dg.Model, dg.Resolvable):
-    """Fields of a `LanceMaintenanceBudget`; those that are left out set no limit."""
+    """Fields of a `LanceMaintenanceBudget`; a field that is left out sets no limit."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -42,7 +42,7 @@ class BudgetFields(dg.Model, dg.Resolvable):
         """The budget itself.
 
         Raises:
-            DagsterInvalidDefinitionError: A limit means nothing.
+            DagsterInvalidDefinitionError: A limit is invalid.
         """
         try:
             return LanceMaintenanceBudget(**self.model_dump())
@@ -53,10 +53,12 @@ class BudgetFields(dg.Model, dg.Resolvable):
 class MaintenanceFields(PolicyFields):
     """A policy, and the schedule and settings of its job."""
 
-    cron_schedule: str | None = Field(default=None, description='When, such as "0 3 * * *"; by hand if left out.')
-    sensor: bool = Field(default=False, description="Run for tables that pass a threshold.")
+    cron_schedule: str | None = Field(
+        default=None, description='Cron schedule of the job, such as "0 3 * * *"; without it the job has no schedule.'
+    )
+    sensor: bool = Field(default=False, description="Add a sensor that starts a run for tables that pass a threshold.")
     job_name: str = Field(default="lance_maintenance", description="Name of the job.")
     engine: Literal["process", "spark"] = Field(
         default="process", description="Where compaction runs: in the process of the op, or on Spark."
     )
-    budget: BudgetFields = Field(default=BudgetFields(), description="What a run may cost at most.")
+    budget: BudgetFields = Field(default=BudgetFields(), description="Limits of a run.")

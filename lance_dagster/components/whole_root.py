@@ -24,16 +24,16 @@ def whole_root_definitions(
     schema: str | None,
     io_manager_key: str,
 ) -> dg.Definitions:
-    """Assets and checks, whose tables are looked for when the code location is loaded.
+    """The external assets and health checks of tables, which are listed when the code location is loaded.
 
     Args:
-        known: The assets that are listed.
-        policy: The thresholds.
-        lake: The arguments of the builders that choose tables below a root; without a root only what is listed counts.
+        known: The assets that the YAML lists.
+        policy: The thresholds of the checks.
+        lake: The arguments of the builders that choose tables below a root; without a root, only `known` is checked.
         health_checks: Whether to check the tables.
-        external_assets: Whether to declare those that are not listed.
-        storage_options: How to reach the root.
-        schema: As in the IO manager.
+        external_assets: Whether to declare external assets for tables that are not in `known`.
+        storage_options: The options by which the root is reached.
+        schema: The IO manager's `schema`, by which the tables of `known` are located.
         io_manager_key: The resource that knows where the tables are.
     """
     place: dict[str, Any] = {"storage_options": storage_options, "schema": schema} if lake.get("root") else {}

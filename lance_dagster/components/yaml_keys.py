@@ -1,6 +1,6 @@
 """Checks of the keys in the components' YAML: an error names the unknown key, its place and the nearest known key.
 
-Pydantic rejects such keys itself, but lists every other form that the value could have had, and not what was meant.
+Pydantic rejects unknown keys too, but lists every form that the value could have, and not the key that was meant.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _OFF = "off"
 def with_checked_keys(
     model: type[BaseModel], component: type[BaseModel], check: Callable[[Mapping[str, Any]], Iterator[str]]
 ) -> type[BaseModel]:
-    """The model of a component's YAML, with keys checked before anything else.
+    """The model of a component's YAML, which checks keys before anything else.
+
+    The model raises a DagsterInvalidDefinitionError for the first problem.
 
     Args:
-        model: As Dagster derives it from the component.
+        model: The model that Dagster derives from the component.
         component: The component, whose fields are the known keys.
-        check: Names what else is wrong with the attributes: keys that would do nothing.
-
-    The model raises a DagsterInvalidDefinitionError for the first key that is wrong.
+        check: Yields further problems of the attributes, such as keys without effect.
     """
 
     class Checked(model):  # type: ignore[misc, valid-type]  # the model is made at run time
@@ -41,7 +41,7 @@ def with_checked_keys(
             values = _without_booleans(values)
             missing = (f"{name} is missing" for name in _required(component) if name not in values)
             for problem in (*_unknown(values, component, ""), *missing, *check(values)):
-                # No ValueError: pydantic would show the attributes around it, and these may hold secrets.
+                # Pydantic would show the attributes with a ValueError, and these may hold secrets.
                 raise dg.DagsterInvalidDefinitionError(f"{component.__name__}: {problem}")
             return values
 
@@ -50,7 +50,7 @@ def with_checked_keys(
 
 
 def empty_lists(values: Mapping[str, Any], *keys: str, place: str = "") -> Iterator[str]:
-    """Yield a problem for each list that is given and empty."""
+    """Yield a problem for each key whose value is an empty list."""
     for key in keys:
         if values.get(key) == []:
             where = f"{place}.{key}" if place else key
@@ -58,7 +58,7 @@ def empty_lists(values: Mapping[str, Any], *keys: str, place: str = "") -> Itera
 
 
 def _without_booleans(values: Mapping[str, Any]) -> dict[str, Any]:
-    """YAML's `mode: off` is the word here, and false for its parser."""
+    """The values with the string "off" as the branching mode, which YAML parses as false."""
     branching = values.get("branching")
     if isinstance(branching, Mapping) and branching.get("mode") is False:
         return {**values, "branching": {**branching, "mode": _OFF}}
@@ -93,7 +93,7 @@ def _required(model: type[BaseModel]) -> list[str]:
 
 
 def _choices_in(annotation: Any) -> tuple[str, ...]:
-    """The values of a `Literal` in a type; none if it takes others as well."""
+    """The strings of the first `Literal` in a type; empty if there is none."""
     if get_origin(annotation) is Literal:
         return tuple(one for one in get_args(annotation) if isinstance(one, str))
     if annotation is str:
@@ -102,7 +102,7 @@ def _choices_in(annotation: Any) -> tuple[str, ...]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model in a type such as `Sequence[Model]` or `Model | None`."""
+    """The model in a type such as `Sequence[Model]` or `Model | None`; None if there is none."""
     if isinstance(annotation, type) and issubclass(annotation, dg.Model):
         return annotation
     return next((found for one in get_args(annotation) if (found := _model_in(one)) is not None), None)

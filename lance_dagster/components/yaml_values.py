@@ -1,10 +1,11 @@
-"""Checks of the values in the components' YAML: an error names the key of a wrong value and the form it should have.
+"""Checks of the values in the components' YAML: an error names the key of an invalid value, and the expected form.
 
-key of        value                               a templated string is left to Dagster
-------        -----
-a list        a list, each item of it as below
-a mapping     a mapping; its keys are checked by `yaml_keys`
-anything else what pydantic takes for it
+type of the field   accepted values
+-----------------   ---------------
+any                 a string with a template, `{{ ... }}`, which Dagster resolves
+a list              a list whose items are accepted
+a mapping           a mapping, whose keys `yaml_keys` checks
+anything else       what pydantic accepts
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ _WORDS: Final[Mapping[Any, str]] = {bool: "true or false", int: "a whole number"
 
 
 def misfit_of(value: Any, annotation: Any, place: str) -> str | None:
-    """The problem with a value; None if it fits. Values of mappings are not shown: they may be secrets.
+    """The problem with a value, or None. It does not show the values of mappings, which may be secrets.
 
     Args:
-        value: As YAML gives it.
+        value: The value, as YAML is parsed.
         annotation: The type of the field.
-        place: The key, with those around it.
+        place: The key with its parents, for the message.
     """
     kinds = list(_kinds(annotation))
     if any(_fits(value, kind) for kind in kinds):
@@ -45,7 +46,7 @@ def misfit_of(value: Any, annotation: Any, place: str) -> str | None:
 
 
 def _kinds(annotation: Any) -> Iterator[Any]:
-    """The members of a union; a string for a type with a resolver, such as a key, which YAML writes as a string."""
+    """The members of a union; `str` for a type with a resolver, such as an asset key, which is a string in YAML."""
     if get_origin(annotation) in (Union, UnionType):
         for one in get_args(annotation):
             yield from _kinds(one)
@@ -69,7 +70,7 @@ def _fits(value: Any, kind: Any) -> bool:
     if get_origin(kind) is dict or (isinstance(kind, type) and issubclass(kind, BaseModel)):
         return isinstance(value, Mapping)
     if get_origin(kind) is Literal and isinstance(value, str):
-        return True  # `yaml_keys` names the choices, and the nearest
+        return True  # `yaml_keys` rejects other strings, and names the nearest choice
     try:
         TypeAdapter(kind).validate_python(value)
     except ValidationError:

@@ -1,1 +1,1 @@
-"""Erasing rows from tables, and reporting it to Dagster."""
+"""Erasure of rows from tables, and the report of it to Dagster."""

@@ -37,20 +37,20 @@ def erasure_events(
     request: str,
     before: Mapping[str, Mapping[str, PartitionRows]],
 ) -> None:
-    """Log what was done to a table, for each asset that shares it.
+    """Log the erasure of a table, for each asset that shares the table.
 
-    Where the versions that Dagster's events name were deleted, new events name the one that is there: of the asset,
-    or of all its partitions that were materialized. The data version stays where no row was erased, so that nothing is
-    made from the same rows again.
+    If the erasure removed versions that Dagster's events name, materializations name the version that exists now: one
+    of the asset, or one of each of its partitions whose version was removed. Otherwise an observation is logged. The
+    data version is kept where no row was erased, so that automation computes nothing again from the same rows.
 
     Args:
-        context: The step that reports.
-        root: The tables.
-        refs: The assets, first one that the job names.
-        report: The report.
+        context: The context of the step that reports.
+        root: The root of the tables.
+        refs: The assets that share the table; the job names the first one.
+        report: The report of the erasure.
         shown: The report without strings of the condition.
-        request: The name of the erasure.
-        before: Rows of partitions before the erasure, by the name of the asset.
+        request: The name of the erasure; may be empty.
+        before: The rows of partitions before the erasure, by the name of the asset.
     """
     entries: dict[str, Any] = {
         ERASURE_ENTRY: dict(shown),
@@ -95,7 +95,7 @@ def rows_before(
     """The rows of materialized partitions, by the name of the asset, before rows are erased.
 
     Args:
-        instance: Where events are recorded.
+        instance: The instance that records the events.
         dataset: The table.
         refs: The assets that share the table.
     """
@@ -103,7 +103,7 @@ def rows_before(
 
 
 def _is_removed(dataset: lance_core.LanceDataset, removed: frozenset[int], version: int | None) -> bool:
-    """Whether an erasure has removed a version: this one, or an earlier one that ended before its events."""
+    """Whether this erasure, or an earlier one that ended before it logged events, has removed a version."""
     if version is None or version in removed:
         return version is not None
     if any(one["version"] == version for one in dataset.version_refs()):
@@ -112,7 +112,7 @@ def _is_removed(dataset: lance_core.LanceDataset, removed: frozenset[int], versi
 
 
 def _partitions(instance: dg.DagsterInstance, ref: TableRef) -> list[str]:
-    """The partitions of an asset that were materialized; the last event says whether one not defined here has any."""
+    """The materialized partitions of an asset; the newest event shows whether an asset without a definition has any."""
     if ref.partitions_def is None and ref.metadata is not None:
         return []
     newest = None if ref.partitions_def is not None else instance.get_latest_materialization_event(ref.key)

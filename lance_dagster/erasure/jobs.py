@@ -1,12 +1,12 @@
 """`build_erasure_job`: erase rows from all versions and files of tables, and report the proof to Dagster.
 
-    rows       `where` in the configuration: the name of a file or of an environment variable with the condition.
-               Dagster keeps the configuration of runs: a condition that is given as it is (`plain`) stays there
-    tables     all of the job, or those that the configuration names; each once, if assets share it
+    rows       `where` in the configuration: the name of a file or of an environment variable that holds the condition,
+               or the condition itself (`plain`), which Dagster then keeps in the configuration of the run
+    tables     all tables of the job, or those that the configuration names; a table that assets share is processed once
     dry run    `dry_run` in the configuration, or the run tag `lance/dry_run`: only the report
 
 All tables are surveyed before the first one is changed: an obstacle in one of them stops the run. No event, log or
-commit holds the condition or a string of it. The run fails where rows can be left.
+commit holds the condition or a string of it. The run fails if rows may be left.
 """
 
 import json
@@ -38,11 +38,11 @@ _STRINGS: Final = re.compile(r"'((?:[^']|'')*)'")
 
 
 class Condition(dg.Config):
-    """Where the condition of an erasure stands; one of the three.
+    """The source of the condition of an erasure; exactly one attribute is given.
 
     Attributes:
-        file: A file that the run can read, such as a mounted secret.
-        env: An environment variable of the run.
+        file: A file with the condition, which the run can read, such as a mounted secret.
+        env: An environment variable of the run with the condition.
         plain: The condition itself, which Dagster keeps with the run.
     """
 
@@ -56,11 +56,13 @@ class Condition(dg.Config):
         """The condition.
 
         Raises:
-            Failure: The configuration gives none or several of the places, or the place holds no condition.
+            Failure: The configuration gives no source or several, or the source cannot be read or is empty.
         """
         given = [value for value in (self.file, self.env, self.plain) if value]
         if len(given) != 1:
-            raise dg.Failure("which rows? Give one of `where.file`, `where.env` and `where.plain`")
+            raise dg.Failure(
+                f"the condition needs one source, not {len(given)}: give `where.file`, `where.env` or `where.plain`"
+            )
         if self.plain:
             return self.plain
         try:
@@ -76,39 +78,46 @@ class ErasureConfig(ChosenTables):
     """The configuration of one run.
 
     Attributes:
-        where: Where the condition stands.
+        where: The source of the condition that selects the rows.
         request: A name for the events, such as a ticket's; it must hold no value of the rows.
-        dry_run: Only report what would be done, as the run tag `lance/dry_run` asks for too.
-        retag: Move tags of versions that hold rows.
-        release_branches: Remove versions that branches were forked from.
-        drop_indices: Drop indices that hold rows and cannot be built here.
-        delete_unverified: Remove unreferenced files of any age, as nobody writes.
+        dry_run: Whether to report only what would be done, as with the run tag `lance/dry_run`.
+        retag: Whether to move tags of versions that hold such rows.
+        release_branches: Whether to remove versions from which branches were forked.
+        drop_indices: Whether to drop indices that hold such rows and cannot be built here.
+        delete_unverified: Whether to remove unreferenced files of any age; nobody else may write meanwhile.
     """
 
-    where: Condition = Field(description="Where the condition stands that names the rows.")
-    request: str = Field(default="", description="A name for the events, such as a ticket's; nothing of the rows.")
-    dry_run: bool = Field(default=False, description="Only report what would be done.")
-    retag: bool = Field(default=False, description="Move tags of versions that hold rows.")
-    release_branches: bool = Field(default=False, description="Remove versions that branches were forked from.")
-    drop_indices: bool = Field(default=False, description="Drop indices that hold rows and cannot be built here.")
-    delete_unverified: bool = Field(default=False, description="Nobody writes: remove unreferenced files of any age.")
+    where: Condition = Field(description="The source of the condition that selects the rows.")
+    request: str = Field(default="", description="A name for the events, such as a ticket's; no value of the rows.")
+    dry_run: bool = Field(default=False, description="Whether to report only what would be done.")
+    retag: bool = Field(default=False, description="Whether to move tags of versions that hold such rows.")
+    release_branches: bool = Field(
+        default=False, description="Whether to remove versions from which branches were forked."
+    )
+    drop_indices: bool = Field(
+        default=False, description="Whether to drop indices that hold such rows and cannot be built here."
+    )
+    delete_unverified: bool = Field(
+        default=False,
+        description="Whether to remove unreferenced files of any age; nobody else may write meanwhile.",
+    )
 
     def allowed(self) -> dict[str, Any]:
-        """What the erasure may do."""
+        """The arguments of `erase_rows` that allow further changes."""
         names = ("retag", "release_branches", "drop_indices", "delete_unverified")
         return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ErasedTable:
-    """A table, with the assets that the job names for it."""
+    """A table, with the assets of the job that share it."""
 
     dataset: "lance_core.LanceDataset"
     refs: Sequence[TableRef]
 
     @property
     def names(self) -> str:
-        """The assets, for messages."""
+        """The names of the assets, for messages."""
         return ", ".join(ref.name for ref in self.refs)
 
 
@@ -117,9 +126,9 @@ def build_erasure_job(
 ) -> dg.JobDefinition:
     """Make the job that erases rows; the head of the module describes its runs.
 
-    A table whose rows were changed is reported by materializations, so that what was made from it can follow; a dry
-    run and an erasure that found nothing by observations. All assets that share the table are reported, as far as the
-    code location, the table or the events of the instance name them: no version that Dagster recorded for them is left.
+    If versions that Dagster recorded were removed, materializations report the table, so that assets downstream can
+    follow; otherwise, as after a dry run, observations do. All assets that share the table are reported, if the code
+    location, the table or the events of the instance name them.
 
     Args:
         assets: Assets, specs or keys.
@@ -127,7 +136,7 @@ def build_erasure_job(
         io_manager_key: The resource that knows where the tables are: a `LanceIOManager` or a `LanceTableResource`.
 
     Raises:
-        DagsterInvalidDefinitionError: A table cannot be used.
+        DagsterInvalidDefinitionError: A reference to a table, or `name`, is invalid.
 
     Examples:
         >>> job = lance_dagster.build_erasure_job(["shop/customers"])
@@ -145,7 +154,7 @@ def build_erasure_job(
     return job_of_one_op(
         run,
         name=name,
-        description="Erases rows from all versions and files of these tables, and proves it.",
+        description="Erases rows from all versions and files of these tables, with a proof.",
         resource_key=io_manager_key,
         tags=NO_RETRIES,
         metadata={"lance/tables": [ref.name for ref in refs]},
@@ -187,13 +196,16 @@ def _erase(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: o
             f"{tables[uri].names}: {', '.join(f'{one.kind} {one.path}' for one in planned[uri].obstacles)}"
             for uri in stopped
         )
-        raise dg.Failure(f"nothing was erased, as there are obstacles: {_without_strings(names, where)}")
+        raise dg.Failure(
+            f"nothing was erased, because of obstacles: {_without_strings(names, where)}. The entry lance/erasure of "
+            "the events describes them"
+        )
     if left:
-        raise dg.Failure(f"{'; '.join(left)}: rows can be left; the events say where")
+        raise dg.Failure(f"{'; '.join(left)}: rows may be left; the entry lance/erasure of the events names the places")
 
 
 def _properties(context: dg.OpExecutionContext, table: _ErasedTable) -> dict[str, str]:
-    """The properties of the commits: the run, and the assets that wrote the rows, whose commits do not stay."""
+    """The properties of the commits: the run, and the assets that wrote the rows, whose own commits are removed."""
     from lance_dagster.lineage.history import row_owners  # noqa: PLC0415 - code locations load without lance_core
 
     owners = row_owners(table.dataset) or [table.refs[0].name]
@@ -207,10 +219,10 @@ def _properties(context: dg.OpExecutionContext, table: _ErasedTable) -> dict[str
 
 
 def _plan(tables: "Mapping[str, _ErasedTable]", where: str, config: ErasureConfig) -> "dict[str, ErasureReport]":
-    """Find out what the erasure would do to each table.
+    """Report what the erasure would do to each table.
 
     Raises:
-        Failure: The condition does not fit some tables.
+        Failure: The condition does not fit a table, such as for an unknown column.
     """
     from lance_core.errors import InvalidInputError, UnsupportedError  # noqa: PLC0415 - heavy imports
 
@@ -229,7 +241,7 @@ def _erased(table: _ErasedTable, where: str, config: ErasureConfig, properties: 
     """Erase rows of a table.
 
     Raises:
-        Failure: The condition does not fit the table, whose columns were changed since the plan.
+        Failure: The condition does not fit the table, whose columns may have changed since the plan.
     """
     from lance_core.errors import InvalidInputError, UnsupportedError  # noqa: PLC0415 - heavy imports
 
@@ -243,18 +255,18 @@ def _unfit(names: Sequence[str], fitting: Sequence[str]) -> dg.Failure:
     """The failure for tables that a condition does not fit, without the reason, which can show personal data.
 
     Args:
-        names: The tables that it does not fit, with the codes of the errors.
-        fitting: The assets whose tables it fits.
+        names: The tables that the condition does not fit, with the codes of the errors.
+        fitting: The assets whose tables the condition fits.
     """
-    chosen = f"`tables: {json.dumps(fitting)}` erases in those that it fits. " if fitting else ""
+    chosen = f"Set `tables: {json.dumps(fitting)}` to erase in the tables that it fits. " if fitting else ""
     return dg.Failure(
-        f"the condition does not fit the table of {'; '.join(names)}, which is left as it was. {chosen}The "
-        "messages are withheld, as they can show the condition: `erase_rows(..., dry_run=True)` in Python shows them"
+        f"the condition does not fit the table of {'; '.join(names)}, which is left as it was. {chosen}The messages "
+        "are withheld, as they can show the condition: `erase_rows(..., dry_run=True)` in Python shows them"
     )
 
 
 def _shown(value: Any, where: str) -> Any:
-    """A report, or a part of it, for JSON, without strings of the condition: the names of the fields stay."""
+    """A report, or a part of it, for JSON, without strings of the condition; the names of the fields are kept."""
     if isinstance(value, str):
         return _without_strings(value, where)
     if is_dataclass(value):
@@ -267,7 +279,7 @@ def _shown(value: Any, where: str) -> Any:
 
 
 def _without_strings(shown: str, where: str) -> str:
-    """A string without those of the condition, which can be part of the name of a tag."""
+    """A string without the string literals of the condition, which can occur in it, such as in the name of a tag."""
     strings: list[Any] = [string.replace("''", "'") for string in _STRINGS.findall(where) if string]
     for string in sorted(strings, key=len, reverse=True):
         shown = shown.replace(string, "…")

@@ -1,6 +1,6 @@
-"""The layout of event metadata: which entries stand at the top, in which order. Importing it does not load Dagster.
+"""The layout of event metadata: which entries are at the top, in which order. Importing it does not load Dagster.
 
-At most ten entries stand at the top of an event, in this order; what does not apply is left out:
+These entries are at the top of an event, in this order, where they apply:
 
     what happened            lance/replaced_attempt  lance/kept_attempt  lance/deduplicated  lance/casts  lance/forced
                              lance/undid_run  lance/rows_erased  lance/promoted_from  lance/discarded
@@ -14,11 +14,12 @@ At most ten entries stand at the top of an event, in this order; what does not a
 
 All others are in `lance/commit`, as JSON, without the prefix:
 
-    rows_written  rows_inserted  rows_updated  rows_deleted  bytes_written  read_version  attempts  transaction_uuid
-    fragments  fragments_added  fragments_removed  small_fragments  base_version  open_branches
+    rows_inserted  rows_updated  rows_deleted  rows_nulled  bytes_written  read_version  attempts  transaction_uuid
+    fragments  fragments_added  fragments_removed  small_fragments  columns  columns_added  base_version  open_branches
 
-Where more than ten apply, names and places go there as well, and the numbers stay: Dagster plots numbers at the top
-only, and its bounds checks fail for an event that lacks theirs.
+If more than ten entries apply, those of `_FIRST_TO_MOVE` move to `lance/commit` until ten are left. The other entries
+always stay, above all numbers: Dagster plots only numbers at the top, and its bounds checks fail for an event without
+theirs.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ if TYPE_CHECKING:
 __all__ = ["COMMIT", "columns_of", "laid_out"]
 
 COMMIT: Final = "lance/commit"
-"""The entry with all that does not stand at the top."""
+"""The entry with all entries that are not at the top."""
 
 _MOST_AT_TOP: Final = 10
 
-_FIRST_TO_GO: Final = (
-    "dagster/table_name",  # the definition has it
-    "dagster/uri",  # the definition and the log of the table have it
+_FIRST_TO_MOVE: Final = (
+    "dagster/table_name",  # also in the definition
+    "dagster/uri",  # also in the definition and the log of the table
     "lance/operation",
     "lance/published",
     "lance/casts",
@@ -52,14 +53,14 @@ _FIRST_TO_GO: Final = (
     "lance/table_log",
     "lance/rows_written",
 )
-"""Those that go into `lance/commit` where there are more than fit, the first one first."""
+"""The entries that move from the top to `lance/commit` if there are too many, in this order."""
 
 
 def laid_out(entries: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The entries at the top of an event, in order; and the others, by their names without prefix."""
+    """The entries at the top of an event, in order, and the other entries, by their names without prefix."""
     top = [key for key in AT_TOP if key in entries]
     is_said_twice = entries.get("lance/rows_written") == entries.get("dagster/partition_row_count")
-    for key in (*_FIRST_TO_GO[:3], "lance/rows_written", *_FIRST_TO_GO) if is_said_twice else _FIRST_TO_GO:
+    for key in (*_FIRST_TO_MOVE[:3], "lance/rows_written", *_FIRST_TO_MOVE) if is_said_twice else _FIRST_TO_MOVE:
         if len(top) > _MOST_AT_TOP and key in top:
             top.remove(key)
     rest = {key.rpartition("/")[2]: value for key, value in entries.items() if key not in top}
@@ -67,13 +68,13 @@ def laid_out(entries: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
 
 
 def columns_of(schema: pa.Schema) -> Iterator[tuple[str, str, bool, Mapping[str, str]]]:
-    """Name, Arrow type, nullability, and tags of each column."""
+    """The name, Arrow type, nullability and tags of each column."""
     for field in schema:
         yield field.name, str(field.type), field.nullable, _tags(field.metadata)
 
 
 def _tags(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
-    """Field metadata whose strings are short and legal as tags; Arrow's and Spark's own entries stay out."""
+    """The field metadata that can be tags: at most 63 characters, and no entries of Arrow, Spark or Parquet."""
     tags = {}
     for key, value in (metadata or {}).items():
         try:

@@ -1,13 +1,11 @@
-"""Metadata of materializations; `stamp.py` has that of definitions.
+"""Metadata of materializations; `stamp.py` has the metadata of definitions.
 
-`layout` decides which entries stand at the top of an event.
+`layout` decides which entries are at the top of an event. A run of more than 31 partitions has the long entries
+(schema, inputs, table log) only in the event of its last partition. An entry that the asset's body sets is kept. The
+operation of a first write is called Create.
 
-A run of more than 31 partitions has the long ones (schema, inputs, table log) in the event of its last partition only.
-
-An entry that the asset itself sets under one of these keys stays. The operation of a first write is called Create.
-
-All numbers come from the manifest of the commit and from the writers, but for the rows of partitions that a write adds
-to (`reporting`). Unknown numbers, such as the rows that an earlier attempt wrote, are left out.
+All numbers come from the manifest of the commit and from the writers, except for the rows of partitions after a write
+that adds to them (`reporting`). Unknown numbers, such as the rows that an earlier attempt wrote, are left out.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ __all__ = [
 ]
 
 _MOST_PAGES: Final = 31
-"""A run of more partitions than this does not repeat the long entries for each."""
+"""The most partitions of a run whose events all have the long entries."""
 
 _LONG: Final = frozenset(
     {"lance/table_log", "lance/branches", "lance/inputs", "dagster/column_schema", "dagster/column_lineage"}
@@ -53,12 +51,12 @@ _LONG: Final = frozenset(
 def event_metadata(
     result: lance_core.WriteResult, location: TableLocation, kept_attempts: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """The entries of one materialization, for every partition of it.
+    """The entries of a write that the events of all its partitions share.
 
     Args:
         result: The result of the write.
         location: The table.
-        kept_attempts: Versions of earlier attempts of the write whose rows stay beside its own.
+        kept_attempts: Versions of earlier attempts of the write whose rows the table keeps.
     """
     dataset = result.dataset
     target = int(dataset.config().get(TARGET_KEY, DEFAULT_TARGET))
@@ -95,13 +93,18 @@ def event_metadata(
 
 
 def _attempt_of(result: lance_core.WriteResult, versions: Sequence[int]) -> dg.JsonMetadataValue | None:
-    """The newest of the earlier attempts that committed versions: its run, attempt and version."""
+    """The run, attempt number and version of the newest of some earlier attempts; None without any.
+
+    Args:
+        result: The result of the write.
+        versions: The versions that the attempts committed, oldest first.
+    """
     if not versions:
         return None
     version = versions[-1]
     try:
         properties = properties_of(result.dataset.read_transaction(version))
-    except NotFoundError:  # cleaned up
+    except NotFoundError:  # the version was cleaned up
         properties = {}
     attempt = properties.get(ATTEMPT, "")
     return dg.MetadataValue.json(
@@ -123,16 +126,16 @@ def lineage_metadata(
     derived: dg.TableColumnLineage | None = None,
     branches: str | None = None,
 ) -> dict[str, Any]:
-    """The entries about where a table comes from: its inputs, its page as Markdown, and its columns' lineage.
+    """The entries about the origin of a table: its inputs, its log as Markdown, and its column lineage.
 
     Args:
         definition: The asset's definition metadata.
         dataset: The table at the version that was written.
         where: The asset, for messages.
-        consumers: Assets that read the table, and the version that each read last.
-        ui_url: Start of the links to runs.
-        derived: The lineage of columns, unless the asset says it.
-        branches: The page of the branches, for the page of the table.
+        consumers: The assets that read the table, with the version that each read last.
+        ui_url: The URL of the Dagster UI, for links to runs.
+        derived: The column lineage to report if the asset declares none.
+        branches: Markdown about the branches, for the log of the table.
     """
     versions = recent(dataset)
     page = table_log(dataset, versions, consumers, ui_url, branches)
@@ -148,9 +151,9 @@ def lineage_metadata(
 def partition_entries(
     entries: Mapping[str, Any], result: lance_core.WriteResult, keys: Sequence[str]
 ) -> dict[str, Any]:
-    """The entries of a write for the events of several partitions, to none of which its number of rows belongs.
+    """The entries of a write, with `rows_written` in `lance/commit` if it is not the number of a single partition.
 
-    A merge does not count by partition; `lance/commit`, about the commit as a whole, has the number.
+    A merge into several partitions does not count rows by partition; `lance/commit` is about the whole commit.
     """
     if len(keys) <= 1 or result.slice_rows or "lance/rows_written" not in entries:
         return dict(entries)
@@ -160,13 +163,13 @@ def partition_entries(
 def partition_metadata(
     result: lance_core.WriteResult, entries: Mapping[str, Any], keys: Sequence[str], rows: Mapping[str, int]
 ) -> dict[str, dict[str, Any]]:
-    """The entries of each partition's own event; empty where all events may have equal entries.
+    """All entries of the event of each partition, by partition; empty if the events can share the entries of the write.
 
     Args:
         result: The result of the write.
         entries: The entries of the whole write.
         keys: The partitions, in the order of their events.
-        rows: The rows that the partitions have now, as far as they are known.
+        rows: The number of rows of each partition after the write; may lack partitions.
     """
     if not result.slice_rows and not rows and len(keys) <= _MOST_PAGES:
         return {}
@@ -184,12 +187,12 @@ def partition_metadata(
 def of_partition(
     entries: Mapping[str, Any], own: Mapping[str, Any], key: str | None, keys: Sequence[str | None]
 ) -> dict[str, Any]:
-    """The entries of one of several events, as it shows them.
+    """The entries of the event of one partition, laid out.
 
     Args:
         entries: The entries of all events.
         own: The entries of this event.
-        key: Its partition.
+        key: The partition of this event.
         keys: The partitions, in the order of their events.
     """
     is_short = len(keys) > _MOST_PAGES and key != keys[-1]
@@ -199,14 +202,14 @@ def of_partition(
 
 
 def ordered_entries(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries as an event shows them: at most ten at the top, the others together in `lance/commit`."""
+    """The entries laid out for an event: some at the top (see `layout`), the others in `lance/commit`."""
     shown, rest = laid_out(entries)
     others = {key: plain_metadata(value) for key, value in rest.items()}
     return {**shown, COMMIT: dg.MetadataValue.json(others)} if others else shown
 
 
 def column_schema(schema: pa.Schema) -> dg.TableSchema:
-    """The columns as the Dagster UI shows them: Arrow types, nullability, string metadata of fields as tags."""
+    """The columns as Dagster's table schema: Arrow types, nullability, and short metadata of fields as tags."""
     return dg.TableSchema(
         columns=[
             dg.TableColumn(

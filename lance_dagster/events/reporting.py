@@ -1,15 +1,15 @@
 """The state of a table as Dagster's events record it, and materializations of its current state.
 
-Promotion, discarding and undoing change main, or make an earlier event about it wrong. Each reports in two steps:
+Promotions, discards and undos change main, or make an earlier event about main wrong. Each reports in two steps:
 
     known_versions      the newest version of main that Dagster's events name, for each partition
-    materializations    one event per partition: version, data version, rows of table and partition as they are
+    materializations    one event per partition: version, data version, current rows of the table and the partition
 
-Assets that share the table, and whose rows are the same as before, get an observation of the table.
+Assets that share the table, and whose own rows have not changed, get an observation of the table.
 
-An event whose metadata has `lance/branch` reports a branch, and does not count as an event about main.
+An event whose metadata has `lance/branch` is about a branch, and does not count as an event about main.
 
-The IO manager counts the rows of the partitions of an ordinary write here as well (`rows_of_partitions`).
+The IO manager counts the rows of partitions of other writes here as well (`rows_of_partitions`).
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ _PAGE: Final = 500
 _MOST_PAGES: Final = 40
 _COUNTED_ALONE: Final = 8
 _MOST_OPENED: Final = 64
-"""How many fragments are opened at most where no zone maps are kept."""
+"""The most fragments that are opened for counting, besides those of the write, if no zone maps are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedState:
-    """What Dagster's newest events say of one partition, or of a table without partitions.
+    """The state of one partition, or of a table without partitions, as Dagster's newest events record it.
 
     Attributes:
         version: The version of main that the newest event about main names; None if there is no such event.
-        branch: The branch that the newest event of all is about; None if that one is about main, or there is none.
-        data_version: The data version of the newest event about main; None if it names none.
+        branch: The branch of the newest event; None if that event is about main, or there is no event.
+        data_version: The data version of the newest event about main; None if it has none.
     """
 
     version: int | None = None
@@ -96,15 +96,15 @@ class TableReport:
 
     Attributes:
         ref: The asset.
-        location: Its table.
+        location: The location of the table.
         dataset: The table at the version that is reported.
-        partitions: The partitions; none for a table without.
-        metadata: Entries of this report alone.
-        rows: Rows of the partitions, as far as they are known.
-        own: Further entries of single partitions, by their keys; by None, of a table without partitions.
-        unchanged: The data versions of partitions whose rows are the same as in the last event, by their keys; by
-            None, that of a table without partitions. The others have that of the last change of the table.
-        ui_url: Start of the links to runs.
+        partitions: The partitions; empty for a table without partitions.
+        metadata: Further entries of all events.
+        rows: The rows of partitions, by partition; may lack some.
+        own: Further entries of the event of each partition, by partition, or by None for a table without partitions.
+        unchanged: The data versions of partitions whose rows are the same as in the last event, by partition, or by
+            None for a table without partitions. The others get the data version of the table's last change.
+        ui_url: The URL of the Dagster UI, for links to runs.
     """
 
     ref: TableRef
@@ -121,12 +121,12 @@ class TableReport:
 def known_versions(
     instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Sequence[str]
 ) -> dict[str | None, ReportedState]:
-    """The state that Dagster's events record of each partition of an asset; by None for an asset without partitions.
+    """The state that Dagster's events record, by partition, or by None for an asset without partitions.
 
     Args:
-        instance: Where events are recorded.
+        instance: The instance that records the events.
         key: The asset.
-        partitions: The partitions; none for an asset without.
+        partitions: The partitions; empty for an asset without partitions.
     """
     wanted: list[str | None] = [*partitions] or [None]
     newest: dict[str | None, str | None] = {}
@@ -177,13 +177,14 @@ def partitions_of_runs(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: 
 def partition_rows(
     dataset: lance_core.LanceDataset, ref: TableRef, partitions: Sequence[str], new: Iterable[int] | None = None
 ) -> dict[str, PartitionRows]:
-    """Count the rows of partitions; nothing where that is not possible.
+    """Count the rows of partitions; the result is empty if the partition columns are unknown.
 
-    A few partitions are counted one by one, mostly by zone maps; many, and those of a commit, by one scan of columns.
+    A few partitions are counted one by one, mostly by zone maps; many, or those of a commit, by one scan of the
+    partition columns.
 
     Args:
         dataset: The table.
-        ref: The asset; its partitions and the metadata `partition_expr` are used.
+        ref: The asset; its partitions and its metadata `partition_expr` are used.
         partitions: The partitions.
         new: The fragments that a commit added, whose rows count as written; None if they are not known.
     """
@@ -192,7 +193,7 @@ def partition_rows(
     expression = plain_metadata((ref.metadata or {}).get("partition_expr"))
     try:
         slices = plan_partitions(ref.key, ref.partitions_def, partitions, expression, dataset.schema).slices
-    except LanceError:  # such as no `partition_expr`: an asset that writes its table by itself
+    except LanceError:  # such as for an asset without `partition_expr`, whose body writes the table
         return {}
     if new is None and len(partitions) <= _COUNTED_ALONE:
         plans = [plan_partitions(ref.key, ref.partitions_def, [one], expression, dataset.schema) for one in partitions]
@@ -225,20 +226,20 @@ def rows_of_partitions(
     adds: bool,
     max_unindexed_fragments: int | None,
 ) -> dict[str, int]:
-    """The rows of the partitions of a write in the version that it made; none where that is not known.
+    """The number of rows of each partition in the version that a write made, without partitions where it is unknown.
 
     A partition that the write replaced, or created with its table, has the rows that were written. After an append, a
-    merge, or the adoption of an earlier attempt's commit they are counted in the new version, by zone maps where they
-    suffice. Nothing is counted if, besides those of the write, more fragments would have to be opened than may lie
-    outside of zone maps, so that the cost of a step does not grow with the table.
+    merge, or the adoption of an earlier attempt's commit, the rows are counted in the new version, by zone maps where
+    these suffice. Nothing is counted if more than `max_unindexed_fragments` fragments would have to be opened besides
+    those of the write, so that the cost of a step does not grow with the table.
 
     Args:
         result: The result of the write.
         ref: The asset.
         keys: The partitions.
         columns: The partition columns.
-        adds: Whether the write leaves the rows that a partition has.
-        max_unindexed_fragments: How many fragments may lie outside of zone maps; None for no zone maps.
+        adds: Whether the write keeps the rows that a partition had before.
+        max_unindexed_fragments: The most fragments that zone maps may leave uncovered; None for no zone maps.
     """
     if result.slice_rows and (result.operation == "Overwrite" or not adds):
         return {key: result.slice_rows[key] for key in keys if key in result.slice_rows}
@@ -249,7 +250,7 @@ def rows_of_partitions(
 
 
 def _uncovered(dataset: lance_core.LanceDataset, columns: Sequence[str]) -> int:
-    """How many fragments lie outside of a zone map on one of the columns; nothing but the manifest is looked at."""
+    """The number of fragments that the zone maps on one of the columns do not cover, from the manifest alone."""
     covered: dict[str, set[int]] = {column: set() for column in columns}
     for index in dataset.describe_indices():
         if index.index_type == "ZoneMap" and len(index.field_names) == 1 and index.field_names[0] in covered:
@@ -261,11 +262,11 @@ def _uncovered(dataset: lance_core.LanceDataset, columns: Sequence[str]) -> int:
 def materializations(
     report: TableReport, context: dg.OpExecutionContext | dg.AssetExecutionContext | None
 ) -> Iterator[dg.AssetMaterialization]:
-    """The events of a report: what the table holds, for each partition.
+    """The events of a report, one per partition.
 
     Args:
         report: The report.
-        context: The step that reports; None outside of one, where the assets downstream are not known.
+        context: The context of the step that reports; None outside of a step, where the assets downstream are unknown.
     """
     dataset, ref, location = report.dataset, report.ref, report.location
     entries = {
@@ -304,7 +305,7 @@ def materializations(
 
 
 def _own_columns(ref: TableRef, dataset: lance_core.LanceDataset) -> pa.Schema:
-    """The columns that the events of an asset show: of one that owns columns these and its key, else all."""
+    """The columns that the events of an asset show: all, or for an asset that owns columns these and the key."""
     metadata, schema = ref.metadata or {}, dataset.schema
     if TABLE_KEY not in metadata:
         return schema
@@ -317,12 +318,12 @@ def _own_columns(ref: TableRef, dataset: lance_core.LanceDataset) -> pa.Schema:
 def observation_of_table(
     ref: TableRef, dataset: lance_core.LanceDataset, metadata: Mapping[str, Any]
 ) -> dg.AssetObservation:
-    """What a table holds after a change that was made for other assets of it.
+    """The observation of a table for one of its assets, after a change that was made for other assets.
 
     Args:
         ref: An asset that shares the table.
         dataset: The table at the version that is reported.
-        metadata: Entries that say what was done.
+        metadata: Entries about the change.
     """
     entries = {
         "dagster/row_count": dataset.count_rows(),
@@ -336,7 +337,7 @@ def observation_of_table(
 def record(
     context: dg.OpExecutionContext | dg.AssetExecutionContext, events: Iterable[dg.AssetMaterialization]
 ) -> None:
-    """Log materializations together, so that they trigger downstream automation once."""
+    """Log materializations together, so that they start downstream automation once."""
     listed = list(events)
     plan_materializations(context, listed)
     for event in listed:

@@ -1,9 +1,9 @@
-"""Pages about a table in Markdown, for the metadata of its events; no value is read as Markdown.
+"""Pages about a table in Markdown, for the metadata of its events; values are escaped.
 
-lance/table_log    the last ten versions: a link to the run, time, operation, rows, partitions; branches and where they
-                   begin, tags, the inputs of each version, and the assets that read the table
+lance/table_log    the last ten versions: a link to the run, time, operation, rows, partitions; branches with their fork
+                   versions, tags, the inputs of each version, and the assets that read the table
 
-Columns without an entry are left out, so that a page fits into the 800 pixels that Dagster's UI has for it.
+Empty columns are left out, so that a page fits into the 800 pixels that Dagster's UI has for it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def recent(dataset: lance_core.LanceDataset, count: int = LAST) -> list[TableVer
 
 
 def history_page(versions: Iterable[TableVersion], ui_url: str = "") -> str:
-    """Versions as a table; the links to their runs begin with the URL of the UI."""
+    """Versions as a table in Markdown, with links to their runs in the UI at a URL."""
     return table(
         ["run", "version", "time (UTC)", "operation", "rows", "partitions", "message"],
         (
@@ -58,7 +58,7 @@ def history_page(versions: Iterable[TableVersion], ui_url: str = "") -> str:
 
 
 def _cut(message: str | None) -> str | None:
-    """A message in short: it is the only cell that may be long."""
+    """A commit message, shortened: no other cell of the table can be long."""
     if message is None or len(message) <= _LONGEST_MESSAGE:
         return message
     return message[: _LONGEST_MESSAGE - 1] + "…"
@@ -76,10 +76,10 @@ def table_log(
     Args:
         dataset: The table.
         versions: The versions to show, newest first.
-        consumers: Assets that read the table, and the version that each read last, None if it is not known; None if
-            nobody looked.
-        ui_url: Start of the links to runs.
-        branches: What to say of the branches; their tree if nothing is given.
+        consumers: The assets that read the table, with the version that each read last, or None where it is unknown;
+            None if the assets are unknown.
+        ui_url: The URL of the Dagster UI, for links to runs.
+        branches: Markdown about the branches; by default their tree.
     """
     parts = [f"## {cell(dataset.root_uri)}", "### Versions", history_page(versions, ui_url)]
     parts += [
@@ -99,7 +99,7 @@ def table_log(
 
 
 def _branches(dataset: lance_core.LanceDataset) -> str:
-    """The branches as a tree: each below the one that it was forked from."""
+    """The branches as a tree: each below the branch from which it was forked."""
     found: dict[str, Any] = dataset.branches.list()
     children: dict[str, list[str]] = {}
     for name, branch in found.items():
@@ -133,7 +133,7 @@ def _inputs(versions: Iterable[TableVersion]) -> str:
 
 
 def partitions_label(partitions: Any) -> str:
-    """Partition keys in short: the keys, or how many and from where to where."""
+    """A few partition keys in full; of more keys the number, the first and the last."""
     if partitions is None:
         return ""
     if isinstance(partitions, dict):
@@ -145,7 +145,7 @@ def partitions_label(partitions: Any) -> str:
 
 
 def cell(value: object) -> str:
-    """A value as a cell: Markdown is escaped, control and direction characters are spelled, long values truncated."""
+    """A value as a cell: Markdown, control and direction characters are escaped, and long values truncated."""
     if value is None:
         return ""
     plain = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
@@ -154,19 +154,19 @@ def cell(value: object) -> str:
 
 
 def code(name: str) -> str:
-    """A name as code, if it has only letters, digits and the signs of paths; else as a cell."""
+    """A name as code if it has only ASCII letters, digits, `.`, `_`, `/` and `-`; else as a cell."""
     return f"`{name}`" if _PLAIN.fullmatch(name) else cell(name)
 
 
 def run_link(run_id: str | None, ui_url: str = "") -> str:
-    """A link to a run in the UI at a URL or path; anything that is not an id of a run becomes a cell."""
+    """A link to a run in the UI at a URL or path; a string that is no id of a run becomes a cell."""
     if run_id is None:
         return ""
     return f"[{run_id[:8]}]({ui_url.rstrip('/')}/runs/{run_id})" if _RUN_ID.fullmatch(run_id) else cell(run_id)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, optional: bool = False) -> str:
-    """A table of cells that are Markdown already; with `optional`, columns without any entry are left out."""
+    """A table in Markdown, whose cells are Markdown; with `optional`, columns without any entry are left out."""
     lines = [list(row) for row in rows]
     if optional and lines:
         used = [position for position in range(len(headings)) if any(line[position] for line in lines)]

@@ -57,7 +57,7 @@ def handler_for_value(value: object, *, where: str, own: Sequence[LanceTypeHandl
     Args:
         value: The output of the asset.
         where: The asset, for messages.
-        own: The IO manager's own handlers, which come first.
+        own: The handlers that the IO manager adds, which are tried first.
 
     Raises:
         DagsterInvariantViolationError: No handler writes values of this type.
@@ -66,7 +66,7 @@ def handler_for_value(value: object, *, where: str, own: Sequence[LanceTypeHandl
     if found is not None:
         return found
     advice = (
-        "annotate it `-> None` if it stores its data itself, or return a frame without rows"
+        "annotate the asset `-> None` if its body stores the data, or return a frame without rows"
         if value is None
         else f"it can store {_offered(own)}"
     )
@@ -80,11 +80,11 @@ class Loading:
     """How an input is loaded.
 
     Attributes:
-        handler: Its handler.
-        load_as: The class that it is to be; None for the handler's usual one.
-        by_partition: Whether it is a mapping from partition keys to such values.
-        as_list: Whether it is a list of such values: one per partition, or one per output that a list is made of.
-        optional: Whether it may be None.
+        handler: The handler that loads the input.
+        load_as: The class of the loaded value; None for the handler's default.
+        by_partition: Whether the input is a mapping from partition keys to such values.
+        as_list: Whether the input is a list of such values, one per partition or per output.
+        optional: Whether the input may be None.
     """
 
     handler: LanceTypeHandler
@@ -95,13 +95,13 @@ class Loading:
 
 
 def handler_for_load(annotation: object, default: str, *, where: str, own: Sequence[LanceTypeHandler] = ()) -> Loading:
-    """How an input of some type is loaded.
+    """How an input with a type annotation is loaded.
 
     Args:
         annotation: The input's type: a class, `Optional` of one, or `dict[str, ...]` or `list[...]` for several values.
-        default: Name of the handler for an input without a type.
+        default: The name of the handler for an input without a type annotation.
         where: The input, for messages.
-        own: The IO manager's own handlers, which come first.
+        own: The handlers that the IO manager adds, which are tried first.
 
     Raises:
         DagsterInvariantViolationError: No handler loads values of this type.
@@ -132,7 +132,7 @@ class _WantedType:
 
 
 def _unwrapped(annotation: object) -> _WantedType:
-    """The type inside of `Optional`, and of `dict[str, ...]` or `list[...]`, which hold several values."""
+    """The type within `Optional`, and within `dict[str, ...]` or `list[...]`, which hold several values."""
     origin, inside = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):
         others = [one for one in inside if one is not NoneType]
@@ -149,9 +149,9 @@ def _unwrapped(annotation: object) -> _WantedType:
 
 
 def default_load_type(table: TableSettings) -> str:
-    """The handler of inputs without a type, by name: as configured, else by what is there.
+    """The name of the handler for inputs without a type annotation: the configured one, else by what is installed.
 
-    A Spark frame needs a session: that of the `spark` resource, or one that is active already; none is started.
+    Spark is chosen if the IO manager has a `spark` resource, or if a session is active; no session is started.
     """
     if table.default_load_type != "auto":
         return table.default_load_type

@@ -1,15 +1,15 @@
-"""Fits Arrow frames to the table that they go into.
+"""Fits the columns of Arrow frames to the table to which they are written.
 
-    schema_mode    the frame's columns                                   the table afterwards
-    -----------    ---------------------------------------------------   ---------------------------
-    strict         the table's, in any order, without those that other   as before
-                   assets own
-    add_columns    the table's, without some that can be null, and       with the further ones, null in rows that stay
-                   further ones
-    overwrite      any; only when the whole table is overwritten         the frame's
+    schema_mode    the frame's columns                                   the table's columns afterwards
+    -----------    ---------------------------------------------------   ------------------------------------------
+    strict         those of the table, in any order; nullable columns    as before
+                   of other assets may be missing
+    add_columns    those of the table, without some nullable ones,       with the new ones, null in rows that are kept
+                   and new ones
+    overwrite      any; only if the whole table is overwritten           those of the frame
 
-A column whose type differs from the table's is cast where that keeps every value (`exact_cast`); otherwise the write is
-rejected, naming the column and the first value that would change.
+A column whose type differs from the table's is cast if that keeps every value (`exact_cast`). Otherwise the write is
+rejected; the error names the column and the first value that would change.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ __all__ = [
 
 
 def known_schema(metadata: Mapping[str, object], annotation: Mapping[str, object], where: str) -> pa.Schema:
-    """The columns that the definition of an asset declares; none if it declares none.
+    """The columns that the definition of an asset declares; empty if it declares none.
 
     Args:
-        metadata: The metadata of the asset; `lance/schema` is used, and has all columns if it is there.
-        annotation: The metadata of the Dagster type that the asset, or the input, is annotated with: `lance/schema`, or
-            the table schema by which such types show their columns. A type of an unknown name is null there.
+        metadata: The asset's metadata, whose entry `lance/schema` is used first.
+        annotation: The metadata of the Dagster type of the output or input, used second: its entry `lance/schema`, or a
+            table schema, in which the type of a column is null if its name is unknown.
         where: The asset, for messages.
 
     Raises:
@@ -67,7 +67,7 @@ def _schema_of(given: object, where: str) -> pa.Schema:
     if isinstance(given, pa.Schema):
         return given.remove_metadata()
     try:
-        return pa.schema([pa.field(name, pa.type_for_alias(kind)) for name, kind in dict(given).items()])  # type: ignore[call-overload]  # what is not a mapping is the TypeError below
+        return pa.schema([pa.field(name, pa.type_for_alias(kind)) for name, kind in dict(given).items()])  # type: ignore[call-overload]  # no mapping: the TypeError below
     except (TypeError, ValueError) as error:
         raise dg.DagsterInvalidDefinitionError(
             f"{where}: metadata lance/schema must be a pyarrow schema, or a mapping from columns to names of Arrow "
@@ -76,18 +76,18 @@ def _schema_of(given: object, where: str) -> pa.Schema:
 
 
 _COLUMNS_OF_TYPES = ("dagster/column_schema", "schema")
-"""Where Dagster types show columns: those made from Patito's models, and from Pandera's."""
+"""The metadata entries with the columns of Dagster types that are made from models of Patito and of Pandera."""
 
 _OTHER_NAMES: Mapping[str, pa.DataType] = {
     "str": pa.string(),
     "date": pa.date32(),
     **{f"datetime64[{unit}]": pa.timestamp(unit) for unit in ("s", "ms", "us", "ns")},
 }
-"""Types by the names that pandas and polars have for them, where these are not Arrow's."""
+"""Types by their names in pandas and polars, where these differ from Arrow's."""
 
 
 def _named_type(name: str) -> pa.DataType:
-    """The Arrow type of a name; null for an unknown name. Case does not matter: polars has "Int64"."""
+    """The Arrow type of a name; null for an unknown name. Case is ignored: polars has "Int64"."""
     known = _OTHER_NAMES.get(name.lower())
     if known is not None:
         return known
@@ -98,17 +98,17 @@ def _named_type(name: str) -> pa.DataType:
 
 
 def owners(schema: pa.Schema) -> dict[str, str]:
-    """The columns that assets own beside the asset of the table, each with its asset."""
+    """The columns of a table that other assets than the table's own, each with its asset."""
     found = {field.name: (field.metadata or {}).get(ASSET_KEY.encode()) for field in schema}
     return {name: owner.decode() for name, owner in found.items() if owner is not None}
 
 
 def without_owners(frame: pa.Schema, table: pa.Schema | None = None) -> pa.Schema:
-    """A frame's columns without the owners that they had in the table that they come from.
+    """A frame's columns without the owners that they had in the table from which they were read.
 
     Args:
         frame: The frame's columns.
-        table: The table that they go to: owners that columns have there as well stay.
+        table: The columns of the table to which the frame is written; owners that are the same there are kept.
     """
     there = {} if table is None else owners(table)
     for name, owner in owners(frame).items():
@@ -138,13 +138,14 @@ def with_vectors(schema: pa.Schema, widths: Mapping[str, int]) -> pa.Schema:
 
 
 def with_known_types(frame: pa.Schema, schema: pa.Schema, table: pa.Schema | None, *, without_rows: bool) -> pa.Schema:
-    """A frame's columns, with types from elsewhere for those that have only nulls, or no row.
+    """A frame's columns, with declared types or the table's for columns that have only nulls, or no rows.
 
     Args:
         frame: The frame's columns.
         schema: The columns that the asset's metadata or annotation declares.
-        table: The table's columns; None when there is no table yet.
-        without_rows: Whether the frame has no row: then its types are ignored, and without columns it has all.
+        table: The table's columns, which take precedence; None if there is no table yet.
+        without_rows: Whether the frame has no rows. Then its own types are ignored for known columns, and a frame
+            without columns gets all columns of the table, or else of `schema`.
     """
     types = {field.name: field for field in [*schema, *(table or ())]}
     if without_rows and not len(frame):
@@ -158,28 +159,28 @@ def with_known_types(frame: pa.Schema, schema: pa.Schema, table: pa.Schema | Non
 
 
 def types_for_nulls(table: pa.Schema, frame: pa.Schema) -> dict[str, pa.DataType]:
-    """The columns of a table that are null so far, with the types that a frame gives them."""
+    """The columns of a table that have type null so far, with the types of the frame's columns."""
     nulls = {field.name for field in table if pa.types.is_null(field.type)}
     return {field.name: field.type for field in frame if field.name in nulls and not pa.types.is_null(field.type)}
 
 
 def typed(table: pa.Schema, frame: pa.Schema) -> pa.Schema:
-    """The table's columns as the commit of the frame leaves them: those that are null so far have the frame's types."""
+    """The table's columns after the commit of a frame: columns of type null get the frame's types."""
     types = types_for_nulls(table, frame)
     return pa.schema([field.with_type(types.get(field.name, field.type)) for field in table]) if types else table
 
 
 def target_schema(frame: pa.Schema, table: pa.Schema | None, mode: CommitMode, schema_mode: SchemaMode) -> pa.Schema:
-    """The columns to write a frame with.
+    """The columns with which a frame is written.
 
     Args:
         frame: The frame's columns.
-        table: The table's; None when there is no table yet.
+        table: The table's columns; None if there is no table yet.
         mode: The mode of the commit.
         schema_mode: See the head of the module.
 
     Raises:
-        SchemaError: The frame does not fit; the message names the column.
+        SchemaError: The frame does not fit the table; the error names the column.
         InvalidInputError: `schema_mode` is overwrite, and the write does not overwrite the whole table.
     """
     _reject_clashing_names(frame)
@@ -205,15 +206,16 @@ def target_schema(frame: pa.Schema, table: pa.Schema | None, mode: CommitMode, s
         raise SchemaError(f"columns {names} are not in the table; schema_mode add_columns would add them")
     strict = [field.name for field in added if not field.nullable]
     if strict and mode != "overwrite":
-        raise SchemaError(f"the new columns {strict} must allow nulls: rows that stay have no value for them")
+        raise SchemaError(f"the new columns {strict} must be nullable: rows that are kept have no value for them")
     return pa.schema([*table, *added])
 
 
 def fit_batch(batch: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.Table:
-    """Cast a batch to the columns it is written with.
+    """Cast a batch to the columns with which it is written.
 
     Raises:
-        SchemaError: A value cannot be kept exactly, or is null where the table allows none; the message names it.
+        SchemaError: A value cannot be stored exactly, or is null in a column that is not nullable; the error names the
+            column.
     """
     if not batch.num_rows:
         return schema.empty_table()
@@ -249,6 +251,6 @@ def _reject_missing(frame: pa.Schema, table: pa.Schema, schema_mode: SchemaMode)
     ]
     if missing:
         raise SchemaError(
-            f"columns {missing} of the table are missing from the output; schema_mode add_columns would fill those "
-            "that can be null"
+            f"columns {missing} of the table are missing from the output; schema_mode add_columns would fill nullable "
+            "ones with nulls"
         )

@@ -34,26 +34,26 @@ from lance_dagster.handlers.merging import after_creation, check_keys, merge_arr
 
 __all__ = ["check_arrow", "write_arrow"]
 
-# Streams come in any order; more open writers than this hold too much unwritten data.
+# The rows of a stream can be in any order; more open writers than this would hold too much unwritten data.
 _MAX_OPEN_WRITERS = 32
 
 
 def write_arrow(
     batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema, request: WriteRequest
 ) -> WriteResult | None:
-    """Write batches with one commit; None when there is no row and empty output is skipped.
+    """Write batches with one commit; None if the output has no rows and empty output is skipped.
 
     Args:
-        batches: The rows. A table that arrives whole is sorted by partition at once, which makes fewer fragments.
-        schema: Their columns.
-        request: What to write where.
+        batches: The rows. A whole table is sorted by partition at once, so that there are fewer fragments.
+        schema: The columns of the batches.
+        request: The write.
 
     Raises:
         LanceError: The write failed: no row was changed, except perhaps after an `OutcomeUnknownError`.
     """
     if request.mode == "columns":
         return write_column_batches(batches, schema, request)
-    without_table = False  # for a merge to merge into
+    without_table = False  # whether a merge creates its table
     check_plain(request.output)  # before anything is written
     target = _target(batches, schema, request)
     if request.output.write_mode == "merge":
@@ -85,7 +85,7 @@ def write_arrow(
 
 
 def _target(batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema, request: WriteRequest) -> pa.Schema:
-    """The columns that the rows are written with."""
+    """The columns with which the rows are written."""
     without_rows = isinstance(batches, list) and not any(batch.num_rows for batch in batches)
     existing = None if request.existing is None else request.existing.schema
     wanted = with_known_types(schema, request.known, existing, without_rows=without_rows)
@@ -98,7 +98,7 @@ def _target(batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema, req
 def _to_merge(
     batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema, target: pa.Schema, request: WriteRequest
 ) -> pa.Table:
-    """The rows of a merge; rows of the table keep what other assets have set in their columns."""
+    """The rows of a merge; rows of the table keep their values in columns that other assets own."""
     if request.mode == "merge":
         others = owners(target)
         target = pa.schema([field for field in target if field.name in schema.names or field.name not in others])
@@ -108,7 +108,7 @@ def _to_merge(
 
 
 def check_arrow(batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema, request: WriteRequest) -> bool:
-    """Whether batches are to be written to a table that is not there yet; nothing is written.
+    """Whether batches would be written to a table that does not exist yet; nothing is written.
 
     Raises:
         LanceError: The write would reject the batches.
@@ -146,7 +146,8 @@ def _commit(
 ) -> WriteResult:
     try:
         result = lance_core.commit_fragments(
-            request.uri if request.existing is None else request.existing,  # a table made again is another one
+            # The handle detects a table that was created again meanwhile.
+            request.uri if request.existing is None else request.existing,
             fragments,
             schema,
             mode=request.mode,
@@ -163,7 +164,7 @@ def _commit(
             add_columns=request.output.schema_mode == "add_columns" or bool(_without_type(schema, request)),
         )
     except CommitConflictError:
-        writer.discard()  # after a conflict nothing was committed. After other errors the files may be in use.
+        writer.discard()  # after a conflict nothing was committed; after other errors the files may be in use
         raise
     if result.deduplicated:
         writer.discard()
@@ -194,7 +195,7 @@ def _writer(schema: pa.Schema, request: WriteRequest) -> SliceWriter:
 
 
 def _field_ids(schema: pa.Schema, request: WriteRequest) -> bytes | None:
-    """The table's schema with its field ids, when the files go beside older ones."""
+    """The table's schema with field ids, for files beside its own; None if the table is new or overwritten."""
     existing = request.existing
     if existing is None or request.mode == "overwrite":
         return None
@@ -204,5 +205,5 @@ def _field_ids(schema: pa.Schema, request: WriteRequest) -> bytes | None:
 
 
 def _without_type(schema: pa.Schema, request: WriteRequest) -> set[str]:
-    """The columns of the table that have no type yet and get one."""
+    """The columns of the table that have type null so far, and get a type."""
     return set() if request.existing is None else set(types_for_nulls(request.existing.schema, schema))

@@ -29,22 +29,23 @@ __all__ = [
 ]
 
 CHANGE_TYPE: Final = "_change_type"
-"""The column that says what a row of changes is: insert, update_postimage or delete."""
+"""The column with the kind of each change: insert, update_postimage or delete."""
 
 
 ROW_NAMES: Final = ("_rowaddr", "_rowid")
-"""Columns that name a row by themselves; the first one that a frame has is taken."""
+"""Columns that identify a row by themselves; the first one that a frame has is used."""
 
 CommitMode = Literal["create", "append", "overwrite", "replace", "merge", "columns"]
 """The mode of the commit.
 
-`replace` replaces the slices' rows, `merge` follows the output's policies for keys, `columns` sets columns of rows.
+`replace` replaces the rows of the slices, `merge` merges rows by key as the output's settings say, `columns` sets
+columns of rows.
 """
 
 
 def no_columns() -> pa.Schema:
-    """An empty schema: no column is known."""
-    import pyarrow as pa  # noqa: PLC0415 - where it is used, it is loaded
+    """An empty schema, for columns that are not known."""
+    import pyarrow as pa  # noqa: PLC0415 - a caller has loaded it
 
     return pa.schema([])
 
@@ -56,17 +57,18 @@ class WriteRequest:
     Attributes:
         uri: The table.
         mode: The mode of the commit.
-        existing: The table as it was when the write began; None when there was none.
-        slices: The run's partitions; None for an asset without any.
-        output: How to treat schema, empty frames and rows outside of the slices.
-        table: Storage options and file options.
+        existing: The table as it was when the write began; None if there was none.
+        slices: The run's partitions; None for an asset without partitions.
+        output: The settings of the output, such as for the schema, empty frames and rows outside of the slices.
+        table: The settings of the table, such as storage options and file options.
         properties: Transaction properties of the commit.
         write_attempt: The write and the number of the attempt; None outside of a run.
-        require_empty: Whether the slices must have no row but those of earlier attempts when the commit is made.
+        require_empty: Whether the commit requires that the slices have no rows except for those of earlier attempts.
         known: The columns that the asset's metadata `lance/schema` or its annotation declares.
-        deletes: For a merge, rows whose keys are deleted, as the handler's `split_changes` gave them; None for none.
-        read: For columns, the version of the table that the step has read, whose rows may be deleted; None for none.
-        left_out: Where the handler counts rows that were deleted since `read`, and are left out.
+        deletes: For a merge, rows whose keys are deleted, as the handler's `split_changes` returned them; or None.
+        read: For a write of columns, the version of the table that the step has read; or None. Rows of this version
+            that were deleted since are left out of the write.
+        left_out: The list to which the handler appends the number of rows that it left out.
     """
 
     uri: str
@@ -85,22 +87,22 @@ class WriteRequest:
 
     @property
     def read_version(self) -> int:
-        """The version that the commit is based on, 0 when there was no table."""
+        """The version that the commit is based on; 0 if there was no table."""
         return 0 if self.existing is None else self.existing.version
 
     @property
     def identity(self) -> str | None:
-        """The identity of that version, which a table that was created again does not share; None without a table."""
+        """The identity of the table, which changes if the table is created again; None if there was no table."""
         return None if self.existing is None else self.existing.identity
 
     @property
     def storage_options(self) -> dict[str, str] | None:
-        """The options in the form that lance_core takes."""
+        """The storage options as lance_core takes them."""
         return dict(self.table.storage_options) or None
 
     @property
     def file_options(self) -> dict[str, Any]:
-        """The options of data files that are set; the others keep lance_core's defaults."""
+        """The options of data files that are set; lance_core has defaults for the others."""
         options = {
             "max_rows_per_file": self.table.max_rows_per_file,
             "max_bytes_per_file": self.table.max_bytes_per_file,
@@ -122,11 +124,11 @@ class WriteRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangesPart:
-    """Changes since one version.
+    """The changes of some rows after one version.
 
     Attributes:
-        begin_version: The earlier version, whose own changes are left out; 0 for an empty table.
-        filter: Which rows; None for all.
+        begin_version: The version after which changes count; 0 for all rows.
+        filter: The condition of the rows; None for all rows.
     """
 
     begin_version: int
@@ -135,14 +137,14 @@ class ChangesPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangesRequest:
-    """What changed up to the version that is read, instead of its rows.
+    """A read of the changes up to a version instead of the version's rows.
 
     Attributes:
-        parts: The changes, of different rows where they are several.
-        key: Columns whose update is a delete of the old row and an insert of the new one; none for any.
-        splits_updates: Whether each update is a delete of the old row and an insert of the new one.
-        updates_of: Columns whose updates are changes; None for all.
-        counts: Rows by kind of change, where the handler counts them as it reads.
+        parts: The changes to read; several parts are about different rows.
+        key: Columns whose update is read as a delete of the old row and an insert of the new one.
+        splits_updates: Whether each update is read as a delete of the old row and an insert of the new one.
+        updates_of: The columns whose updates are changes; None for all columns.
+        counts: The number of rows by kind of change, which the handler sets.
     """
 
     parts: tuple[ChangesPart, ...]
@@ -152,7 +154,7 @@ class ChangesRequest:
     counts: dict[str, int] = field(default_factory=dict)
 
     def columns_read(self, wanted: Sequence[str] | None) -> list[str] | None:
-        """The columns that are read to give some columns; None for all."""
+        """The columns to read so that the wanted columns and the key are there; None for all columns."""
         return None if wanted is None else list(dict.fromkeys((*wanted, *self.key)))
 
 
@@ -162,12 +164,12 @@ class ReadRequest:
 
     Attributes:
         dataset: The table at the version to read.
-        columns: Which columns, in order; None for all.
-        filter: Which rows; None for all.
-        table: Storage options, and where the Spark session is.
-        load_as: The class that the input is annotated with, if any.
-        filtered: Whether `filter` holds one of the input's metadata, not only its partitions.
-        changes: What changed, to be read instead of the rows; None for the rows.
+        columns: The columns, in order; None for all columns.
+        filter: The condition of the rows; None for all rows.
+        table: The settings of the table, such as storage options and the resource of the Spark session.
+        load_as: The class of the input's type annotation, if it has one.
+        filtered: Whether `filter` includes the filter of the input's metadata, besides that of its partitions.
+        changes: The changes to read instead of the rows; None to read the rows.
     """
 
     dataset: lance_core.LanceDataset
@@ -180,7 +182,7 @@ class ReadRequest:
 
     @property
     def scan(self) -> dict[str, Any]:
-        """Arguments of `scanner`: frames hold the payloads of blobs, as the asset was given them."""
+        """The arguments of `scanner`; blobs are read as their bytes."""
         return {"columns": self.columns, "filter": self.filter, "blob_handling": "all_binary"}
 
 
@@ -200,24 +202,24 @@ def skips_empty(num_rows: int, request: WriteRequest) -> bool:
 class LanceTypeHandler(ABC):
     """Writes and loads one kind of value.
 
-    For types of your own: derive from it, name them in `supported_types`, and return an instance from
-    `LanceIOManager.type_handlers`.
+    For types of your own, derive a class from this one, name the types in `supported_types`, and return an instance
+    from `LanceIOManager.type_handlers`.
     """
 
     supported_types: ClassVar[Sequence[type]] = ()
-    """The classes whose values, and those of classes derived from them, this handler writes and loads."""
+    """The classes whose instances, including those of derived classes, this handler writes and loads."""
 
     loads_changes: ClassVar[bool] = False
-    """Whether `load` heeds `ReadRequest.changes`, and `split_changes` is there."""
+    """Whether `load` supports `ReadRequest.changes`, and the handler implements `split_changes`."""
 
     @abstractmethod
     def arrow_schema(self, value: Any) -> pa.Schema:
-        """The columns of a value as far as partitions need them, without computing it."""
+        """The columns of a value, without computing it; types may be approximate where no partition needs them."""
 
-    def check(self, value: Any, request: WriteRequest) -> bool:  # noqa: ARG002 - of the others
-        """Whether there is something to write; called where a table has to be created first.
+    def check(self, value: Any, request: WriteRequest) -> bool:  # noqa: ARG002 - derived classes use them
+        """Whether there is something to write; called before a table is created for the write.
 
-        A value that can be read once only is not looked at.
+        The result is True, without a check, for a value that can be read only once.
 
         Raises:
             LanceError: The write would reject the value.
@@ -226,7 +228,7 @@ class LanceTypeHandler(ABC):
 
     @abstractmethod
     def write(self, value: Any, request: WriteRequest) -> lance_core.WriteResult | None:
-        """Write a value with one commit; None when it has no rows and empty output is skipped.
+        """Write a value with one commit; None if the value has no rows and empty output is skipped.
 
         Raises:
             LanceError: The write failed: no row was changed, except perhaps after an `OutcomeUnknownError`.
@@ -237,14 +239,14 @@ class LanceTypeHandler(ABC):
         """Load a value."""
 
     def split_changes(self, value: Any, key: Sequence[str]) -> tuple[LanceTypeHandler, Any, Any]:
-        """A value with the column `_change_type`, as the rows that are merged and those whose keys are deleted.
+        """Split a value with the column `_change_type` into rows to merge, and rows whose keys are deleted.
 
         Args:
             value: The value.
-            key: The columns that a merge matches rows by.
+            key: The columns by which a merge matches rows.
 
         Returns:
-            The handler of both, the rows to merge and the rows to delete, both without that column. A key that is
+            The handler of the rows, the rows to merge, and the rows to delete, both without that column. A key that is
             deleted and inserted again is merged, not deleted.
 
         Raises:
@@ -253,15 +255,17 @@ class LanceTypeHandler(ABC):
         del value, key
         raise UnsupportedError(f"{type(self).__name__} does not apply {CHANGE_TYPE} in merges")
 
-    def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:  # noqa: ARG002 - of the others
+    def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:  # noqa: ARG002 - see above
         """A value without rows, for an input whose table does not exist yet.
 
         Args:
-            schema: The columns as far as they are known, maybe none.
-            table: Where the Spark session is.
-            load_as: The class that the input is annotated with, if any.
+            schema: The known columns; may be empty.
+            table: The settings of the table, with the resource of the Spark session.
+            load_as: The class of the input's type annotation, if it has one.
 
         Raises:
             DatasetNotFoundError: The handler cannot make a value without a table.
         """
-        raise DatasetNotFoundError("there is no table yet, and a value of this type is not made without one")
+        raise DatasetNotFoundError(
+            "the table does not exist yet, and a value of this type needs one: materialize the upstream asset first"
+        )

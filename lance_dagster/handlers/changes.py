@@ -1,8 +1,8 @@
-"""Changes as Arrow tables: read for an input, and split into what a merge writes and what it deletes.
+"""Changes as Arrow tables: read for an input, and split into the rows that a merge writes and those that it deletes.
 
-An updated row whose old values do not meet the filter is an insert; one whose new values do not is a delete. Where the
-columns of the key differ, it is a delete of the old row and an insert of the new one. Where the reader computes a
-column of its key, each update is both; it is counted as an update nevertheless.
+An updated row is an insert if only its new values meet the filter, and a delete if only its old values do. If a column
+of the key differs, the update is a delete of the old row and an insert of the new one. If the reader computes a column
+of its key, every update is read so, but still counted as an update.
 
     _change_type    insert | update_postimage | delete
 """
@@ -29,17 +29,17 @@ __all__ = ["KINDS", "changes_schema", "count_changes", "has_changes", "read_chan
 
 ROW_ID = "_rowid"
 _MOST_COUNTED = 1_000_000
-"""Changes that are read twice at most, once for their number."""
+"""The most changes that are read an additional time to count them."""
 KINDS = ("insert", "update_postimage", "delete")
 
 
 def changes_schema(schema: pa.Schema) -> pa.Schema:
-    """Columns of a table as an input of changes has them."""
+    """The columns of an input of changes: those of the table and `_change_type`."""
     return schema.append(pa.field(CHANGE_TYPE, pa.string()))
 
 
 def read_changes(request: ReadRequest) -> pa.Table:
-    """The changes of a request: its columns, and the kind of change.
+    """The changes of a request, with its columns and the kind of each change.
 
     Raises:
         LanceError: A version that is needed was cleaned up, or the changes cannot be read.
@@ -57,13 +57,12 @@ def read_changes(request: ReadRequest) -> pa.Table:
 
 
 def count_changes(request: ReadRequest, *, all_of_them: bool = False) -> None:
-    """Count changes that are read later.
-
-    With a filter, or a key, the columns of these are read for that.
+    """Count changes that are read later. To apply a filter, or a key, its columns are read.
 
     Args:
-        request: The read, which gets the counts.
-        all_of_them: Count however many there are; else none of more than a million that would be read for it.
+        request: The read, whose `changes.counts` is set.
+        all_of_them: Whether to count any number of changes. If not, nothing is counted where more than a million
+            changes would have to be read.
     """
     assert request.changes is not None
     dataset, key, counted = request.dataset, request.changes.key, request.changes.updates_of
@@ -94,8 +93,8 @@ def has_changes(
     Args:
         dataset: The table at the later version.
         begin_version: The version after which changes count.
-        rows: Which rows; None for all.
-        updates_of: Columns whose updates are changes; None for all.
+        rows: The condition of the rows; None for all rows.
+        updates_of: The columns whose updates are changes; None for all columns.
 
     Raises:
         LanceError: A version that is needed was cleaned up, or the changes cannot be read.
@@ -108,7 +107,7 @@ def has_changes(
 
 
 def _cheap_column(dataset: lance_core.LanceDataset) -> str:
-    """A column that is cheap to read, where none is needed."""
+    """A column that is cheap to read, for reads that need no particular column."""
     schema: pa.Schema = dataset.schema
     names: list[str] = schema.names
     return next((one.name for one in schema if pa.types.is_primitive(one.type)), names[0])
@@ -120,7 +119,7 @@ def _by_kind(found: pa.Table) -> Counter[str]:
 
 
 def _of_part(request: ReadRequest, part: ChangesPart) -> tuple[pa.Table, int]:
-    """The changes of a part, and how many updates among them come as a delete and an insert."""
+    """The changes of a part, and the number of updates that are a delete and an insert among them."""
     assert request.changes is not None
     dataset, key = request.dataset, list(request.changes.key)
     delta = dataset.delta(begin_version=part.begin_version, end_version=dataset.version)
@@ -144,7 +143,7 @@ def _of_part(request: ReadRequest, part: ChangesPart) -> tuple[pa.Table, int]:
 
 
 def _split(feed: pa.Table) -> tuple[pa.Table, int]:
-    """A feed whose updated rows come as deletes and inserts, and the number of those that come as both."""
+    """The feed with deletes and inserts in place of updates, and the number of updates that became both."""
     kinds = feed.column(CHANGE_TYPE)
     before, after = pc.equal(kinds, "update_preimage"), pc.equal(kinds, "update_postimage")
     ids = feed.column(ROW_ID)
@@ -155,7 +154,10 @@ def _split(feed: pa.Table) -> tuple[pa.Table, int]:
 
 
 def _paired(feed: pa.Table, key: Sequence[str]) -> pa.Table:
-    """A feed whose updated rows come once, as what they are to a reader of rows that meet its filter."""
+    """The feed with one row per update, or with a delete or insert where only one side meets the filter.
+
+    An update that changes the key becomes a delete and an insert.
+    """
     kinds = feed.column(CHANGE_TYPE)
     before = feed.filter(pc.equal(kinds, "update_preimage")).sort_by(ROW_ID)
     after = feed.filter(pc.equal(kinds, "update_postimage")).sort_by(ROW_ID)
@@ -176,7 +178,7 @@ def _paired(feed: pa.Table, key: Sequence[str]) -> pa.Table:
 
 
 def _differs(one: pa.ChunkedArray, other: pa.ChunkedArray) -> object:
-    """For each row whether two values are not the same; two nulls are."""
+    """For each row, whether two values differ; two nulls are equal."""
     same = pc.fill_null(pc.equal(one, other), False)
     return (
         pc.invert(pc.or_(same, pc.and_(pc.is_null(one), pc.is_null(other))))
@@ -191,11 +193,11 @@ def _as(rows: pa.Table, kind: str) -> pa.Table:
 
 
 def split_table(table: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
-    """The rows of a table that are merged, and those whose keys are deleted; see `LanceTypeHandler.split_changes`.
+    """The rows to merge, and the rows whose keys are deleted; see `LanceTypeHandler.split_changes`.
 
     Raises:
         SchemaError: A column of the key is missing.
-        InvalidInputError: A row is of another kind.
+        InvalidInputError: A row has an unknown kind of change.
     """
     missing = [name for name in key if name not in table.column_names]
     if missing:
@@ -204,7 +206,7 @@ def split_table(table: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table
     odd = set(kinds.unique().to_pylist()) - set(KINDS)
     if odd:
         named = min(map(repr, odd))
-        raise InvalidInputError(f"a row has {CHANGE_TYPE} {named}; those that a merge applies are {', '.join(KINDS)}")
+        raise InvalidInputError(f"a row has {CHANGE_TYPE} {named}, but a merge applies only {', '.join(KINDS)}")
     rows = table.drop_columns([CHANGE_TYPE])
     is_delete = pc.equal(kinds, "delete")
     merged, deleted = rows.filter(pc.invert(is_delete)), rows.filter(is_delete)

@@ -1,10 +1,10 @@
-"""Writes of columns alone: an asset with `write_mode` columns sets them in existing rows of another asset's table.
+"""Writes of columns: an asset with `write_mode` columns sets columns in existing rows of another asset's table.
 
-    rows       by `_rowaddr` or `_rowid` where the frame kept it from its input, else by `lance/key`
-    scope      the rows of the run's partitions, or all rows; `lance/missing` is about those that the frame lacks
-    columns    all others of the frame: the table's own type, or a new column with the asset in its metadata
+    rows       matched by `_rowaddr` or `_rowid` if the frame kept it from its input, else by `lance/key`
+    scope      the rows of the run's partitions, or all rows; `lance/missing` decides about those that the frame lacks
+    columns    the other columns of the frame: cast to the table's types, or new, with the asset in the field's metadata
 
-The files of the columns alone are written, and one commit sets them.
+Only data files with these columns are written, and one commit sets them.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _LAST_UPDATED: Final = "_row_last_updated_at_version"
 
 
 def matched_by(names: Sequence[str], key: Sequence[str]) -> list[str]:
-    """The columns that name the rows of a frame.
+    """The columns that identify the rows of a frame.
 
     Args:
         names: The frame's columns.
         key: The columns of the metadata `lance/key`.
 
     Raises:
-        SchemaError: The frame lacks the key, `_rowid` and `_rowaddr`.
+        SchemaError: The frame has neither `_rowid` nor `_rowaddr`, and `key` is empty or has a column that it lacks.
     """
     for name in ROW_NAMES:
         if name in names:
@@ -59,14 +59,14 @@ def matched_by(names: Sequence[str], key: Sequence[str]) -> list[str]:
         raise SchemaError(
             f"the output lacks the key column {lacking[0]!r} of lance/key; it has {list(names)}"
             if lacking
-            else 'write_mode columns needs the key that names the rows: metadata={"lance/key": "column"}, or _rowid or '
-            "_rowaddr of the input kept in the output"
+            else 'write_mode columns needs a key that identifies the rows: metadata={"lance/key": "column"}; or keep '
+            "_rowid or _rowaddr of the input in the output"
         )
     return list(key)
 
 
 def set_columns(names: Iterable[str], key: Sequence[str]) -> list[str]:
-    """The columns of a frame that are set: all but those that name rows."""
+    """The columns of a frame that are set: all except the ones that identify rows."""
     return [name for name in names if name not in (*ROW_NAMES, *key)]
 
 
@@ -76,7 +76,7 @@ def stored_columns(schema: pa.Schema, request: WriteRequest, *, without_rows: bo
     Args:
         schema: The frame's columns.
         request: The write.
-        without_rows: Whether the frame has no row, so that its types mean nothing.
+        without_rows: Whether the frame has no rows, so that its types are ignored.
 
     Raises:
         SchemaError: The frame has no column to set, or the type of a column is unknown or does not fit.
@@ -84,7 +84,7 @@ def stored_columns(schema: pa.Schema, request: WriteRequest, *, without_rows: bo
     assert request.existing is not None
     table, names = request.existing.schema, set_columns(schema.names, request.output.row_key)
     if not names:
-        raise SchemaError(f"the output has no column besides {schema.names}, which name its rows")
+        raise SchemaError(f"the output has only the columns {schema.names}, which identify its rows, and none to set")
     frame = pa.schema([schema.field(name) for name in names])
     wanted = with_known_types(frame, request.known, table, without_rows=without_rows)
     widths = {name: width for name, width in request.output.vector_columns.items() if name not in table.names}
@@ -110,12 +110,12 @@ def stored_columns(schema: pa.Schema, request: WriteRequest, *, without_rows: bo
 def write_column_batches(
     batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema, request: WriteRequest
 ) -> WriteResult | None:
-    """Set columns of the rows that batches name, with one commit; None when empty output is skipped.
+    """Set columns in the rows that batches identify, with one commit; None if empty output is skipped.
 
     Args:
         batches: The rows.
-        schema: Their columns.
-        request: What to write where.
+        schema: The columns of the batches.
+        request: The write.
 
     Raises:
         LanceError: The write failed: no row was changed, except perhaps after an `OutcomeUnknownError`.
@@ -139,7 +139,7 @@ def write_column_batches(
         return _write(data, key, request)
     except InvalidInputError:
         left = data
-        with suppress(pa.ArrowException):  # Arrow joins by plain types alone
+        with suppress(pa.ArrowException):  # Arrow joins only by primitive types
             left = _without_deleted(data, key, request)
         if left.num_rows == data.num_rows:
             raise
@@ -160,9 +160,9 @@ def _write(data: pa.Table, key: Sequence[str], request: WriteRequest) -> WriteRe
 
 
 def _without_deleted(data: pa.Table, key: Sequence[str], request: WriteRequest) -> pa.Table:
-    """The rows without those that the version which the step has read had, and the table has not any more."""
+    """The rows without those that were deleted since the version that the step has read."""
     base = at_base(request)
-    base.checkout_latest()  # a write that was done again has looked there
+    base.checkout_latest()  # the rejected write may have been done again there
     if not may_lack_rows(key, replace(request, existing=base)):
         return data
     assert request.read is not None
@@ -176,7 +176,7 @@ def _without_deleted(data: pa.Table, key: Sequence[str], request: WriteRequest) 
 def may_lack_rows(key: Sequence[str], request: WriteRequest) -> bool:
     """Whether rows of the version that the step has read may be deleted in the version that the write is based on.
 
-    Rows that are named by their addresses are followed from the version that was read.
+    It does not matter for rows that are identified by address: they are followed from the version that was read.
     """
     read, existing = request.read, request.existing
     if read is None or existing is None or "_rowaddr" in key or existing.version <= read.version:
@@ -203,18 +203,18 @@ def commit_arguments(request: WriteRequest) -> dict[str, Any]:
 
 
 def is_kept(request: WriteRequest, key: Sequence[str], keys: Callable[[], pa.Table]) -> bool:
-    """Whether the columns of an earlier attempt are kept, and nothing is written.
+    """Whether the columns of an earlier attempt are adopted, so that nothing is written.
 
-    Rows that the frame lacks are set to null, so that nothing of earlier attempts stays, unless they keep their values:
-    then the frame must have all rows that these attempts have set, as it has if it is made of the same changes.
+    Where `lance/missing` is keep, rows that the frame lacks keep the values of earlier attempts. Then `replace` needs a
+    frame with all rows that these attempts have set, which it has if it is made from the same changes.
 
     Args:
         request: The write.
-        key: The columns that name the rows.
-        keys: These columns of the frame; asked for only after an earlier attempt.
+        key: The columns that identify the rows.
+        keys: Returns these columns of the frame; called only after an earlier attempt.
 
     Raises:
-        EarlierAttemptError: Cells that an earlier attempt set may stay, and `on_earlier_attempt` says to replace.
+        EarlierAttemptError: Cells that only an earlier attempt set may be kept, and `on_earlier_attempt` is replace.
     """
     write = request.write_attempt
     if write is None or not write.earlier or request.output.missing != "keep":
@@ -226,22 +226,23 @@ def is_kept(request: WriteRequest, key: Sequence[str], keys: Callable[[], pa.Tab
         raise EarlierAttemptError(
             f"an earlier attempt of this write set columns of {request.uri} in version {write.earlier[-1]}, and "
             f"lance/missing is keep, so that cells which only that attempt has set would stay{left}. Nothing was "
-            "written. Say by lance/on_earlier_attempt what to do: append sets the cells of this attempt beside them, "
-            "adopt keeps those of the earlier attempt"
+            "written. Set lance/on_earlier_attempt to append, to set the cells of this attempt too, or to adopt, to "
+            "keep those of the earlier attempt"
         )
     return write.on_earlier_attempt == "adopt"
 
 
 def _only_of_earlier(request: WriteRequest, key: Sequence[str], keys: Callable[[], pa.Table]) -> str:
-    """What earlier attempts have set and this one does not, for messages: an empty string if there is nothing.
+    """The cells that only earlier attempts have set, for the message; an empty string if there are none.
 
-    It is known of rows with stable ids, whose last change is noted, as long as the versions are there.
+    They are known for tables with stable row ids, which record the last change of each row, until the versions of the
+    attempts are cleaned up.
     """
     existing, write = request.existing, request.write_attempt
     assert existing is not None
     assert write is not None
     if not existing.has_stable_row_ids or "_rowaddr" in key:
-        return ", if there are any: that is known of tables with stable row ids alone, and not of _rowaddr"
+        return ", if there are any: this is known only of tables with stable row ids, and not with _rowaddr as key"
     names, columns, wanted = list(key), set(several(request.properties.get(COLUMNS))), keys().select(list(key))
     for version in write.earlier:
         try:
@@ -254,7 +255,7 @@ def _only_of_earlier(request: WriteRequest, key: Sequence[str], keys: Callable[[
         rows = _set_in(made, list(dict.fromkeys((*names, "_rowid"))))
         kinds = pa.schema([rows.schema.field(name) for name in names])
         left = rows.join(wanted.cast(kinds), names, join_type="left anti")
-        if left.num_rows:  # rows that were deleted since have no cells; those that got another key have
+        if left.num_rows:  # rows that were deleted since do not count, but rows whose key was changed do
             left = left.join(existing.to_table(["_rowid"]), "_rowid", join_type="left semi")
         if left.num_rows:
             return f", in {left.num_rows} rows"
@@ -262,7 +263,7 @@ def _only_of_earlier(request: WriteRequest, key: Sequence[str], keys: Callable[[
 
 
 def _set_in(made: LanceDataset, names: Sequence[str]) -> pa.Table:
-    """Some columns of the rows whose last change a version is."""
+    """Some columns of the rows that a version changed, and no later one up to that version did."""
     scanner = made.scanner(columns=[*names, _LAST_UPDATED])
     batches = [one.filter(pc.equal(one.column(_LAST_UPDATED), made.version)) for one in scanner.to_batches()]
     return pa.Table.from_batches(batches, scanner.projected_schema).select(list(names))

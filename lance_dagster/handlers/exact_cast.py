@@ -1,7 +1,7 @@
 """Exact casts of Arrow columns: a cast that would change a value is rejected with the first such value.
 
-    from                        to                              as long as
-    ----                        --                              ----------
+    from                        to                              if
+    ----                        --                              --
     integers                    integers, decimals              the value is in range
     integers                    floats                          the float is the same number
     floats                      integers                        there is no fraction, NaN or infinity
@@ -9,16 +9,17 @@
     decimals                    decimals, integers              digits and range suffice
     timestamps without a zone   dates                           it is midnight
     timestamps with a zone      dates                           it is midnight in their zone
-    dates                       dates, timestamps without one   the time is in range
+    dates                       dates, timestamps, no zone      the time is in range
     timestamps, times,          other units, other zones        no fraction of a unit is lost
     durations
     strings, bytes              other widths of offsets
-    bytes, strings              blobs of 2.2                    which strings name by their URIs
-    lists, structs              the same of such items          fields of structs in any order
+    bytes, strings              blobs of format 2.2             strings are URIs of blobs
+    lists, structs              lists, structs of castable      structs have the same field names, in any order
+                                items and fields
     dictionaries                their values, and back
     nulls                       anything
 
-Values are compared, not types: `int64` into `int32` is fine until a number is too large. Strings are never parsed,
+Values are compared, not types: `int64` can be cast to `int32` unless a number is too large. Strings are never parsed,
 numbers are never formatted, and no time gets or loses a zone.
 """
 
@@ -40,7 +41,7 @@ _EXACT_INTEGERS: Final[int] = 2**53
 """A double holds all integers up to this one."""
 
 _MOST_DIGITS: Final = 76
-"""Of a decimal; Arrow casts an integer only to decimals that have room for all integers."""
+"""The most digits of a decimal; Arrow casts an integer only to a decimal with room for all integers of its type."""
 
 _LONGEST_SHOWN: Final = 100
 
@@ -48,7 +49,7 @@ _BLOB: Final = "lance.blob.v2"
 
 
 def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether values of one type may be kept by another, as the table at the head of the module says."""
+    """Whether values of one type can be cast to another, by the table at the head of the module."""
     types = pa.types
     if source == target or types.is_null(source):
         return True
@@ -114,13 +115,13 @@ _PAIRS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType],
 
 
 class CastRejectedError(SchemaError):
-    """A column cannot become the table's type.
+    """A column cannot be cast to the table's type.
 
     Args:
-        column: Its name.
-        source: Its type in the output.
-        target: Its type in the table.
-        value: The first value that would change, for the message; None if no value could be kept.
+        column: The name of the column.
+        source: The type of the column in the output.
+        target: The type of the column in the table.
+        value: The first value that would change, for the message; None if the types cannot be cast at all.
     """
 
     def __init__(self, column: str, source: pa.DataType, target: pa.DataType, value: str | None = None) -> None:
@@ -132,19 +133,19 @@ class CastRejectedError(SchemaError):
         else:
             super().__init__(
                 f"column {column!r} is of type {source}, but the table has {target}, and the value {value} cannot be "
-                "stored so without loss"
+                "cast to it without loss"
             )
 
 
 def cast_exactly(column: Column, field: pa.Field) -> Column:
-    """A column in the type of a field, without the change of any value.
+    """A column cast to the type of a field, with all values unchanged.
 
     Args:
-        column: Its type goes with that of the field, as `can_cast` says.
-        field: Its name is for the message.
+        column: The column; `can_cast` is true for its type and the field's.
+        field: The field, whose name is for the message.
 
     Raises:
-        CastRejectedError: A value cannot be kept; names the column and the first such value.
+        CastRejectedError: A value would change; the error names the column and the first such value.
     """
     done = _attempt(column, field.type)
     if done is not None:
@@ -154,7 +155,7 @@ def cast_exactly(column: Column, field: pa.Field) -> Column:
 
 
 def shown(value: pa.Scalar) -> str:
-    """A value for messages: dates and times as such, strings in quotes, long ones truncated."""
+    """A value for messages: dates and times in ISO form, strings in quotes, long values truncated."""
     plain: Any = value.as_py() if not pa.types.is_timestamp(value.type) else pc.cast(value, pa.string()).as_py()
     spelled = repr(plain) if isinstance(plain, str) and not pa.types.is_timestamp(value.type) else str(plain)
     return spelled if len(spelled) <= _LONGEST_SHOWN else spelled[: _LONGEST_SHOWN - 1] + "…"
@@ -167,8 +168,8 @@ def shown_row(row: pa.Table) -> str:
 
 
 def first_failing(column: Column, holds: Callable[[Column], bool]) -> int:
-    """The first row for which `holds` fails, found by bisection; each slice with such a row fails, and there is one."""
-    low, high = 0, len(column)  # rows before `low` are fine, and one of those before `high` is not
+    """The first row that fails, by bisection: there is one, and `holds` is false for each slice with such a row."""
+    low, high = 0, len(column)  # `holds` is true before `low`, and false for a row before `high`
     while high - low > 1:
         middle = (low + high) // 2
         if holds(column.slice(low, middle - low)):
@@ -200,7 +201,7 @@ def _attempt(column: Column, target: pa.DataType) -> Column | None:
 
 
 def _blobs(column: pa.Array, target: pa.DataType) -> pa.Array:
-    """Payloads, or the URIs of blobs, as blobs; nothing is copied."""
+    """Blobs from their bytes or URIs; nothing is copied."""
     given = "data" if _is_binary(column.type) else "uri"
     storage = target.storage_type
     children = [
@@ -211,7 +212,7 @@ def _blobs(column: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _struct(column: pa.StructArray, target: pa.StructType) -> pa.Array | None:
-    """The fields one by one, by name; what a null struct hides counts as null."""
+    """A struct cast field by field, by name; fields of a null struct count as null."""
     children = dict(zip([field.name for field in column.type], column.flatten(), strict=True))
     cast = [_attempt(children[field.name], field.type) for field in target]
     if any(child is None for child in cast):
@@ -220,7 +221,7 @@ def _struct(column: pa.StructArray, target: pa.StructType) -> pa.Array | None:
 
 
 def _list(column: pa.Array, target: pa.DataType) -> pa.Array | None:
-    """The items; those that a null list hides are left out."""
+    """A list cast by its items; items of a null list are left out."""
     if pa.types.is_fixed_size_list(column.type):
         column = column.cast(pa.large_list(column.type.value_field))
     items = _attempt(column.flatten(), target.value_type)
@@ -259,7 +260,7 @@ def _may_lose(source: pa.DataType, target: pa.DataType) -> bool:
 
 def _same(first: pa.Array, second: pa.Array) -> bool:
     """Whether two arrays of one type hold the same values; NaN is the same as NaN."""
-    if pa.types.is_float16(first.type):  # which Arrow does not compare
+    if pa.types.is_float16(first.type):  # Arrow cannot compare these
         first, second = first.cast(pa.float32()), second.cast(pa.float32())
     equal = pc.equal(first, second)
     if pa.types.is_floating(first.type):
@@ -268,7 +269,7 @@ def _same(first: pa.Array, second: pa.Array) -> bool:
 
 
 def _integers_as_floats(column: pa.Array, target: pa.DataType) -> pa.Array | None:
-    """Integers as floats, if each is the same number; Arrow's own safe cast stops at 2^53 whatever the number."""
+    """Integers as floats, or None if a number would change; Arrow's safe cast rejects every number above 2^53."""
     doubles = column.cast(pa.float64(), safe=False)
     large = pc.fill_null(pc.greater_equal(pc.abs(doubles), float(_EXACT_INTEGERS)), False)
     if any(int(value) != exact for value, exact in _pairs(doubles.filter(large), column.filter(large))):

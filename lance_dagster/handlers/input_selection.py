@@ -1,7 +1,7 @@
 """The columns and the rows of a table that the metadata of an input selects.
 
-columns   `columns`, else all, or of an asset that owns columns the key and these
-rows      `lance/filter`
+columns   the entry `columns`; by default all columns, or for an asset that owns columns the key and these
+rows      the entry `lance/filter`
 """
 
 from __future__ import annotations
@@ -30,10 +30,14 @@ class MissingInputError(DatasetNotFoundError):
 
 
 def wanted_columns(value: object, schema: pa.Schema, where: str) -> list[str] | None:
-    """The entry `columns`, checked against those that are there; None for all."""
+    """The entry `columns`, checked against the columns of the table; None for all columns.
+
+    Raises:
+        SchemaError: The table lacks a column.
+    """
     if value is None:
         return None
-    assert isinstance(value, list | tuple)  # as check_input has seen to
+    assert isinstance(value, list | tuple)  # check_input rejects other values
     missing = [name for name in value if name not in (*schema.names, *ROW_NAMES)]
     if missing:
         raise SchemaError(f"{where}: columns {missing} are not among the table's columns {schema.names}")
@@ -43,18 +47,18 @@ def wanted_columns(value: object, schema: pa.Schema, where: str) -> list[str] | 
 def columns_of_asset(
     asset_key: dg.AssetKey, metadata: Mapping[str, object], schema: pa.Schema, where: str
 ) -> list[str] | None:
-    """The key and the columns of an asset that owns columns; None, for all columns, for the asset of the rows.
+    """The key and the columns of an asset that owns columns; None for any other asset, which has all columns.
 
     Raises:
-        MissingInputError: The table has none of its columns.
+        MissingInputError: The table has no column of the asset.
     """
     if TABLE_KEY not in metadata:
         return None
     own = [name for name, owner in owners(schema).items() if owner == asset_key.to_user_string()]
     if not own:
         raise MissingInputError(
-            f"{where}: its table has no column of that asset; materialize it first, or name columns of the table by "
-            "the metadata columns of the input"
+            f"{where}: the table has no column of that asset; materialize the asset first, or name columns of the "
+            "table in the metadata columns of the input"
         )
     given = plain_metadata(metadata.get("lance/key"))
     key = [given] if isinstance(given, str) else list(given) if isinstance(given, list | tuple) else []
@@ -67,10 +71,10 @@ def counted_columns(
     """The columns whose updates count as changes: those that are read, without the readers' own; None for all.
 
     Args:
-        columns: The columns that an input has; None for all.
-        key: The columns that the reader's merge matches rows by.
-        schema: The input's columns.
-        readers: The assets that read it.
+        columns: The columns that the input loads; None for all columns.
+        key: The columns by which the reader's merge matches rows.
+        schema: The columns of the input's table.
+        readers: The assets that read the input.
     """
     own = {name for name, owner in owners(schema).items() if owner in readers}
     if columns is None and not own:
@@ -82,20 +86,24 @@ def counted_columns(
 
 
 def split_key(key: Sequence[str], columns: Sequence[str] | None, schema: pa.Schema) -> tuple[str, ...] | None:
-    """The columns whose update may change the key of a row of the reader; None for any column.
+    """The columns whose updates may change the key of a row of the reader; None if those of any column may.
 
-    A column of the key that the input does not have is one that the reader computes, from whichever columns it reads.
+    The reader computes a column of the key that the input lacks, from any columns that it reads.
 
     Args:
-        key: The columns that the reader's merge matches rows by.
-        columns: The columns that the input has; None for all.
-        schema: The columns of its table.
+        key: The columns by which the reader's merge matches rows.
+        columns: The columns that the input loads; None for all columns.
+        schema: The columns of the input's table.
     """
     return tuple(key) if set(key) <= set(schema.names if columns is None else columns) else None
 
 
 def wanted_rows(value: object, dataset: lance_core.LanceDataset, where: str) -> pc.Expression | None:
-    """The entry `lance/filter` as an expression; None for all rows."""
+    """The entry `lance/filter` as an expression; None for all rows.
+
+    Raises:
+        DagsterInvalidDefinitionError: The filter is invalid for the table.
+    """
     if value is None:
         return None
     if isinstance(value, LanceFilter):
@@ -110,11 +118,11 @@ def wanted_rows(value: object, dataset: lance_core.LanceDataset, where: str) -> 
             return pq.filters_to_expression(_as_tuples(value))
         except (ValueError, TypeError) as error:
             raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/filter: {error}") from error
-    raise AssertionError("check_input has let through what is none of these")
+    raise AssertionError("check_input rejects other values")
 
 
 def _as_tuples(terms: Any) -> Any:
-    """JSON has no tuples: `[[a, op, v], ...]` and `[[[a, op, v], ...], ...]` as pyarrow takes them."""
+    """Terms as pyarrow takes them: `[[a, op, v], ...]` or `[[[a, op, v], ...], ...]` with tuples, which JSON lacks."""
     if terms and isinstance(terms[0], str):
         return tuple(terms)
     return [_as_tuples(term) for term in terms]

@@ -1,7 +1,7 @@
 """The handler of Lance datasets: it writes the rows of a dataset, and loads a dataset at the pinned version.
 
-A dataset serves where a frame does not: vector search, SQL by DuckDB or DataFusion, reading a few rows of many. It is
-the whole table, whichever partitions the input maps to; the asset selects rows and columns itself.
+A dataset allows what a frame does not: vector search, SQL by DuckDB or DataFusion, reading a few rows of many. It is
+the whole table, whichever partitions the input maps to; the body of the asset selects rows and columns.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ __all__ = ["LanceDatasetHandler"]
 
 
 class LanceDatasetHandler(LanceTypeHandler):
-    """`lance_core.LanceDataset`, and pylance's `lance.LanceDataset` where that is installed."""
+    """`lance_core.LanceDataset`, and pylance's `lance.LanceDataset` if pylance is installed."""
 
     def arrow_schema(self, value: Any) -> pa.Schema:
         """The schema of the dataset."""
         return value.schema
 
     def write(self, value: Any, request: WriteRequest) -> lance_core.WriteResult | None:
-        """Write the rows of the version that the handle is on."""
+        """Write the rows of the version that the dataset is on."""
         if isinstance(value, lance_core.LanceDataset):
             reader = value.rows_to_write()
         else:
@@ -34,19 +34,19 @@ class LanceDatasetHandler(LanceTypeHandler):
         return write_arrow(reader, reader.schema, request)
 
     def load(self, request: ReadRequest) -> Any:
-        """A handle on the pinned version.
+        """The dataset at the pinned version.
 
         Raises:
-            DagsterInvalidDefinitionError: The input asks for columns or rows.
+            DagsterInvalidDefinitionError: The input's metadata selects columns or rows.
         """
         if request.columns is not None or request.filtered:
             raise dg.DagsterInvalidDefinitionError(
-                f"an input of {request.dataset.uri} is a LanceDataset, a handle on the whole table, and has the "
-                "metadata columns or lance/filter; select in the asset, or annotate the input as a frame"
+                f"an input of {request.dataset.uri} is a LanceDataset, the whole table, and has the metadata columns "
+                "or lance/filter; select in the body of the asset, or annotate the input as a frame"
             )
         if request.load_as is None or issubclass(request.load_as, lance_core.LanceDataset):
             return request.dataset
-        import lance  # noqa: PLC0415 - optional; the annotation names it, so it is there
+        import lance  # noqa: PLC0415 - optional; the annotation has imported it
 
         options = dict(request.table.storage_options) or None
         return lance.dataset(request.dataset.uri, version=request.dataset.version, storage_options=options)

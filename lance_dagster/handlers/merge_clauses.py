@@ -1,4 +1,4 @@
-"""The clauses of `lance/merge_on`, as far as lance_core runs them: for Arrow, pandas, polars and others.
+"""The clauses of `lance/merge_on` that lance_core runs: for Arrow, pandas, polars and other frames than Spark's.
 
     clauses                                              lance_core's merge_insert
     -------                                              -------------------------
@@ -6,7 +6,7 @@
     when_not_matched: insert                             when_not_matched_insert_all()
     when_not_matched_by_source: delete [condition]       when_not_matched_by_source_delete(condition)
 
-All other clauses need Spark. Conditions are Lance's SQL here, and Spark's there.
+All other clauses need Spark. Conditions are in Lance's SQL here, and in Spark's SQL for Spark.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class PlainMerge:
     """A merge that lance_core runs.
 
     Attributes:
-        matched: What happens to rows in both: update, delete or nothing.
-        condition: The condition of rows in both that are updated; None for all.
+        matched: The action for rows in both the output and the table: update, delete or nothing.
+        condition: The condition of the rows in both that are updated; None for all of them.
         inserts: Whether rows only in the output are inserted.
         deletes_others: Whether rows only in the table are deleted.
-        others: The condition of the rows only in the table that are deleted; None for all.
+        others: The condition of the rows only in the table that are deleted; None for all of them.
     """
 
     matched: str
@@ -77,7 +77,7 @@ def plain_merge(output: OutputSettings) -> PlainMerge:
 
 
 def check_plain(output: OutputSettings) -> None:
-    """Make sure that lance_core can run the clauses of an output, if it has any.
+    """Reject clauses that lance_core cannot run.
 
     Raises:
         UnsupportedError: A clause needs Spark; the message names it.
@@ -102,14 +102,14 @@ def inserts_rows(output: OutputSettings) -> bool:
 
 
 def changes_others(output: OutputSettings) -> bool:
-    """Whether a merge changes rows that only the table has."""
+    """Whether a merge changes rows that are only in the table."""
     if output.merge_clauses is None:
         return output.when_not_matched_by_source == "delete"
     return bool(output.merge_clauses.get("when_not_matched_by_source"))
 
 
 def merges_again_alike(output: OutputSettings) -> bool:
-    """Whether a merge of the same rows on top of itself changes nothing more."""
+    """Whether merging the same rows a second time changes nothing."""
     if output.merge_clauses is None:
         return output.when_matched == "update"
     from pyspark_lance import parse_merge_clauses  # noqa: PLC0415 - few outputs have clauses

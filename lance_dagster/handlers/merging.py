@@ -8,9 +8,9 @@
 
 A run of partitions removes no row of another partition: a key of another partition is rejected before the commit.
 
-A merge that is tried again merges again. That gives what the last attempt alone would have given as long as it has
-every key of the earlier attempt and matched rows are updated; where it does not, `on_earlier_attempt` decides. An
-earlier attempt that commits while a merge runs is treated in the same way; a later one stops the merge.
+A retry of a merge merges again. The result is that of the last attempt alone if matched rows are updated, and the last
+attempt has every key of the earlier ones; otherwise `on_earlier_attempt` decides. The same holds for an earlier attempt
+that commits while a merge runs; a later attempt that commits stops the merge.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def merge_arrow(table: pa.Table, request: WriteRequest) -> WriteResult:
 
 
 def _others(dataset: LanceDataset, request: WriteRequest, condition: str | None) -> pc.Expression | None:
-    """The rows only in the table that are deleted: of the run's partitions, and by the condition."""
+    """The condition of rows only in the table that are deleted: the run's partitions and the clause's condition."""
     found = [None if request.slices is None else request.slices.expression(dataset.schema)]
     found.append(None if condition is None else dataset.parse_filter(condition))
     known = [one for one in found if one is not None]
@@ -105,7 +105,7 @@ def _others(dataset: LanceDataset, request: WriteRequest, condition: str | None)
 
 
 def confined_to(request: WriteRequest) -> lance_core.Slices | None:
-    """The partitions in which rows have to lie that a merge takes away; None for any."""
+    """The partitions in which the rows must be that a merge updates or deletes; None for any partition."""
     return request.slices if request.output.out_of_partition == "error" else None
 
 
@@ -119,9 +119,9 @@ def commit_properties(request: WriteRequest) -> dict[str, str]:
 
 
 def configure(request: WriteRequest) -> None:
-    """Set the entries of the table's configuration that it lacks, in a version of their own.
+    """Set the entries of the configured `table_config` that the table lacks, in a version of their own.
 
-    The merge begins with the version before, as its commit looks for other attempts from there on.
+    The merge is based on the version before that one, because its commit looks for other attempts from there on.
     """
     existing = request.existing
     assert existing is not None
@@ -132,10 +132,10 @@ def configure(request: WriteRequest) -> None:
 
 
 def set_types(dataset: LanceDataset, frame: pa.Schema) -> None:
-    """Give columns that are null so far a frame's types, in a version before the merge, whose commit cannot do that.
+    """Give columns of type null a frame's types, in a version before the merge, whose commit cannot change types.
 
     Args:
-        dataset: The table; it is at the new version then.
+        dataset: The table; it is on the new version afterwards.
         frame: The frame's columns.
     """
     types = types_for_nulls(dataset.schema, frame)
@@ -165,12 +165,13 @@ def may_insert(request: WriteRequest) -> None:
     """
     if not inserts_rows(request.output):
         raise DatasetNotFoundError(
-            f"there is no table at {request.uri} to merge into, and lance/when_not_matched inserts nothing"
+            f"there is no table at {request.uri} to merge into, and the merge inserts no rows; set "
+            "lance/when_not_matched to insert, or create the table first"
         )
 
 
 def check_keys(table: pa.Table, key: Sequence[str]) -> None:
-    """Reject a source that has a key twice, of which only one could win.
+    """Reject an output that has a key twice.
 
     Raises:
         SchemaError: A column of the key is missing.
@@ -184,19 +185,20 @@ def check_keys(table: pa.Table, key: Sequence[str]) -> None:
     whole = twice.slice(0, 100).drop_null()
     if whole.num_rows:
         raise InvalidInputError(
-            f"the output has several rows with the key {shown_row(whole)}; a merge takes each key once"
+            f"the output has several rows with the key {shown_row(whole)}, but a merge needs unique keys; return one "
+            "row per key"
         )
 
 
 def merge_on_attempts(
     request: WriteRequest, keys: Callable[[], pa.Table], merge: Callable[[WriteRequest], WriteResult]
 ) -> WriteResult:
-    """Merge, and once more on top of each earlier attempt that commits meanwhile.
+    """Merge, and merge again on top of each earlier attempt that commits meanwhile.
 
     Args:
         request: The merge.
-        keys: The keys of the rows that are to be merged; asked for only after an earlier attempt.
-        merge: Merges as a request says.
+        keys: Returns the keys of the rows to merge; called only after an earlier attempt.
+        merge: Merges by a request.
 
     Raises:
         EarlierAttemptError: Merging on top of an earlier attempt gives another result than this attempt alone.
@@ -209,15 +211,15 @@ def merge_on_attempts(
             return merge(request) if _replaces(request, keys) else replace(merge(request), replaced_versions=())
         except EarlierAttemptCommittedError as error:
             write = request.write_attempt
-            assert write is not None  # else there are no attempts
-            # The commits before it were looked at; those after it will be when the merge that begins there commits.
+            assert write is not None  # the error is only raised for a write with attempts
+            # The commits before `error.version` were checked; the commit of the next merge checks those after it.
             committed = lance_core.dataset(request.uri, error.version, storage_options=request.storage_options)
             write = replace(write, earlier=(*write.earlier, error.version))
             request = replace(request, existing=committed, mode="merge", write_attempt=write)
 
 
 def after_creation(request: WriteRequest) -> WriteRequest:
-    """The request of a merge into a table that another writer created after this merge found none.
+    """The request of a merge into a table that another writer has created since this merge found none.
 
     Raises:
         SupersededError: A later attempt has committed.
@@ -244,23 +246,24 @@ def after_creation(request: WriteRequest) -> WriteRequest:
 
 
 def merging_again_is_exact(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
-    """Whether merging again gives what the last attempt alone would have given.
+    """Whether to merge again after earlier attempts, because the result is that of the last attempt alone.
 
     Args:
         request: The merge.
-        keys: The keys of the rows that are to be merged; asked for only after an earlier attempt.
+        keys: Returns the keys of the rows to merge; called only after an earlier attempt.
 
     Returns:
-        False if it does not, and the earlier commit is to be kept.
+        True also if `on_earlier_attempt` is append; False if the result would differ, and `on_earlier_attempt` is
+        adopt: the earlier commit is kept.
 
     Raises:
-        EarlierAttemptError: The result would be another one, and `on_earlier_attempt` says to replace.
+        EarlierAttemptError: The result would differ, and `on_earlier_attempt` is replace.
     """
     write, dataset = request.write_attempt, request.existing
     if write is None or not write.earlier or dataset is None or write.on_earlier_attempt == "append":
         return True
     is_alike = merges_again_alike(request.output)
-    # Clauses may have given values to rows whose keys the output does not have: their keys say nothing then.
+    # Clauses may have changed rows whose keys the output lacks, so that these keys do not show what was inserted.
     counts = is_alike or request.output.merge_clauses is None
     left = _only_of_earlier(dataset, write.earlier, request.output.merge_key, keys) if counts else 0
     if left == 0 and is_alike:
@@ -268,21 +271,22 @@ def merging_again_is_exact(request: WriteRequest, keys: Callable[[], pa.Table]) 
     if write.on_earlier_attempt == "adopt":
         return False
     if left:
-        why = f"{left} keys that this one has not"
+        why = f"it merged {left} keys that this attempt lacks"
     elif request.output.merge_clauses is not None:
-        why = "keys, and lance/merge_on has clauses that would be applied twice,"
+        why = "the clauses of lance/merge_on would be applied twice"
     else:
-        why = f"keys, and lance/when_matched is {request.output.when_matched}"
+        why = f"lance/when_matched is {request.output.when_matched}"
     before = write.earlier[0] - 1
-    restored = f" (after a restore of version {before}, if nobody else has written since, without it)" if before else ""
+    restored = f" (to merge without it, first restore version {before}, if nobody else wrote since)" if before else ""
     raise EarlierAttemptError(
-        f"an earlier attempt of this write merged {why} into {request.uri} in version {write.earlier[-1]}. Nothing was "
-        f"written. Say by lance/on_earlier_attempt what to do: append merges on top of it{restored}, adopt keeps it"
+        f"an earlier attempt of this write committed version {write.earlier[-1]} of {request.uri}, and a merge on top "
+        f"of it would give another result than this attempt alone: {why}. Nothing was written. Set "
+        f"lance/on_earlier_attempt to append, to merge on top of it{restored}, or to adopt, to keep it"
     )
 
 
 def _replaces(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
-    """Whether the merge leaves exactly the rows that the last attempt alone would have written."""
+    """Whether the result of the merge is that of the last attempt alone, so that it replaces the earlier ones."""
     write, dataset = request.write_attempt, request.existing
     if write is None or not write.earlier or dataset is None or write.on_earlier_attempt != "append":
         return True
@@ -290,7 +294,7 @@ def _replaces(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
         return merges_again_alike(request.output) and not _only_of_earlier(
             dataset, write.earlier, request.output.merge_key, keys
         )
-    except EarlierAttemptError:  # cleaned up
+    except EarlierAttemptError:  # the version of an attempt was cleaned up
         return False
 
 
@@ -300,7 +304,7 @@ def adopted(request: WriteRequest) -> WriteResult:
     assert request.write_attempt is not None
     try:
         kept = request.existing.checkout_version(request.write_attempt.earlier[-1])
-    except VersionNotFoundError:  # cleaned up: the table's state knows of it
+    except VersionNotFoundError:  # the version was cleaned up; the table's configuration has recorded the attempt
         return WriteResult.of_transaction(request.existing, None, deduplicated=True)
     transaction = kept.read_transaction(kept.version)
     assert transaction is not None  # the attempt was found by its properties
@@ -310,7 +314,11 @@ def adopted(request: WriteRequest) -> WriteResult:
 def _only_of_earlier(
     dataset: LanceDataset, versions: Sequence[int], key: Sequence[str], keys: Callable[[], pa.Table]
 ) -> int:
-    """The number of keys that only earlier attempts inserted."""
+    """The number of keys that only earlier attempts wrote.
+
+    Raises:
+        EarlierAttemptError: The version of an attempt was cleaned up.
+    """
     now = keys()
     left = 0
     for version in versions:
@@ -319,8 +327,8 @@ def _only_of_earlier(
         except VersionNotFoundError as error:
             raise EarlierAttemptError(
                 f"an earlier attempt of this write merged rows into {dataset.uri} in version {version}, which was "
-                "cleaned up, so that its keys are not known any more. Nothing was written. Say by "
-                "lance/on_earlier_attempt what to do: append merges on top of it"
+                "cleaned up, so that its keys are unknown. Nothing was written. Set lance/on_earlier_attempt to "
+                "append, to merge on top of it"
             ) from error
         transaction = made.read_transaction(version)
         operation: Any = None if transaction is None else transaction.operation

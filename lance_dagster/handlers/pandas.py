@@ -1,4 +1,4 @@
-"""The handler of pandas frames. The index is not a column: an index with a name is rejected rather than lost."""
+"""The handler of pandas frames. The index is not stored: an index with a name is rejected, so that it is not lost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PandasHandler(LanceTypeHandler):
         return PyArrowHandler().split_changes(_arrow(value), key)
 
     def arrow_schema(self, value: pd.DataFrame) -> pa.Schema:
-        """The Arrow types that pandas' columns become."""
+        """The Arrow types to which pandas' columns are converted."""
         with _named_columns(value):
             return pa.Schema.from_pandas(value, preserve_index=False).remove_metadata()
 
@@ -68,10 +68,11 @@ _UNCONVERTIBLE = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedErro
 
 @contextmanager
 def _named_columns(frame: pd.DataFrame) -> Iterator[None]:
-    """Turn what Arrow says of a frame into an error that names column and values.
+    """Turn Arrow's errors about a frame into errors that name the column and example values.
 
     Raises:
-        SchemaError: A column holds values of several types, or of one that Arrow lacks, or cannot be stored otherwise.
+        SchemaError: The frame has a named index, or a column that cannot be converted to Arrow or has no unique string
+            as its name.
     """
     _reject_unstorable(frame)
     try:
@@ -81,7 +82,7 @@ def _named_columns(frame: pd.DataFrame) -> Iterator[None]:
 
 
 def _unconvertible(frame: pd.DataFrame, error: Exception) -> SchemaError:
-    """The first column that cannot become Arrow, and the first value of each of its types."""
+    """The error about the first column that Arrow cannot convert, with the first value of each of its types."""
     for name in frame.columns:
         try:
             pa.Array.from_pandas(frame[name])
@@ -94,7 +95,7 @@ def _unconvertible(frame: pd.DataFrame, error: Exception) -> SchemaError:
                 return SchemaError(f"column {name!r} holds values of several types: {listed}; make them one type")
             reason = str(cause).splitlines()[0]
             return SchemaError(f"column {name!r} of {listed or frame[name].dtype} cannot be stored: {reason}")
-    return SchemaError(f"the frame cannot become an Arrow table: {error}")
+    return SchemaError(f"the frame cannot be converted to an Arrow table: {error}")
 
 
 def _reject_unstorable(frame: pd.DataFrame) -> None:

@@ -33,7 +33,7 @@ class PolarsHandler(LanceTypeHandler):
         return PyArrowHandler().split_changes(_to_arrow(value.lazy().collect()), key)
 
     def arrow_schema(self, value: pl.DataFrame | pl.LazyFrame) -> pa.Schema:
-        """The Arrow types that polars' columns become."""
+        """The Arrow types to which polars' columns are converted."""
         empty: pl.DataFrame = value.collect_schema().to_frame()
         return _to_arrow(empty).schema
 
@@ -52,7 +52,7 @@ class PolarsHandler(LanceTypeHandler):
         return write_arrow([table], table.schema, request)
 
     def load(self, request: ReadRequest) -> Any:
-        """Load a frame; a lazy one over the loaded rows when the annotation asks for it."""
+        """Load a frame; a lazy frame of the loaded rows if the input is annotated as one."""
         return _from_arrow(read_table(request), request.load_as)
 
     def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:
@@ -76,5 +76,5 @@ def _to_arrow(frame: pl.DataFrame) -> pa.Table:
 
     try:
         return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
-    except pa.ArrowInvalid as error:  # types that are nested deeper than Arrow's C interface allows
-        raise UnsupportedError(f"the frame cannot become an Arrow table: {error}") from error
+    except pa.ArrowInvalid as error:  # a type is nested deeper than Arrow's C interface allows
+        raise UnsupportedError(f"the frame cannot be converted to an Arrow table: {error}") from error

@@ -44,7 +44,7 @@ class PyArrowHandler(LanceTypeHandler):
         return write_arrow(batches, value.schema, request)
 
     def load(self, request: ReadRequest) -> Any:
-        """Load a table, or what the annotation names."""
+        """Load a table, or a value of the annotated class."""
         if request.load_as is not None and issubclass(request.load_as, pa.RecordBatchReader):
             if request.changes is not None:
                 return read_table(request).to_reader()
@@ -52,7 +52,7 @@ class PyArrowHandler(LanceTypeHandler):
         return _as_wanted(read_table(request), request.load_as)
 
     def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:
-        """A table without rows, or what the annotation names."""
+        """A table without rows, or a value of the annotated class."""
         del table
         empty = schema.empty_table()
         if load_as is not None and issubclass(load_as, pa.RecordBatchReader):
@@ -97,7 +97,7 @@ class DatasetHandler(LanceTypeHandler):
 
 
 class DuckDBHandler(LanceTypeHandler):
-    """Relations of DuckDB: written as they are computed; loaded, they hold the rows in memory."""
+    """Relations of DuckDB: written batch by batch as they are computed; loaded, they hold the rows in memory."""
 
     loads_changes = True
 
@@ -127,8 +127,8 @@ class DuckDBHandler(LanceTypeHandler):
 def _reader(relation: Any) -> pa.RecordBatchReader:
     try:
         return pa.RecordBatchReader.from_stream(relation)
-    except pa.ArrowInvalid as error:  # types that are nested deeper than Arrow's C interface allows
-        raise UnsupportedError(f"the relation cannot become Arrow batches: {error}") from error
+    except pa.ArrowInvalid as error:  # a type is nested deeper than Arrow's C interface allows
+        raise UnsupportedError(f"the relation cannot be converted to Arrow batches: {error}") from error
 
 
 def _as_wanted(table: pa.Table, load_as: type | None) -> pa.Table | pa.RecordBatch:

@@ -49,7 +49,7 @@ __all__ = ["SparkHandler", "session_of"]
 
 
 _MOST_BROADCAST = 100_000
-"""Keys that every executor gets, so that the rows of a frame stay where they are."""
+"""The most deleted keys that are broadcast to all executors, so that the rows of the frame are not shuffled."""
 
 _ARROW_TYPES: Mapping[str, pa.DataType] = {
     "string": pa.string(),
@@ -73,11 +73,11 @@ _ARROW_TYPES: Mapping[str, pa.DataType] = {
     "interval year to month": pa.month_day_nano_interval(),
     "yearmonthinterval": pa.month_day_nano_interval(),
 }
-"""By Spark's own names of the types."""
+"""The Arrow types by Spark's names."""
 
 
 class SparkHandler(LanceTypeHandler):
-    """`pyspark.sql.DataFrame` of either kind."""
+    """`pyspark.sql.DataFrame`, classic or Connect."""
 
     loads_changes = True
 
@@ -86,7 +86,7 @@ class SparkHandler(LanceTypeHandler):
         return pa.schema([pa.field(field.name, _arrow_type(field.dataType)) for field in value.schema])
 
     def check(self, value: DataFrame, request: WriteRequest) -> bool:
-        """Look for rows, and at their partitions and keys, by jobs over these columns."""
+        """Check that there are rows, and check their partitions and keys, by jobs that read only these columns."""
         output, slices, value = request.output, request.slices, with_known_types(value, request)
         if output.empty_output != "write" and value.isEmpty():
             if output.empty_output == "skip":
@@ -99,7 +99,7 @@ class SparkHandler(LanceTypeHandler):
         return True
 
     def write(self, value: DataFrame, request: WriteRequest) -> WriteResult | None:
-        """Write the frame: one Spark job, then one commit."""
+        """Write the frame by a Spark job and one commit."""
         value = with_known_types(value, request)
         if request.mode == "columns":
             return _write_columns(value, request)
@@ -112,7 +112,7 @@ class SparkHandler(LanceTypeHandler):
     def _write_or_merge(self, value: DataFrame, request: WriteRequest) -> WriteResult | None:
         if request.mode == "merge" or (request.mode == "create" and request.output.write_mode == "merge"):
             return _merge(value, request)
-        if request.output.write_mode == "merge":  # a table that only earlier attempts made is overwritten
+        if request.output.write_mode == "merge":  # earlier attempts created the table, which is overwritten
             _reject_twice(value, request.output.merge_key)
             value = _inserted(value, request.output)
         try:
@@ -120,9 +120,8 @@ class SparkHandler(LanceTypeHandler):
         except SchemaError:
             if request.existing is None or request.output.schema_mode == "overwrite" or not value.isEmpty():
                 raise
-            return self._write(
-                with_null_columns(value, request.existing.schema), request
-            )  # no row says of what type it is
+            # Without rows the types of the frame do not count: the table's are used.
+            return self._write(with_null_columns(value, request.existing.schema), request)
 
     def _write(self, value: DataFrame, request: WriteRequest) -> WriteResult | None:
         import pyspark_lance  # noqa: PLC0415 - optional
@@ -170,7 +169,7 @@ class SparkHandler(LanceTypeHandler):
         )
 
     def split_changes(self, value: DataFrame, key: Sequence[str]) -> tuple[LanceTypeHandler, Any, Any]:
-        """The changed rows and the deleted keys as frames; rows of other kinds fail the job that writes."""
+        """The changed rows and the deleted keys as frames; a row of an unknown kind fails the job that writes."""
         from pyspark.sql import functions
 
         check_keys(pa.schema([(name, pa.int8()) for name in value.columns]).empty_table(), key)
@@ -181,8 +180,7 @@ class SparkHandler(LanceTypeHandler):
         known = functions.when(kind.isin(*KINDS), kind).otherwise(functions.raise_error(message))
         merged = value.where(known != "delete").drop(CHANGE_TYPE)
         deleted = value.where(known == "delete").drop(CHANGE_TYPE)
-        columns = ["`" + name.replace("`", "``") + "`" for name in key]
-        again = merged.select(*columns).distinct()
+        again = merged.select(*map(quoted, key)).distinct()
         return self, merged, deleted.join(again, on=list(key), how="left_anti")
 
     def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:
@@ -192,7 +190,7 @@ class SparkHandler(LanceTypeHandler):
 
 
 def _changes(request: ReadRequest) -> DataFrame:
-    """A lazy frame of what changed up to the pinned version."""
+    """A lazy frame of the changes up to the pinned version."""
     import pyspark_lance  # noqa: PLC0415 - optional
 
     assert request.changes is not None
@@ -218,7 +216,7 @@ def _changes(request: ReadRequest) -> DataFrame:
 
 
 def _write_columns(value: DataFrame, request: WriteRequest) -> WriteResult | None:
-    """Set columns of rows; executors write the files."""
+    """Set columns of rows; the executors write the data files."""
     import pyspark_lance  # noqa: PLC0415 - optional
 
     existing, output = request.existing, request.output
@@ -252,7 +250,7 @@ def _write_columns(value: DataFrame, request: WriteRequest) -> WriteResult | Non
 
 
 def _without_deleted(value: DataFrame, key: Sequence[str], request: WriteRequest) -> DataFrame:
-    """The rows without those that the version which the step has read had, and the table has not any more."""
+    """The rows without those that were deleted since the version that the step has read."""
     from pyspark.sql import functions
 
     import pyspark_lance  # noqa: PLC0415 - optional
@@ -281,7 +279,7 @@ def _without_deleted(value: DataFrame, key: Sequence[str], request: WriteRequest
 
 
 def _with_columns_of_others(value: DataFrame, request: WriteRequest) -> DataFrame:
-    """A frame with nulls in the columns of the table that other assets own; rows that a merge updates keep theirs."""
+    """The frame with nulls in columns of other assets that it lacks; a merge keeps the table's values instead."""
     existing = request.existing
     if existing is None or request.mode == "merge" or request.output.schema_mode != "strict":
         return value
@@ -295,9 +293,9 @@ def _with_columns_of_others(value: DataFrame, request: WriteRequest) -> DataFram
 
 
 def with_known_types(value: DataFrame, request: WriteRequest) -> DataFrame:
-    """A frame whose columns of unknown types have those of the table, or of the metadata `lance/schema`.
+    """The frame with the types of the table, or of the metadata `lance/schema`, for columns of unknown types.
 
-    A new table of a frame without rows gets the types of the metadata.
+    If there is no table and the frame has no rows, all declared columns get the types of the metadata.
     """
     existing = None if request.existing is None else request.existing.schema
     value = _without_owners(value, existing)
@@ -311,7 +309,7 @@ def with_known_types(value: DataFrame, request: WriteRequest) -> DataFrame:
 
 
 def _without_owners(value: DataFrame, table: pa.Schema | None) -> DataFrame:
-    """A frame whose columns lack the owners that they had in the table that they come from; see `without_owners`."""
+    """The frame without the owners that its columns had in the table they come from; see `without_owners`."""
     there = {} if table is None else owners(table)
     for field in value.schema:
         owner = field.metadata.get(ASSET_KEY)
@@ -322,9 +320,9 @@ def _without_owners(value: DataFrame, table: pa.Schema | None) -> DataFrame:
 
 
 def with_null_columns(value: DataFrame, schema: pa.Schema) -> DataFrame:
-    """A frame whose columns are nulls of the types of a schema, as far as that has them.
+    """The frame with nulls, of the schema's types, in the columns that the schema has.
 
-    The values of these columns are dropped: each of them is null, or the frame has no rows.
+    The values of these columns are dropped: they are all null, or the frame has no rows.
     """
     from pyspark.sql import functions
 
@@ -336,7 +334,7 @@ def with_null_columns(value: DataFrame, schema: pa.Schema) -> DataFrame:
 
 
 def _vectors(value: DataFrame, request: WriteRequest) -> dict[str, int]:
-    """The widths of vectors that the metadata `lance/schema` declares for a new table."""
+    """The widths of vectors that the metadata `lance/schema` declares; empty if the table exists already."""
     return {} if request.existing is not None else _known_vectors(value, request)
 
 
@@ -360,7 +358,10 @@ def _arrow_type(kind: Any) -> pa.DataType:
 
 
 def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
-    """Merge a frame by joins of Spark's; its rows come to this process only if rows of partitions are to be deleted."""
+    """Merge a frame by Spark's joins.
+
+    The rows are collected into this process only if rows that are only in the table may be deleted from partitions.
+    """
     import pyspark_lance  # noqa: PLC0415 - optional
 
     output, slices = request.output, request.slices
@@ -412,7 +413,7 @@ def _inserted(value: DataFrame, output: OutputSettings) -> DataFrame:
 
 
 def _clauses(output: OutputSettings) -> dict[str, Any]:
-    """What `pyspark_lance.merge` does with the rows."""
+    """The arguments of `pyspark_lance.merge` for the clauses or policies of a merge."""
     if output.merge_clauses is not None:
         return {"clauses": output.merge_clauses}
     return {
@@ -423,10 +424,10 @@ def _clauses(output: OutputSettings) -> dict[str, Any]:
 
 
 def _check_plain(output: OutputSettings) -> None:
-    """Make sure that rows only in the table can be changed within the run's partitions, which Spark does not do.
+    """Reject clauses that lance_core cannot run: it runs merges that change rows only in the table within partitions.
 
     Raises:
-        UnsupportedError: A clause is not possible together with partitions.
+        UnsupportedError: A clause cannot be combined with partitions.
     """
     try:
         plain_merge(output)
@@ -439,14 +440,14 @@ def _check_plain(output: OutputSettings) -> None:
 
 
 def _reject_twice(value: DataFrame, key: Sequence[str]) -> None:
-    """Reject a source that has a key twice, as `check_keys` does; at most one key comes to this process.
+    """Reject a frame that has a key twice, as `check_keys` does; at most one key is collected into this process.
 
-    Keys are equal as in the merges of `pyspark_lance`: a NaN equals a NaN, a null equals nothing.
+    Keys are compared as in the merges of `pyspark_lance`: a NaN equals a NaN, a null equals nothing.
     """
     from pyspark.sql import functions
 
     check_keys(pa.schema([(name, pa.int8()) for name in value.columns]).empty_table(), key)
-    keys = [functions.col("`" + name.replace("`", "``") + "`") for name in key]
+    keys = [functions.col(quoted(name)) for name in key]
     whole = value.select(*keys)
     for one in keys:
         whole = whole.where(one.isNotNull())  # `dropna` drops NaN as well
@@ -464,12 +465,18 @@ def _empty_frame(schema: pa.Schema, session: SparkSession) -> DataFrame:
 
 
 def session_of(table: TableSettings) -> SparkSession:
-    """The session of the IO manager's `spark` resource, else the active one."""
+    """The session of the IO manager's `spark` resource, else the active session.
+
+    Raises:
+        DagsterInvalidDefinitionError: The resource has no session.
+        DagsterInvariantViolationError: There is no resource and no active session.
+    """
     if table.spark is not None:
         session: Any = getattr(table.spark, "spark_session", None)
         if session is None:
             raise dg.DagsterInvalidDefinitionError(
-                f"the spark resource of LanceIOManager, a {type(table.spark).__name__}, has no spark_session"
+                f"the spark resource of LanceIOManager, a {type(table.spark).__name__}, has no spark_session; use a "
+                "LanceSparkResource, or a resource with that attribute"
             )
         return cast("SparkSession", session)
     from pyspark.sql import SparkSession
@@ -477,7 +484,7 @@ def session_of(table: TableSettings) -> SparkSession:
     active: SparkSession | None = SparkSession.getActiveSession()
     if active is None:
         raise dg.DagsterInvariantViolationError(
-            "there is no active Spark session to load a DataFrame with; give LanceIOManager(spark=...) a resource "
-            "that has a spark_session, or set default_load_type"
+            "there is no active Spark session with which to load a DataFrame; give LanceIOManager(spark=...) a "
+            "resource that has a spark_session, or set default_load_type"
         )
     return active

@@ -1,10 +1,9 @@
-"""Casts of Spark columns to the types of the table, by value: the job that writes the rows compares them.
+"""Casts of Spark columns to the types of the table, by value: the job that writes the rows checks each value.
 
-    cast(column as the table's type), cast back, is the column again    the value is written
-    otherwise                                                          the job fails, naming column and value
+    the value, cast to the table's type and back, is unchanged    the value is written
+    otherwise                                                     the job fails, naming the column and the value
 
-Spark looks at each value as it is written, so there is no job of its own for it. Columns of structs, arrays and maps
-are left to `pyspark_lance.write`.
+No other job is needed for this. `pyspark_lance.write` casts columns of structs, arrays and maps.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import pyarrow as pa
 
 from lance_core.errors import SchemaError
 from lance_dagster.handlers.exact_cast import CastRejectedError, can_cast
+from pyspark_lance.types.column_names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,18 +37,18 @@ _SPARK_TYPES: Final[Mapping[pa.DataType, str]] = {
     pa.float64(): "double",
     pa.date32(): "date",
 }
-"""What Spark hands over for columns of these types; the narrower ranges of some are checked as they are written."""
+"""The Spark types as which columns of these types are written; the write checks the narrower ranges of some types."""
 
 _START, _END = "lance-lossy-cast<<", ">>lance-lossy-cast"
 _FOUND: Final = re.compile(f"{_START}(.*?)\\|(.*?)\\|(.*?)\\|(.*?){_END}", re.DOTALL)
 
 
 def cast_in_job(frame: DataFrame, given: pa.Schema, table: pa.Schema) -> DataFrame:
-    """A frame whose plain columns are of the types of the table, as far as these differ.
+    """The frame with its columns of plain types cast to the types of the table.
 
     Args:
         frame: The frame.
-        given: The Arrow types of its columns; null for those that are not known.
+        given: The Arrow types of the frame's columns; null for unknown types.
         table: The table's columns.
 
     Raises:
@@ -63,7 +63,7 @@ def cast_in_job(frame: DataFrame, given: pa.Schema, table: pa.Schema) -> DataFra
             continue
         if not can_cast(kind, field.type):
             if frame.isEmpty():
-                continue  # no rows, no values: the table's type stands
+                continue  # without rows the table's type is used
             raise CastRejectedError(field.name, kind, field.type)
         target = _spark_type(field.type)
         if target is not None and target != frame.schema[field.name].dataType.simpleString():
@@ -81,7 +81,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def _spark_type(kind: pa.DataType) -> str | None:
-    """The name of a type in Spark; None for types that Spark need not cast: strings, bytes, times of other units."""
+    """The name of a type in Spark; None for types to which Spark need not cast, such as strings, bytes and times."""
     if pa.types.is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})"
     if pa.types.is_timestamp(kind):
@@ -92,8 +92,7 @@ def _spark_type(kind: pa.DataType) -> str | None:
 def _cast(frame: DataFrame, name: str, source: pa.DataType, target: pa.DataType, wanted: str) -> Any:
     from pyspark.sql import functions
 
-    quoted = "`" + name.replace("`", "``") + "`"
-    column = functions.col(quoted)
+    column = functions.col(quoted(name))
     own = frame.schema[name].dataType.simpleString()
     done = column.try_cast(wanted)
     parts = [functions.lit(f"{_START}{name}|{source}|{target}|"), column.cast("string"), functions.lit(_END)]
@@ -103,7 +102,7 @@ def _cast(frame: DataFrame, name: str, source: pa.DataType, target: pa.DataType,
 
 @contextmanager
 def lossy_values() -> Iterator[None]:
-    """Turn the failure of such a job into an error of our own.
+    """Turn the failure of a job that `cast_in_job` has made fail into an error that names the value.
 
     Raises:
         CastRejectedError: A value would change; the error names column and value.

@@ -3,8 +3,8 @@
 lance/fragments             fragments of the newest version
 lance/small_fragments       ... with fewer rows than the target
 lance/deleted_fraction      rows that are deleted and still in the files, of all rows in the files
-lance/versions_total        versions that there are
-lance/index_unindexed_fraction   rows outside of the index that covers the fewest
+lance/versions_total        versions that were not cleaned up
+lance/index_unindexed_fraction   share of the rows that the index with the least coverage does not cover
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class TableHealth:
 
     Attributes:
         version: The version.
-        fragments: Its fragments.
-        small_fragments: Fragments with fewer rows than the target.
-        mergeable_fragments: The fragments that a compaction by the policy would merge: it leaves small ones beside much
-            larger ones until there are more small ones.
-        rows: Live rows.
-        deleted_rows: Rows that are deleted and still in the files.
-        bytes: Bytes of the data files.
-        versions: Versions of the branch that there are; 0 if they were not counted.
+        fragments: The number of fragments.
+        small_fragments: The number of fragments with fewer rows than the target.
+        mergeable_fragments: The number of fragments that a compaction by the policy would merge; it does not merge a
+            few small fragments with much larger ones.
+        rows: The number of live rows.
+        deleted_rows: The number of rows that are deleted and still in the files.
+        bytes: The bytes of the data files.
+        versions: The number of versions of the branch; 0 if they were not counted.
         unindexed: For each index, the share of the live rows that it does not cover.
-        oldest: The oldest version that there is; 0 if they were not counted.
+        oldest: The oldest version; 0 if versions were not counted.
     """
 
     version: int
@@ -63,7 +63,7 @@ class TableHealth:
 
     @property
     def deleted_fraction(self) -> float:
-        """Share of the rows in the files that is deleted."""
+        """The share of the rows in the files that are deleted."""
         return _share(self.deleted_rows, self.rows)
 
     @property
@@ -96,12 +96,12 @@ class TableHealth:
     def problems(
         self, policy: LanceMaintenancePolicy, *, versions: int | None = None, indices: bool = True
     ) -> list[str]:
-        """The exceeded thresholds of a policy, in words; none if the table is healthy.
+        """The thresholds of a policy that are exceeded, as messages; empty if the table is healthy.
 
         Args:
             policy: The thresholds.
-            versions: The versions that count; None for all.
-            indices: Whether rows that an index misses count, if the policy refreshes indices.
+            versions: The number of versions that count; None for all versions.
+            indices: Whether rows that an index does not cover count, if the policy refreshes indices.
         """
         counted = self.versions if versions is None else versions
         limits: tuple[tuple[str, float, float], ...] = (
@@ -118,7 +118,7 @@ class TableHealth:
 
 
 def deleted_fraction(dataset: lance_core.LanceDataset) -> float:
-    """Share of the rows in the files of a version that is deleted."""
+    """The share of the rows in the files of a version that are deleted."""
     return _share(dataset.count_deleted_rows(), dataset.count_rows())
 
 
@@ -133,13 +133,13 @@ def measure(
     count_versions: bool = True,
     versions: Sequence[int] | None = None,
 ) -> TableHealth:
-    """Measure the version of a handle; lists the versions if they count, and reads nothing else.
+    """Measure the version of a dataset from its manifest, and list its versions if they count.
 
     Args:
         dataset: The table.
         policy: The thresholds.
         count_versions: Whether the versions count.
-        versions: Their numbers in ascending order, where they are known; None to list them.
+        versions: The versions in ascending order, if they are known; None to list them.
     """
     target = policy.target_rows_per_fragment or int(dataset.config().get(TARGET_KEY, DEFAULT_TARGET))
     stats = dataset.stats.dataset_stats(target)
@@ -161,7 +161,7 @@ def measure(
 
 
 def _mergeable(dataset: lance_core.LanceDataset, policy: LanceMaintenancePolicy) -> int:
-    """The fragments in tasks of a compaction that make fewer of them."""
+    """The number of fragments in the compaction tasks that merge several fragments."""
     from lance_core.maintenance import Compaction  # noqa: PLC0415 - heavy imports at first use
 
     tasks = Compaction.plan(dataset, policy.compaction_options()).tasks
@@ -173,19 +173,19 @@ def _unindexed(dataset: lance_core.LanceDataset, rows: int) -> dict[str, float]:
         return {}
     missed: dict[str, float] = {}
     for found in dataset.describe_indices():
-        if not found.name.startswith(_SYSTEM):  # that of moved rows, and those of the write-ahead log, cover no rows
+        if not found.name.startswith(_SYSTEM):  # system indices, such as the fragment reuse index, cover no rows
             missed[found.name] = (rows - found.num_rows_indexed) / rows
     return missed
 
 
 def index_bytes(dataset: lance_core.LanceDataset) -> dict[str, int]:
-    """The bytes of each segment of the indices, by the segment."""
+    """The bytes of each index segment, by the segment's UUID."""
     described = dataset.describe_indices() if dataset.has_index else []
     return {str(segment.uuid): segment.size_bytes or 0 for found in described for segment in found.segments}
 
 
 def without_zone_maps(dataset: lance_core.LanceDataset, names: Collection[str]) -> list[str]:
-    """The indices of some names that are no zone maps, which are counted where they are created for partitions."""
+    """The names of indices that are no zone maps; zone maps are counted where they are created for partitions."""
     if not names:
         return []
     kinds = {found.name: found.index_type.upper() for found in dataset.describe_indices()}

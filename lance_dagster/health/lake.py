@@ -1,12 +1,12 @@
-"""The tables of a lake: all that lie below a root, found when a run or tick begins, whoever wrote them.
+"""The tables of a lake: all tables below a root, whoever writes them, listed when a run or tick begins.
 
-    root                      True: that of the IO manager; or a URI, reached with the storage options of the IO manager
-    include, exclude          globs over the path of a table below the root, such as "nyc/*"; `*` takes slashes as well
+    root                      True: the root of the IO manager; or a URI, reached with the IO manager's storage options
+    include, exclude          globs over the path of a table below the root, such as "nyc/*"; `*` also matches slashes
     policies                  "nyc": fields for the tables in a folder; "nyc/flights": for one table
 
-Policies are applied from the outside in: that of the job, then of each folder, then of the table, then the metadata
-`lance/maintenance` of its asset, if the code location has one. A table is known by the key of its asset, else by its
-path without the suffix.
+Policies are applied from the outside in: the policy of the job, then those of each folder, then that of the table, then
+the metadata `lance/maintenance` of its asset, if the code location has one. A table is named by the key of its asset,
+else by its path without the suffix.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class LakeTable:
     """A table of a lake.
 
     Attributes:
-        ref: Its asset; one of the path where the code location has no asset for it.
+        ref: The asset of the table; made from its path if the code location has no asset for it.
         path: The path below the root, without the suffix.
-        uri: Its URI.
-        versions: Its versions in ascending order, as far as the listing showed them; None if it did not.
-        is_declared: Whether the code location has an asset for it.
+        uri: The URI of the table.
+        versions: The versions in ascending order, if the listing has them; else None.
+        is_declared: Whether the code location has an asset for the table.
     """
 
     ref: TableRef
@@ -54,11 +54,11 @@ class LakeTable:
 
     @property
     def latest(self) -> int | None:
-        """The newest version that the listing showed; None if it showed none."""
+        """The newest version in the listing; None if the listing has no versions."""
         return self.versions[-1] if self.versions else None
 
     def open(self, options: Mapping[str, str] | None) -> lance_core.LanceDataset | None:
-        """The version that the listing showed as the newest, else the newest one; None if the table was dropped."""
+        """The table at the newest version in the listing, else at its newest version; None if it was dropped."""
         import lance_core  # noqa: PLC0415 - code locations load without it
         from lance_core.errors import DatasetNotFoundError, VersionNotFoundError  # noqa: PLC0415 - heavy imports
 
@@ -67,7 +67,7 @@ class LakeTable:
             try:
                 return lance_core.dataset(self.uri, version=self.latest, storage_options=given)
             except VersionNotFoundError:
-                pass  # removed since it was listed
+                pass  # the version was removed after the listing
         try:
             return lance_core.dataset(self.uri, storage_options=given)
         except DatasetNotFoundError:
@@ -88,7 +88,7 @@ class Lake:
         return root if self.root is True else replace(root, root_uri=str(self.root))
 
     def takes(self, path: str) -> bool:
-        """Whether a table is chosen, by its path without the suffix."""
+        """Whether the globs choose a table, by its path without the suffix."""
         names = (path, path + SUFFIX)
         chosen = not self.include or any(fnmatchcase(name, glob) for glob in self.include for name in names)
         return chosen and not any(fnmatchcase(name, glob) for glob in self.exclude for name in names)
@@ -97,9 +97,9 @@ class Lake:
         """The chosen tables that are below the root now, in ascending order of their paths.
 
         Args:
-            root: The tables of the IO manager.
-            refs: Tables by asset, whose definitions count before those of the code location.
-            context: Of the run or tick, for the assets of the code location.
+            root: The root of the IO manager.
+            refs: The assets of tables, whose definitions take precedence over those of the code location.
+            context: The context of the run or tick, which has the assets of the code location; or None.
         """
         from lance_core.maintenance import find_tables  # noqa: PLC0415 - code locations load without it
 
@@ -118,10 +118,10 @@ class Lake:
         return found
 
     def policy(self, policy: LanceMaintenancePolicy, table: LakeTable) -> LanceMaintenancePolicy | None:
-        """The policy for a table; None if it is to be left alone.
+        """The policy for a table; None if the table is not maintained.
 
         Raises:
-            DagsterInvalidDefinitionError: The metadata of its asset cannot be used.
+            DagsterInvalidDefinitionError: The metadata `lance/maintenance` of its asset is invalid.
         """
         own = self.policy_of_path(policy, table.path)
         said = (table.ref.metadata or {}).get(MAINTENANCE_KEY)
@@ -130,7 +130,7 @@ class Lake:
         return policy_of(own or policy, table.ref.metadata, where=f"asset {table.ref.name}")
 
     def policy_of_path(self, policy: LanceMaintenancePolicy, path: str) -> LanceMaintenancePolicy | None:
-        """The policy for a table before the metadata of its asset counts; None if it is to be left alone."""
+        """The policy for a table without the metadata of its asset; None if the table is not maintained."""
         own: LanceMaintenancePolicy | None = policy
         for name in _steps(path):
             if name in self.policies:
@@ -138,7 +138,7 @@ class Lake:
         return own
 
     def unused(self, tables: Iterable[LakeTable]) -> list[str]:
-        """The keys of `policies` that are the folder or the path of none of these tables."""
+        """The keys of `policies` that are neither the folder nor the path of one of these tables."""
         return sorted(set(self.policies) - {name for table in tables for name in _steps(table.path)})
 
     def unmatched(self, tables: Iterable[LakeTable]) -> list[str]:
@@ -154,18 +154,17 @@ def checked_lake(
     policies: Mapping[str, Any] | None = None,
     policy: LanceMaintenancePolicy | None = None,
 ) -> Lake | None:
-    """The lake of the arguments of a builder; None if they name no root.
+    """The lake that the arguments of a builder describe; None if they name no root.
 
     Raises:
-        DagsterInvalidDefinitionError: A policy cannot be used, there are globs or policies and no root, or the root is
-            none.
+        DagsterInvalidDefinitionError: A policy or the root is invalid, or there are globs or policies but no root.
     """
     chosen = {"include": _globs(include), "exclude": _globs(exclude)}
     if root is None or root is False:
         given = [name for name, value in {**chosen, "policies": policies}.items() if value]
         if given:
             raise dg.DagsterInvalidDefinitionError(
-                f"{', '.join(given)} choose among the tables below a root, and there is none: give root=True for the "
+                f"{', '.join(given)} choose among the tables below a root, and there is none: pass root=True for the "
                 "root of the IO manager, or a URI"
             )
         return None
@@ -189,17 +188,17 @@ def lance_external_assets(
 ) -> list[dg.AssetSpec]:
     """External assets for the tables below a root, so that the asset catalog of the Dagster UI shows the whole lake.
 
-    The tables are looked for when the code location is loaded; reload it to see new ones. A maintenance job with the
-    root maintains them; one that names them as assets leaves them alone, since others write them.
+    The tables are listed when the code location is loaded; reload it to see new tables. A maintenance job with this
+    root maintains them; a job to which they are passed as assets leaves them alone, because others write them.
 
     Args:
         root: The URI of the root.
         include: Globs over the paths of tables below the root, such as "nyc/*"; all tables if there are none.
-        exclude: Globs of tables that are left out.
-        known: Assets of the code location that are tables of the root: they have definitions of their own.
-        storage_options: How to reach the root; values can be `EnvVar`. No metadata has them.
-        schema: As in the IO manager, for the place of the `known` assets.
-        group_name: As for any Dagster asset.
+        exclude: Globs of tables to leave out.
+        known: Assets of the code location whose tables are below the root; they get no external assets.
+        storage_options: The options by which the root is reached; values can be `EnvVar`. They are not in metadata.
+        schema: The IO manager's `schema`, by which the tables of `known` are located.
+        group_name: The asset group of the external assets.
 
     Raises:
         DagsterInvalidDefinitionError: The root is no URI, or holds credentials, which would show in the UI.
@@ -229,10 +228,10 @@ def tables_when_loaded(
     """The chosen tables that are below a root when the code location is loaded.
 
     Args:
-        lake: The root, and the choice.
+        lake: The root, and the globs.
         known: Assets of the code location.
-        storage_options: How to reach the root; values can be `EnvVar`.
-        schema: As in the IO manager, for the place of the `known` assets.
+        storage_options: The options by which the root is reached; values can be `EnvVar`.
+        schema: The IO manager's `schema`, by which the tables of `known` are located.
         where: The builder, for messages.
 
     Raises:
@@ -240,8 +239,8 @@ def tables_when_loaded(
     """
     if not isinstance(lake.root, str):
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: root=True is the root of the IO manager, which no code location knows while it is loaded, and "
-            'the tables are looked for then; give the URI of the root, such as root="s3://bucket/lake"'
+            f"{where}: root=True is the root of the IO manager, which is unknown while the code location is loaded, "
+            'when the tables are listed; pass the URI of the root, such as root="s3://bucket/lake"'
         )
     place = TableRoot(root_uri=lake.root, storage_options=resolved_options(storage_options or {}), schema=schema)
     return lake.find(place, known)
@@ -250,7 +249,7 @@ def tables_when_loaded(
 def external_asset(
     table: LakeTable, storage_options: Mapping[str, Any] | None, group_name: str | None = None
 ) -> dg.AssetSpec:
-    """The external asset of a table that no asset stands for; this process opens it with the storage options."""
+    """The external asset of a table without an asset; this process opens the table with the storage options."""
     metadata = {
         "lance/uri": table.uri,
         "dagster/uri": table.uri,
@@ -277,9 +276,9 @@ def _ref(asset: tuple[dg.AssetKey, Mapping[str, Any], dg.PartitionsDefinition[An
 
 
 def _by_uri(root: TableRoot, refs: Iterable[TableRef]) -> dict[str, TableRef]:
-    """Tables by their URIs; assets whose keys can be no folder are no tables of the root.
+    """The assets of tables by the tables' URIs; assets whose tables cannot be located are left out.
 
-    A table is of its own asset, not of one that owns columns of it.
+    If several assets share a table, an asset that writes rows takes precedence over one that owns columns.
     """
     found: dict[str, TableRef] = {}
     for ref in refs:
@@ -294,10 +293,10 @@ def _by_uri(root: TableRoot, refs: Iterable[TableRef]) -> dict[str, TableRef]:
 
 
 def _without_links(root: str, tables: list[FoundTable]) -> list[FoundTable]:
-    """The tables below a root, each once: a link to one that is below the root as well is left out."""
+    """The tables below a root, each once: symbolic links to tables below the root are left out."""
     folder = Path(_canonical(root))
     if not folder.is_dir():
-        return tables  # object storage
+        return tables  # object storage has no links
     real = folder.resolve()
     kept: dict[Path, FoundTable] = {}
     for one in tables:

@@ -1,15 +1,15 @@
 """The log of maintenance: the table `{root}/_maintenance/log.lance`, to which each run appends in one commit.
 
 run_id, job, time          the run, and when it was recorded
-table, uri                 the table: its name for the job, by which jobs can differ, and its URI, by which it is known
+table, uri                 the table: its name in the job, which can differ by job, and its URI, which identifies it
 step                       commit, materialize_deletions, refresh_indices or clean_up; "table": the table as a whole
 outcome                    of the table: done, partly done, put off, healthy, skipped or failed; null in rows of steps
 version_before, version_after   of the step, or of all steps of the run
-bytes_read, bytes_written  data files that were rewritten, and those that replace them; of indices what they grew by,
-                           and nothing is counted as read
+bytes_read, bytes_written  the bytes of the data files that were rewritten, and of those that replace them; for indices
+                           the bytes by which they grew, and no bytes read
 files_removed, bytes_removed    by cleanup
-seconds                    that the step, or the table, took
-reason                     why the table failed or was skipped, or what of it was put off; null if nothing is left
+seconds                    the time that the step, or the table, took
+reason                     why the table failed or was skipped, or what was put off; null if all was done
 fragments, rows, deleted_rows, bytes, versions, unindexed   the table afterwards; null in rows of steps
 """
 
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 _CLOCKS_DIFFER: Final = timedelta(minutes=5)
-"""How far the clocks of machines may be apart."""
+"""The most by which the clocks of machines may differ."""
 
 LOG: Final = f"{RECEIPTS_FOLDER}/log.lance"
 WHOLE: Final = "table"
@@ -64,7 +64,7 @@ SCHEMA: Final = pa.schema(
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _SHOWN: Final = 30
-"""Runs that a sparkline shows, the newest ones."""
+"""The number of newest runs that a sparkline shows."""
 
 
 def open_log(root_uri: str, options: Mapping[str, str] | None) -> lance_core.LanceDataset | None:
@@ -76,13 +76,13 @@ def open_log(root_uri: str, options: Mapping[str, str] | None) -> lance_core.Lan
 
 
 def last_maintained(log: lance_core.LanceDataset, uri: str) -> datetime | None:
-    """When a run last found a table healthy, or finished it; None if none did.
+    """When a run last found a table healthy, or finished it; None if no run did.
 
-    A record of a time to come, which a clock that was ahead has made, says nothing.
+    Records with a time in the future, from a clock that was ahead, do not count.
 
     Args:
         log: The log.
-        uri: The table, whatever its name was for the job.
+        uri: The URI of the table.
     """
     finished = pc.field("outcome").isin(["done", "healthy"]) & pc.field("reason").is_null()
     wanted = (pc.field("uri") == lance_core.canonical_uri(uri)) & (pc.field("step") == WHOLE) & finished
@@ -92,7 +92,7 @@ def last_maintained(log: lance_core.LanceDataset, uri: str) -> datetime | None:
 
 
 def put_off_last(log: lance_core.LanceDataset) -> set[str]:
-    """The URIs of tables whose newest record says that something is left to do; four columns are read."""
+    """The URIs of tables whose newest record has steps that were put off, but no failure."""
     found = log.to_table(columns=["uri", "time", "outcome", "reason"], filter=f"step = '{WHOLE}'")
     newest = found.group_by("uri").aggregate([("time", "max")]).rename_columns(["uri", "time"])
     last = found.join(newest, ["uri", "time"], join_type="inner")
@@ -105,14 +105,14 @@ def rows_of_tables(log: lance_core.LanceDataset, takes: Callable[[str], bool]) -
 
     Args:
         log: The log.
-        takes: Whether a table is wanted, by its name.
+        takes: Returns whether a table is wanted, by its name.
     """
     found = log.to_table(filter=f"step = '{WHOLE}'").sort_by("time").to_pylist()
     return [row for row in found if takes(row["table"])]
 
 
 def runs_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One record for each run, newest first: how its tables went, and what it read, wrote and removed."""
+    """One record per run, newest first: its tables by outcome, and the bytes and files read, written and removed."""
     runs: dict[str, dict[str, Any]] = {}
     for row in rows:
         run = runs.setdefault(row["run_id"], {"run_id": row["run_id"], "job": row["job"], "time": row["time"]})
@@ -130,7 +130,7 @@ def tables_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def trends(rows: Iterable[Mapping[str, Any]]) -> str:
-    """A Markdown page: for each table its numbers after each run as a sparkline, from the least to the most of them."""
+    """A page in Markdown: for each table its numbers after each run, as sparklines from the least to the greatest."""
     by_uri: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         if row["fragments"] is not None:
@@ -138,7 +138,7 @@ def trends(rows: Iterable[Mapping[str, Any]]) -> str:
     lines = [
         "# Trends of maintenance",
         "",
-        f"After each of the last {_SHOWN} runs, oldest first; behind each line its newest number.",
+        f"After each of the last {_SHOWN} runs, oldest first; each line ends with the newest number.",
         "",
         "| table | fragments | bytes per row | share deleted | share unindexed |",
         "|---|---|---|---|---|",

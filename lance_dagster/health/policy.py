@@ -1,8 +1,7 @@
 """`LanceMaintenancePolicy`: the steps of maintenance, and the thresholds from which a table needs it.
 
-The policy of a job is changed for one asset by its metadata `lance/maintenance`, a mapping of fields of the policy (or
-a policy, which takes its place; or False: the table is left alone), and for one run by the configuration of the run, in
-this order.
+The policy of a job is changed for one asset by its metadata `lance/maintenance`: a mapping of fields of the policy, a
+whole policy, or False, with which the table is not maintained. Then the configuration of a run changes it for the run.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ __all__ = ["LanceMaintenancePolicy", "parse_age", "policy_of", "recorded_metadat
 NEVER: Final = "never"
 
 _PART: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*")
-# Those of lance_core.maintenance, which a code location does not import: "m" are minutes, "M" months.
+# The units of lance_core.maintenance, which a code location does not import: "m" is minutes, "M" is months.
 _SECONDS: Final = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
     **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
@@ -45,27 +44,28 @@ class LanceMaintenancePolicy:
     """The steps of maintenance, and the thresholds from which a table needs it.
 
     Attributes:
-        target_rows_per_fragment: Fragments with fewer rows are small, and merged with their neighbours; None for the
-            table's own configuration, else 1,048,576.
-        target_bytes_per_fragment: Fragments with as many bytes are large enough, however few rows they have; None for
+        target_rows_per_fragment: Fragments with fewer rows are small, and are merged with their neighbours; None for
+            the table's own configuration, else 1,048,576.
+        target_bytes_per_fragment: Fragments with at least as many bytes are large enough, even with few rows; None for
             the table's own configuration, else no such limit.
         max_bytes_per_file: Bytes after which a new file is started; None for the table's configuration, else no limit.
         materialize_deletions_threshold: A fragment is rewritten if more than this share of its rows is deleted.
         cleanup_older_than: Versions older than this are removed, with the files that only they need: a string such as
             "7d" or "1h 30m", a timedelta, or None (as a string, "never") for no limit of age. Tagged versions, and
-            those that branches need, stay.
-        retain_versions: How many of the newest versions stay, however old they are; without `cleanup_older_than` all
-            others go. With neither, nothing is removed.
+            versions that branches need, are kept.
+        retain_versions: The number of newest versions that are kept, whatever their age; without `cleanup_older_than`
+            all others are removed. With neither, nothing is removed.
         refresh_indices: Whether indices are extended to the rows that they do not cover.
-        delete_rate_limit: Files that cleanup deletes per second, at most; None for no limit.
-        delete_concurrency: Requests by which cleanup deletes at a time, on S3 of 1,000 files each; None for 32 on
-            object storage and one on disks.
+        delete_rate_limit: The most files that cleanup deletes per second; None for no limit.
+        delete_concurrency: The number of concurrent requests by which cleanup deletes, on S3 of 1,000 files each; None
+            for 32 on object storage and one on disks.
         receipts_older_than: Rows of the log of maintenance older than this are deleted: a string, a timedelta, or None
-            ("never"). The policy of the job decides.
-        max_parallel_tasks: Rewrites that run at a time; None lets the executor of the job decide.
-        dry_run: Only report what would be done.
-        max_small_fragments: With more small fragments than this a table needs maintenance.
-        max_versions: With more versions than this, or more since the last maintenance, a table needs it.
+            ("never"). Only the policy of the job counts.
+        max_parallel_tasks: The most rewrites that run at a time; None lets the executor of the job decide.
+        dry_run: Whether to report only what would be done.
+        max_small_fragments: With more small fragments than this, a table needs maintenance.
+        max_versions: With more versions than this, a table needs maintenance; a sensor counts only versions since the
+            last maintenance.
 
     Raises:
         ValueError: A value is of the wrong type or out of range.
@@ -76,18 +76,20 @@ class LanceMaintenancePolicy:
     materialize_deletions_threshold: float = described(
         0.1, "Rewrite a fragment if more than this share of its rows is deleted."
     )
-    cleanup_older_than: str | timedelta | None = described("7d", 'Such as "7d"; "never" for no limit of age.')
-    retain_versions: int | None = described(None, "How many of the newest versions stay.")
-    refresh_indices: bool = described(True, "Extend indices to rows that they miss.")
-    max_parallel_tasks: int | None = described(None, "Rewrites that run at a time.")
-    dry_run: bool = described(False, "Only report what would be done.")
-    max_small_fragments: int = described(4, "More of them, and a table needs maintenance.")
-    max_versions: int = described(50, "More of them, and a table needs maintenance.")
-    target_bytes_per_fragment: int | None = described(None, "Fragments with as many bytes are large enough.")
-    delete_rate_limit: int | None = described(None, "Files that cleanup deletes per second, at most.")
-    delete_concurrency: int | None = described(None, "Requests of deletions at a time.")
+    cleanup_older_than: str | timedelta | None = described(
+        "7d", 'Age after which versions are removed, such as "7d"; "never" for no limit.'
+    )
+    retain_versions: int | None = described(None, "The number of newest versions that are kept.")
+    refresh_indices: bool = described(True, "Extend indices to rows that they do not cover.")
+    max_parallel_tasks: int | None = described(None, "The most rewrites that run at a time.")
+    dry_run: bool = described(False, "Report only what would be done.")
+    max_small_fragments: int = described(4, "With more small fragments, a table needs maintenance.")
+    max_versions: int = described(50, "With more versions, a table needs maintenance.")
+    target_bytes_per_fragment: int | None = described(None, "Fragments with at least as many bytes are large enough.")
+    delete_rate_limit: int | None = described(None, "The most files that cleanup deletes per second.")
+    delete_concurrency: int | None = described(None, "The number of concurrent delete requests.")
     receipts_older_than: str | timedelta | None = described(
-        "1y", 'Rows of the log of maintenance are deleted after this; "never" for no limit.'
+        "1y", 'Age after which rows of the log of maintenance are deleted; "never" for no limit.'
     )
 
     def __new__(cls, *_: Any, **given: Any) -> Self:
@@ -127,16 +129,16 @@ class LanceMaintenancePolicy:
         for name in ("cleanup_older_than", "receipts_older_than"):
             age = _age(getattr(self, name))
             if age is not None and age <= timedelta(0):
-                raise ValueError(f"{name} must be longer than nothing, not {getattr(self, name)!r}")
+                raise ValueError(f"{name} must be a positive duration, not {getattr(self, name)!r}")
 
     @property
     def age(self) -> timedelta | None:
-        """`cleanup_older_than` as a time; None for no limit of age."""
+        """`cleanup_older_than` as a timedelta; None for no limit of age."""
         return _age(self.cleanup_older_than)
 
     @property
     def age_of_receipts(self) -> timedelta | None:
-        """`receipts_older_than` as a time; None for no limit of age."""
+        """`receipts_older_than` as a timedelta; None for no limit of age."""
         return _age(self.receipts_older_than)
 
     @property
@@ -149,7 +151,7 @@ class LanceMaintenancePolicy:
 
         Args:
             overrides: Fields and values.
-            where: Who asks for it, for messages.
+            where: The source of the fields, for messages.
 
         Raises:
             DagsterInvalidDefinitionError: A field is unknown, or its value is invalid.
@@ -158,7 +160,7 @@ class LanceMaintenancePolicy:
         unknown = sorted(set(overrides) - set(known))
         if unknown:
             raise dg.DagsterInvalidDefinitionError(
-                f"{where}: {', '.join(map(repr, unknown))} is not a field of a LanceMaintenancePolicy; there are "
+                f"{where}: {', '.join(map(repr, unknown))} is not a field of a LanceMaintenancePolicy; its fields are "
                 f"{', '.join(known)}{near_name(unknown[0], known)}"
             )
         try:
@@ -167,7 +169,7 @@ class LanceMaintenancePolicy:
             raise dg.DagsterInvalidDefinitionError(f"{where}: {error}") from error
 
     def compaction_options(self) -> dict[str, Any]:
-        """The options of a compaction that it asks for; what it leaves open the table's configuration decides."""
+        """The options of a compaction by this policy; the table's configuration replaces those that are None."""
         return {
             "target_rows_per_fragment": self.target_rows_per_fragment,
             "target_bytes_per_fragment": self.target_bytes_per_fragment,
@@ -185,7 +187,7 @@ def parse_age(age: str) -> timedelta | None:
     """Read an age such as "14d" or "1h 30m"; "never" is None.
 
     Raises:
-        ValueError: The string is not an age.
+        ValueError: The string is not a duration.
     """
     if age.strip().lower() == NEVER:
         return None
@@ -197,14 +199,14 @@ def parse_age(age: str) -> timedelta | None:
         seconds += float(match[1]) * _SECONDS[match[2]]
         position = match.end()
     if not age.strip():
-        raise ValueError("a duration is missing")
+        raise ValueError(f'{age!r} is not a duration; write "7d", "12h" or "1h 30m", or "{NEVER}"')
     return timedelta(seconds=seconds)
 
 
 def policy_of(
     policy: LanceMaintenancePolicy, metadata: Mapping[str, Any] | None, *, where: str
 ) -> LanceMaintenancePolicy | None:
-    """The policy for one asset; None if its metadata asks to leave it alone.
+    """The policy for one asset; None if its metadata `lance/maintenance` is False.
 
     Args:
         policy: The policy of the job.
@@ -224,14 +226,14 @@ def policy_of(
         return value
     if not isinstance(value, Mapping):
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata {MAINTENANCE_KEY} must be a LanceMaintenancePolicy, a mapping of its fields, or "
+            f"{where}: metadata {MAINTENANCE_KEY} must be a LanceMaintenancePolicy, a mapping of its fields, True or "
             f"False, not {value!r}"
         )
     return policy.changed(value, where=f"{where}: metadata {MAINTENANCE_KEY}")
 
 
 def recorded_metadata(metadata: Mapping[str, Any] | None) -> str | None:
-    """The entry `lance/maintenance` of an asset as JSON, for runs that do not know the asset; None without one."""
+    """The metadata `lance/maintenance` of an asset as JSON, for runs without its definition; None if it has none."""
     given = (metadata or {}).get(MAINTENANCE_KEY)
     value = given.value if isinstance(given, dg.MetadataValue) else given
     if isinstance(value, LanceMaintenancePolicy):
@@ -240,7 +242,7 @@ def recorded_metadata(metadata: Mapping[str, Any] | None) -> str | None:
 
 
 def _written(value: object) -> object:
-    """A time as an age, and other values of metadata as what they hold, for JSON."""
+    """A value for JSON: a timedelta as an age, a mapping as a dict, any other value as a string."""
     if isinstance(value, timedelta):
         return f"{value.total_seconds():.6f}s"
     return dict(value) if isinstance(value, Mapping) else str(value)

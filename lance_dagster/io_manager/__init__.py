@@ -1,1 +1,1 @@
-"""The IO manager: outputs of steps become commits, tables become inputs."""
+"""The IO manager: writes each output of a step by one commit, and loads inputs from tables."""

@@ -1,11 +1,11 @@
 """Column assets, which own columns of another asset's table: the owner of each column, and the writes that set it.
 
-    column of the table       belongs to                                  recorded
-    -------------------       ----------                                  --------
-    of the rows' asset        the asset that the table is named after     nowhere
-    added by a column asset   that asset                                  in the metadata of the column's field
+    column of the table       owner                                       recorded
+    -------------------       -----                                       --------
+    written with the rows     the asset that writes the rows              nowhere
+    added by a column asset   that column asset                           in the metadata of the column's field
 
-Commits of such an asset have the property `dagster.columns`, so that they do not count as writes of rows.
+Commits of a column asset have the property `dagster.columns`, so that they do not count as writes of rows.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def reject_without_table(output: TableOutput) -> None:
     """
     if output.existing is None:
         raise DatasetNotFoundError(
-            f"there is no table at {output.location.uri}; it is made by asset "
-            f"{plain_metadata(output.metadata[TABLE_KEY])}: materialize that first"
+            f"there is no table at {output.location.uri}; materialize asset "
+            f"{plain_metadata(output.metadata[TABLE_KEY])} first, which writes it"
         )
 
 
@@ -57,22 +57,24 @@ def check_still_column_owner(output: TableOutput, dataset: lance_core.LanceDatas
     """Reject a column that another asset added at the same time.
 
     Raises:
-        DagsterInvalidDefinitionError: Another asset has added the column, and it holds the cells of both.
+        DagsterInvalidDefinitionError: Another asset has added the column, which now holds the values of both assets.
     """
     try:
         check_column_owners(replace(output, existing=dataset))
     except dg.DagsterInvalidDefinitionError as error:
         raise dg.DagsterInvalidDefinitionError(
-            f"{error}. Both added it at the same time, and version {dataset.version} has the cells of both: drop the "
-            "column, and materialize both again"
+            f"{error}. Both assets added it at the same time, and version {dataset.version} has the values of both: "
+            "drop the column, and materialize both assets again"
         ) from error
 
 
 def at_read_version(output: TableOutput) -> lance_core.LanceDataset:
-    """The version in which the value names its rows: that of the step's input, if it names rows by their addresses.
+    """The version whose rows the value identifies: the version of the step's input if it does so by row address.
+
+    A `_rowid` counts as a row address in a table without stable row ids.
 
     Raises:
-        SchemaError: The value names rows by addresses, and the step has not loaded the table on the same branch.
+        SchemaError: The value identifies rows by address, and the step has not loaded the table on the same branch.
     """
     existing = output.existing
     assert existing is not None
@@ -90,8 +92,8 @@ def at_read_version(output: TableOutput) -> lance_core.LanceDataset:
     ):
         return existing  # the branch was forked from that version, and has no commit yet
     raise SchemaError(
-        f"column {named!r} of the output names rows of a version that is not known: the step loads the table "
-        f"{existing.root_uri} {'on another branch' if read else 'by no input'}. Drop the column, and name rows by "
+        f"column {named!r} of the output identifies rows of an unknown version: the step loads the table "
+        f"{existing.root_uri} {'on another branch' if read else 'by no input'}. Drop the column, and identify rows by "
         "lance/key"
     )
 
@@ -102,7 +104,7 @@ def _inputs_of_table(output: TableOutput, table: lance_core.LanceDataset) -> lis
 
 
 def _read_version(output: TableOutput) -> lance_core.LanceDataset | None:
-    """The version of the table that the step has loaded, on the same branch; None if it is not known, or not there."""
+    """The version of the table that the step has loaded, on the same branch; None if unknown or removed."""
     existing = output.existing
     assert existing is not None
     for one in _inputs_of_table(output, existing)[:1]:
@@ -115,14 +117,14 @@ def _read_version(output: TableOutput) -> lance_core.LanceDataset | None:
 def write_columns_of(output: TableOutput, handler: LanceTypeHandler, obj: Any) -> lance_core.WriteResult | None:
     """Set columns of the table of another asset.
 
-    Rows that were deleted since the step has read them are left out, as if they had been deleted afterwards.
+    Rows that were deleted since the step read them are left out, as if they had been deleted after the write.
     """
     request = columns_request(output)
     outcome = handler.write(obj, request)
     for number in request.left_out:
         assert request.read is not None
         output.context.log.warning(
-            "%s: rows with %d keys of version %d of %s, which the step has read, were deleted since, and are left out",
+            "%s: rows with %d keys of version %d of %s, which the step has read, were deleted since and are left out",
             output.where, number, request.read.version, output.uri,
         )  # fmt: skip
     return outcome
@@ -135,7 +137,7 @@ def columns_request(output: TableOutput) -> WriteRequest:
     assert output.existing is not None
     plan, settings = planned_partitions(output, output.existing.schema), output.settings
     if output.attempts.versions and settings.empty_output == "skip":
-        settings = replace(settings, empty_output="write")  # the earlier cells are set to null nevertheless
+        settings = replace(settings, empty_output="write")  # so that values of earlier attempts are set to null
     made = write_request(output, "columns", plan, settings)
     columns = {COLUMNS: json.dumps(set_columns(output.frame.names, settings.row_key))}
     attempt = output.tags.write_attempt(
@@ -147,8 +149,8 @@ def columns_request(output: TableOutput) -> WriteRequest:
 def columns_on_branch(output: TableOutput, main: lance_core.LanceDataset | None) -> TableOutput:
     """The output on its branch; columns that the table lacks are added to main before the branch is forked.
 
-    So branches that are forked at the same time and set the same new column can all be promoted. A branch that is there
-    already, and lacks the column, gets it by the write; its promotion adds the column.
+    Thus branches that are forked concurrently, and set the same new column, can all be promoted. If the branch exists
+    already and lacks the column, the write adds it to the branch, and the promotion adds it to main.
 
     Args:
         output: The output.

@@ -1,8 +1,8 @@
 """Types of columns by name, and the change of a column's type.
 
-A column changes its type by one commit that rewrites its values (`lance_core.maintenance.change_type`); versions before
-it keep the old type. No value changes: numbers stay the same numbers, and a string that spells no number is rejected,
-unless losses are allowed.
+One commit rewrites the column with the new type (`lance_core.maintenance.change_type`); older versions keep the old
+type. Unless losses are allowed, no value may change: a number must be the same number in the new type, and a string
+must be the exact form of a value.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ _SQL_NAMES: Final = {
     "time": "time64[us]",
     **dict.fromkeys(("decimal", "numeric"), "decimal128(10, 2)"),
 }
-"""Types as SQL calls them, where pyarrow has another name for them."""
+"""Types by their names in SQL, where pyarrow has other names."""
 _ALIASES: Final = ("double", "float", "halffloat", "utf8", "large_utf8", "string_view", "binary_view")
-"""Other spellings that pyarrow takes."""
+"""Other names of types that pyarrow accepts."""
 _ZONED: Final = re.compile(r"timestamp\[(s|ms|us|ns), ?(?:tz=)?([^\]]+)\]")
 _DECIMAL: Final = re.compile(r"decimal(128|256)?\((\d+), ?(-?\d+)\)")
 _LIST: Final = re.compile(r"(large_)?list<(?:\w+: ?)?(.+)>")
@@ -65,7 +65,7 @@ def parse_type(name: str) -> pa.DataType:
     """The Arrow type of a name, as pyarrow spells types.
 
     Raises:
-        InvalidInputError: No type has that name; the error names the nearest.
+        InvalidInputError: No type has that name; the error names the nearest known name.
     """
     spelled = name.strip()
     if found := _ZONED.fullmatch(spelled):
@@ -85,7 +85,7 @@ def parse_type(name: str) -> pa.DataType:
         near = [_SQL_NAMES[one] for one in sql] or get_close_matches(plain, (*_NAMES, *_ALIASES), n=1, cutoff=0.4)
         hint = f"; is {near[0]!r} meant?" if near else ""
         raise InvalidInputError(
-            f"{name!r} is not a type of a column: it is one of {', '.join(_NAMES)}, timestamp[us, tz=UTC], "
+            f"{name!r} is not the name of a type; write one of {', '.join(_NAMES)}, timestamp[us, tz=UTC], "
             f"decimal128(10, 2), list<int64>, fixed_size_list<float32>[3]{hint}"
         ) from None
 
@@ -98,15 +98,15 @@ def change_column_type(
     allow_loss: bool = False,
     properties: Mapping[str, str] | None = None,
 ) -> None:
-    """Give a column another type; the handle moves to the new version.
+    """Change the type of a column; the dataset moves to the new version.
 
     Args:
         dataset: The table at its latest version.
         column: The column.
-        kind: The type. Beside the casts of `exact_cast`, strings become the numbers, dates, times or booleans that they
-            spell, and these become strings.
+        kind: The new type. Besides the casts of `exact_cast`, strings can be cast to numbers, dates, times or booleans,
+            and these to strings.
         allow_loss: Whether values may change as in Arrow's casts, which truncate fractions, and times to days.
-        properties: Transaction properties of the commits.
+        properties: Transaction properties of the commit.
 
     Raises:
         SchemaError: The column or the cast does not exist, or a value would change; nothing was written.
@@ -134,8 +134,8 @@ def _converted(values: pa.ChunkedArray, field: pa.Field, *, allow_loss: bool) ->
     if done is None:
         if _arrow_cast(values.slice(0, 0), field.type, safe=not allow_loss) is None:
             raise SchemaError(
-                f"column {field.name!r} of type {values.type} cannot become {field.type}: there is no cast between the "
-                "two. Write a new column that is computed from it, and drop the old one"
+                f"column {field.name!r} of type {values.type} cannot become {field.type}: there is no such cast. "
+                "Write a new column that is computed from it, and drop the old one"
             )
         row = first_failing(values, lambda part: _arrow_cast(part, field.type, safe=not allow_loss) is not None)
         raise _lossy(field, values.type, shown(values[row]))
@@ -145,12 +145,12 @@ def _converted(values: pa.ChunkedArray, field: pa.Field, *, allow_loss: bool) ->
 def _lossy(field: pa.Field, source: pa.DataType, value: str | None) -> SchemaError:
     return SchemaError(
         f"column {field.name!r} of type {source} cannot become {field.type}: its value {value} would change; correct "
-        "these rows first, choose a wider type, or allow losses (--allow-loss, allow_loss of the job)"
+        "such rows first, choose a wider type, or allow losses (--allow-loss, or allow_loss of the job)"
     )
 
 
 def _arrow_cast(values: pa.ChunkedArray, kind: pa.DataType, *, safe: bool) -> pa.ChunkedArray | None:
-    """The cast by Arrow; None if there is none, or if casting back gives other values."""
+    """The values cast by Arrow; None if there is no such cast, or if a safe cast is not reversible."""
     try:
         done = values.cast(kind, safe=safe)
         if not safe:
@@ -163,7 +163,7 @@ def _arrow_cast(values: pa.ChunkedArray, kind: pa.DataType, *, safe: bool) -> pa
 
 
 def with_remedy(error: LanceError, uri: str, *, whole: bool) -> LanceError:
-    """An error about the type of a column, with what can be done about it; any other stays as it is.
+    """The error with remedies if it is about the type of a column; any other error unchanged.
 
     Args:
         error: The error of a write.
@@ -179,7 +179,7 @@ def with_remedy(error: LanceError, uri: str, *, whole: bool) -> LanceError:
         return error
     if whole:
         return SchemaError(
-            f"{message}. Cast it in the asset, or give the asset the metadata lance/schema_mode: overwrite, by which "
+            f"{message}. Cast it in the asset, or give the asset the metadata lance/schema_mode: overwrite, so that "
             "the output's columns replace the table's"
         )
     name = "TYPE" if wanted is None else shlex.quote(str(wanted))
@@ -191,4 +191,4 @@ def with_remedy(error: LanceError, uri: str, *, whole: bool) -> LanceError:
 
 
 _OF_SPARK: Final = re.compile(r"(column '(.+?)': .+); cast it, or replace the whole table with mode=.*", re.DOTALL)
-"""The message of `pyspark_lance.write` about a column of another type; partitioned assets need another remedy."""
+"""The message of `pyspark_lance.write` about a column's type; its remedy does not work for partitioned assets."""

@@ -1,7 +1,6 @@
 """`LanceIOManager`: the configuration, as Dagster shows and validates it.
 
-The work itself is in `manager`, so that loading a code location imports neither pyarrow nor
-lance_core nor pyspark.
+`manager` does the work, so that loading a code location imports neither pyarrow nor lance_core nor pyspark.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -34,11 +33,11 @@ __all__ = ["LanceIOManager"]
 class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], RootArguments):
     """Stores assets as Lance tables, one per asset, at `{root_uri}/{asset key}.lance`.
 
-    Stores and loads Spark DataFrames (classic and Connect), pyarrow tables and readers, pandas and polars frames.
-    A run of some partitions replaces the rows of exactly these partitions, in one commit; the asset's metadata
-    `partition_expr` names the column, or for several dimensions `{dimension: column}`. Each commit carries the run in
-    its transaction properties. A retry of a write replaces the attempt before it: the table holds the
-    rows of the last attempt.
+    Stores and loads Spark DataFrames (classic and Connect), pyarrow tables and readers, pandas and polars frames, among
+    others. A run of partitions replaces the rows of exactly these partitions, in one commit; the asset's metadata
+    `partition_expr` names the partition column, or for several dimensions `{dimension: column}`. The transaction
+    properties of each commit name the run. A retry of a write replaces the earlier attempts: the table holds the rows
+    of the last attempt.
 
     Example:
         ```python
@@ -52,30 +51,32 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
     write_mode: WriteMode = Field(
         default="overwrite",
         description=(
-            "overwrite: the run's partitions, or the whole table of an asset without any. append: adds rows. "
-            "merge: by the key lance/merge_on of the asset. "
-            "columns: of an asset that owns columns of the table of another asset, lance/table. "
-            "error: fails if the partitions have rows. create_only: fails if the table exists."
+            "overwrite: replaces the run's partitions, or the whole table of an asset without partitions. append: adds "
+            "rows. merge: merges rows by the key lance/merge_on of the asset. columns: sets columns in the table "
+            "lance/table of another asset. error: fails if the partitions have rows, or if the table of an asset "
+            "without partitions exists. create_only: fails if the table exists."
         ),
     )
     schema_mode: SchemaMode = Field(
         default="strict",
         description=(
-            "strict: the columns of the table. add_columns: new ones too. overwrite: any, when the whole table is "
-            "overwritten."
+            "strict: an output has the columns of the table. add_columns: it may have new ones. overwrite: it may have "
+            "any, if the whole table is overwritten."
         ),
     )
     empty_output: EmptyOutput = Field(
-        default="write", description="write: an output without rows clears what it replaces. skip: writes nothing."
+        default="write",
+        description="An output without rows. write: removes what it replaces. skip: writes nothing. error: fails.",
     )
     out_of_partition: OutOfPartition = Field(
-        default="error", description="What to do about a row outside of the run's partitions; allow: keep it."
+        default="error",
+        description="An output with rows outside of the run's partitions. error: fails. allow: writes these rows.",
     )
     on_earlier_attempt: OnEarlierAttempt = Field(
         default="replace",
         description=(
-            "What a retry of an append does if the rows of an earlier attempt cannot be distinguished any more. "
-            "replace: fails and names the remedies. adopt: keeps the earlier attempt's commit. append: adds its rows."
+            "What a retry does if it cannot replace the rows of an earlier attempt. replace: fails and names the "
+            "remedies. adopt: keeps the earlier attempt's commit. append: adds its own rows."
         ),
     )
     read: ReadMode = Field(
@@ -84,19 +85,19 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
     default_load_type: LoadType = Field(
         default="auto",
         description=(
-            "What an input without a type becomes. auto: a Spark frame where there is a spark resource or an active "
-            "session, else the first of pandas, polars and pyarrow that is installed."
+            "The type as which an input without a type annotation is loaded. auto: a Spark frame if there is a spark "
+            "resource or an active session, else the first of pandas, polars and pyarrow that is installed."
         ),
     )
-    spark: dg.ResourceDependency[Any] = None  # type: ignore[assignment]  # how Dagster says that it may be missing
+    spark: dg.ResourceDependency[Any] = None  # type: ignore[assignment]  # Dagster's form of an optional resource
     cluster: bool = Field(
         default=True, description="Shuffle Spark frames by partition, so that a fragment holds one partition."
     )
     stable_row_ids: bool = Field(
         default=False,
         description=(
-            "Give rows of new tables ids that they keep when they are updated, so that inputs of changes and "
-            "column writes follow updated rows; a table keeps what it was created with."
+            "Create tables with stable row ids, which rows keep when they are updated, so that inputs of changes and "
+            "column writes follow updated rows. An existing table stays as it was created."
         ),
     )
     max_rows_per_file: int | None = Field(default=None, gt=0)
@@ -104,28 +105,29 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
     data_storage_version: str | None = Field(default=None, description="Version of the file format of new data files.")
     table_config: dict[str, str] = Field(
         default_factory=dict,
-        description="Entries of the table's configuration to set; none is removed. Those that the table lacks come in "
-        "the commit that creates or overwrites it, else in a version of their own before the write.",
+        description="Entries of the table's configuration to set; none is removed. The commit that creates or "
+        "overwrites the table sets them; other writes set missing ones in a version of their own before.",
     )
     branching: BranchPolicy = Field(
-        default_factory=BranchPolicy.off, description="Which runs write to a branch of their tables, beside main."
+        default_factory=BranchPolicy.off, description="Which runs write to a branch of their tables instead of main."
     )
 
     index_partitions: bool = Field(
         default=True,
         description=(
-            "Keep a zone map on the partition columns, so that work on a partition costs a partition: created and "
-            "refreshed after a write, in a version of its own, when max_unindexed_fragments lie outside of it."
+            "Keep zone maps on the partition columns, so that the cost of work on a partition depends on the partition "
+            "alone. A write creates or refreshes them, in a version of their own, if more than max_unindexed_fragments "
+            "fragments are not covered."
         ),
     )
     max_unindexed_fragments: int = Field(
-        default=64, ge=0, description="How many fragments may lie outside of the zone map before it is refreshed."
+        default=64, ge=0, description="The most fragments that zone maps on partition columns may leave uncovered."
     )
 
     ui_url: str | None = Field(
         default=None,
         description=(
-            "Where the Dagster UI is, if not at the root of its host: a path such as /dagster (the webserver's "
+            "URL of the Dagster UI, if it is not at the root of its host: a path such as /dagster (the webserver's "
             "--path-prefix), or a URL. Links to runs begin with it."
         ),
         pattern=r"^(https?:/)?/[A-Za-z0-9._~:/%\[\]-]*$",
@@ -134,13 +136,13 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
     derive_column_lineage: bool = Field(
         default=False,
         description=(
-            "Report dagster/column_lineage from the plan of a Spark frame, as far as it goes, where the asset's "
-            "metadata lance/column_lineage does not."
+            "Report dagster/column_lineage from the plans of Spark frames, for assets without the metadata "
+            "lance/column_lineage."
         ),
     )
 
     def type_handlers(self) -> "Sequence[LanceTypeHandler]":
-        """Handlers for further types of values; override it. They are asked before the handlers of this package.
+        """Handlers for further types of values, which are tried before those of this package; override this method.
 
         Example:
             ```python
@@ -152,7 +154,7 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
         return ()
 
     def settings(self) -> TableSettings:
-        """The configuration as the plain record that the IO manager works with."""
+        """The configuration as the record that the IO manager uses."""
         output = OutputSettings(
             write_mode=self.write_mode,
             schema_mode=self.schema_mode,
@@ -183,11 +185,11 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
 
     @property
     def table_root(self) -> "TableRoot":
-        """The location of the tables, for jobs, checks and sensors."""
+        """The root of the tables, for jobs, checks and sensors."""
         return self.settings()
 
     def create_io_manager(self, context: dg.InitResourceContext) -> "LanceTableIOManager":  # noqa: ARG002 - Dagster's signature
-        """Called by Dagster for each process that runs steps."""
+        """Create the IO manager; Dagster calls this in each process that runs steps."""
         from lance_dagster.io_manager.manager import LanceTableIOManager  # noqa: PLC0415 - heavy imports at first use
 
         return LanceTableIOManager(self.settings())

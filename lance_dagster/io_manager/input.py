@@ -35,7 +35,7 @@ def load_input(context: dg.InputContext, settings: TableSettings) -> Any:
     """Load an upstream asset: the partitions that Dagster asks for, of one version of its table.
 
     Raises:
-        DagsterInvariantViolationError: The input has a type that no handler loads.
+        DagsterInvariantViolationError: No handler loads the type of the input.
         LanceError: The table, the version or a column does not exist.
     """
     reject_memory_of_another_process(context, settings)
@@ -50,7 +50,7 @@ def load_input(context: dg.InputContext, settings: TableSettings) -> Any:
     if not context.has_asset_key:
         if context.upstream_output is None:
             raise dg.DagsterInvariantViolationError(
-                f"{where} comes from no output, and LanceIOManager loads outputs only"
+                f"{where} has no upstream output, and LanceIOManager loads only outputs; use another IO manager for it"
             )
         return load_op_output(context.upstream_output, settings, find_loading, where, context.definition_metadata)
     loading, facts = find_loading(), run_facts(context)
@@ -67,7 +67,7 @@ def load_input(context: dg.InputContext, settings: TableSettings) -> Any:
         requests = None
     if requests is None:
         check_ownership(None, context.asset_key, upstream, settings, where)
-        context.log.info("%s: there is no table at %s yet; it is loaded without rows", where, location.uri)
+        context.log.info("%s: there are no rows to load from %s yet; the input is empty", where, location.uri)
         known = known_schema(upstream, type_metadata(context), where)
         return _empty(context, loading, known, settings)
     values = {}
@@ -86,7 +86,7 @@ def _load(loading: Loading, request: ReadRequest, where: str) -> Any:
     """The value of a read.
 
     Raises:
-        UnsupportedError: The input is to bring what changed, and its table does not record which rows were updated.
+        UnsupportedError: The input reads changes, and its table does not record which rows were updated.
     """
     try:
         return loading.handler.load(request)
@@ -108,7 +108,7 @@ def _empty(context: dg.InputContext, loading: Loading, schema: pa.Schema, settin
 
 
 def _missing(context: dg.InputContext, loading: Loading, error: MissingInputError) -> None:
-    """None, for an optional input of which nothing was ever written.
+    """None, for an optional input whose table or partitions were never written.
 
     Raises:
         DatasetNotFoundError: The input is not optional.

@@ -1,9 +1,9 @@
-"""The IO manager at work: one output becomes one commit, one input becomes one pinned version.
+"""The IO manager: writes one output by one commit, and loads one input from one pinned version.
 
     handle_output   settings -> location -> table, branch, earlier attempts -> handler -> slices -> write -> metadata
     load_input      see `input`
 
-What is known without the value comes first, and is kept in a `TableOutput`.
+The facts that are known without the value are collected first, in a `TableOutput`.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ __all__ = ["LanceTableIOManager"]
 
 
 class LanceTableIOManager(dg.IOManager):
-    """Stores and loads assets as Lance tables; made by `LanceIOManager`."""
+    """Stores and loads assets as Lance tables; `LanceIOManager` creates it."""
 
     def __init__(self, settings: TableSettings) -> None:
         self._settings = settings
@@ -105,11 +105,11 @@ class LanceTableIOManager(dg.IOManager):
 
     @property
     def table_root(self) -> TableRoot:
-        """The location of the tables, for jobs, checks and sensors."""
+        """The root of the tables, for jobs, checks and sensors."""
         return self._settings
 
     def spark_session(self) -> Any:
-        """The session of the `spark` resource, else the active one; for work on tables by Spark."""
+        """The session of the `spark` resource, else the active session."""
         from lance_dagster.handlers.spark import session_of  # noqa: PLC0415 - optional
 
         return session_of(self._settings)
@@ -118,8 +118,8 @@ class LanceTableIOManager(dg.IOManager):
         """Write an asset's value with one commit, which replaces the commits of earlier attempts.
 
         Raises:
-            DagsterInvariantViolationError: The value is of a type that no handler stores.
-            LanceError: The value does not fit the table, or the commit lost the race against another writer. No row was
+            DagsterInvariantViolationError: No handler stores the type of the value.
+            LanceError: The value does not fit the table, or another writer made a conflicting commit. No row was
                 changed, except perhaps after an `OutcomeUnknownError`.
         """
         reject_memory_of_another_process(context, self._settings)
@@ -149,8 +149,8 @@ class LanceTableIOManager(dg.IOManager):
             check_still_owner(outcome.dataset, context.asset_key, context.definition_metadata, output.where)
         for version in outcome.overruled_versions:
             context.log.warning(
-                "%s: version %s was committed meanwhile by %s; this run is the later one; its rows replace them "
-                "in version %s",
+                "%s: version %s was committed meanwhile by %s; this run began later, and its rows replace them in "
+                "version %s",
                 output.where,
                 version,
                 made_by(outcome.dataset, version),
@@ -158,12 +158,12 @@ class LanceTableIOManager(dg.IOManager):
             )
         if outcome.deduplicated:
             context.log.warning(
-                "%s: version %s was committed by an earlier attempt of this write and is kept, as on_earlier_attempt "
-                "says; nothing of this attempt was written",
+                "%s: version %s was committed by an earlier attempt of this write and is kept, because "
+                "on_earlier_attempt is adopt; nothing of this attempt was written",
                 output.where,
                 outcome.dataset.version,
             )
-        if outcome.operation == "None":  # there was nothing to commit, and the input is consumed nevertheless
+        if outcome.operation == "None":  # nothing was committed, but the changes of inputs are consumed
             move_watermarks(output)
         else:
             release_consumed(output, outcome.dataset)
@@ -200,7 +200,7 @@ class LanceTableIOManager(dg.IOManager):
         add_metadata(context, ordered_entries(entries), partition_metadata(outcome, entries, keys, rows))
 
     def _rows_of_partitions(self, output: TableOutput, outcome: lance_core.WriteResult) -> dict[str, int]:
-        """The rows of the run's partitions; a failure to count them is logged, as the write is done."""
+        """The rows of the run's partitions; a failure to count them is only logged, because the write is committed."""
         if output.keys is None:
             return {}
         key, definition = output.context.asset_key, output.context.asset_partitions_def
@@ -213,17 +213,17 @@ class LanceTableIOManager(dg.IOManager):
                 adds=output.settings.write_mode in ("append", "merge", "columns"),
                 max_unindexed_fragments=self._settings.max_unindexed_fragments,
             )
-        except Exception as error:  # noqa: BLE001 - the write is done, and only a number of its report is missing
+        except Exception as error:  # noqa: BLE001 - the write is committed; only a number of its report is missing
             output.context.log.warning("%s: the rows of its partitions were not counted: %s", output.where, error)
             return {}
 
     def _derived(self, output: TableOutput, obj: Any) -> dg.TableColumnLineage | None:
-        """The column lineage by the plan of the frame; None if the plan cannot be read."""
+        """The column lineage from the plan of the frame; None if the plan cannot be read."""
         if not self._settings.derive_column_lineage or not has_plan(obj):
             return None
         try:
             return plan_lineage(output.step, obj)
-        except Exception as error:  # noqa: BLE001 - Spark's plans are no public interface, and the write is done
+        except Exception as error:  # noqa: BLE001 - Spark's plans are no public interface; the write is committed
             output.context.log.warning("%s: its column lineage could not be derived: %s", output.where, error)
             return None
 
@@ -231,7 +231,7 @@ class LanceTableIOManager(dg.IOManager):
         """Load an upstream asset: the partitions that Dagster asks for, of one version of its table.
 
         Raises:
-            DagsterInvariantViolationError: The input has a type that no handler loads.
+            DagsterInvariantViolationError: No handler loads the type of the input.
             LanceError: The table, the version or a column does not exist.
         """
         return load_input(context, self._settings)
@@ -293,7 +293,7 @@ class LanceTableIOManager(dg.IOManager):
     def consuming_table(
         self, context: dg.OutputContext, facts: RunFacts
     ) -> tuple[lance_core.LanceDataset | None, list[str]]:
-        """The table of an output, on the branch of its run, and the columns that a merge into it matches rows by."""
+        """The table of an output, on the branch of its run, and the columns by which a merge into it matches rows."""
         definition = defined_metadata(context)
         asset = context.asset_key.to_user_string()
         settings = self._settings.output.overridden(definition, asset=asset, strict=True)
@@ -304,10 +304,10 @@ class LanceTableIOManager(dg.IOManager):
         return existing, settings.merge_key
 
     def _with_branch(self, output: TableOutput, handler: LanceTypeHandler, obj: Any) -> TableOutput:
-        """The output with the branch that it is written to.
+        """The output with the branch to which it is written.
 
-        A branch needs a table to fork from. A missing table is created without rows on main, unless the write would be
-        rejected; a table that was created so for other columns gets the columns of the value.
+        A branch is forked from a table. A missing table is created on main without rows, unless the write would be
+        rejected; a table that was created so with other columns gets the columns of the value.
         """
         existing, frame = output.existing, output.frame
         if output.sets_columns:
@@ -339,7 +339,7 @@ class LanceTableIOManager(dg.IOManager):
             return None
 
     def _index_partitions(self, output: TableOutput, dataset: lance_core.LanceDataset) -> None:
-        """Refresh zone maps on the partition columns; a failure is logged, as the write is done."""
+        """Refresh zone maps on the partition columns; a failure is only logged, because the write is committed."""
         max_unindexed_fragments = self._settings.max_unindexed_fragments
         if max_unindexed_fragments is None or output.keys is None or dataset.branch is not None:
             return  # main is indexed after a promotion
@@ -351,7 +351,7 @@ class LanceTableIOManager(dg.IOManager):
                 transaction_properties=output.tags.of_run,
             )
         except Exception as error:  # noqa: BLE001 - an index only saves work
-            output.context.log.warning("%s: the zone maps of its partitions were not kept: %s", output.where, error)
+            output.context.log.warning("%s: its zone maps were not refreshed: %s", output.where, error)
             return
         if made:
             output.context.log.info("%s: zone maps refreshed: %s", output.where, ", ".join(made))
@@ -368,7 +368,7 @@ class LanceTableIOManager(dg.IOManager):
         if mode in ("append", "merge") and settings.on_earlier_attempt == "replace":
             reject_missing(output.attempts, output.uri)
         if mode == "append" and output.attempts.versions and settings.empty_output == "skip":
-            settings = replace(settings, empty_output="write")  # the earlier rows are removed nevertheless
+            settings = replace(settings, empty_output="write")  # so that rows of earlier attempts are removed
         if alone:
             settings = replace(settings, schema_mode="overwrite")
         request = write_request(output, mode, plan, settings)

@@ -1,4 +1,4 @@
-"""One output of a step that is written to its table: its target, the mode of its commit, and its log messages."""
+"""One output of a step: its table, the mode of its commit, and its log messages."""
 
 from __future__ import annotations
 
@@ -63,17 +63,17 @@ class TableOutput:
         location: The table.
         table: The settings of tables.
         settings: The settings of the write.
-        facts: The run; None outside of one.
+        facts: The run; None outside of a run.
         keys: The partition keys, sorted; None for an asset without partitions.
         tags: The transaction properties of the commit, with the token of the write.
         existing: The newest version of the table, on the branch of the run; None if there is no table.
         attempts: The earlier attempts of the write.
         branch: The branch of the run; None for main.
-        frame: The columns of the value, without the kinds of changes; none before the value is known.
+        frame: The columns of the value, without `_change_type`; empty before the value is known.
         changes: The changes of inputs that the step has read.
-        merges_on: The key of a merge, also of one that is a full refresh.
-        deletes: The rows whose keys a merge deletes.
-        is_created_empty: Whether this write has created the table without rows, for the branch to fork from.
+        merges_on: The key of a merge, even if a full refresh overwrites instead of merging.
+        deletes: The rows whose keys a merge deletes; or None.
+        is_created_empty: Whether this write has created the table without rows, so that the branch could fork from it.
     """
 
     context: dg.OutputContext
@@ -89,10 +89,10 @@ class TableOutput:
     attempts: EarlierAttempts
     branch: str | None = None
     frame: pa.Schema = field(default_factory=no_columns)
-    changes: Sequence[ConsumedChanges] = ()  # that the step has read
-    merges_on: tuple[str, ...] = ()  # the key of a merge, also where it is a full refresh
-    deletes: Any = None  # rows whose keys a merge deletes
-    is_created_empty: bool = False  # this write has created the table, without rows, for the branch to fork from
+    changes: Sequence[ConsumedChanges] = ()
+    merges_on: tuple[str, ...] = ()
+    deletes: Any = None
+    is_created_empty: bool = False
 
     @property
     def step(self) -> tuple[str, str] | None:
@@ -101,7 +101,7 @@ class TableOutput:
 
     @property
     def watermark_properties(self) -> dict[str, str]:
-        """The transaction properties that note which changes were consumed."""
+        """The transaction properties that record which changes were consumed."""
         asset = self.context.asset_key.to_user_string()
         return lance_core.WatermarkMove.properties([move for one in self.changes for move in one.moves.get(asset, ())])
 
@@ -112,16 +112,16 @@ class TableOutput:
 
     @property
     def inputs(self) -> list[dict[str, Any]]:
-        """The tables that the step has read: for each its URI, version and branch, if it is not main."""
+        """The tables that the step has read: the URI and version of each, and its branch if that is not main."""
         return [json.loads(entry) for entry in input_properties(self.step).values()]
 
     @property
     def instance(self) -> dg.DagsterInstance | None:
-        """The Dagster instance of the run; None outside of one."""
+        """The Dagster instance of the run; None outside of a run."""
         return None if self.facts is None else self.facts.instance
 
     def partition_columns(self, written: lance_core.LanceDataset) -> list[str]:
-        """The partition columns of the table; none for an asset without partitions."""
+        """The partition columns of the table; empty for an asset without partitions."""
         if self.keys is None:
             return []
         expression = plain_metadata(self.metadata.get("partition_expr"))
@@ -134,7 +134,7 @@ class TableOutput:
 
 
 def planned_partitions(output: TableOutput, schema: pa.Schema) -> PartitionPlan | None:
-    """The run's partitions in terms of the columns that are written; None for an asset without partitions."""
+    """The run's partitions as slices of the written columns; None for an asset without partitions."""
     if output.keys is None:
         return None
     return plan_partitions(
@@ -154,18 +154,17 @@ def write_request(
     Args:
         output: The output.
         mode: The mode of the commit.
-        plan: The run's partitions; None for none.
-        settings: How to write.
+        plan: The run's partitions; None for an asset without partitions.
+        settings: The settings of the write.
 
     Raises:
-        DagsterInvalidDefinitionError: The metadata asks for stable row ids, which the table does not have.
+        DagsterInvalidDefinitionError: The metadata asks for stable row ids, and the table was created without them.
     """
     existing, wanted = output.existing, plain_metadata(output.metadata.get("lance/stable_row_ids"))
     if existing is not None and wanted is True and not existing.has_stable_row_ids:
         raise dg.DagsterInvalidDefinitionError(
-            f"{output.where}: metadata lance/stable_row_ids: {output.uri} was created without stable row ids, and "
-            "a table keeps what it was created with. Remove the entry, or drop the table and materialize the "
-            "asset again"
+            f"{output.where}: metadata lance/stable_row_ids: {output.uri} was created without stable row ids, which "
+            "an existing table cannot get. Remove the entry, or drop the table and materialize the asset again"
         )
     # The table's configuration belongs to main: a promotion does not copy it there.
     on_branch = existing is not None and output.branch is not None
@@ -203,25 +202,25 @@ def commit_mode(output: TableOutput, plan: PartitionPlan | None) -> CommitMode:
     if plan is None or mode == "create_only":
         return "create" if existing is None else "append"
     if existing is None:
-        return "replace"  # another run may make the table meanwhile, for other partitions
+        return "replace"  # another run may create the table meanwhile, for other partitions
     rows = existing.count_rows(filter=plan.slices.expression(existing.schema))
     if rows:
         raise DatasetExistsError(
-            f"{output.where}: {rows} rows of the run's partitions are in {output.location.uri}, and write_mode is error"
+            f"{output.where}: {output.location.uri} has {rows} rows in the run's partitions, and write_mode is error"
         )
     return "replace"
 
 
 def wants_no_table(settings: OutputSettings, plan: PartitionPlan | None) -> bool:
-    """Whether the write needs that no table exists, or that its branch has no commit."""
+    """Whether the write fails if the table exists, or if its branch has commits."""
     return settings.write_mode == "create_only" or (settings.write_mode == "error" and plan is None)
 
 
 def is_sole_writer(output: TableOutput) -> bool:
     """Whether the write may replace the whole table, because no other write has contributed to the table.
 
-    True for a table that earlier attempts of this write alone have made, if the write creates the table or has other
-    columns than these attempts; and for a table without rows that was created for a branch to fork from.
+    True for a table that only earlier attempts of this write have written, if the write mode needs a new table or the
+    columns differ from theirs; and for a table with other columns and without rows, from which a branch was to fork.
     """
     existing, attempts = output.existing, output.attempts
     if existing is not None and output.branch is None and output.tags.token is not None and not attempts.versions:
@@ -243,30 +242,30 @@ def is_sole_writer(output: TableOutput) -> bool:
 
 
 def has_ended(output: TableOutput, run_id: str) -> bool:
-    """Whether a run is the one that writes, has ended, or is unknown."""
+    """Whether a run has ended, is the run that writes, or is unknown."""
     return output.facts is None or output.facts.run_id == run_id or output.facts.ended(run_id)
 
 
 def new_columns(output: TableOutput, obj: Any) -> pa.Schema:
-    """The columns of a new table, as far as the frame or the metadata `lance/schema` gives their types."""
+    """The columns of a new table, with types from the frame or from the metadata `lance/schema`."""
     known = known_schema(output.metadata, type_metadata(output.context), output.where)
     return with_known_types(output.frame, known, None, without_rows=isinstance(obj, Sized) and not len(obj))
 
 
 def have_other_columns(frame: pa.Schema, table: pa.Schema) -> bool:
-    """Whether the columns of a frame are not those of a table, as far as the frame's types are known."""
+    """Whether the columns of a frame differ from those of a table; columns of type null differ only by name."""
     if set(frame.names) != set(table.names) or len(frame) != len(table):
         return True
     return any(field.type not in (pa.null(), table.field(field.name).type) for field in frame)
 
 
 def warn_of_earlier_attempts(output: TableOutput, outcome: lance_core.WriteResult) -> None:
-    """Log whether the rows of earlier attempts of the write are replaced or stay."""
+    """Log whether the rows of earlier attempts of the write are replaced or kept."""
     kept = kept_attempts(output, outcome)
-    for versions, fate in ((outcome.replaced_versions, "are replaced in"), (kept, "stay, beside those of")):
+    for versions, fate in ((outcome.replaced_versions, "are replaced in"), (kept, "are kept in")):
         if versions:
             output.context.log.warning(
-                "%s: of earlier attempts of this write, the rows of version %s %s version %s",
+                "%s: rows that earlier attempts of this write committed in version %s %s version %s",
                 output.where,
                 ", ".join(map(str, versions)),
                 fate,
@@ -275,14 +274,14 @@ def warn_of_earlier_attempts(output: TableOutput, outcome: lance_core.WriteResul
 
 
 def kept_attempts(output: TableOutput, outcome: lance_core.WriteResult) -> list[int]:
-    """The versions of earlier attempts whose rows stay beside those of the write."""
+    """The versions of earlier attempts whose rows the table keeps."""
     if outcome.deduplicated or output.settings.on_earlier_attempt != "append":
         return []
     return [version for version in output.attempts.versions if version not in outcome.replaced_versions]
 
 
 def casts_of(output: TableOutput, outcome: lance_core.WriteResult) -> dict[str, str]:
-    """The columns whose values were cast to the types that the table had already, with both types."""
+    """The columns that were cast to the table's types, each with both types."""
     if output.existing is None or outcome.deduplicated:
         return {}
     before, now = output.existing.schema, outcome.dataset.schema
@@ -296,7 +295,7 @@ def casts_of(output: TableOutput, outcome: lance_core.WriteResult) -> dict[str, 
 
 
 def reject_to_keep(output: TableOutput) -> None:
-    """Reject an attempt without rows that would be skipped while the table has rows of an earlier attempt.
+    """Reject an attempt without rows that is skipped, if the table has rows of an earlier attempt.
 
     Raises:
         InvalidInputError: The table has rows of an earlier attempt.
@@ -305,9 +304,9 @@ def reject_to_keep(output: TableOutput) -> None:
         version, before = output.attempts.versions[-1], output.attempts.versions[0] - 1
         restored = f", or restore version {before} and start a new run" if before else ""
         raise InvalidInputError(
-            f"{output.where} has no rows, and empty_output is skip, but version {version} of {output.location.uri} "
-            f"holds what an earlier attempt of this write was given. Let empty_output be write, which clears what the "
-            f"earlier attempt wrote{restored}"
+            f"{output.where} has no rows, and empty_output is skip, but version {version} of {output.location.uri} has "
+            "rows of an earlier attempt of this write. Set empty_output to write, which removes these rows"
+            f"{restored}"
         )
 
 
@@ -320,7 +319,7 @@ def code_version(context: dg.OutputContext) -> str | None:
 
 
 def settings_of_refresh(settings: OutputSettings, changes: Sequence[ConsumedChanges]) -> OutputSettings:
-    """The settings of an output; in a full refresh an append or merge becomes an overwrite of table or partitions."""
+    """The settings of an output; in a full refresh, an append or merge overwrites the table or its partitions."""
     if settings.write_mode in ("append", "merge") and any(one.is_refresh for one in changes):
         return replace(settings, write_mode="overwrite", merge_on=None)
     return settings
@@ -329,12 +328,12 @@ def settings_of_refresh(settings: OutputSettings, changes: Sequence[ConsumedChan
 def without_change_type(
     output: TableOutput, handler: LanceTypeHandler, obj: Any
 ) -> tuple[LanceTypeHandler, Any, TableOutput]:
-    """Take the column `_change_type` off an output, and for a merge separate the rows whose keys are deleted.
+    """Remove the column `_change_type` from an output; for a merge, separate the rows whose keys are deleted.
 
-    A table that has a column of that name keeps it.
+    If the table has a column of that name, the output is unchanged.
 
     Raises:
-        LanceError: A row is of an unknown kind, or the kind of value has no changes.
+        LanceError: A row has an unknown kind of change, or the handler of the value does not support changes.
     """
     known = () if output.existing is None else output.existing.schema.names
     names = handler.arrow_schema(obj).names if output.merges_on or output.sets_columns else []
@@ -348,7 +347,7 @@ def without_change_type(
 
 
 def release_consumed(output: TableOutput, written: lance_core.LanceDataset) -> None:
-    """Let cleanups remove the versions of inputs whose changes no part of the table that was written needs any more."""
+    """Let cleanups remove versions of inputs whose changes every part of the written table has consumed."""
     reader = output.context.asset_key.to_user_string()
     for one in output.changes:
         name = watermark_name(one.asset, reader, output.metadata)
@@ -356,7 +355,7 @@ def release_consumed(output: TableOutput, written: lance_core.LanceDataset) -> N
 
 
 def move_watermarks(output: TableOutput) -> None:
-    """Commit the watermarks of consumed changes that gave no rows to write; does nothing without a table."""
+    """Commit the watermarks of consumed changes that led to no rows to write; without a table, do nothing."""
     properties = output.watermark_properties
     if not properties or output.existing is None:
         return

@@ -1,7 +1,7 @@
-"""Ownership of tables and columns: rejects a write to a table or column of another asset.
+"""Ownership of tables and columns: a write to a table or column of another asset is rejected.
 
-Commits name the asset that they were made for. An asset that finds the commits of another one in its table is rejected
-before anything is written, unless its metadata `lance/shared_table` says that several assets write there.
+Commits name the asset for which they were made. If an asset's table has commits of another asset, its write is rejected
+before anything is written, unless its metadata `lance/shared_table` is True: several assets write to the table.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["check_column_owners", "check_mode", "check_ownership"]
 
 _MEMORY: Final = ("memory", "shared-memory")
 _AHEAD: Final = 8
-"""Versions that are read at once to find the commit that added a column."""
+"""The number of versions that are read at once to find the commit that added a column."""
 _OLD_PARTS: Final = 2
-"""Earlier releases used the last two parts of a key."""
+"""The number of last parts of a key by which earlier releases located tables."""
 
 
 def _check_owner(
@@ -53,10 +53,9 @@ def _check_owner(
     if found is None or asset_key.to_user_string() in found.assets:
         return
     raise dg.DagsterInvalidDefinitionError(
-        f"{where}: the table {dataset.root_uri} is that of asset {', '.join(found.assets)}, for which version "
-        f"{found.version} was "
-        'written. Give one of them the metadata "schema" or "table" with a place of its own. If several assets are '
-        f'meant to write to it, or the asset was renamed, give it the metadata {{"{SHARED_KEY}": True}}'
+        f"{where}: the table {dataset.root_uri} belongs to asset {', '.join(found.assets)}, which wrote version "
+        f'{found.version}. Give one of the assets the metadata "schema" or "table" with another table. If several '
+        f'assets are meant to write to it, or the asset was renamed, give it the metadata {{"{SHARED_KEY}": True}}'
     )
 
 
@@ -67,11 +66,11 @@ def check_ownership(
     settings: TableSettings,
     where: str,
 ) -> None:
-    """Reject a table that belongs to another asset, and a missing table whose rows are in an older place.
+    """Reject a table that belongs to another asset, and a missing table that an earlier release stored elsewhere.
 
     Raises:
-        DagsterInvalidDefinitionError: The table was written for another asset, or the asset has a table in the place
-            that earlier releases gave it.
+        DagsterInvalidDefinitionError: The table was written for another asset; or it does not exist, and exists where
+            an earlier release stored it.
     """
     if dataset is not None:
         _check_owner(dataset, asset_key, metadata, where)
@@ -101,26 +100,26 @@ def check_still_owner(
             raise dg.DagsterInvalidDefinitionError(
                 f"{where}: version {made.version} of its table {dataset.root_uri} was written at the same time for "
                 f"asset {', '.join(made.assets)}, and version {dataset.version} has the rows of both. Give one of them "
-                'the metadata "schema" or "table" with a place of its own, drop this table, and materialize both again'
+                'the metadata "schema" or "table" with another table, drop this table, and materialize both again'
             )
 
 
 def check_mode(settings: OutputSettings, metadata: Mapping[str, object], where: str) -> None:
-    """Reject the mode columns without a table, and a table of another asset with any other mode.
+    """Reject the write mode `columns` without `lance/table`, and `lance/table` with any other write mode.
 
     Raises:
-        DagsterInvalidDefinitionError: The mode or the table is missing, where the other one is given.
+        DagsterInvalidDefinitionError: Only one of the two is given.
     """
     if (settings.write_mode == "columns") == (TABLE_KEY in metadata):
         return
     if settings.write_mode == "columns":
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: write_mode columns needs the table whose columns they are: metadata "
-            f'{{"{TABLE_KEY}": "key of the asset that makes it"}}'
+            f"{where}: write_mode columns needs the table whose columns are set: metadata "
+            f'{{"{TABLE_KEY}": "key of the asset that writes its rows"}}'
         )
     raise dg.DagsterInvalidDefinitionError(
-        f'{where}: metadata {TABLE_KEY} is for "lance/write_mode": "columns", not {settings.write_mode}; the metadata '
-        '"schema" and "table" say where a table of its own is'
+        f'{where}: metadata {TABLE_KEY} is for "lance/write_mode": "columns", not {settings.write_mode}; use the '
+        'metadata "schema" and "table" to locate a table of its own'
     )
 
 
@@ -147,17 +146,17 @@ def check_column_owners(output: TableOutput) -> None:
             if not sets_columns:
                 continue
             owner = None
-        whose = f"asset {owner}" if owner is not None else "the asset that writes its rows, not that of a column asset"
+        whose = f"asset {owner}" if owner is not None else "the asset that writes the rows"
         raise dg.DagsterInvalidDefinitionError(
-            f"{output.where}: column {name!r} of {output.location.uri} is that of {whose}; return a frame without it, "
-            f'or under another name. If both are meant to set it, give the asset the metadata {{"{SHARED_KEY}": True}}'
+            f"{output.where}: column {name!r} of {output.location.uri} belongs to {whose}; return a frame without it, "
+            f'or rename it. If both assets are meant to set it, give the asset the metadata {{"{SHARED_KEY}": True}}'
         )
 
 
 def _has_added(table: lance_core.LanceDataset, column: str, owner: str) -> bool:
-    """Whether an asset has added a column: its field's metadata also comes with rows that are copied from its table.
+    """Whether an asset has added a column that has the asset in its field's metadata, which copied rows keep, too.
 
-    Where versions were cleaned up, so that it is not known which commit added the column, it is the asset's.
+    The result is True if the commit that added the column was cleaned up.
     """
     main = table if table.branch is None else table.checkout_version((None, None))
     line = main if owners(main.schema).get(column) == owner else table
@@ -178,14 +177,14 @@ def _has_added(table: lance_core.LanceDataset, column: str, owner: str) -> bool:
 
 
 def _check_partition_columns(output: TableOutput, table: lance_core.LanceDataset) -> None:
-    """Reject a column asset that sets a partition column of its table, also where it may set columns of others.
+    """Reject a column asset that sets a partition column of its table, even if it may set columns of other assets.
 
     Raises:
-        DagsterInvalidDefinitionError: Rows would move to other partitions.
+        DagsterInvalidDefinitionError: The output has a partition column, so that rows would move to other partitions.
     """
     own, context = output.context.asset_key, output.context
     named = {own: output.metadata}
-    if is_shared(output.metadata, output.where):  # else columns of the rows' asset are rejected by their owner
+    if is_shared(output.metadata, output.where):  # otherwise `check_column_owners` rejects columns of the rows' asset
         makers = [dg.AssetKey.from_user_string(asset) for one in owning_commits(table) for asset in one.assets]
         named = {**{key: metadata_of_asset(context, key) for key in makers}, **named}
     columns = {
@@ -205,7 +204,7 @@ def _check_partition_columns(output: TableOutput, table: lance_core.LanceDataset
 def _check_old_place(
     asset_key: dg.AssetKey, metadata: Mapping[str, object], settings: TableSettings, where: str
 ) -> None:
-    """Reject an asset without a table whose rows are where earlier releases stored them.
+    """Reject an asset without a table if it has a table where earlier releases stored it.
 
     Raises:
         DagsterInvalidDefinitionError: The asset has a table there.
@@ -223,13 +222,13 @@ def _check_old_place(
         return
     if found is not None and asset_key.to_user_string() in found.assets:
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: its rows are in {old.uri}, where an earlier release stored it, and its table is now "
-            f'{new.uri}. Give the asset the metadata {{"schema": "{old.schema}"}} to stay there, or move the folder'
+            f"{where}: its rows are in {old.uri}, where an earlier release stored them, and its table is now "
+            f'{new.uri}. Give the asset the metadata {{"schema": "{old.schema}"}}, or move the folder to the new table'
         )
 
 
 def reject_memory_of_another_process(context: dg.OutputContext | dg.InputContext, settings: TableSettings) -> None:
-    """Reject tables in memory where each step has a process, and a memory, of its own.
+    """Reject tables in memory if each step runs in a process, and so a memory, of its own.
 
     Raises:
         DagsterInvalidDefinitionError: The root is in memory, and the executor runs steps in other processes.
@@ -239,7 +238,7 @@ def reject_memory_of_another_process(context: dg.OutputContext | dg.InputContext
     executor = process_executor(context)
     if executor is not None:
         raise dg.DagsterInvalidDefinitionError(
-            f"root_uri {settings.root_uri!r} is the memory of one process, and the executor {executor!r} runs each "
-            "step in a process of its own: the next step would find nothing. Give the job in_process_executor "
-            "(dg.Definitions(executor=dg.in_process_executor)), or use a folder as root_uri"
+            f"root_uri {settings.root_uri!r} is the memory of one process, but the executor {executor!r} runs each "
+            "step in a process of its own, so that other steps would find no table. Use in_process_executor "
+            "(dg.Definitions(executor=dg.in_process_executor)), or a folder as root_uri"
         )

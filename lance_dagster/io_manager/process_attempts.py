@@ -1,7 +1,7 @@
-"""The attempts of one write by a process that Dagster started: token, number, and commits of earlier attempts.
+"""The attempts of one write by a process of Dagster Pipes: token, number, and commits of earlier attempts.
 
-Dagster's side puts the facts of the run into the extras of the Pipes session (`LanceTableResource.pipes_extras`);
-without them only the retries of one step are known to be attempts of one write.
+The orchestration code passes the facts of the run in the extras of the Pipes session
+(`LanceTableResource.pipes_extras`). Without them, only retries of a step in one run count as attempts of one write.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ EXTRAS_KEY: Final = "lance_dagster"
 
 
 class PipesAttemptProperties(lance_core.AttemptProperties):
-    """Transaction properties of a write by a process that Dagster started.
+    """Transaction properties of a write by a process of Dagster Pipes.
 
-    Of writes of the same rows the one of the later run wins, as in the IO manager.
+    If several runs write the same rows, the later run wins, as in the IO manager.
     """
 
     def __init__(
@@ -57,22 +57,22 @@ class PipesAttemptProperties(lance_core.AttemptProperties):
         self.branch = branch
 
     def write_attempt_for(self, dataset: lance_core.LanceDataset | None, mode: str) -> lance_core.WriteAttempt:
-        """The attempt as a commit takes it.
+        """The attempt, for the commit.
 
         Args:
-            dataset: The newest version of the table; None if there is none yet.
+            dataset: The newest version of the table; None if there is no table yet.
             mode: The mode of the write.
 
         Raises:
             SupersededError: A later attempt has committed already.
             EarlierAttemptError: Versions in which an earlier attempt of an append may have added rows were cleaned up.
-            InvalidInputError: The run is on a branch, and this is not it.
+            InvalidInputError: The run is on a branch, and the table is not on that branch.
         """
         if self.branch is not None and (dataset is None or dataset.branch != self.branch):
-            where = "a table that is not there yet" if dataset is None else dataset.uri
+            where = "a table that does not exist yet" if dataset is None else dataset.uri
             raise InvalidInputError(
-                f"the run is on branch {self.branch!r}, and {where} is not that branch: write to what "
-                "LanceTableResource.uri gives the asset on Dagster's side"
+                f"the run is on branch {self.branch!r}, and {where} is not on that branch: write to the URI that "
+                "LanceTableResource.uri returns in the asset that starts this process"
             )
         own = lance_core.WriteAttempt(token=(WRITE_TOKEN, self.token), number=self.number, conflict_policy="later_wins")
         if dataset is None or not self.is_retry:
@@ -91,8 +91,8 @@ class PipesAttemptProperties(lance_core.AttemptProperties):
                 earlier.append(version)
         if missing and mode == "append":
             raise EarlierAttemptError(
-                f"version {max(missing)} of {dataset.uri} was cleaned up: whether an earlier attempt of this write "
-                "added rows in it is not known. Look, and start a new run"
+                f"version {max(missing)} of {dataset.uri} was cleaned up, so that it is unknown whether an earlier "
+                "attempt of this write added rows in it. Look at the rows of the table, then start a new run"
             )
         return replace(own, earlier=tuple(sorted(earlier)))
 
@@ -103,9 +103,9 @@ def attempt_properties(
     """The properties of a write with its attempt.
 
     Args:
-        properties: Those that name run, asset and partitions.
-        extras: What Dagster's side says of the run; may be empty.
-        attempt: Number of the attempt of the step in its run, from 0.
+        properties: The properties that name the run, the asset and the partitions.
+        extras: The facts of the run, from the extras of the Pipes session; may be empty.
+        attempt: The number of the step's attempt in its run, from 0.
     """
     run_id = properties[RUN_ID]
     root = str(extras.get("root_run_id") or run_id)

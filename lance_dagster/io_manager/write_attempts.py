@@ -1,22 +1,21 @@
-"""The properties that tie commits to runs, and the replacement of earlier attempts.
+"""The transaction properties that name the run of a commit, and the replacement of earlier attempts.
 
-`properties` lists them. `lance.write_attempt` holds the number of the run in the Dagster instance, and of the attempt
-in the run: "17.2".
+`properties` lists the keys. `lance.write_attempt` holds the number of the run in the Dagster instance, and the number
+of the attempt in the run: "17.2".
 
-The token is the same in every retry and every re-execution of one write, and in no other. The rule: the table holds the
+All retries and re-executions of one write have the same token, and no other write has it. The rule: the table holds the
 rows of the last attempt, once.
 
-    first attempt of a first run      write; the commit looks for other attempts among the versions made meanwhile
-    retry or re-execution         look for the token in the table's history, back to the root run's creation
-        found, of a later attempt     stop: this one comes too late
-        found, of this run, or    its rows are replaced: overwrite does so by itself, append removes them in the same
-        of one that did not       commit
-        end well
-        found, of a run that      this is a deliberate second run: write, and leave that commit alone
-        ended well
+    first attempt, first run      write; the commit looks for other attempts among the versions made meanwhile
+    retry or re-execution         look for commits with the token in the table's history, back to the creation of the
+                                  root run
+        of a later attempt        fail: the later attempt wins
+        of this run, or of a run  replace its rows: an overwrite replaces them anyway, an append removes them in the
+        that did not succeed      same commit
+        of a run that succeeded   write, and keep that commit: this is a deliberate second run
 
-A commit that adds rows is also noted in the table's own state, with its run; that stays when its version is cleaned up.
-Its rows are removed if they can still be distinguished from others; else the retry is an error.
+A commit that adds rows is also recorded, with its run, in the table's configuration, which stays when its version is
+cleaned up. Its rows are removed if they can still be distinguished from others; otherwise the retry fails.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ __all__ = [
 _OF_RUN = (RUN_ID, ROOT_RUN_ID, JOB_NAME, STEP_KEY, ASSET_KEY, COLUMNS)
 _SHOWN_KEYS = 3
 _MISSING = re.compile(r"\bmissing='(\w+)'")
-"""An argument of `write_columns` that messages name, and that is metadata of an asset here."""
+"""An argument of `write_columns` in messages, for which an asset has the metadata `lance/missing`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +81,9 @@ class CommitTags:
     """The properties of one write's commit.
 
     Attributes:
-        properties: The transaction properties, the token among them.
-        token: The write token; None outside of a run, where each write is one of its own.
-        number: The number of the attempt.
+        properties: The transaction properties, including the token.
+        token: The write token; None outside of a run, where a write has no other attempts.
+        number: The number of the run, and of the attempt in the run.
     """
 
     properties: dict[str, str]
@@ -93,11 +92,11 @@ class CommitTags:
 
     @property
     def of_run(self) -> dict[str, str]:
-        """The properties of a commit that the run makes beside its write, such as an index: no attempt of the write."""
+        """The properties of other commits of the run, such as of an index, which are no attempts of the write."""
         return {key: self.properties[key] for key in _OF_RUN if key in self.properties}
 
     def write_attempt(self, **choices: Any) -> lance_core.WriteAttempt | None:
-        """The attempt as the commit takes it; `choices` are further fields of it."""
+        """The attempt, for the commit; `choices` are its further fields. None outside of a run."""
         if self.token is None:
             return None
         note = self.properties.get(RUN_ID, "")
@@ -109,9 +108,9 @@ class EarlierAttempts:
     """The commits of earlier attempts of a write, which this one replaces.
 
     Attributes:
-        found: Transactions of earlier attempts by version, newest first.
-        cleaned_up: Versions of earlier attempts that were cleaned up, and that the table's state records.
-        missing: Versions that were cleaned up, and may have been committed by earlier attempts.
+        found: The transactions of earlier attempts by version, newest first.
+        cleaned_up: The versions of earlier attempts that were cleaned up, and that the table's configuration records.
+        missing: Versions that were cleaned up, and that earlier attempts may have committed.
     """
 
     found: Mapping[int, lance_core.Transaction] = field(default_factory=dict)
@@ -137,14 +136,14 @@ def commit_tags(
     """Build the properties of a commit.
 
     Args:
-        facts: The run; None outside of one.
+        facts: The run; None outside of a run.
         asset_key: The asset that is written.
         output_name: The output of the step.
-        partition_keys: The run's partitions; None when the asset has none.
+        partition_keys: The run's partitions; None if the asset has no partitions.
         code_version: The asset's code version. It is not part of the token, so that a re-execution with corrected code
             replaces the earlier rows.
         metadata: The definition metadata of the asset.
-        sets_columns: Whether the asset owns columns of the table of another one, so that no commit of it is of rows.
+        sets_columns: Whether the asset owns columns of another asset's table, so that its commits write no rows.
     """
     keys = None if partition_keys is None else json.dumps(sorted(partition_keys))
     asset, token = asset_key.to_user_string(), None
@@ -175,9 +174,9 @@ def find_earlier_attempts(
     """Find the commits of earlier attempts of a write.
 
     Args:
-        dataset: The table at its latest version; its history is walked back from there.
+        dataset: The table at its latest version, from which its history is read backwards.
         tags: The properties of this write's commit.
-        facts: The run; its instance is asked about earlier runs.
+        facts: The run, whose instance has the records of earlier runs; None outside of a run.
 
     Raises:
         SupersededError: A later attempt has committed already.
@@ -214,9 +213,9 @@ def find_earlier_attempts(
 def _undecided(
     dataset: lance_core.LanceDataset, write: lance_core.WriteAttempt, facts: RunFacts, missing: Sequence[int]
 ) -> list[int]:
-    """The cleaned up versions that may be an earlier attempt's.
+    """The cleaned up versions that an earlier attempt may have committed.
 
-    The table's state does not record them, and no first attempt of the write came after them.
+    These are versions that the table's configuration does not cover, and after the first attempt of the write.
     """
     known_after = dataset.known_after("attempts")
     firsts = [
@@ -232,13 +231,14 @@ def reject_missing(attempts: EarlierAttempts, uri: str) -> None:
     """Reject an append or merge if versions that earlier attempts may have committed were cleaned up.
 
     Raises:
-        EarlierAttemptError: A cleanup has removed versions that earlier attempts may have committed.
+        EarlierAttemptError: Versions that earlier attempts may have committed were cleaned up.
     """
     if attempts.missing:
         raise EarlierAttemptError(
-            f"version {max(attempts.missing)} of {uri} was cleaned up: whether an earlier attempt of this write added "
-            "rows in it is not known. Look at the table, then set on_earlier_attempt, or the metadata "
-            'lance/on_earlier_attempt of the asset: "append" adds the rows of this attempt, "adopt" takes what is there'
+            f"version {max(attempts.missing)} of {uri} was cleaned up, so that it is unknown whether an earlier "
+            "attempt of this write added rows in it. Look at the rows of the table, then set on_earlier_attempt, or "
+            'the metadata lance/on_earlier_attempt of the asset: "append" adds the rows of this attempt, "adopt" keeps '
+            "the table"
         )
 
 
@@ -247,7 +247,7 @@ def made_by(dataset: lance_core.LanceDataset, version: int) -> str:
     try:
         properties = properties_of(dataset.read_transaction(version))
     except NotFoundError:
-        return "a writer that cannot be named any more, as the version was cleaned up"
+        return "an unknown writer, as the version was cleaned up"
     run_id = properties.get(RUN_ID)
     if run_id is None:
         return "a writer that is not a run of Dagster"
@@ -258,7 +258,7 @@ def made_by(dataset: lance_core.LanceDataset, version: int) -> str:
 def error_of_write(
     error: LanceError, where: str, keys: Sequence[str] | None, uri: str, settings: TableSettings
 ) -> LanceError:
-    """An error of a write that names asset, partitions and table, and for a conflict the committer of the version."""
+    """The error of a write with the asset, partitions and table, and for a conflict the committer of the version."""
     listed = ", ".join(map(repr, (keys or ())[:_SHOWN_KEYS])) + (" ..." if len(keys or ()) > _SHOWN_KEYS else "")
     partitions = "" if keys is None else f", partition {listed}"
     message = _MISSING.sub(r"lance/missing: \1", str(error))

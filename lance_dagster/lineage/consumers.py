@@ -17,14 +17,14 @@ _TAG: Final = "dagster/input_data_version/"
 def consumers(
     scope: tuple[dg.DagsterInstance, Sequence[dg.AssetKey]] | None, asset_key: dg.AssetKey
 ) -> dict[str, int | None] | None:
-    """At most 50 assets that depend on an asset, and the version that each read last; None if they are not known.
+    """At most 50 assets that depend on an asset, with the version that each read last; None if they are not known.
 
-    Writers of Lance tables record the versions that they read; for other assets Dagster keeps the data version of the
-    input.
+    Events of assets in Lance tables have the versions that were read; for other assets Dagster records the data version
+    of the input.
 
     Args:
-        scope: The instance, and the keys of the assets that depend on it, as `_context` finds them; the first
-            `MOST_CONSUMERS` of them are looked up, with one query.
+        scope: The instance, and the keys of the assets that depend on the asset; the first `MOST_CONSUMERS` are looked
+            up, by one query. None if they are not known.
         asset_key: The asset.
     """
     if scope is None:
@@ -43,12 +43,12 @@ def consumers(
 def _version(
     metadata: Mapping[str, dg.MetadataValue[Any]], tags: Mapping[str, str], asset_key: dg.AssetKey
 ) -> int | None:
-    """The version of a table that a materialization read, as far as its event records it."""
+    """The version of a table on main that a materialization read; None if its event does not record it."""
     entry: Any = metadata["lance/inputs"].value if "lance/inputs" in metadata else None
     for read in entry if isinstance(entry, list | tuple) else ():
         if isinstance(read, Mapping) and read.get("asset") == asset_key.to_user_string():
             version = read.get("version")
             return version if isinstance(version, int) and read.get("branch") is None else None
-    # hash:branch:version, see `history`; versions of a branch are none of main
+    # hash:branch:version, see `history.data_version`
     branch, _, number = tags.get(_TAG + asset_key.to_user_string(), "").rpartition(":")
     return int(number) if number.isdecimal() and branch.endswith(":main") else None

@@ -2,7 +2,7 @@
 
     {"delay": ["nyc/flights.dep_delay", "nyc/flights.arr_delay"], "carrier": "nyc/airlines.carrier"}
 
-or Dagster's own `TableColumnLineage`. Each materialization repeats it as `dagster/column_lineage`.
+or a `TableColumnLineage` of Dagster. Each materialization repeats it as `dagster/column_lineage`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def column_lineage(metadata: Mapping[str, Any], *, where: str) -> dg.TableColumn
         where: The asset, for messages.
 
     Raises:
-        DagsterInvalidDefinitionError: The entry cannot be used.
+        DagsterInvalidDefinitionError: The entry is no lineage, or names a source in another form.
     """
     given = metadata.get(COLUMN_LINEAGE_KEY)
     value = given.value if isinstance(given, dg.MetadataValue) else given

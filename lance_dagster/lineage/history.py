@@ -2,11 +2,11 @@
 
 Everything is read from the manifests and the transactions in them, without Dagster's database.
 
-    operation                                     changes rows   who
+    operation                                     changes rows   counts as
     ReserveFragments                              no             bookkeeping of a rewrite; left out of every list
-    Rewrite, CreateIndex                          no             maintenance, whoever does it
-    UpdateConfig, UpdateBases                     no             somebody
-    all others                                    yes            somebody
+    Rewrite, CreateIndex                          no             maintenance, whoever commits it
+    UpdateConfig, UpdateBases, UpdateMemWalState  no             a change of settings
+    all others                                    yes            a write
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ __all__ = [
 ]
 
 _AHEAD: Final = 8
-"""Versions that are read at once where most of them will be."""
+"""The number of versions that are read at once where most of them are needed."""
 _MOST_VERSIONS: Final = 20
-"""How many of the newest versions are read for an owner; maintenance by others makes fewer between two writes."""
+"""The most versions that are read to find an owner; maintenance by others makes fewer between two writes."""
 _BOOKKEEPING: Final = "ReserveFragments"
 _MAINTENANCE: Final = frozenset({"Rewrite", "CreateIndex", _BOOKKEEPING})
 _KEEPS_ROWS: Final = _MAINTENANCE | {"UpdateConfig", "UpdateBases", "UpdateMemWalState"}
@@ -73,13 +73,13 @@ _KEEPS_ROWS: Final = _MAINTENANCE | {"UpdateConfig", "UpdateBases", "UpdateMemWa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableInput:
-    """One table that was read for a version.
+    """One table that was read to make a version.
 
     Attributes:
         asset: The asset's key, parts joined by slashes.
-        uri: Its table; None if it was not recorded.
-        version: The version that was read.
-        branch: The branch that it is on; None for main.
+        uri: The URI of its table; None if it was not recorded.
+        version: The version that was read; None if it was not recorded.
+        branch: The branch of that version; None for main.
     """
 
     asset: str
@@ -89,7 +89,7 @@ class TableInput:
 
     @property
     def label(self) -> str:
-        """Version and branch in words; the branch is named unless it is main."""
+        """The version, with the branch unless that is main."""
         return f"{self.version}" if self.branch is None else f"{self.version} of branch {self.branch}"
 
 
@@ -98,15 +98,15 @@ class TableVersion:
     """One version of a table.
 
     Attributes:
-        version: Its number.
-        branch: Its branch; None for main.
-        time: When it was committed, in UTC.
+        version: The number of the version.
+        branch: The branch; None for main.
+        time: When the version was committed, in UTC.
         operation: The Lance operation; None if it is not recorded.
-        rows: Live rows.
-        rows_added: Rows that were added; None if the version before was cleaned up, or they were not counted.
-        rows_removed: Rows that were removed; None in the same cases.
-        fragments: Fragments.
-        read_version: Version that the change was made from.
+        rows: The number of live rows.
+        rows_added: The number of rows that were added; None if the version before was cleaned up, or nothing counted.
+        rows_removed: The number of rows that were removed; None in the same cases.
+        fragments: The number of fragments.
+        read_version: The version from which the change was made.
         properties: The properties of the transaction.
     """
 
@@ -123,39 +123,39 @@ class TableVersion:
 
     @property
     def writers(self) -> list[str]:
-        """The Dagster runs whose writes the version has: one, or for a promotion all runs that wrote to the branch."""
+        """The Dagster runs that made the changes: one, or for a promotion all runs that wrote to the branch."""
         return several(self.properties.get(RUN_ID))
 
     @property
     def committed_by(self) -> str | None:
-        """The Dagster run that committed the version: that of a promotion's own job, else the one that wrote."""
+        """The Dagster run that committed the version: the run of the promotion's job, else the run that wrote."""
         return self.properties.get(PROMOTION_RUN_ID) or (self.writers[0] if len(self.writers) == 1 else None)
 
     @property
     def run_id(self) -> str | None:
-        """The Dagster run that made the version: the one that wrote, or the one that promoted the writes of several."""
+        """The Dagster run that wrote the version, or that promoted the writes of several runs."""
         return self.writers[0] if len(self.writers) == 1 else self.committed_by
 
     def is_of(self, run_id: str) -> bool:
-        """Whether a run wrote it, promoted it, or is the first of the chain of re-executions that did."""
+        """Whether a run wrote or promoted the version, or is the root run of a run that did."""
         roots = several(self.properties.get(ROOT_RUN_ID))
         return run_id in (*self.writers, self.committed_by, *roots)
 
     @property
     def asset(self) -> str | None:
-        """The asset that it was made for."""
+        """The asset for which the version was made."""
         return self.properties.get(ASSET_KEY)
 
     @property
     def assets(self) -> list[str]:
-        """The assets that the version was made for; several for the promotion of a branch that several wrote to."""
+        """The assets for which the version was made; several for the promotion of a branch to which several wrote."""
         return several(self.asset)
 
     @property
     def maintenance_metadata(self) -> Any:
         """The metadata `lance/maintenance` of the asset; None if the commit recorded none.
 
-        Of several values, which the promotion of a branch has joined, False counts first.
+        If the promotion of a branch has joined several values, False takes precedence.
         """
         given = [json.loads(one) for one in several(self.properties.get(MAINTENANCE_METADATA))]
         return False if any(one is False for one in given) else next(iter(given), None)
@@ -169,7 +169,7 @@ class TableVersion:
     def partitions(self) -> Any:
         """The partitions that were written: a list of keys, or a mapping with count, first and last; None for none.
 
-        A string that is no JSON, of another writer, counts as the one key.
+        A string of another writer that is no JSON counts as one key.
         """
         value = self.properties.get(PARTITION_KEYS)
         if value is None:
@@ -184,7 +184,7 @@ class TableVersion:
 
     @property
     def inputs(self) -> list[TableInput]:
-        """The tables that were read for it."""
+        """The tables that were read to make the version."""
         return [
             _input(key.removeprefix(INPUT_PREFIX), value)
             for key, values in sorted(self.properties.items())
@@ -194,12 +194,12 @@ class TableVersion:
 
     @property
     def undid(self) -> str | None:
-        """The run whose change it took back; a promotion records only what was taken back on its branch."""
+        """The run that the version undid; None for a promotion, which only records undos on its branch."""
         return None if PROMOTED_FROM in self.properties else self.properties.get(UNDO_RUN_ID)
 
     @property
     def undone_versions(self) -> list[int]:
-        """The versions whose changes it took back; those that a promotion names are versions of its branch."""
+        """The versions that the version undid; empty for a promotion, which only records undos on its branch."""
         if PROMOTED_FROM in self.properties:
             return []
         try:
@@ -210,30 +210,30 @@ class TableVersion:
 
     @property
     def changes_rows(self) -> bool:
-        """Whether rows or columns may differ from the version before."""
+        """Whether rows or columns may differ from those of the version before."""
         return self.operation not in _KEEPS_ROWS
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether the rows are the same as in the version before, whatever its columns are."""
+        """Whether the rows are the same as in the version before, apart from new columns and types of columns."""
         return self.operation in _KEEPS_ROWS or COLUMN_TYPE in self.properties
 
     @property
     def is_maintenance(self) -> bool:
-        """Whether it only rearranges existing rows, or changes indices."""
+        """Whether the version only rearranges existing rows, or changes indices."""
         return self.operation in _MAINTENANCE
 
 
 def read_history(
     dataset: lance_core.LanceDataset, *, after: int = 0, count_changes: bool = True, ahead: int = 1
 ) -> Iterator[TableVersion]:
-    """The versions of a handle's branch up to its own, newest first; each is read when the iterator reaches it.
+    """The versions of a branch up to that of a dataset, newest first; each is read when the iterator reaches it.
 
     Args:
-        dataset: The handle.
-        after: Stop at this version.
+        dataset: The table at the newest version to return.
+        after: The version before the oldest one to return.
         count_changes: Whether to count the rows that were added and removed, by comparing fragments.
-        ahead: How many versions are read at once, for a caller that is going to ask for them.
+        ahead: The number of versions that are read at once; for callers that need many.
     """
     steps = dataset.history(ahead=ahead)
     current = next(steps, None)
@@ -274,22 +274,22 @@ def _changes(
 
 
 def owning_commits(dataset: lance_core.LanceDataset) -> list[TableVersion]:
-    """The commits that name assets, newest first; those of maintenance only if there are no others.
+    """The recent commits that name assets, newest first; commits of maintenance only if there are no others.
 
-    Commits of maintenance are made for no asset: they count where cleanup has left no other commit that names one.
+    Maintenance is done for no asset: its commits count only if cleanup has removed all other commits that name one.
     """
     named = list(_named(dataset))
     return [one for one in named if MAINTENANCE not in one.properties] or named
 
 
 def owner_of(dataset: lance_core.LanceDataset) -> TableVersion | None:
-    """The newest commit of rows that names an asset; None if no recent one does.
+    """The newest commit of rows that names an asset; None if no recent commit does.
 
-    Commits of assets that own columns alone do not count.
+    Commits that only set columns do not count.
     """
     maintained = None
     for one in _named(dataset):
-        if COLUMNS in one.properties and not _brings_rows(dataset, one):
+        if COLUMNS in one.properties and not _changes_rows(dataset, one):
             continue
         if MAINTENANCE not in one.properties:
             return one
@@ -298,7 +298,7 @@ def owner_of(dataset: lance_core.LanceDataset) -> TableVersion | None:
 
 
 def row_owners(dataset: lance_core.LanceDataset) -> list[str]:
-    """The assets that the commits of rows name, the newest first; those that own columns alone do not count."""
+    """The assets that recent commits of rows name, newest first; commits that only set columns do not count."""
     newest = owner_of(dataset)
     if newest is None:
         return []
@@ -306,8 +306,8 @@ def row_owners(dataset: lance_core.LanceDataset) -> list[str]:
     return list(dict.fromkeys([*newest.assets, *(asset for one in wrote for asset in one.assets)]))
 
 
-def _brings_rows(dataset: lance_core.LanceDataset, one: TableVersion) -> bool:
-    """Whether a commit that set columns changed rows as well, as promotions of branches with writes of both do."""
+def _changes_rows(dataset: lance_core.LanceDataset, one: TableVersion) -> bool:
+    """Whether a commit that set columns changed rows as well, such as the promotion of a branch with writes of both."""
     if PROMOTED_FROM not in one.properties:
         return False
     after = dataset.checkout_version((one.branch, one.version))
@@ -325,7 +325,7 @@ def _named(dataset: lance_core.LanceDataset) -> Iterator[TableVersion]:
 
 
 def columns_set_by(dataset: lance_core.LanceDataset, asset: str) -> list[str]:
-    """The columns of the newest commit in which an asset set columns; none if no such commit is left."""
+    """The columns of the newest commit in which an asset set columns; empty if there is no such commit."""
     for _, transaction in dataset.history(ahead=_AHEAD):
         properties = properties_of(transaction)
         if asset not in several(properties.get(ASSET_KEY)) or UNDO_RUN_ID in properties:
@@ -337,7 +337,7 @@ def columns_set_by(dataset: lance_core.LanceDataset, asset: str) -> list[str]:
 
 
 def undo_after(dataset: lance_core.LanceDataset, version: int) -> int | None:
-    """The newest version that took back a change which an older version still has; None if nothing did.
+    """The newest version that undid a change which an older version still has; None if there is none.
 
     Args:
         dataset: The newest version of the branch.
@@ -352,14 +352,14 @@ def undo_after(dataset: lance_core.LanceDataset, version: int) -> int | None:
 
 
 def data_version(uri: str, version: int, branch: str | None = None) -> str:
-    """The data version of an asset: its table, the branch, and the table version that last changed its rows."""
+    """The data version of an asset: a hash of its table, the branch, and the version that last changed its rows."""
     return f"{sha256(uri.encode()).hexdigest()[:12]}:{branch or 'main'}:{version}"
 
 
 def last_data_change(dataset: lance_core.LanceDataset) -> int:
-    """The newest version that may have changed rows; rewrites, indices and settings do not.
+    """The newest version that may have changed rows; rewrites, indices and settings do not change them.
 
-    If it was cleaned up, its number is in the properties of later maintenance commits.
+    If that version was cleaned up, the properties of later maintenance commits have its number.
     """
     number = dataset.version
     for one in read_history(dataset, count_changes=False):
@@ -371,12 +371,12 @@ def last_data_change(dataset: lance_core.LanceDataset) -> int:
 
 
 def data_version_of(dataset: lance_core.LanceDataset) -> str:
-    """The data version of a table as it is."""
+    """The data version of a table at its version."""
     return data_version(dataset.root_uri, last_data_change(dataset), dataset.branch)
 
 
 def partitions_of(made: Sequence[TableVersion]) -> Any:
-    """The partitions that some versions wrote, as `TableVersion.partitions` has them; None if a version names none."""
+    """The partitions that versions wrote, in the form of `TableVersion.partitions`; None if a version names none."""
     named = [one.partitions for one in made]
     if not all(isinstance(keys, list) for keys in named):
         return next((keys for keys in named if isinstance(keys, dict)), None) if None not in named else None
@@ -384,7 +384,7 @@ def partitions_of(made: Sequence[TableVersion]) -> Any:
 
 
 def input_entry(dataset: lance_core.LanceDataset) -> dict[str, Any]:
-    """The record of a table that was read, for the commit of what was made of it."""
+    """The record of a table that was read, for the commit that was made from it."""
     entry: dict[str, Any] = {"uri": dataset.root_uri, "version": dataset.version}
     if dataset.branch is not None:
         entry["branch"] = dataset.branch
@@ -392,13 +392,13 @@ def input_entry(dataset: lance_core.LanceDataset) -> dict[str, Any]:
 
 
 def input_record(read: TableInput) -> dict[str, Any]:
-    """A table that was read, for JSON; main is not named."""
+    """A table that was read, for JSON; the branch is left out if it is main."""
     entry = {"asset": read.asset, "uri": read.uri, "version": read.version}
     return entry if read.branch is None else {**entry, "branch": read.branch}
 
 
 def _input(asset: str, value: str) -> TableInput:
-    """Read what `input_properties` wrote; a bare number is a version."""
+    """Parse an entry of `input_properties`; a number alone is a version."""
     try:
         found = json.loads(value)
     except ValueError:

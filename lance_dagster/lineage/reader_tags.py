@@ -2,11 +2,12 @@
 
     changes.<asset key of the reader>-<digest>.<version>
 
-An asset reads incrementally by the metadata `lance/changes`; `LanceDataset.readers` makes the tags. A run tags the
-version up to which it reads, before it reads. After its commit it removes the tags of versions that no partition of its
-table needs any more, on any branch: each needs the version that it has consumed last, and the one before, which is the
-last one again if the run is undone. An undo tags these once more, if they are there. A tag expires that no run has
-renewed for the days in the input's configuration (`lance-dagster.changes.days`, 30 by default): maintenance removes it.
+An asset with the metadata `lance/changes` on an input reads incrementally; `LanceDataset.readers` creates the tags. A
+run tags the version up to which it reads, before it reads. After its commit, it removes the tags of versions that no
+partition of its table needs any more, on any branch: each partition needs the version that it consumed last, and the
+version before, which becomes the last one if the run is undone. An undo tags these versions again, if they exist. A tag
+expires if no run has renewed it for a number of days, which the input's configuration sets
+(`lance-dagster.changes.days`, 30 by default): maintenance removes it.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ def release(
     name: str,
     moves: Iterable[lance_core.WatermarkMove] = (),
 ) -> None:
-    """Remove a reader's tags from the versions of an input that no partition of its table needs any more.
+    """Remove a reader's tags from versions of an input that no partition of the reader's table needs any more.
 
     Args:
         dataset: The input at the version that was consumed.
         table: The reader's table after its commit.
         reader: The asset that reads the changes.
         name: The input's name in the watermarks of the reader's table.
-        moves: The moves of watermarks that the commit has made, which an undo takes back.
+        moves: The moves of watermarks that the commit made, which an undo would reverse.
     """
-    dataset.readers.hold(reader)  # a run that has consumed a later version may have released it meanwhile
+    dataset.readers.hold(reader)  # a run that consumed a later version may have removed this tag meanwhile
     before = [InputPosition.of(move.before) for move in moves if move.before is not None]
     needed = {one.version for one in before if one.branch == dataset.branch}
     needed |= needed_versions(table, name, dataset.branch)
@@ -61,15 +62,15 @@ def release(
 def hold_after_undo(
     table: lance_core.LanceDataset, made: Sequence[TableVersion], storage_options: Mapping[str, str] | None
 ) -> None:
-    """Tag the versions of inputs that a table has consumed last after an undo, as far as they are there.
+    """Tag the versions of inputs that a table has consumed last after an undo, if they exist.
 
-    Versions that were consumed by the run that was undone stay tagged, as another run may read up to them now: the next
-    run that commits removes their tags.
+    Versions that the undone run consumed stay tagged, because another run may be reading up to them; the next run that
+    commits removes their tags.
 
     Args:
         table: The table after the undo.
         made: The versions that were undone.
-        storage_options: How to reach the inputs.
+        storage_options: The options by which the inputs are reached.
 
     Raises:
         LanceError: An input cannot be read, or its tags cannot be written.
@@ -88,7 +89,7 @@ def hold_after_undo(
 def _hold(read: TableInput, reader: str, position: InputPosition, options: Mapping[str, str] | None) -> None:
     if read.uri is None:
         return
-    with suppress(NotFoundError):  # a version that was cleaned up, or a table that was dropped
+    with suppress(NotFoundError):  # the version was cleaned up, or the table was dropped
         consumed = lance_core.dataset(read.uri, (position.branch, position.version), storage_options=options)
         if consumed.identity != position.identity:
             return

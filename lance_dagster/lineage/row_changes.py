@@ -1,4 +1,4 @@
-"""The rows that a version added and removed, by its fragments and those of the version before it."""
+"""The number of rows that a version added and removed, from its fragments and those of the version before it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["live_rows", "row_changes"]
 def row_changes(
     handle: lance_core.LanceDataset, before: lance_core.LanceDataset | None, operation: str | None
 ) -> tuple[int | None, int | None]:
-    """The rows added and the rows removed; None where the version before is not there.
+    """The numbers of rows added and removed; None for both if the version before does not exist any more.
 
     Args:
-        handle: The version.
-        before: The version before it.
-        operation: The operation that made the version, one that may change rows.
+        handle: The table at the version.
+        before: The table at the next older version that exists; None if there is none.
+        operation: The operation that made the version, which may change rows.
     """
     if before is None:
         return (handle.count_rows(), 0) if handle.version == 1 else (None, None)
@@ -34,7 +34,7 @@ def row_changes(
 def _same_fragments(
     handle: lance_core.LanceDataset, before: lance_core.LanceDataset, operation: str | None
 ) -> set[int]:
-    """Ids that stand for the same fragment in both versions: an overwrite gives them again, which a restore crosses."""
+    """The ids of fragments that both versions have: an overwrite reuses ids, and a restore may go back across one."""
     if operation == "Overwrite":
         return set()
     files = {one.fragment_id: _paths(one) for one in before.get_fragments()}

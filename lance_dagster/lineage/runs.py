@@ -23,11 +23,11 @@ __all__ = [
 
 _SHOWN: Final = 5
 _AHEAD: Final = 32
-"""Versions that are read at once, as all of them will be."""
+"""The number of versions that are read at once, because all of them are needed."""
 
 
 def find_tables(root_or_table: str, storage_options: Mapping[str, str] | None) -> list[lance_core.LanceDataset]:
-    """The table of that URI, or all tables below it but outputs of ops.
+    """The table at a URI, or all tables below it, except for outputs of ops and the log of maintenance.
 
     Raises:
         DatasetNotFoundError: There is no table at the URI or below it.
@@ -38,7 +38,9 @@ def find_tables(root_or_table: str, storage_options: Mapping[str, str] | None) -
         found = lance_core.list_tables(root_or_table, storage_options=storage_options)
         names = [name for name in found if not name.startswith(RESERVED)]
     if not names:
-        raise DatasetNotFoundError(f"there is no Lance table at {root_or_table}, and none below it")
+        raise DatasetNotFoundError(
+            f"there is no Lance table at {root_or_table}, and none below it; give the URI of a table or of its root"
+        )
     root = root_or_table.rstrip("/")
     return [lance_core.dataset(f"{root}/{name}", storage_options=storage_options) for name in names]
 
@@ -50,11 +52,11 @@ class NoSuchRunError(LanceError, LookupError):
 
 
 def find_run(tables: Iterable[lance_core.LanceDataset], beginning: str, *, where: str) -> str:
-    """The id of the run that begins with a string, among the runs that commits of tables and branches name.
+    """The id of a run that begins with a string, among the runs that commits of tables and branches name.
 
     Args:
-        tables: Where to look.
-        beginning: The id, or a beginning of it that no other run has.
+        tables: The tables whose history is searched.
+        beginning: The id, or a prefix of it that no other run has.
         where: The tables, for messages.
 
     Raises:
@@ -78,7 +80,7 @@ def find_run(tables: Iterable[lance_core.LanceDataset], beginning: str, *, where
 
 
 def _cleaned_up(tables: Iterable[lance_core.LanceDataset]) -> str:
-    """For messages: which tables have lost versions, whose runs cannot be known."""
+    """For messages: the tables whose versions were cleaned up, so that their runs are unknown."""
     oldest = {table.root_uri: table.version_refs()[0]["version"] for table in tables}
     cleaned = [f"{uri} before {version}" for uri, version in sorted(oldest.items()) if version > 1]
     return f"; versions were cleaned up, with the names of their runs: {', '.join(cleaned)}" if cleaned else ""
@@ -101,9 +103,8 @@ def lineage(
     """Facts about versions, oldest first within each table and branch.
 
     Args:
-        tables: Where to look; branches are looked at as well.
-        run_id: Only versions that this run made, or whose writes it made before they were promoted, or that are of a
-            chain of re-executions that it is the first of.
+        tables: The tables; their branches are searched, too.
+        run_id: Only versions that this run wrote or promoted, or that a run did whose root run it is.
         version: Only this version.
         asset: Only versions that were made for this asset.
     """
@@ -122,7 +123,7 @@ def lineage(
 
 
 def versions_of_run(branch: lance_core.LanceDataset, run_id: str) -> list[TableVersion]:
-    """The versions of a branch that have a run's changes of rows, oldest first."""
+    """The versions of a branch in which a run changed rows, oldest first."""
     made = [
         one
         for one in read_history(branch, count_changes=False, ahead=_AHEAD)
@@ -132,7 +133,7 @@ def versions_of_run(branch: lance_core.LanceDataset, run_id: str) -> list[TableV
 
 
 def without_changes(branches: Iterable[lance_core.LanceDataset], run_id: str) -> str:
-    """Why a run that commits name has changed no rows: they are maintenance, or re-executions of it wrote in its place.
+    """The reason why a run changed no rows: its commits are maintenance, or its re-executions wrote instead.
 
     Args:
         branches: The newest versions of main and of branches.
@@ -144,7 +145,7 @@ def without_changes(branches: Iterable[lance_core.LanceDataset], run_id: str) ->
             if one.changes_rows and run_id in several(one.properties.get(ROOT_RUN_ID)):
                 found |= dict.fromkeys([one.run_id] if one.run_id is not None else one.writers)
     if found:
-        return f"run {run_id} wrote nothing itself; take back {' or '.join(found)}, which re-executed it"
+        return f"run {run_id} wrote nothing itself; undo run {' or '.join(found)}, which re-executed it"
     return f"run {run_id} changed no rows of these tables: its commits are maintenance"
 
 

@@ -1,14 +1,15 @@
-"""Column lineage from the plan of a Spark frame: best effort, and off unless the IO manager is configured so.
+"""Column lineage from the plan of a Spark frame: best effort, and off by default.
 
-    load_input      remembers the attributes of the frames that a step is given, by Spark's own ids of expressions
-    handle_output   follows the attributes of the frame that it stores back through the plan, to those that it knows
+    load_input      records the attributes of the frames that a step loads, by Spark's ids of expressions
+    handle_output   follows the attributes of the stored frame back through its plan, to the recorded ones
 
-    Alias(expression)                 comes from what the expression refers to
-    Union, rollup, cube               from what is in the same place of each side or grouping
-    other nodes that make attributes  from all that they refer to: explode, mapInPandas and the like
+    node of the plan                      sources of its attributes
+    Alias(expression)                     what the expression refers to
+    Union, rollup, cube                   the attribute at the same position of each side or grouping
+    others, such as explode, mapInPandas  everything that the node refers to
 
-Filters, joins and sorts are not sources: lineage is where values come from, not what chose them. A frame that left
-Spark on its way (`toPandas`, a cache of rows) and one of a Connect session, whose plan is on the server, have none.
+Conditions of filters, joins and sorts are not sources: lineage is about where values come from. A frame that was
+converted on the way (`toPandas`, a checkpoint), or of a Connect session, whose plan is on the server, has no lineage.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def has_plan(value: object) -> bool:
 
 
 def remember_frame(step: Step | None, asset: str, frame: Any) -> None:
-    """Remember the columns of a frame that a step is given; without a step, nothing."""
+    """Record the columns of a frame that a step loads; without a step, do nothing."""
     if step is None or not has_plan(frame):
         return
     columns = {_id(one): (asset, one.name()) for one in _items(_analyzed(frame).output())}
@@ -50,11 +51,11 @@ def remember_frame(step: Step | None, asset: str, frame: Any) -> None:
 
 
 def plan_lineage(step: Step | None, frame: Any) -> dg.TableColumnLineage | None:
-    """Where the columns of a frame come from, as far as its plan shows; None if it shows none.
+    """The lineage of the columns of a frame, from its plan; None if the plan shows none.
 
     Args:
-        step: The step that made it, and was given its inputs.
-        frame: The frame; the result is None for a value that is not a frame of a classic session.
+        step: The step that made the frame from its inputs.
+        frame: The frame; the result is None for a value that is no frame of a classic session.
     """
     with _lock:
         known = dict(_known.get(step, {})) if step is not None else {}
@@ -73,7 +74,7 @@ def plan_lineage(step: Step | None, frame: Any) -> dg.TableColumnLineage | None:
 
 
 class _Made:
-    """The attributes that each attribute is made of."""
+    """The attributes from which each attribute of a plan is computed."""
 
     def __init__(self, sources: dict[int, Source]) -> None:
         self._known = sources
@@ -91,11 +92,11 @@ class _Made:
     def _node(self, node: Any) -> None:
         outputs = [_id(one) for one in _items(node.output())]
         kind = node.nodeName()
-        if kind == "Union":  # its attributes have the ids of those of its first side
+        if kind == "Union":  # its attributes have the ids of the first side's
             for side in _items(node.children()):
                 for one, other in zip(outputs, _items(side.output()), strict=True):
                     self._beside.setdefault(one, set()).add(_id(other))
-        elif kind == "Expand":  # of rollup and cube: one list of expressions for each grouping
+        elif kind == "Expand":  # a rollup or cube: one list of expressions for each grouping
             for projection in _items(node.projections()):
                 for one, expression in zip(outputs, _items(projection), strict=True):
                     self._add(one, _references(expression))
@@ -112,7 +113,7 @@ class _Made:
         self._from.setdefault(attribute, set()).update(one for one in sources if one != attribute)
 
     def sources(self, attribute: int) -> set[Source]:
-        """The columns that an attribute comes from in the end."""
+        """The columns of inputs from which an attribute is computed."""
         found: set[Source] = set()
         waiting, seen = [attribute], set()
         while waiting:
@@ -146,7 +147,7 @@ def _items(sequence: Any) -> list[Any]:
 
 
 def _aliases(expression: Any) -> Iterator[Any]:
-    """The names that an expression gives: itself, or what is in it."""
+    """The aliases in an expression: the expression itself, or those within it."""
     if expression.nodeName() == "Alias":
         yield expression
         return

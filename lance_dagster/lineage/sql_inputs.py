@@ -1,9 +1,9 @@
-"""The tables that the SQL of a step reads, as inputs of what the step writes.
+"""The tables that SQL in the body of a step reads, as inputs of the step's writes.
 
     pyspark_lance.sql(session, "SELECT ... FROM lake.nyc.flights")    in the body of an asset
-        -> the asset whose table that is -> dagster.input.nyc/flights on the commit of the step
+        -> the asset of that table -> dagster.input.nyc/flights on the commit of the step
 
-A table of no asset is noted by its path, if it is below the root of a resource of the step.
+A table without an asset is recorded by its path, if it is below the root of a resource of the step.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ __all__ = ["watch_sql_inputs"]
 
 
 def watch_sql_inputs() -> None:
-    """Note from now on the tables that `pyspark_lance.sql` reads in the bodies of assets and ops of this process."""
+    """From now on, record tables that `pyspark_lance.sql` reads in the bodies of assets and ops of this process."""
     with suppress(ImportError):  # without Spark there are no such statements
         from pyspark_lance import on_read  # noqa: PLC0415 - optional
 
-        on_read(_note)
+        on_read(_record)
 
 
-def _note(dataset: lance_core.LanceDataset) -> None:
-    """Note a table that is that of an asset, or is below the root of a resource of the step."""
+def _record(dataset: lance_core.LanceDataset) -> None:
+    """Record a table of an asset, or below the root of a resource of the step."""
     running = running_step()
     if running is None:
         return
@@ -43,7 +43,7 @@ def _note(dataset: lance_core.LanceDataset) -> None:
 
 
 def _asset_of(uri: str, running: RunningStep) -> str | None:
-    """The name of the asset whose table a URI is; the path below the root if no asset of the table is known."""
+    """The name of the asset whose table has a URI; the path below the root if there is no such asset."""
     from lance_core import canonical_uri  # noqa: PLC0415 - code locations load without it
 
     roots = [root for one in running.resources if isinstance(root := getattr(one, "table_root", None), TableRoot)]
@@ -51,7 +51,7 @@ def _asset_of(uri: str, running: RunningStep) -> str | None:
     found = canonical_uri(uri)
     for root in roots:
         for key, metadata, _ in assets:
-            with suppress(dg.DagsterInvalidDefinitionError):  # an asset that is not a table of this root
+            with suppress(dg.DagsterInvalidDefinitionError):  # the asset has no table below this root
                 if canonical_uri(root.locate(TableRef(key=key, metadata=metadata)).uri) == found:
                     return key.to_user_string()
     for root in roots:

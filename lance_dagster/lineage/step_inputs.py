@@ -1,10 +1,9 @@
-"""The inputs of a step: noted until the step writes, and then recorded on its commit.
+"""The inputs of a step: kept in memory until the step writes, and then recorded on its commit.
 
-    dagster.input.<asset key>     {"uri": "s3://lake/nyc/flights.lance", "version": 17}   and "branch" but for main
+    dagster.input.<asset key>     {"uri": "s3://lake/nyc/flights.lance", "version": 17}   and "branch" if it is not main
 
-The IO manager notes the tables that it loads, `LanceTableResource` those that it opens inside of a step, and
-`sql_inputs` those that Spark SQL reads. Only the notes of the newest steps are kept, so that steps which never write do
-not fill the memory.
+The IO manager adds the tables that it loads, `LanceTableResource` the tables that it opens in a step, and `sql_inputs`
+the tables that Spark SQL reads. Only the newest steps are kept, so that steps which never write do not fill the memory.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ class ConsumedChanges:
     """Changes of a table that a step has read.
 
     Attributes:
-        asset: The asset that the table belongs to.
+        asset: The asset of the table.
         dataset: The table.
         begin_version: The version after which the changes begin.
         end_version: The last version whose changes were read.
         moves: The moves of watermarks that the commit of each output makes, by the asset of the output.
-        is_refresh: Whether everything was read again.
-        counts: Rows by kind of change; none of a kind that is not counted.
+        is_refresh: Whether a full refresh read all rows.
+        counts: The number of rows by kind of change; kinds that were not counted are missing.
     """
 
     asset: str
@@ -70,7 +69,7 @@ class ConsumedChanges:
 
 
 def changes_entries(changes: Sequence[ConsumedChanges]) -> dict[str, Any]:
-    """The entries of an event about changes that were read: each input's, and the rows of all as numbers."""
+    """The entries of an event about changes that were read: one list of inputs, and the total numbers of rows."""
     total: Counter[str] = Counter()
     for one in changes:
         total.update(one.counts)
@@ -85,7 +84,7 @@ _read: OrderedDict[Step, dict[str, dict[str, Any]]] = OrderedDict()
 
 
 def remember_input(step: Step | None, asset: str, dataset: lance_core.LanceDataset) -> None:
-    """Note that a step reads a version of an asset's table; nothing is noted for None."""
+    """Keep that a step reads a version of an asset's table; without a step, do nothing."""
     if step is None:
         return
     with _lock:
@@ -95,7 +94,7 @@ def remember_input(step: Step | None, asset: str, dataset: lance_core.LanceDatas
 
 
 def remember_changes(step: Step | None, changes: ConsumedChanges) -> None:
-    """Note that a step reads changes, whose watermarks its commits move."""
+    """Keep that a step reads changes, whose watermarks its commits move; without a step, do nothing."""
     if step is None:
         return
     with _lock:

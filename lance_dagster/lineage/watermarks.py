@@ -1,16 +1,16 @@
 """Watermarks of incremental inputs: the version that each part of a table has consumed, and what is read next.
 
-watermark   <asset key of the input> / <part>, or of a table that several assets write
+watermark   <asset key of the input> / <part>, or in a table that several assets write
             <asset key of the input> for <asset key of the reader> / <part>
-part        "all", or the beginning of the digest of a partition's key
+part        "all", or the first digits of the digest of a partition's key
 position    {"version": 9, "identity": "...", "branch": "b", "since": 7, "run": "..."}
-            and "read": 8 where the changes of version 9 itself, a promotion, were consumed before, on its branch
+            and "read": 8 if version 9 is a promotion whose changes were consumed before, on its branch
 
-After the promotion of a branch that was consumed up to version V come, in this order, these ranges of versions; a run
-reads the first that has changes, so that each change is read once:
+After the promotion of a branch that was consumed up to version V, these ranges of versions are unread, in this order. A
+run reads the first one that has changes, so that each change is read once:
 
-    branch  (V, promoted]     that the branch got after the run
-    main    (fork, P - 1]     that others wrote to main before P, the version that promoted the branch
+    branch  (V, promoted]     versions that the branch got after the run
+    main    (fork, P - 1]     versions that others wrote to main before P, the version that promoted the branch
     main    (P, latest]
 """
 
@@ -50,15 +50,15 @@ _WHOLE: Final = "all"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputPosition:
-    """How far a part of a downstream table has consumed an input.
+    """The position up to which a part of a downstream table has consumed an input.
 
     Attributes:
         version: The last version whose changes were consumed.
-        since: The version after which they began.
+        since: The version after which the last consumed changes began.
         identity: The identity of `version`.
         branch: The branch of the input; None for main.
-        run: The run that consumed them.
-        read: The last version whose changes the run has read; None for `version`.
+        run: The run that consumed the changes.
+        read: The last version whose changes the run read; None if it is `version`.
     """
 
     version: int
@@ -70,12 +70,12 @@ class InputPosition:
 
     @classmethod
     def of(cls, value: str) -> InputPosition:
-        """The position that a watermark holds."""
+        """The position from the value of a watermark."""
         found = json.loads(value)
         return cls(**{name: found.get(name) for name in cls.__slots__})
 
     def entry(self) -> str:
-        """The position as a watermark holds it."""
+        """The position as the value of a watermark."""
         entry = {name: getattr(self, name) for name in self.__slots__}
         if self.read is None:
             del entry["read"]
@@ -89,7 +89,8 @@ class UnreadRange:
     Attributes:
         begin: The version after which the changes begin; 0 for all rows.
         dataset: The input's table at the last version whose changes are read.
-        consumed: The version that is consumed then: that of `dataset`, or the promotion that follows it.
+        consumed: The input's table at the version that is consumed afterwards: that of `dataset`, or the promotion that
+            follows it.
     """
 
     begin: int
@@ -98,7 +99,7 @@ class UnreadRange:
 
     @classmethod
     def up_to(cls, dataset: lance_core.LanceDataset, begin: int) -> UnreadRange:
-        """The versions after one, up to that of a table."""
+        """The range of versions after `begin`, up to that of a table."""
         return cls(begin=begin, dataset=dataset, consumed=dataset)
 
     @property
@@ -107,7 +108,7 @@ class UnreadRange:
         return self.dataset.branch or "main", self.dataset.version
 
     def position(self, run: str) -> InputPosition:
-        """The position of a part that has consumed the range, in a run."""
+        """The position of a part after a run has consumed the range."""
         last = self.consumed.version
         return InputPosition(
             version=last,
@@ -124,22 +125,23 @@ def watermark_name(asset: str, reader: str, metadata: Mapping[str, object]) -> s
 
     Args:
         asset: The input.
-        reader: The asset.
-        metadata: Its definition metadata. Of assets that share a table each has consumed an input by itself.
+        reader: The asset that reads the input.
+        metadata: The reader's definition metadata. Each asset of a shared table has watermarks of its own.
     """
     shares = TABLE_KEY in metadata or is_shared(metadata, f"asset {reader}")
     return f"{asset} for {reader}" if shares else asset
 
 
 def positions_of(table: lance_core.LanceDataset, name: str) -> set[InputPosition]:
-    """How far the parts of a table have consumed an input; `name` is of the watermarks."""
+    """The positions up to which the parts of a table have consumed an input, by the name of the watermarks."""
     return {InputPosition.of(one.position) for one in table.watermarks(name).values()}
 
 
 def needed_versions(table: lance_core.LanceDataset, name: str, branch: str | None) -> set[int]:
-    """The versions of a branch of an input that parts of a table have consumed last, and those before.
+    """The versions of a branch of an input that parts of a table consumed last, and those from which they began.
 
-    The next run reads what came after the last one; the one before is the last again if the run is undone.
+    The next run reads the changes after the last consumed version. If the last run is undone, the version from which it
+    began becomes the last consumed one.
     """
     positions = [one for one in positions_of(table, name) if one.branch == branch]
     return {version for one in positions for version in (one.version, one.since)}
@@ -152,20 +154,20 @@ def unread_by_partition(
     partitions: Sequence[str] | None,
     where: str,
 ) -> list[tuple[list[UnreadRange], Sequence[str] | None]]:
-    """The unread ranges of an input, in the order in which runs read them, with the partitions that lack them.
+    """The unread ranges of an input, in the order in which runs read them, with the partitions that have not read them.
 
-    Partitions that lack the same ranges are listed together.
+    Partitions with the same unread ranges are listed together.
 
     Args:
         dataset: The input's table at the latest version.
-        table: The table of the asset that reads it.
-        name: The name of the input's watermarks there.
-        partitions: The partitions of the asset that reads it; None if it has none.
+        table: The table of the asset that reads the input.
+        name: The name of the input's watermarks in that table.
+        partitions: The partitions of the asset that reads the input; None if it has no partitions.
         where: The input, for messages.
 
     Raises:
         VersionNotFoundError: The version that was consumed last was cleaned up.
-        IncompatibleConflictError: The table was made again, or another branch of it was consumed.
+        IncompatibleConflictError: The input's table was created again, or another branch of it was consumed.
     """
     known = {part: one.position for part, one in table.watermarks(name).items()}
     read: dict[str | None, list[UnreadRange]] = {}
@@ -181,7 +183,7 @@ def unread_by_partition(
 
 
 def updates_unknown(uri: str, where: str, error: UnsupportedError) -> UnsupportedError:
-    """The error for changes of a table that does not record which rows were updated.
+    """The error about reading changes of a table that does not record which rows were updated.
 
     Args:
         uri: The table.
@@ -189,24 +191,24 @@ def updates_unknown(uri: str, where: str, error: UnsupportedError) -> Unsupporte
         error: The error of the read.
     """
     return UnsupportedError(
-        f"{where}: {uri} was created without stable row ids, and updates of rows cannot be read as changes: {error}. "
-        "Give the input's asset the metadata lance/stable_row_ids: True, or LanceIOManager the setting stable_row_ids, "
-        f"drop the table and materialize that asset again; until then a run with the tag {FULL_REFRESH}=true reads all "
-        "rows"
+        f"{where}: {uri} was created without stable row ids, so that updates of rows cannot be read as changes: "
+        f"{error}. Set the metadata lance/stable_row_ids: True of the input's asset, or stable_row_ids of "
+        "LanceIOManager, drop the table, and materialize that asset again; until then a run with the tag "
+        f"{FULL_REFRESH}=true reads all rows"
     )
 
 
 def parts_of(partitions: Iterable[str] | None) -> dict[str, str | None]:
-    """Partitions by the part that stands for them in watermarks; without partitions there is one part, for None."""
+    """Partitions by their parts in watermarks; without partitions one part, for None."""
     return {_WHOLE: None} if partitions is None else {hashed(one)[:16]: one for one in sorted(partitions)}
 
 
 def unread_ranges(dataset: lance_core.LanceDataset, position: InputPosition | None, where: str) -> list[UnreadRange]:
-    """The versions of an input that are not consumed, in the order in which runs read them; see the head.
+    """The ranges of versions of an input that are not consumed, in the order in which runs read them.
 
     Args:
         dataset: The input's table at the latest version.
-        position: What was consumed; None for nothing.
+        position: The position up to which the input was consumed; None if nothing was.
         where: The input, for messages.
 
     Returns:
@@ -214,7 +216,8 @@ def unread_ranges(dataset: lance_core.LanceDataset, position: InputPosition | No
 
     Raises:
         VersionNotFoundError: A version was cleaned up, so that the changes are not known.
-        IncompatibleConflictError: The version is another one now, or of a branch whose rows are not those of main.
+        IncompatibleConflictError: The table was created again, or the consumed version is on a branch that was not
+            promoted.
     """
     if position is None:
         return [UnreadRange.up_to(dataset, 0)]
@@ -224,14 +227,14 @@ def unread_ranges(dataset: lance_core.LanceDataset, position: InputPosition | No
     consumed = _checked_out(dataset, branch, version, where)
     if consumed.identity != position.identity:
         raise IncompatibleConflictError(
-            f"{where}: version {version} of {dataset.uri} is another one than was consumed: the table was dropped and "
-            f"made again. Run with the tag {FULL_REFRESH}=true to read all of it"
+            f"{where}: version {version} of {dataset.uri} is not the one that was consumed: the table was dropped and "
+            f"created again. Run with the tag {FULL_REFRESH}=true to read all rows"
         )
     return [UnreadRange.up_to(dataset, version)]
 
 
 def _led_to(dataset: lance_core.LanceDataset, branch: str | None, version: int) -> bool:
-    """Whether a version led to that of a table: one of its branch, or, up to the fork, of those before it."""
+    """Whether a version is in the history of a table: on its branch, or before a fork on a parent branch."""
     line, forks = dataset.branch, {} if branch == dataset.branch else dataset.branches.list()
     last = version
     while line != branch:
@@ -242,11 +245,11 @@ def _led_to(dataset: lance_core.LanceDataset, branch: str | None, version: int) 
 
 
 def consumed_range(dataset: lance_core.LanceDataset, position: InputPosition, where: str) -> UnreadRange:
-    """The versions that a run has consumed, to be read once more.
+    """The range of versions that a run has consumed, to be read again.
 
     Args:
         dataset: The input's table at the latest version.
-        position: What the run has stored.
+        position: The position that the run has stored.
         where: The input, for messages.
 
     Raises:
@@ -260,7 +263,7 @@ def consumed_range(dataset: lance_core.LanceDataset, position: InputPosition, wh
 def _checked_out(
     dataset: lance_core.LanceDataset, branch: str | None, version: int, where: str
 ) -> lance_core.LanceDataset:
-    """A version of a branch of the input: the one that was consumed last, or one that was not consumed yet.
+    """The input's table at a version of a branch, which was consumed last or not consumed yet.
 
     Raises:
         VersionNotFoundError: The version was cleaned up.
@@ -274,8 +277,8 @@ def _checked_out(
         raise VersionNotFoundError(
             f"{where}: version {version} of {_place(dataset, branch)}, which was consumed last or not consumed yet, "
             "was cleaned up, so that what changed since is not known; the oldest available version is "
-            f"{kept[0]['version']}. Run with the tag {FULL_REFRESH}=true to read all of the table and replace what was "
-            "derived from it"
+            f"{kept[0]['version']}. Run with the tag {FULL_REFRESH}=true to read all rows, and replace those that were "
+            "derived from them"
         ) from error
 
 
@@ -285,9 +288,9 @@ def _place(dataset: lance_core.LanceDataset, branch: str | None) -> str:
 
 def _other_rows(dataset: lance_core.LanceDataset, position: InputPosition, where: str) -> IncompatibleConflictError:
     return IncompatibleConflictError(
-        f"{where}: version {position.version} of branch {position.branch or 'main'!r} was consumed last, which is none "
-        f"of the versions that led to version {dataset.version} of {dataset.uri}. Run with the tag {FULL_REFRESH}=true "
-        "to read all of it"
+        f"{where}: version {position.version} of branch {position.branch or 'main'!r} was consumed last, which is not "
+        f"in the history of version {dataset.version} of {dataset.uri}. Run with the tag {FULL_REFRESH}=true to read "
+        "all rows"
     )
 
 
@@ -296,14 +299,14 @@ def _ranges_after_promotion(dataset: lance_core.LanceDataset, position: InputPos
 
     Raises:
         VersionNotFoundError: A version that others wrote was cleaned up.
-        IncompatibleConflictError: The branch was not promoted; or it was removed after later versions of it were.
+        IncompatibleConflictError: The branch was not promoted, or was removed after later versions of it were promoted.
     """
     promotions = [
         one
         for one in read_history(dataset, count_changes=False)
         if position.branch in several(one.properties.get(PROMOTED_FROM)) and PROMOTED_IDENTITY in one.properties
     ]
-    # Later ones are of branches that were forked again by the same name, or of later versions of this one.
+    # Other promotions are of branches that were forked later by the same name, or of later versions of this branch.
     exact = [one for one in promotions if one.properties[PROMOTED_IDENTITY] == position.identity]
     for one in (exact or promotions)[:1]:
         later = _later_on_branch(dataset, position, one.properties, where)
@@ -320,7 +323,7 @@ def _later_on_branch(
 
     Raises:
         VersionNotFoundError: A promoted version was cleaned up.
-        IncompatibleConflictError: The versions are not known any more: the branch was removed, or made again.
+        IncompatibleConflictError: The versions do not exist any more: the branch was removed, or created again.
     """
     promoted, identity = int(properties[PROMOTED_VERSION]), properties[PROMOTED_IDENTITY]
     if position.identity == identity:
@@ -333,13 +336,13 @@ def _later_on_branch(
             return [UnreadRange.up_to(last, position.version)]
     raise IncompatibleConflictError(
         f"{where}: version {position.version} of branch {position.branch!r} was consumed last. Its version {promoted} "
-        "was promoted, and the versions between are not known any more, as the branch was removed or made again. Run "
-        f"with the tag {FULL_REFRESH}=true to read all of {dataset.uri}"
+        "was promoted, and the versions between do not exist any more, as the branch was removed or created again. Run "
+        f"with the tag {FULL_REFRESH}=true to read all rows of {dataset.uri}"
     )
 
 
 def _by_others(promotion: lance_core.LanceDataset, fork: int, where: str) -> list[UnreadRange]:
-    """The versions between a fork and its promotion that may have changed rows; a version that is not known may have.
+    """The versions between a fork and its promotion that may have changed rows; versions that were cleaned up count.
 
     Raises:
         VersionNotFoundError: The last version that others wrote was cleaned up.

@@ -1,1 +1,1 @@
-"""Loading tables as inputs of steps."""
+"""Loads tables as inputs of steps."""

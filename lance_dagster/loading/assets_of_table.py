@@ -1,9 +1,9 @@
-"""The assets that are stored in one table: the events of a job go to all of them.
+"""The assets that share a table: a job logs events for all of them.
 
-named by the job           all of them
-of this code location      those whose location is the table
-of other code locations    those whose newest event names the table; and those that its commits or columns name, unless
-                           their newest event names another table
+assets of the job            all assets that the job names for the table
+of this code location        assets whose location is the table
+of other code locations      assets whose newest event names the table, and assets that the table's commits or columns
+                             name, unless their newest event names another table
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 __all__ = ["assets_of_table"]
 
 _AHEAD: Final = 32
-"""Versions that are read at once, as all of them will be."""
+"""The number of versions that are read at once, because all of them are needed."""
 _URI: Final = "dagster/uri"
 
 
 def assets_of_table(
     context: dg.OpExecutionContext, root: TableRoot, dataset: lance_core.LanceDataset, named: Sequence[TableRef]
 ) -> list[TableRef]:
-    """The assets that share a table, the named ones first; the head of the module says how they are known.
+    """The assets that share a table, the named ones first; the head of the module describes how they are found.
 
-    An asset with neither an event nor a definition here is left out: an event would make Dagster list it. Assets of
-    other code locations have neither metadata nor partitions.
+    An asset without an event and without a definition in this code location is left out, because an event would add it
+    to Dagster's catalog. The references of assets of other code locations have neither metadata nor partitions.
 
     Args:
-        context: The op.
-        root: The tables of the IO manager.
+        context: The context of the op.
+        root: The root of the IO manager.
         dataset: The newest version of the table.
-        named: The assets that the job names for it.
+        named: The assets that the job names for the table.
     """
     uri = lance_core.canonical_uri(dataset.root_uri)
     defined = {key: (metadata, partitions) for key, metadata, partitions in known_assets(context)}
@@ -63,7 +63,7 @@ def assets_of_table(
 
 
 def _located(root: TableRoot, ref: TableRef) -> str | None:
-    """The table of an asset; None for one that can have none, or that is a branch."""
+    """The URI of an asset's table; None if it cannot be located, or if the asset stands for a branch."""
     try:
         location = root.locate(ref)
         return None if location.branch is not None else lance_core.canonical_uri(location.uri)
@@ -72,7 +72,7 @@ def _located(root: TableRoot, ref: TableRef) -> str | None:
 
 
 def _recorded_uris(instance: dg.DagsterInstance) -> dict[dg.AssetKey, str | None]:
-    """The assets that have events, each with the table that its newest materialization names; one query."""
+    """The assets with events, each with the table that its newest materialization names, by one query."""
     found: dict[dg.AssetKey, str | None] = {}
     for record in instance.get_asset_records():
         event = record.asset_entry.last_materialization
@@ -82,7 +82,7 @@ def _recorded_uris(instance: dg.DagsterInstance) -> dict[dg.AssetKey, str | None
 
 
 def _uri_of(metadata: Mapping[str, dg.MetadataValue[Any]]) -> str | None:
-    """The table that an event names, at its top or in `lance/commit`."""
+    """The URI of the table that an event names, at its top or in `lance/commit`."""
     value = metadata[_URI].value if _URI in metadata else None
     if value is None and COMMIT in metadata:
         rest = metadata[COMMIT].value

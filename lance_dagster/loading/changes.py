@@ -1,20 +1,20 @@
-"""Incremental inputs: what changed since the version that the downstream asset's own last commit consumed.
+"""Incremental inputs: the changes since the version that the last commit of the downstream asset consumed.
 
     metadata={"lance/changes": "since_last_run"}
 
 The table of the downstream asset records up to which version each of its partitions has consumed an input
 (`LanceDataset.watermarks`). The commit of the output moves these watermarks, so that one version has both the rows and
-their watermarks:
+their watermarks; `lineage.watermarks` describes them:
 
-    watermark   <asset key of the input> / <part>; the head of `lineage.watermarks` has both in full
+    watermark   <asset key of the input> / <part>
     position    {"version": 9, "identity": "...", "branch": "b", "since": 7, "run": "..."}
 
     nothing consumed yet, or run tag lance/full_refresh    from version 0: all rows, as inserts
-    the attempt before this one has committed              the same changes again: from `since` up to `version`
-    else                                                   from `version` up to the latest, which is noted on the run,
-                                                           so that a retry of it reads the same
+    an earlier attempt has committed                       the same changes again: from `since` up to `version`
     a branch was consumed, which was promoted since        the first of the ranges of `lineage.watermarks` that has
-                                                           changes; the next run reads the one after it
+                                                           changes; the next run reads the range after it
+    else                                                   from `version` up to the latest version, which a tag of the
+                                                           run records, so that a retry reads the same changes
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ __all__ = [
 CHANGES: Final = "lance/changes"
 
 Reads = Callable[[UnreadRange, str | None, Sequence[str], Sequence[str]], bool]
-"""Whether an input has changes in a range of versions, for a partition of the downstream, by the columns of its key and
-the assets that read it."""
+"""Returns whether an input has changes in a range of versions, for a partition of the downstream asset, the columns of
+its key, and the assets that read the input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _InputReader:
-    """One output of the step that reads the input, and what it has consumed.
+    """One output of the step that reads the input, and the positions up to which it has consumed the input.
 
     Attributes:
         asset: The asset's key.
-        name: The name of the input's watermarks in its table.
-        keys: The partitions by the part of the table that they are; {"all": None} for an asset without any.
-        key: The columns that its merge matches rows by; none if it does not merge.
-        known: Positions by part, as they are stored.
-        by: The root runs that stored them, by part.
+        name: The name of the input's watermarks in the asset's table.
+        keys: The partitions by their parts in watermarks; {"all": None} for an asset without partitions.
+        key: The columns by which the asset's merge matches rows; empty if it does not merge.
+        known: The stored positions, by part.
+        by: The root runs that stored the positions, by part.
     """
 
     asset: str
@@ -86,10 +86,10 @@ class _Span:
     Attributes:
         reader: The reader.
         part: The part.
-        stored: Its position, as it is stored; None if it has none.
-        range: The versions.
-        is_last: Whether the range ends at the latest version, or at one that the run has noted.
-        is_own: Whether an earlier attempt of the run has consumed them.
+        stored: The stored position of the part; None if it has none.
+        range: The versions whose changes are consumed.
+        is_last: Whether the range ends at the latest version, or at the version that a tag of the run records.
+        is_own: Whether an earlier attempt of the run has consumed these changes.
     """
 
     reader: _InputReader
@@ -106,12 +106,12 @@ class ChangeRange:
 
     Attributes:
         dataset: The input's table at the last version whose changes are read.
-        begins: The versions after which changes are read, each with the partitions of the downstream that it is for;
-            None for all.
-        key: The columns by which merges of the outputs match rows: where an update may change a key, a reader gets a
-            delete of the old row and an insert of the new one.
-        readers: The assets that read them.
-        consumed: What the commits of the outputs note.
+        begins: The versions after which changes are read, each with its partitions of the downstream asset; None for
+            an asset without partitions.
+        key: The columns by which merges of the outputs match rows: an update that may change a key is read as a delete
+            of the old row and an insert of the new one.
+        readers: The assets that read the changes.
+        consumed: The consumed changes, which the commits of the outputs record.
     """
 
     dataset: lance_core.LanceDataset
@@ -122,10 +122,10 @@ class ChangeRange:
 
 
 def is_full_refresh(tags: Mapping[str, str]) -> bool:
-    """Whether a run is to read everything again.
+    """Whether the tag of a run asks for a full refresh, which reads all rows again.
 
     Raises:
-        DagsterInvalidDefinitionError: The tag has another value.
+        DagsterInvalidDefinitionError: The tag is neither "true" nor "false".
     """
     value = tags.get(FULL_REFRESH, "false")
     if value not in ("true", "false"):
@@ -140,26 +140,29 @@ def range_of_input(
     reads: Reads,
     where: str,
 ) -> ChangeRange:
-    """The changes that an input reads, noted on the run.
+    """The changes that an input reads; a tag of the run records their last version.
 
     Args:
-        context: The input.
-        facts: The run that loads it.
-        dataset: Its table at the latest version.
-        reads: Whether the input has changes in a range of versions for a partition of the downstream.
+        context: The context of the input.
+        facts: The run that loads the input.
+        dataset: The input's table at the latest version.
+        reads: Returns whether the input has changes in a range of versions for a partition of the downstream asset.
         where: The input, for messages.
 
     Raises:
-        DagsterInvalidDefinitionError: The step writes no table that could note what it consumed.
+        DagsterInvalidDefinitionError: There is no run, or the step writes no table that could record the watermarks.
         VersionNotFoundError: The version that was consumed last was cleaned up.
-        IncompatibleConflictError: The table was made again, or another branch of it was consumed.
+        IncompatibleConflictError: The input's table was created again, another branch of it was consumed, or partitions
+            or outputs have consumed different versions and cannot be read together.
     """
     if facts is None:
-        raise dg.DagsterInvalidDefinitionError(f"{where}: {CHANGES} needs a run, which has consumed something before")
+        raise dg.DagsterInvalidDefinitionError(f"{where}: {CHANGES} can be loaded only in a run; materialize the asset")
     asset, refresh = context.asset_key.to_user_string(), is_full_refresh(facts.tags)
     readers = [_reader(output, manager, facts, asset, where) for output, manager in outputs_of_step(context)]
     if not readers:
-        raise dg.DagsterInvalidDefinitionError(f"{where}: {CHANGES} is for inputs of assets, whose table notes it")
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where}: {CHANGES} is for inputs of assets, whose tables record what was consumed; remove the entry"
+        )
     spans = [
         _span(facts, dataset, reader, part, reads, where, refresh=refresh) for reader in readers for part in reader.keys
     ]
@@ -168,8 +171,8 @@ def range_of_input(
     begins = _by_begin(spans)
     if not end.has_stable_row_ids and all(span.stored is None for span in spans):
         context.log.warning(
-            "%s: %s has no stable row ids, so that later runs fail where rows of it were updated. An asset with the "
-            "metadata lance/stable_row_ids: True, and LanceIOManager with stable_row_ids, create tables with them",
+            "%s: %s has no stable row ids, so that later runs fail if its rows were updated. Set the metadata "
+            "lance/stable_row_ids: True of its asset, or stable_row_ids of LanceIOManager, to create tables with them",
             where, end.uri,
         )  # fmt: skip
     for reader in readers:
@@ -199,8 +202,8 @@ def _reader(output: dg.OutputContext, manager: Any, facts: RunFacts, asset: str,
     name = output.asset_key.to_user_string()
     if not hasattr(manager, "consuming_table"):
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: {CHANGES} is for assets that LanceIOManager stores, as their tables note what was consumed; "
-            f"asset {name} is stored by {type(manager).__name__}"
+            f"{where}: {CHANGES} is for assets that LanceIOManager stores, because their tables record what was "
+            f"consumed, but {type(manager).__name__} stores asset {name}; remove the entry, or use LanceIOManager"
         )
     table, key = manager.consuming_table(output, facts)
     keys = parts_of(output.asset_partition_keys if output.has_asset_partitions else None)
@@ -226,7 +229,7 @@ def _span(
     *,
     refresh: bool,
 ) -> _Span:
-    """The changes that a part of a reader's table is to consume: those of the attempt before, or the first unread."""
+    """The changes for a part of a reader's table: those of an earlier attempt, or the first unread ones."""
     stored = reader.known.get(part)
     position = None if stored is None else InputPosition.of(stored)
     if position is not None and _is_own(facts, reader, part):
@@ -247,7 +250,7 @@ def _reads(reads: Reads, unread: UnreadRange, reader: _InputReader, part: str, w
 
 
 def _is_own(facts: RunFacts, reader: _InputReader, part: str) -> bool:
-    """Whether an earlier attempt of this write has consumed the changes, and is to be replaced."""
+    """Whether an earlier attempt of this write, which is replaced, has consumed the changes."""
     if part not in reader.known or not facts.is_retry or reader.by[part] != facts.root_run_id:
         return False
     run = InputPosition.of(reader.known[part]).run
@@ -273,7 +276,7 @@ def _moves(facts: RunFacts, spans: Iterable[_Span], *, refresh: bool) -> dict[st
 
 
 def _by_begin(spans: Iterable[_Span]) -> dict[int, list[str] | None]:
-    """Partitions of the downstream by the version after which they read; None for an asset without any."""
+    """The downstream partitions by the version after which they read; None for an asset without partitions."""
     found: dict[int, list[str] | None] = {}
     for span in spans:
         partition = span.reader.keys[span.part]
@@ -284,7 +287,7 @@ def _by_begin(spans: Iterable[_Span]) -> dict[int, list[str] | None]:
 def _up_to_one_end(
     context: dg.InputContext, facts: RunFacts, dataset: lance_core.LanceDataset, spans: Sequence[_Span], where: str
 ) -> list[_Span]:
-    """The changes that a run reads, all up to one version, which is noted on the run where it is the latest.
+    """The changes that a run reads, all up to one version; if that is the latest, a tag of the run records it.
 
     Raises:
         IncompatibleConflictError: The changes of some partitions end at another version than those of others.
@@ -308,19 +311,19 @@ def _up_to_one_end(
     if len(fixed) > 1 or behind:
         ends = ", ".join(f"version {version} of {branch}" for branch, version in sorted(fixed))
         raise IncompatibleConflictError(
-            f"{where}: the changes that some partitions of this run are to consume end before those of others, at "
-            f"{ends}; run them one by one, or with the tag {FULL_REFRESH}=true"
+            f"{where}: the changes for some partitions of this run end at earlier versions than those for others, at "
+            f"{ends}; run the partitions one by one, or with the tag {FULL_REFRESH}=true"
         )
     if any(not span.is_last and not span.is_own for span in spans):
         context.log.info(
-            "%s: a branch was promoted after version %d of %s; what came later is read by the next run",
+            "%s: a branch was promoted after version %d of %s; the next run reads the later changes",
             where, end.version, branch,
         )  # fmt: skip
     return [replace(span, range=UnreadRange.up_to(end, span.range.begin)) if span.is_last else span for span in spans]
 
 
 def _noted(facts: RunFacts, tag: str) -> int | None:
-    """The last version to read, noted by this run or by one that it re-executes, which did not succeed; else None."""
+    """The last version to read by the tag of this run, or of a failed run that it re-executes; else None."""
     value, run = None, facts.run_id
     while value is None and (record := facts.record(run)) is not None:
         known = facts_of(record.dagster_run, facts.instance)

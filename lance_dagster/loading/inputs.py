@@ -1,8 +1,8 @@
 """Plans the read of an input: the version, rows and columns of its table.
 
-version   lance/version, lance/tag or lance/as_of of the input's metadata; else what the IO manager's `read` says
+version   lance/version, lance/tag or lance/as_of of the input's metadata; else by the IO manager's `read`
 rows      the partitions that Dagster asks for, and lance/filter
-columns   `columns`, in that order
+columns   the metadata `columns`, in that order
 """
 
 from __future__ import annotations
@@ -63,20 +63,20 @@ def read_requests(
     """The reads for an input.
 
     Args:
-        context: The input; its definition metadata is used.
-        facts: The run that loads it; None outside of one.
-        location: Its table.
-        settings: The IO manager's.
+        context: The context of the input, whose definition metadata is used.
+        facts: The run that loads the input; None outside of a run.
+        location: The location of the input's table.
+        settings: The IO manager's settings.
         loading: The handler and the type of the input.
         where: The input, for messages.
-        upstream: The definition metadata of the asset.
+        upstream: The definition metadata of the upstream asset.
 
     Returns:
-        One read by each partition key, or a single one by None; None if there is no table yet, and none is expected.
+        One read per partition key, or one read under None; None if the table does not exist and need not exist.
 
     Raises:
-        DagsterInvalidDefinitionError: The input's metadata cannot be used.
-        MissingInputError: The table does not exist, or nothing was ever written to the partitions.
+        DagsterInvalidDefinitionError: The input's metadata or type is invalid.
+        MissingInputError: The table does not exist, or the partitions were never written.
         LanceError: The version or a column does not exist.
     """
     metadata = {key: plain_metadata(value) for key, value in context.definition_metadata.items()}
@@ -129,7 +129,7 @@ def _columns(
     where: str,
     schema: pa.Schema,
 ) -> list[str] | None:
-    """The columns of a version of its table that an input has; None for all."""
+    """The columns that an input loads, of a version with the given columns; None for all columns."""
     columns = wanted_columns(metadata.get("columns"), schema, where)
     if columns is None and not isinstance(loading.handler, LanceDatasetHandler):
         return columns_of_asset(context.asset_key, upstream, schema, where)
@@ -140,13 +140,13 @@ def _loads_several(context: dg.InputContext, loading: Loading, keys: Sequence[st
     """Whether an input is one value per partition.
 
     Raises:
-        DagsterInvalidDefinitionError: The input is a list of several assets, the asset has no partitions, or the input
-            cannot be incremental.
+        DagsterInvalidDefinitionError: The input is a list of several assets; it is one value per partition, and the
+            asset has no partitions; or it asks for changes and cannot be incremental.
     """
     if is_list_of_assets(context):
         raise dg.DagsterInvalidDefinitionError(
-            f"{where} is a list of several assets, and Dagster asks for the first of them each time; give the op an "
-            "input of its own for each asset"
+            f"{where} is a list of several assets, for each of which Dagster asks for the first asset; give the op one "
+            "input per asset"
         )
     several = loading.by_partition or (loading.as_list and not is_fan_in(context))
     if several and keys is None:
@@ -163,22 +163,22 @@ def _check_changes(context: dg.InputContext, loading: Loading, where: str, *, se
     """Reject an input that cannot be incremental, before anything is read.
 
     Raises:
-        DagsterInvalidDefinitionError: The input's type, or its asset, is not for changes.
+        DagsterInvalidDefinitionError: The type of the input, or its asset, does not support changes.
     """
     if is_own_upstream(context):
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata {CHANGES} is not for an asset's own table: each of its runs changes it. Remove the "
-            "entry: the input is then the rows of the partitions that its partition mapping names"
+            f"{where}: metadata {CHANGES} is not for an asset's own table, which each of its runs changes. Remove the "
+            "entry; then the input is the rows of the partitions that its partition mapping names"
         )
     if several:
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata {CHANGES} is not for an input that is one value per partition: annotate it as one "
+            f"{where}: metadata {CHANGES} is not for an input with one value per partition; annotate the input as one "
             "frame or table, which has the changes of all partitions of the run"
         )
     if not loading.handler.loads_changes:
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata {CHANGES} is for frames and tables, and {type(loading.handler).__name__} loads none of "
-            "changes: annotate the input as a pyarrow.Table, or as a frame of Spark, pandas, polars or DuckDB"
+            f"{where}: metadata {CHANGES} is for frames and tables, and {type(loading.handler).__name__} cannot load "
+            "changes; annotate the input as a pyarrow.Table, or as a frame of Spark, pandas, polars or DuckDB"
         )
 
 
@@ -189,7 +189,7 @@ def _changes(
     reads: Reads,
     where: str,
 ) -> ChangeRange:
-    """The changes to read, which the commits of the step's outputs will note."""
+    """The changes to read, which the commits of the step's outputs will record."""
     changes = range_of_input(context, facts, dataset, reads, where)
     remember_changes(None if facts is None else facts.step, changes.consumed)
     return changes
@@ -203,10 +203,11 @@ def _changes_request(
     columns: Sequence[str] | None,
     where: str,
 ) -> ChangesRequest:
-    """The changes to read: of partitions that have consumed the input up to different versions each its own.
+    """The changes to read: one part for each version up to which partitions have consumed the input.
 
     Raises:
-        IncompatibleConflictError: The partitions of different versions cannot be distinguished in the input.
+        IncompatibleConflictError: There are several such versions, and the partitions of the input are not those of the
+            asset, so that their changes cannot be separated.
     """
     begins = changes.begins
     if len(begins) == 1:
@@ -216,7 +217,7 @@ def _changes_request(
         if keys is None or sorted(key for _, some in wanted for key in some or ()) != sorted(keys):
             raise IncompatibleConflictError(
                 f"{where}: the partitions of this run have consumed the input up to different versions, "
-                f"{sorted(begins)}, and its partitions are not the same as theirs; run them one by one, or with the "
+                f"{sorted(begins)}, and the input has other partitions; run the partitions one by one, or with the "
                 f"tag {FULL_REFRESH}=true"
             )
     parts = tuple(ChangesPart(begin_version=begin, filter=filter_of(some)) for begin, some in wanted)
@@ -239,18 +240,18 @@ def _check_written(
     *,
     optional: bool,
 ) -> None:
-    """Reject an input of which no partition was ever written, by Dagster or by others, or an optional one without any.
+    """Reject an input none of whose partitions was ever written, and an optional input without partitions.
 
-    Of an asset that others write, or that loads its own earlier partitions, only an optional input must have some.
-    Partitions that are missing beside others are named in the log.
+    An input that others write, or that is an earlier partition of the asset itself, is rejected only if it is optional.
+    If some partitions were never written, the log names them.
 
     Raises:
-        MissingInputError: None of the partitions was ever written.
+        MissingInputError: None of the partitions was ever written, or an optional input has no partitions.
     """
     keys = sorted(context.asset_partition_keys)
     if not keys:
         if optional:
-            raise MissingInputError(f"{where}: no partition goes with that of this run")
+            raise MissingInputError(f"{where}: no partition of it maps to that of this run")
         return
     instance = None if facts is None else facts.instance
     if instance is None or ((is_own_upstream(context) or is_external(context)) and not optional):
@@ -266,8 +267,8 @@ def _check_written(
         never = sorted(set(keys) - instance.get_materialized_partitions(context.asset_key))
         if never:
             context.log.warning(
-                "%s: %d of %d partitions were never materialized (%s); what the table has is loaded. The metadata "
-                "lance/missing: empty of the input says that this is meant",
+                "%s: %d of %d partitions were never materialized (%s); the rows of the others are loaded. To expect "
+                "missing partitions, give the input the metadata lance/missing: empty",
                 where,
                 len(never),
                 len(keys),
@@ -288,10 +289,10 @@ def _open_if_there(
     loading: Loading,
     where: str,
 ) -> lance_core.LanceDataset | None:
-    """The table at the version to read; None if there is none yet, and none is expected.
+    """The table at the version to read; None if it does not exist and need not exist.
 
     Raises:
-        MissingInputError: There is no table, though the run asks for partitions of it, or the input is optional.
+        MissingInputError: The table does not exist, and the run asks for rows of it or the input is optional.
     """
     try:
         return _open(context, facts, location, settings, metadata, where)
@@ -326,7 +327,7 @@ def _open(
         value = metadata[pins[0]]
         if pins[0] == "lance/as_of":
             return lance_core.dataset(location.uri, asof=as_moment(value), storage_options=options)
-        assert isinstance(value, int | str)  # as check_input has seen to
+        assert isinstance(value, int | str)  # check_input rejects other values
         return lance_core.dataset(location.uri, version=value, storage_options=options)
     except DatasetNotFoundError as error:
         raise DatasetNotFoundError(
@@ -338,7 +339,7 @@ def _open(
 def _open_own_branch(
     location: TableLocation, options: dict[str, str] | None, metadata: dict[str, object]
 ) -> lance_core.LanceDataset:
-    """The table of an asset that is a branch of it, whatever branch the run is on; a tag names its own branch."""
+    """The table of an asset that stands for a branch, whatever branch the run is on; a tag names its own branch."""
     version, tag, moment = (metadata.get(pin) for pin in INPUT_PINS)
     if tag is not None:
         return lance_core.dataset(location.uri, version=cast("str", tag), storage_options=options)
@@ -350,7 +351,7 @@ def _open_own_branch(
 def _materialized(
     context: dg.InputContext, location: TableLocation, options: dict[str, str] | None, where: str
 ) -> lance_core.LanceDataset:
-    """The table at the version that Dagster recorded last, or as it is if what that version has was undone since."""
+    """The table at the version that Dagster recorded last, or at a later undo of a change that this version has."""
     dataset = lance_core.dataset(location.uri, storage_options=options)
     partitions = list(context.asset_partition_keys) if context.has_asset_partitions else None
     version = recorded_version(context.instance, context.asset_key, partitions)
@@ -359,9 +360,10 @@ def _materialized(
     undo = undo_after(dataset, version)
     if undo is not None:
         context.log.warning(
-            "%s: version %d, which Dagster recorded last, has rows that were undone in version %d; that one is read",
+            "%s: version %d, which Dagster recorded last, has changes that version %d undid; version %d is read",
             where,
             version,
+            undo,
             undo,
         )
     wanted = version if undo is None else undo
@@ -374,7 +376,7 @@ def _materialized(
                 f"{where}: version {wanted} of {location.uri}, which Dagster recorded last, was removed by a cleanup "
                 "or an erasure, and later versions may have other rows. Materialize the asset again, or set "
                 'read="latest" on the IO manager (or metadata lance/version, lance/tag or lance/as_of on this input). '
-                "A maintenance job with the same IO manager keeps such versions; an erasure job reports what it left"
+                "A maintenance job with the same IO manager keeps such versions, and an erasure job reports the new one"
             ) from error
         context.log.info("%s: version %d was cleaned up; %d has the same rows", where, wanted, equal.version)
         return equal
@@ -383,7 +385,7 @@ def _materialized(
 def _partition_filter(
     context: dg.InputContext, keys: Sequence[str] | None, partition_expr: object, schema: pa.Schema
 ) -> pc.Expression | None:
-    """The rows of some partitions; no partition at all is not a row."""
+    """The condition of the rows of partitions; None for an asset without partitions, and false for no partitions."""
     if keys is None:
         return None
     if not keys:

@@ -1,7 +1,7 @@
-"""The versions of main that Dagster's events name last: inputs with `read="materialized"` load these.
+"""The versions of main that Dagster's events recorded last, which inputs with `read="materialized"` load.
 
-Maintenance keeps them: the one of the asset's last event, and of the last event of each partition. Where another tool's
-cleanup has removed one, the oldest version after it takes its place if nothing but maintenance was committed between.
+Maintenance keeps the version of the asset's last event, and of the last event of each partition. If the cleanup of
+another tool has removed such a version, the oldest later version is loaded if only maintenance was committed between.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _EVENTS_PER_PAGE: Final = 1000
 def recorded_version(
     instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Sequence[str] | None = None
 ) -> int | None:
-    """The version in Dagster's last event for an asset, or for some partitions of it.
+    """The version of main in Dagster's last event for an asset, or for some partitions of it.
 
-    None when there is no such event or it is not one of ours.
+    None if there is no such event, or if it names no version.
     """
     wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=partitions)
     for record in instance.fetch_materializations(wanted, limit=_EVENTS_LOOKED_AT).records:
         event = record.asset_materialization
-        if event is not None and branch_of_event(event) is None:  # what lies on a branch is not a version of main
+        if event is not None and branch_of_event(event) is None:
             return _version(event)
     return None
 
 
 def recorded_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[str, int]:
-    """The versions that an input of an asset can be, by what names them: its last event, and that of each partition."""
+    """The versions that an input of an asset can load, by the event that names each, as a description of the event."""
     found: dict[str, int | None] = {}
     cursor: str | None = None
     while True:
@@ -56,7 +56,7 @@ def recorded_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[st
 
 
 def equal_version(dataset: lance_core.LanceDataset, version: int) -> lance_core.LanceDataset | None:
-    """The oldest version after one that was cleaned up, if it is sure to have the same rows; else None.
+    """The oldest version after one that was cleaned up, if it certainly has the same rows; else None.
 
     Args:
         dataset: The table.
@@ -71,7 +71,7 @@ def equal_version(dataset: lance_core.LanceDataset, version: int) -> lance_core.
     made = next(iter(read_history(oldest, count_changes=False)), None)
     if made is None or made.changes_rows:
         return None
-    # Between a compaction and the version that it was planned for lies the version that reserved its fragment ids.
+    # A compaction reserves its fragment ids in a version between the one it was planned for and its own.
     follows = made.version == version + 1
     compacted = made.operation == "Rewrite" and made.version == version + 2 and made.read_version == version
     return oldest if follows or compacted else None

@@ -1,11 +1,11 @@
-"""The budget of a run: which of the work that is due is done now, and which is put off.
+"""The budget of a run: the work that is done now, and the work that is put off.
 
-benefit   SEEK bytes for each fragment that a rewrite saves     opening one costs about as much
+benefit   SEEK bytes for each fragment that a rewrite saves     opening a fragment costs about as much
           + bytes of deleted rows that a rewrite leaves out
           + bytes of rows that an index does not cover
-          + bytes of files of the oldest version that the newest one does not have, if cleanup is due
+          + bytes of files of the oldest version that the newest version does not have, if cleanup is due
 cost      bytes of the data files that are rewritten + SEEK
-rank      tables that the run before put off come first, then those with more benefit per cost
+rank      tables that the previous run put off come first, then tables with more benefit per cost
 """
 
 from __future__ import annotations
@@ -37,21 +37,23 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanceMaintenanceBudget:
-    """What a run may cost; what goes beyond it is put off, and comes first in the next run.
+    """The limits of a run; work beyond them is put off, and comes first in the next run.
 
     Attributes:
-        max_bytes_rewritten: Bytes of the data files that all rewrites of the run read, at most.
-        max_duration: Time after which no further rewrite or step of a table begins: a string such as "2h", or a
+        max_bytes_rewritten: The most bytes of data files that all rewrites of the run read.
+        max_duration: The time after which no further rewrite or step of a table begins: a string such as "2h", or a
             timedelta.
-        max_tables: Tables that the run works on, at most.
+        max_tables: The most tables that the run works on.
 
     Raises:
         ValueError: A value is of the wrong type or out of range.
     """
 
-    max_bytes_rewritten: int | None = described(None, "Bytes that all rewrites of a run read, at most.")
-    max_duration: str | timedelta | None = described(None, 'No rewrite or step begins after this, such as "2h".')
-    max_tables: int | None = described(None, "Tables that a run works on, at most.")
+    max_bytes_rewritten: int | None = described(None, "The most bytes that all rewrites of a run read.")
+    max_duration: str | timedelta | None = described(
+        None, 'The time after which no rewrite or step begins, such as "2h".'
+    )
+    max_tables: int | None = described(None, "The most tables that a run works on.")
 
     def __post_init__(self) -> None:
         """Reject invalid values."""
@@ -60,21 +62,21 @@ class LanceMaintenanceBudget:
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name} must be a positive number or None, not {value!r}")
         if self.max_duration is not None and (self.duration is None or self.duration <= timedelta(0)):
-            raise ValueError(f"max_duration must be longer than nothing, not {self.max_duration!r}")
+            raise ValueError(f"max_duration must be a positive duration or None, not {self.max_duration!r}")
 
     @property
     def duration(self) -> timedelta | None:
-        """`max_duration` as a time; None for no limit."""
+        """`max_duration` as a timedelta; None for no limit."""
         given = self.max_duration
         return parse_age(given) if isinstance(given, str) else given
 
     def changed(self, overrides: Mapping[str, Any]) -> LanceMaintenanceBudget:
-        """This budget with the fields that are given."""
+        """This budget with some fields changed."""
         return replace(self, **overrides)
 
 
 def checked_budget(budget: LanceMaintenanceBudget | Mapping[str, Any] | None) -> LanceMaintenanceBudget:
-    """A budget, also of a mapping of its fields; without limits if there is none.
+    """The budget for an argument: the budget itself, or one from a mapping of its fields; without limits for None.
 
     Raises:
         DagsterInvalidDefinitionError: The value is neither a budget nor a mapping of its fields, or a limit is invalid.
@@ -97,14 +99,15 @@ def rank_and_fit(
     budget: LanceMaintenanceBudget,
     put_off_before: Collection[str],
 ) -> list[tuple[MaintenanceOutcome, list[CompactionTask]]]:
-    """The work of a run in the order of its rank; an outcome says what of its table is put off, and why.
+    """The work of a run in the order of its rank; an outcome has the reason for which some work is put off.
 
-    A table of which nothing fits has no task, and `is_put_off`. One that failed already takes no part.
+    A table whose tasks do not fit has none, and is put off if nothing else is due. A table that failed already does not
+    count.
 
     Args:
         due: Tables with their tasks.
         budget: The limits.
-        put_off_before: The URIs of tables of which the run before put something off.
+        put_off_before: The URIs of tables for which the previous run put off some work.
     """
     ranked = sorted(due, key=lambda one: (one[0].plan.uri not in put_off_before, -_rank(*one)))
     left, tables, work = budget.max_bytes_rewritten, 0, []
@@ -122,7 +125,7 @@ def rank_and_fit(
         does_nothing = not plan.is_due
         tables += not does_nothing
         if len(kept) < len(tasks):
-            table = replace(table, plan=plan, deferred=reason, is_put_off=does_nothing)  # noqa: PLW2901 - its outcome
+            table = replace(table, plan=plan, deferred=reason, is_put_off=does_nothing)  # noqa: PLW2901 - outcome
         work.append((table, kept))
     return work if left is None else _with_shares(work, left)
 
@@ -130,10 +133,10 @@ def rank_and_fit(
 def _with_shares(
     work: Sequence[tuple[MaintenanceOutcome, list[CompactionTask]]], left: int
 ) -> list[tuple[MaintenanceOutcome, list[CompactionTask]]]:
-    """The work, each table with the bytes that its rewrites may read, those of further attempts included.
+    """The work with the bytes that the rewrites of each table may read, including further attempts.
 
-    Tables are worked on in parallel, perhaps by several machines: what is left is divided beforehand, in proportion to
-    the bytes of their rewrites, or evenly if nothing is to be rewritten.
+    Tables are worked on in parallel, perhaps by several machines. Therefore the rest of the budget is divided
+    beforehand, in proportion to the bytes of the rewrites, or evenly if nothing is rewritten.
     """
     is_idle = not any(tasks for _, tasks in work)
     parts = [0 if table.is_put_off else int(is_idle) or num_bytes(tasks) for table, tasks in work]
@@ -153,8 +156,8 @@ def within_budget(
     """The work of a run that fits into its budget; without a budget all of it, in the order of the survey.
 
     Args:
-        context: The op.
-        root: The root whose log says what was put off before.
+        context: The context of the op.
+        root: The root whose log records the work that was put off before.
         due: Tables with their tasks.
         budget: The limits.
     """

@@ -1,4 +1,4 @@
-"""Steps of maintenance that a run puts off because its time (`max_duration`) is up."""
+"""Steps of maintenance that a run puts off because its `max_duration` has passed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LIMIT: Final = "max_duration"
 def put_off_step(
     dataset: lance_core.LanceDataset, table: steps.MaintenanceOutcome, step: str
 ) -> steps.MaintenanceOutcome:
-    """The outcome if a step does not begin; the step is put off if there is anything to do in it.
+    """The outcome if a step does not begin; the step counts as put off if it has anything to do.
 
     Args:
         dataset: The newest version of the table.

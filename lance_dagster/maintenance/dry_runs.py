@@ -1,7 +1,7 @@
-"""Dry runs of maintenance: the numbers of the run that would follow, if nobody writes in between.
+"""Dry runs of maintenance: the numbers of a run that would follow, if nobody writes in between.
 
-Each step does what that of `steps` does, on versions that are expected rather than committed. The bytes that
-rewrites and indices would write are not known.
+Each step corresponds to one of `steps`, on versions that are expected instead of committed. The bytes that rewrites and
+indices would write are unknown.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def dry_run(
 
     Args:
         dataset: The table at the version that was surveyed.
-        outcome: The outcome of its survey, after the budget of the run is spent.
+        outcome: The outcome of its survey, within the budget of the run.
         tasks: The rewrites that fit into the budget.
-        in_use: Further versions to keep, by what names them.
+        in_use: Further versions to keep, by a description of their use.
     """
     if outcome.is_put_off or not outcome.plan.is_due:
         return replace(outcome, after=outcome.plan.before)
@@ -56,7 +56,7 @@ def dry_run(
 
 
 def _rewritten(expected: _Expected, outcome: MaintenanceOutcome, tasks: Sequence[CompactionTask]) -> MaintenanceOutcome:
-    """The outcome with rewrites, and with the indices that their commit extends."""
+    """The outcome after rewrites, with the indices that their commit extends."""
     if not tasks:
         return outcome
     metrics = expected.compact(tasks)
@@ -70,7 +70,7 @@ def _rewritten(expected: _Expected, outcome: MaintenanceOutcome, tasks: Sequence
 
 
 def _with_indices_refreshed(expected: _Expected, outcome: MaintenanceOutcome) -> MaintenanceOutcome:
-    """The outcome with the zone maps and indices that are due."""
+    """The outcome after the zone maps and indices that are due."""
     plan = outcome.plan
     made = expected.index_partitions(plan.partition_columns, max_unindexed_fragments=plan.max_unindexed_fragments)
     if made:

@@ -1,10 +1,10 @@
-"""The indices of a table in its maintenance: how they are extended to the rows that they miss.
+"""Extends the indices of a table, in its maintenance, to the rows that they do not cover.
 
-Kinds that lance_core builds are extended by it, other kinds (vectors, words) by pylance, where that is installed.
+lance_core extends the kinds that it can build; pylance, if it is installed, extends other kinds (vectors, words).
 
-Where a table has an index of another kind, each segment of an index must cover all fragments that are merged, or none.
-If an extension lets more fragments be merged, the indices are extended before the rewrites are committed: else a second
-run would have to merge what the first could not.
+If a table has an index of another kind, each segment of an index must cover all fragments that are merged, or none of
+them. If an extension allows more fragments to be merged, the indices are extended before the rewrites are committed;
+otherwise a second run would have to merge these fragments.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = [
 
 @dataclass(slots=True, kw_only=True)
 class Extension:
-    """What `extend_indices` did.
+    """The result of `extend_indices`.
 
     Attributes:
-        refreshed: How many indices were extended.
-        lost: How many of the others lost the race against a writer; those that pylance extends do not count.
-        are_joined: Whether pylance has made one segment of those of an index of vectors, as it does when it divides or
-            joins partitions: further fragments can be merged then.
+        refreshed: The number of indices that were extended.
+        lost: The number of extensions by lance_core that failed because a writer committed first.
+        are_joined: Whether pylance has joined the segments of a vector index into one, as it does when it divides or
+            joins partitions: then further fragments can be merged.
         problems: One sentence for each index that was not extended.
     """
 
@@ -46,7 +46,7 @@ class Extension:
 
 
 def is_extended_here(dataset: lance_core.LanceDataset, name: str) -> bool:
-    """Whether an index is of a kind that lance_core extends, or pylance, if it is installed."""
+    """Whether lance_core, or pylance if it is installed, can extend an index."""
     return find_spec("lance") is not None or ExpectedVersions(dataset).optimize_index(name)
 
 
@@ -57,27 +57,27 @@ def rewrites_due(
 
     Args:
         dataset: The table.
-        tasks: The rewrites that its indices allow as they are.
+        tasks: The rewrites that the indices allow without extension.
         options: Options of the compaction.
-        names: The indices that miss rows, and can be extended here.
+        names: The indices that do not cover all rows, and can be extended here.
     """
     expected = ExpectedVersions(dataset)
     expected_extensions(expected, names)
     later = [replace(task, read_version=dataset.version) for task in Compaction.plan(expected.dataset, options).tasks]
-    # Where the reuse index keeps its details in a file, no fragment that an index covers can be rewritten.
+    # If the fragment reuse index has its details in a file, no fragment that an index covers can be rewritten.
     return (tasks, []) if later == tasks or _saved(later) < _saved(tasks) else (later, list(names))
 
 
 def _saved(tasks: Sequence[CompactionTask]) -> int:
-    """How many fragments rewrites save."""
+    """The number of fragments that rewrites save."""
     return sum(len(task.raw) - 1 for task in tasks)
 
 
 def expected_extensions(expected: ExpectedVersions[lance_core.LanceDataset], names: Sequence[str]) -> int:
-    """How many indices `extend_indices` would extend; nothing is written.
+    """The number of indices that `extend_indices` would extend; nothing is written.
 
     Args:
-        expected: The versions, which grow by those of the extensions.
+        expected: The expected versions, to which those of the extensions are added.
         names: The indices.
     """
     done = 0
@@ -99,10 +99,10 @@ def extend_indices(
     """Extend indices to the rows that they do not cover.
 
     Args:
-        dataset: The table; the handle moves to the newest version.
+        dataset: The table; it moves to the newest version.
         names: The indices.
         properties: Transaction properties.
-        storage_options: How pylance reaches the table.
+        storage_options: The options by which pylance reaches the table.
     """
     done, before = Extension(), _vector_segments(dataset, names)
     for name in names:
@@ -114,7 +114,7 @@ def extend_indices(
             problem = None if reason is None else f"index {name!r} was not refreshed: {error}; {reason}"
         except CommitConflictError as error:
             done.lost += 1
-            problem = f"index {name!r} was not refreshed, it lost the race against a writer: {error}"
+            problem = f"index {name!r} was not refreshed, because a writer committed first: {error}"
         dataset.checkout_latest()
         if problem is None:
             done.refreshed += 1
@@ -125,7 +125,7 @@ def extend_indices(
 
 
 def _vector_segments(dataset: lance_core.LanceDataset, names: Sequence[str]) -> set[str]:
-    """The segments of those of some indices that are on vectors."""
+    """The segments of the vector indices among some indices."""
     vectors = [found for found in dataset.describe_indices() if found.name in names and "IVF" in found.index_type]
     return {str(segment.uuid) for found in vectors for segment in found.segments}
 
@@ -136,15 +136,15 @@ def _extend_by_pylance(
     """Let pylance extend an index of a kind that lance_core does not build, such as a vector index.
 
     Returns:
-        The reason why pylance did not; None if it did.
+        The reason why pylance did not extend it; None if it did.
     """
     try:
         import lance  # noqa: PLC0415 - an extra
     except ImportError:
-        return "pylance extends it where it is installed: pip install 'lance-dagster[search]'"
+        return "install pylance, which extends it: pip install 'lance-dagster[search]'"
     try:
         found = lance.dataset(dataset.uri, storage_options=dict(storage_options or {}) or None)
         found.optimize.optimize_indices(index_names=[name])
     except (OSError, ValueError, RuntimeError, NotImplementedError) as error:
-        return f"nor could pylance extend it: {error}"
+        return f"pylance could not extend it either: {error}"
     return None

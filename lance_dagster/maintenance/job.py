@@ -5,12 +5,12 @@
                                                      > refresh_indices > clean_up ┬> report (one per table)
       └──policy──> op_outputs                                                     └> summarize
 
-`plan` finds the tables below a root, and reads manifests only; tables for which nothing is due end there. An error with
-one table travels with its outcome until `report` fails with it, so that the other tables are finished; `summarize`
+`plan` lists the tables below a root, and reads only manifests; it ends the work on tables for which nothing is due. The
+error of a table is kept in its outcome until `report` fails with it, so that the other tables are finished; `summarize`
 appends the receipts of all tables to the log below the root, and then fails with all errors.
 
-The work is reported as observations: maintenance changes no row, so that it materializes nothing, moves no data
-version, and triggers nothing downstream.
+The work is reported as observations: maintenance changes no rows, so that it materializes nothing, changes no data
+version, and starts nothing downstream.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ __all__ = ["LAKE_KEY", "TABLES_KEY", "build_maintenance_job"]
 
 TABLES_KEY = "lance/tables"
 LAKE_KEY = "lance/whole_root"
-"""Definition metadata of a job: whether it looks for tables below a root."""
+"""Definition metadata of a job: whether it lists tables below a root."""
 
 
 def build_maintenance_job(  # noqa: PLR0913 - each is a choice of its own, most by keyword only
@@ -62,31 +62,32 @@ def build_maintenance_job(  # noqa: PLR0913 - each is a choice of its own, most 
 ) -> dg.JobDefinition:
     """Make a job that keeps tables small and fast; the head of the module draws its steps.
 
-    A table without a version is passed over. A table that fails does not stop the others; the run fails in the end, and
-    its summary names the table. Maintenance never waits for writers: a table is reported as skipped if it lost the race
-    against them in every attempt. A run that was killed is launched again, and finishes what is left.
+    A table that does not exist is skipped. A table that fails does not stop the others; the run fails at the end with
+    the names of such tables. Maintenance never waits for writers: a table is reported as skipped if writers committed
+    first in every attempt. If a run was killed, launch it again; it finishes the rest.
 
     Args:
         tables: Assets, specs or keys. The metadata `lance/maintenance` of an asset changes the policy for it. External
             and observable assets are left alone unless that metadata is True, a policy or fields of one.
-        policy: What to do; the defaults if it is not given.
-        root: True, or a URI: all tables below the root of the IO manager, or below that URI, are maintained as well,
-            those of other libraries and of external assets included. Each run lists them again.
+        policy: The steps and thresholds; by default those of `LanceMaintenancePolicy()`.
+        root: True or a URI: all tables below the root of the IO manager, or below that URI, are maintained as well,
+            including those of other libraries and of external assets. Each run lists them again.
         include: Globs over the paths of tables below the root, such as "nyc/*"; all tables if there are none.
-        exclude: Globs of tables that are left out.
-        policies: Policies or fields of one (False: left alone) for tables below the root, by folder or path, such as
-            "nyc" or "nyc/flights". A table takes those of its folders, then its own, then the metadata of its asset.
-        budget: What a run may cost at most, as a budget or a mapping of its fields; what goes beyond it comes first in
-            the next run.
+        exclude: Globs of tables to leave out.
+        policies: Policies, fields of one, or False (not maintained) for tables below the root, by folder or path, such
+            as "nyc" or "nyc/flights". Those of a table's folders are applied first, then its own, then the metadata of
+            its asset.
+        budget: The limits of a run, as a budget or a mapping of its fields; work beyond them comes first in the next
+            run.
         name: Name of the job.
-        engine: "process": steps of the run rewrite; "spark": the executors of the Spark session of the IO manager.
+        engine: "process": steps of the run rewrite; "spark": the executors of the Spark session of the IO manager do.
         io_manager_key: The resource that knows where the tables are: a `LanceIOManager` or a `LanceTableResource`.
-        payload_io_manager: Carries small plain records from step to step; local files by default. Steps that run on
-            several machines need one that they all reach.
+        payload_io_manager: The IO manager that passes small records between steps; local files by default. Steps that
+            run on several machines need one that they all can reach.
 
     Raises:
-        DagsterInvalidDefinitionError: A table, its metadata or a policy cannot be used; or there is neither a table nor
-            a root.
+        DagsterInvalidDefinitionError: A reference to a table, its metadata, a policy, the root, the budget or `name` is
+            invalid; or there is neither a table nor a root.
         ValueError: The engine is neither "process" nor "spark".
 
     Examples:
@@ -104,8 +105,8 @@ def build_maintenance_job(  # noqa: PLR0913 - each is a choice of its own, most 
     lake = checked_lake(root, include, exclude, policies, chosen)
     if not refs and lake is None:
         raise dg.DagsterInvalidDefinitionError(
-            f"the job {name} has neither tables nor a root; name assets, or give root=True for all tables below the "
-            "root of the IO manager"
+            f"the job {name} has neither tables nor a root; pass assets, or root=True for all tables below the root of "
+            "the IO manager"
         )
     job = MaintenanceOps(
         name=name,
@@ -129,7 +130,7 @@ def build_maintenance_job(  # noqa: PLR0913 - each is a choice of its own, most 
 
 
 def _executor(job: MaintenanceOps) -> dg.ExecutorDefinition | None:
-    """In-process for Spark, which has one JVM; multiprocess with `max_parallel_tasks`; else the code location's."""
+    """In-process for Spark, which has one JVM; multiprocess with `max_parallel_tasks`; else None, the default."""
     if job.engine == "spark":
         return dg.in_process_executor
     if job.policy.max_parallel_tasks is None:

@@ -1,10 +1,7 @@
-"""Checks that a cleanup which is due would remove something: all old versions may still be needed.
+"""Checks whether a cleanup that is due would remove something: all old versions may still be needed.
 
-kept for       by
-an event       the versions that the run keeps in use
-a tag          tags, those of forks and of readers included
-a reader       versions that it has not consumed        asked of a plan of the cleanup, as are
-a branch       files that it finds in its fork          versions of the last minutes on object storage
+Versions of Dagster's events and tagged versions are known to be kept. If the table has incremental readers or branches,
+or its oldest version is some minutes old, the cleanup itself is planned.
 """
 
 from __future__ import annotations
@@ -26,18 +23,18 @@ if TYPE_CHECKING:
 __all__ = ["without_idle_cleanup"]
 
 _YOUNG: Final = timedelta(minutes=10)
-"""Age up to which a plan of the cleanup says whether a version is too young to be removed."""
+"""Age up to which only a plan of the cleanup shows whether a version is too young to be removed."""
 
 
 def without_idle_cleanup(
     dataset: lance_core.LanceDataset, plan: MaintenancePlan, in_use: Mapping[str, int] | None
 ) -> MaintenancePlan:
-    """The plan without its cleanup, if that would remove nothing; else with the bytes of what it would remove.
+    """The plan without its cleanup if that would remove nothing; else with the bytes that the cleanup would remove.
 
     Args:
         dataset: The table at the version that was surveyed.
         plan: The plan of its survey.
-        in_use: Further versions that the cleanup keeps, by what names them.
+        in_use: Further versions that the cleanup keeps, by a description of their use.
     """
     if not plan.cleanup_due:
         return plan
@@ -57,7 +54,7 @@ def _oldest_to_go(
         return None
     try:
         oldest = dataset.checkout_version(free[0])
-    except VersionNotFoundError:  # somebody else cleans up
+    except VersionNotFoundError:  # another cleanup is running
         return None
     if policy.age is not None and oldest.timestamp >= ago(policy.age):
         return None

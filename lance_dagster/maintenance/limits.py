@@ -1,4 +1,4 @@
-"""The limits of a run: whether its time is up, and which tasks fit into the bytes that are left of its budget."""
+"""The limits of a run: whether its deadline has passed, and which tasks fit into the rest of its budget."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["SEEK", "fitting", "not_fitting", "num_bytes", "time_is_up"]
 
 SEEK: Final = 1024 * 1024
-"""Bytes that cost about as much as opening a file."""
+"""The number of bytes that cost about as much to read as opening a file."""
 
 
 def time_is_up(deadline: float | None) -> bool:
@@ -21,11 +21,11 @@ def time_is_up(deadline: float | None) -> bool:
 
 
 def fitting(tasks: Sequence[CompactionTask], left: int | None) -> list[CompactionTask]:
-    """The tasks that fit into the bytes that are left, those that merge the most fragments per byte first.
+    """The tasks that fit into the remaining bytes, those that merge the most fragments per byte first.
 
     Args:
         tasks: The tasks.
-        left: Bytes that they may read; None for no limit.
+        left: The bytes that tasks may read; None for no limit.
     """
     kept = []
     for task in sorted(tasks, key=lambda task: (task.num_bytes + SEEK) / max(1, len(task.raw))):
@@ -36,12 +36,12 @@ def fitting(tasks: Sequence[CompactionTask], left: int | None) -> list[Compactio
 
 
 def not_fitting(tasks: Sequence[CompactionTask], kept: Sequence[CompactionTask], left: str) -> str:
-    """Why tasks are put off.
+    """The reason for which tasks are put off.
 
     Args:
         tasks: All tasks.
-        kept: Those that fit.
-        left: What is left, in words.
+        kept: The tasks that fit.
+        left: A description of the remaining bytes.
     """
     return (
         f"max_bytes_rewritten: {len(tasks) - len(kept):,} of {len(tasks):,} rewrites, "

@@ -1,16 +1,16 @@
 """The outcome of each table of a maintenance run, the summary of the run, and observations with numbers to plot.
 
-    failed        a step of it failed
-    skipped       a rewrite or an index lost the race against writers
-    put off       something is due, and the run did nothing of it
-    partly done   the run did a part, and put the rest off
-    done          nothing is left of what was due
-    healthy       what was due was done by others meanwhile: the run has changed nothing
+    failed        a step failed
+    skipped       a writer committed before a rewrite or the extension of an index
+    put off       work is due, and the run did none of it
+    partly done   the run did a part, and put off the rest
+    done          all due work is done
+    healthy       others did the due work meanwhile: the run changed nothing
 
-A table has one of them. Only `done`, and `healthy` of the survey, say that maintenance of it is finished.
+A table has one of these outcomes. Its maintenance is finished after `done`, and after `healthy` by the survey.
 
-A run over all tables adds no observation of a healthy one that repeats the newest observation of the asset: 2,000 of
-them cost more than the survey of the tables.
+A run over all tables logs no observation of a healthy table that repeats the newest observation of the asset: 2,000
+observations cost more than the survey of the tables.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WORK: Final = ("fragments_removed", "indices_refreshed", "files_removed", "byte
 
 
 def outcome_of(table: MaintenanceOutcome) -> str:
-    """The outcome of a table that was worked on, one of those that the head of this module lists."""
+    """The outcome of a table that was worked on, as the head of the module lists them."""
     if table.error is not None:
         return "failed"
     if table.lost:
@@ -44,11 +44,11 @@ def outcome_of(table: MaintenanceOutcome) -> str:
 
 
 def summary_of(surveyed: Survey, tables: Sequence[MaintenanceOutcome]) -> dict[str, Any]:
-    """The summary of a run: each table stands under one entry, those of a dry run under what it foresees as well.
+    """The summary of a run: each table is in one entry, and in a dry run in that of its expected outcome as well.
 
     Args:
-        surveyed: What `plan` found.
-        tables: The tables that were worked on.
+        surveyed: The result of `plan`.
+        tables: The outcomes of the tables that were worked on.
     """
     kinds: dict[str, list[MaintenanceOutcome]] = {}
     for table in tables:
@@ -69,20 +69,20 @@ def summary_of(surveyed: Survey, tables: Sequence[MaintenanceOutcome]) -> dict[s
 
 
 def has_work(table: MaintenanceOutcome) -> bool:
-    """Whether anything was done: rewrites that a writer made void, and the versions of others, are no work."""
+    """Whether anything was done; rewrites that a writer made void do not count."""
     return any(table.done.get(name) for name in _WORK)
 
 
 def observation_of(
     table: MaintenanceOutcome, kind: str, after: Mapping[str, int], health: Mapping[str, float]
 ) -> dg.AssetObservation:
-    """The observation of the work of a run.
+    """The observation of the work on a table.
 
     Args:
-        table: What was planned and done.
-        kind: An outcome, healthy or dry run.
-        after: Numbers of the version that the run left, or of a dry run those that a run would leave.
-        health: Entries about that version.
+        table: The plan and the outcome.
+        kind: An outcome, or "dry run".
+        after: Numbers of the table after the run, or after a run that would follow the dry run.
+        health: Entries about the version after the run.
     """
     plan = table.plan
     entries: dict[str, Any] = {"lance/maintenance": kind, "dagster/uri": plan.uri, **health}
@@ -103,7 +103,7 @@ def observation_of(
 
 
 def is_last(instance: dg.DagsterInstance, observation: dg.AssetObservation) -> bool:
-    """Whether the newest observation of the asset has the same entries, the seconds apart."""
+    """Whether the newest observation of the asset has the same entries, apart from the seconds."""
     records = instance.fetch_observations(observation.asset_key, limit=1).records
     newest = records[0].asset_observation if records else None
     return newest is not None and _facts(newest) == _facts(observation)

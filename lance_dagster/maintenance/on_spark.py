@@ -15,7 +15,7 @@ SparkRewriter = Callable[["lance_core.LanceDataset", Sequence[Any]], "list[Rewri
 
 
 def spark_rewriter(manager: Any, options: dict[str, str] | None, at_a_time: int | None) -> SparkRewriter:
-    """A rewriter that runs tasks on Spark's executors, all at once or at most `at_a_time`."""
+    """A rewriter that runs tasks on Spark's executors, at most `at_a_time` at once, or all at once for None."""
 
     def run(dataset: "lance_core.LanceDataset", tasks: Sequence[Any]) -> list[Any]:
         import pyspark_lance  # noqa: PLC0415 - optional
@@ -32,7 +32,7 @@ def spark_rewriter(manager: Any, options: dict[str, str] | None, at_a_time: int 
                 manager.spark_session(), dataset.uri, wave, storage_options=options
             )
             if failures:
-                raise LanceError(f"{len(failures)} of {len(wave)} tasks failed; the first: {failures[0].error}")
+                raise LanceError(f"{len(failures)} of {len(wave)} tasks failed; the first error: {failures[0].error}")
             results += done
         return results
 

@@ -28,8 +28,8 @@ class OpenRun:
 
     Attributes:
         run_id: The run.
-        tables: The tables that it is for, by name; none if it is for all of its job.
-        is_silent: Whether it has logged nothing for so long that its process seems to have ended.
+        tables: The tables of the run, by name; empty for all tables of the job.
+        is_silent: Whether the run has logged nothing for so long that its process seems to have ended.
     """
 
     run_id: str
@@ -37,7 +37,7 @@ class OpenRun:
     is_silent: bool
 
     def covers(self, tables: Sequence[str]) -> bool:
-        """Whether it works on all of some tables; none are all of the job."""
+        """Whether the run works on all given tables; an empty sequence stands for all tables of the job."""
         return not self.tables or (bool(tables) and set(tables) <= set(self.tables))
 
 
@@ -45,9 +45,9 @@ def open_runs(instance: dg.DagsterInstance, job: dg.JobDefinition, silent_after:
     """The runs of a job that have not ended.
 
     Args:
-        instance: Where runs are recorded.
-        job: From `build_maintenance_job`.
-        silent_after: A run that has logged no event for that long counts as silent.
+        instance: The instance that records the runs.
+        job: A job of `build_maintenance_job`.
+        silent_after: The time without an event after which a run counts as silent.
     """
     records = instance.get_run_records(filters=dg.RunsFilter(job_name=job.name, statuses=_OPEN))
     return [
@@ -61,7 +61,7 @@ def open_runs(instance: dg.DagsterInstance, job: dg.JobDefinition, silent_after:
 
 
 def _tables_of(run: dg.DagsterRun) -> Sequence[str]:
-    """The tables that a run was asked for by its tags or its configuration; none if it names none."""
+    """The tables that the tags or the configuration of a run name; empty if they name none."""
     listed = run.tags.get(TABLES_KEY)
     if listed is not None:
         return list(json.loads(listed))

@@ -1,4 +1,4 @@
-"""The ops of a maintenance job; the head of `job` draws how they follow one another."""
+"""The ops of a maintenance job; the head of `job` shows their order."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -56,7 +56,7 @@ EXECUTOR_TAG = "lance/rewrite"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceOps:
-    """The fixed arguments of all ops of one job."""
+    """The arguments of all ops of one job."""
 
     name: str
     refs: Sequence[TableRef]
@@ -67,7 +67,7 @@ class MaintenanceOps:
     budget: LanceMaintenanceBudget = field(default_factory=LanceMaintenanceBudget)
 
     def op(self, step: str, description: str, **options: Any) -> Callable[[Callable[..., Any]], dg.OpDefinition]:
-        """`dg.op` for a step of this job; its output is a payload."""
+        """`dg.op` for a step of this job, whose output the payload IO manager stores."""
         return dg.op(
             name=f"{self.name}_{step}",
             description=description,
@@ -76,11 +76,11 @@ class MaintenanceOps:
         )
 
     def root(self, context: dg.OpExecutionContext) -> TableRoot:
-        """The tables of the IO manager."""
+        """The root of the IO manager."""
         return table_root(getattr(context.resources, self.io_manager_key))
 
     def log_root(self, context: dg.OpExecutionContext) -> TableRoot:
-        """The root whose log is written."""
+        """The root below which the log is written."""
         root = self.root(context)
         return root if self.lake is None else self.lake.place(root)
 
@@ -104,7 +104,7 @@ class MaintenanceOps:
             self.open(context, uri, asset)
         except DatasetNotFoundError:
             return True
-        except (LanceError, OSError):  # the error that led here is the one to report
+        except (LanceError, OSError):  # the error of the step is reported instead
             return False
         return False
 
@@ -119,7 +119,7 @@ class MaintenanceOps:
 
 
 def plan_op(job: MaintenanceOps) -> dg.OpDefinition:
-    """The op that finds the tables, and plans the work on those that need it."""
+    """The op that lists the tables, and plans the work on those that need it."""
     out = {"tasks": dg.DynamicOut(io_manager_key=PAYLOADS), "surveyed": dg.Out(io_manager_key=PAYLOADS)}
 
     @job.op("plan", "Reads the manifests of all tables, and reports what is due.", out=out)
@@ -143,7 +143,7 @@ def plan_op(job: MaintenanceOps) -> dg.OpDefinition:
             else:
                 due.append((found, tasks))
         for found, tasks in within_budget(context, job.log_root(context), due, job.budget.changed(config.limits())):
-            found = _in_dry_run(job, context, found, tasks)  # noqa: PLW2901 - its outcome
+            found = _in_dry_run(job, context, found, tasks)  # noqa: PLW2901 - the new outcome
             if found.error is None and (found.plan.policy.dry_run or found.is_put_off):
                 _report_planned(context, found, surveyed, is_asked=bool(config.tables))
             else:
@@ -161,7 +161,7 @@ def _report_planned(
     *,
     is_asked: bool,
 ) -> None:
-    """Report a table that ends with the survey: of a dry run, or one of which all work is put off."""
+    """Report a table that is finished with the survey, because of a dry run or because all its work is put off."""
     from lance_dagster.maintenance.receipts import receipts_of  # noqa: PLC0415 - heavy imports at first use
 
     plan = table.plan
@@ -184,7 +184,7 @@ def _in_dry_run(
     table: "MaintenanceOutcome",
     tasks: "list[CompactionTask]",
 ) -> "MaintenanceOutcome":
-    """In a dry run the outcome that a run would have; one that cannot be foreseen must not stop the other tables."""
+    """In a dry run, the outcome that a run would have; an error is kept in the outcome, as for other steps."""
     from lance_dagster.maintenance.dry_runs import dry_run  # noqa: PLC0415 - heavy imports at first use
 
     plan = table.plan
@@ -202,7 +202,7 @@ def _in_dry_run(
 def _task_outputs(
     job: MaintenanceOps, plan: "MaintenancePlan", tasks: "list[CompactionTask]"
 ) -> Iterator[dg.DynamicOutput[Any]]:
-    """One output per task, and for Spark, which spreads tasks itself, one per table; plain records."""
+    """One output per task, or one per table for Spark, which distributes the tasks."""
     groups = [tasks] if job.engine == "spark" and tasks else [[task] for task in tasks]
     for number, group in enumerate(groups):
         record = {
@@ -217,9 +217,9 @@ def _task_outputs(
 
 
 def rewrite_op(job: MaintenanceOps) -> dg.OpDefinition:
-    """The op that runs a task."""
+    """The op that runs a compaction task."""
 
-    @job.op("rewrite", "Writes new files for small ones; nothing refers to them yet.", tags={EXECUTOR_TAG: "true"})
+    @job.op("rewrite", "Rewrites small files into new ones, which are not committed yet.", tags={EXECUTOR_TAG: "true"})
     def rewrite(context: dg.OpExecutionContext, task: dict[str, Any]) -> Any:
         from lance_core.errors import CorruptFileError, NotFoundError  # noqa: PLC0415 - heavy imports at first use
         from lance_core.maintenance import CompactionTask  # noqa: PLC0415 - heavy imports at first use
@@ -232,7 +232,7 @@ def rewrite_op(job: MaintenanceOps) -> dg.OpDefinition:
             rewriter = job.rewriter(context, task["asset"])
             done = rewriter(dataset, [CompactionTask.from_json(one) for one in task["tasks"]])
             results = [result.json() for result in done]
-        except Exception as error:  # the other tables go on; `report` fails with it
+        except Exception as error:  # kept in the outcome, so that the other tables are finished; `report` fails with it
             if job.was_dropped(context, task["uri"], task["asset"]):
                 return RewriteOutcome(asset=task["asset"])
             if context.retry_number < _RETRIES and not isinstance(error, CorruptFileError | NotFoundError):
@@ -246,9 +246,9 @@ def rewrite_op(job: MaintenanceOps) -> dg.OpDefinition:
 
 
 def collect_op(job: MaintenanceOps) -> dg.OpDefinition:
-    """The op that gives each table the results of its tasks."""
+    """The op that collects the results of tasks by table."""
 
-    @job.op("collect", "Gives each table the results of its rewrites.", out=dg.DynamicOut(io_manager_key=PAYLOADS))
+    @job.op("collect", "Collects the results of rewrites by table.", out=dg.DynamicOut(io_manager_key=PAYLOADS))
     def collect(surveyed: Any, rewritten: list[Any]) -> Iterator[dg.DynamicOutput[Any]]:
         for found in surveyed.due:
             own: list[RewriteOutcome] = [one for one in rewritten if one.asset == found.plan.asset]
@@ -267,9 +267,9 @@ def collect_op(job: MaintenanceOps) -> dg.OpDefinition:
 
 
 STEPS = {
-    "commit": "Puts what was rewritten into the table, in one commit.",
-    "materialize_deletions": "Rewrites files of which many rows are deleted.",
-    "refresh_indices": "Creates zone maps of partitions; extends indices to rows that they do not cover.",
+    "commit": "Commits the rewritten files of a table.",
+    "materialize_deletions": "Rewrites files with many deleted rows.",
+    "refresh_indices": "Creates zone maps on partition columns; extends indices to rows that they do not cover.",
     "clean_up": "Removes old versions and the files that only they need.",
 }
 
@@ -284,7 +284,7 @@ def step_op(job: MaintenanceOps, step: str, description: str) -> dg.OpDefinition
         started = time.monotonic()
         try:
             table = _run_step(job, context, step, table)
-        except Exception as error:  # the other tables go on; `report` fails with it
+        except Exception as error:  # kept in the outcome, so that the other tables are finished; `report` fails with it
             if job.was_dropped(context, table.plan.uri, table.plan.asset):
                 context.log.info("asset %s: its table was dropped during the run", table.plan.asset)
                 return replace(table, was_dropped=True)
@@ -298,7 +298,7 @@ def step_op(job: MaintenanceOps, step: str, description: str) -> dg.OpDefinition
 def _run_step(
     job: MaintenanceOps, context: dg.OpExecutionContext, step: str, table: "MaintenanceOutcome"
 ) -> "MaintenanceOutcome":
-    """The outcome after one of `STEPS`, with its receipt; after the last one with the numbers of the table."""
+    """The outcome after one of `STEPS`, with the step's receipt, and after the last step with the table's numbers."""
     from lance_dagster.maintenance import deadlines, receipts, steps  # noqa: PLC0415 - heavy imports at first use
 
     dataset, started = job.open(context, table.plan.uri, table.plan.asset), time.monotonic()
@@ -370,7 +370,8 @@ def report_op(job: MaintenanceOps) -> dg.OpDefinition:
             return
         if table.lost:
             context.log.warning(
-                "asset %s: %d rewrites lost the race against writers; the next run repeats them",
+                "asset %s: %d rewrites or indices were not committed, because writers committed first; the next run "
+                "repeats them",
                 plan.asset,
                 table.lost,
             )
@@ -382,7 +383,7 @@ def report_op(job: MaintenanceOps) -> dg.OpDefinition:
 def summarize_op(job: MaintenanceOps) -> dg.OpDefinition:
     """The op that counts the tables, and records the work in the log of maintenance."""
 
-    @job.op("summarize", "Counts tables, and records them in the log; fails, and names them, if any failed.")
+    @job.op("summarize", "Counts the tables, and appends them to the log; fails if a table failed.")
     def summarize(context: dg.OpExecutionContext, surveyed: Any, tables: list[Any]) -> dict[str, Any]:
         from lance_dagster.maintenance.receipts import record_run  # noqa: PLC0415 - heavy imports at first use
 
@@ -390,13 +391,13 @@ def summarize_op(job: MaintenanceOps) -> dg.OpDefinition:
         failed = summary["failed"]
         try:
             record_run(job.log_root(context), surveyed, tables, run_id=context.run_id, job=context.job_name)
-        except Exception as error:  # with the tables that failed it is named below
+        except Exception as error:  # reported below, with the tables that failed
             context.log.exception("the log of maintenance could not be written")
             failed["the log of maintenance"] = failure_of("append", error)
         counts = ", ".join(f"{len(names)} {kind.replace('_', ' ')}" for kind, names in summary.items() if names)
         if failed:
             named = "; ".join(f"{asset}: {error}" for asset, error in sorted(failed.items()))
-            raise dg.Failure(f"maintenance of {len(failed)} tables failed: {named} (in all: {counts})")
+            raise dg.Failure(f"maintenance of {len(failed)} tables failed: {named} (tables by outcome: {counts})")
         context.log.info("tables: %s", counts or "none")
         return summary
 
@@ -404,7 +405,7 @@ def summarize_op(job: MaintenanceOps) -> dg.OpDefinition:
 
 
 def op_outputs_op(job: MaintenanceOps) -> dg.OpDefinition:
-    """The op that removes outputs of ops."""
+    """The op that removes old outputs of ops."""
 
     @job.op("op_outputs", "Removes the outputs of ops of runs that ended long ago.")
     def op_outputs(context: dg.OpExecutionContext, surveyed: Any) -> dict[str, int]:

@@ -28,12 +28,12 @@ _STATE = ("fragments", "rows", "deleted_rows", "bytes", "versions")
 def receipt_of(
     before: steps.MaintenanceOutcome, after: steps.MaintenanceOutcome, **step: Any
 ) -> steps.MaintenanceOutcome:
-    """The outcome of a step with its receipt; without one if the step changed nothing.
+    """The outcome after a step with the step's receipt; without a receipt if the step changed nothing.
 
     Args:
         before: The outcome before the step.
-        after: The outcome after it.
-        **step: Its name, versions and seconds.
+        after: The outcome after the step.
+        **step: The name, versions and seconds of the step.
     """
     made = {name: after.done.get(name, 0) - before.done.get(name, 0) for name in _SUMMED}
     if step["version_before"] == step["version_after"] and not any(made.values()):
@@ -45,14 +45,14 @@ def receipts_of(table: steps.MaintenanceOutcome, outcome: str) -> Iterator[dict[
     """The rows of a table: one for each step that changed something, and one for the table.
 
     Args:
-        table: What was planned and done.
-        outcome: One of those at the head of `observations`, or healthy.
+        table: The plan and the outcome.
+        outcome: One of the outcomes that the head of `observations` lists.
     """
     plan = table.plan
     named = {"table": plan.asset, "uri": lance_core.canonical_uri(plan.uri)}
     yield from ({**named, **receipt} for receipt in table.receipts)
     state, health = table.after or plan.before, table.health_after or plan.health
-    lost = f"{table.lost:,} rewrites or indices lost the race against writers" if table.lost else None
+    lost = f"writers committed before {table.lost:,} rewrites or indices" if table.lost else None
     yield {
         **named,
         **{name: table.done.get(name, 0) for name in _SUMMED},
@@ -68,12 +68,12 @@ def receipts_of(table: steps.MaintenanceOutcome, outcome: str) -> Iterator[dict[
 
 
 def record_run(root: TableRoot, surveyed: Survey, tables: Sequence[steps.MaintenanceOutcome], **run: str) -> None:
-    """Append what a run did to the log; a dry run does nothing.
+    """Append the receipts of a run to the log; after a dry run, do nothing.
 
     Args:
-        root: The root.
-        surveyed: What `plan` found.
-        tables: The tables that were worked on.
+        root: The root below which the log is.
+        surveyed: The result of `plan`.
+        tables: The outcomes of the tables that were worked on.
         **run: The columns `run_id` and `job`.
     """
     rows = list(surveyed.receipts)
@@ -94,10 +94,10 @@ def append_receipts(
     """Append rows to the log in one commit, and keep the log itself small.
 
     Args:
-        root_uri: The root.
-        options: How to reach it.
+        root_uri: The root below which the log is.
+        options: The options by which it is reached.
         rows: Rows of `receipts_of`.
-        policy: By which the log is kept.
+        policy: The policy by which the log is compacted, cleaned up and shortened.
         **run: The columns `run_id` and `job`.
     """
     common = {"time": datetime.now(UTC), **run}
@@ -115,7 +115,7 @@ def append_receipts(
 
 
 def _delete_old(log: lance_core.LanceDataset, age: timedelta | None) -> None:
-    """Delete rows older than `age`, once they are a tenth of the log: each deletion is a version."""
+    """Delete rows older than `age` if they are more than a tenth of the log, because each deletion is a version."""
     if age is None:
         return
     old = f"time < timestamp '{ago(age).replace(tzinfo=None).isoformat(' ', 'seconds')}'"

@@ -32,7 +32,7 @@ class BudgetOverrides(dg.Config):
 class MaintenanceConfig(ChosenTables):
     """The configuration of one run of a maintenance job."""
 
-    dry_run: bool | None = Field(default=None, description="Only report what would be done.")
+    dry_run: bool | None = Field(default=None, description="Report only what would be done.")
     policy: PolicyOverrides = Field(default=PolicyOverrides(), description="Fields of the policy for this run.")
 
     budget: BudgetOverrides = Field(default=BudgetOverrides(), description="Limits for this run.")

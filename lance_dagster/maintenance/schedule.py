@@ -29,25 +29,26 @@ def build_maintenance_schedule(
     silent_after: timedelta = timedelta(hours=1),
     default_status: dg.DefaultScheduleStatus = dg.DefaultScheduleStatus.STOPPED,
 ) -> dg.ScheduleDefinition:
-    """Make a cron schedule of a maintenance job, which is stopped until somebody starts it.
+    """Make a cron schedule of a maintenance job, which by default is stopped until somebody starts it.
 
-    A tick is skipped while a run for the same tables, from an earlier tick or by hand, has not ended.
+    A tick is skipped if a run for the same tables, from an earlier tick or by hand, has not ended.
 
-    Each tick draws an order in which its run works on the tables, so that runs that end early do not always leave the
-    same tables. With a `jitter`, the maintenance of each table begins at a minute of its own within that time after the
-    cron schedule, the same minute every day, so that not all tables begin at once.
+    Each tick draws the order in which its run works on the tables, so that runs that end early do not always leave out
+    the same tables. With a `jitter`, the maintenance of each table begins at a minute of its own within that time after
+    the cron schedule, the same minute every day, so that not all tables begin at once.
 
     Args:
-        job: From `build_maintenance_job`.
+        job: A job of `build_maintenance_job`.
         cron_schedule: The cron schedule, such as "0 3 * * *".
-        jitter: Whole minutes to spread the tables over; needs a cron schedule with a fixed minute and hour.
-        name: Name of the schedule; `<job>_schedule` if not given.
-        execution_timezone: The time zone of the cron schedule; UTC if not given.
-        silent_after: An open run that has logged no event for that long counts as killed, and no tick waits for it.
-        default_status: Whether it runs as soon as it is deployed.
+        jitter: The time, in whole minutes, over which the tables are spread; needs a cron schedule with a fixed minute
+            and hour.
+        name: Name of the schedule; by default `<job>_schedule`.
+        execution_timezone: The time zone of the cron schedule; by default UTC.
+        silent_after: The time without an event after which an open run counts as killed, so that no tick waits for it.
+        default_status: Whether the schedule runs as soon as it is deployed.
 
     Raises:
-        ValueError: The schedule cannot be spread, or the job looks for its tables when it runs.
+        ValueError: The cron schedule cannot be spread over `jitter`, or the job lists its tables when it runs.
 
     Examples:
         >>> job = lance_dagster.build_maintenance_job(["nyc/flights"])
@@ -57,8 +58,8 @@ def build_maintenance_schedule(
     names = tables_of(job)
     if jitter is not None and has_lake(job):
         raise ValueError(
-            f"the job {job.name} looks for its tables when it runs, so that no jitter can spread them; give each part "
-            "of the root a job and a schedule of its own, by include"
+            f"the job {job.name} lists its tables when it runs, so that jitter cannot spread them; make a job and a "
+            "schedule for each part of the root, by include"
         )
     crons = [cron_schedule] if jitter is None else _spread(cron_schedule, jitter)
     zone = ZoneInfo(execution_timezone or "UTC")
@@ -70,9 +71,9 @@ def build_maintenance_schedule(
             slot = _slot(tick, crons[0])
             mine = [name for name in names if int(sha256(name.encode()).hexdigest(), 16) % len(crons) == slot]
             if not mine:
-                yield dg.SkipReason(f"no table has its turn at {tick:%H:%M}")
+                yield dg.SkipReason(f"no table is due at {tick:%H:%M}")
                 return
-        # A context that a test builds has no instance, and then there are no runs.
+        # A context that a test builds has no instance, and so no runs.
         running = [] if context.instance_ref is None else open_runs(context.instance, job, silent_after)
         for one in running:
             if one.covers(mine) and not one.is_silent:
@@ -106,25 +107,32 @@ def tables_of(job: dg.JobDefinition) -> list[str]:
 
 
 def has_lake(job: dg.JobDefinition) -> bool:
-    """Whether a maintenance job looks for tables below a root."""
+    """Whether a maintenance job lists tables below a root."""
     entry = job.metadata.get(LAKE_KEY)
     return entry is not None and bool(entry.value)
 
 
 def config_for(names: list[str]) -> Mapping[str, Any]:
-    """The configuration of a run for some of the tables."""
+    """The configuration of a run for some tables of a job."""
     return {"ops": {"plan": {"config": {"tables": names}}}}
 
 
 def _spread(cron_schedule: str, jitter: timedelta) -> list[str]:
-    """One cron schedule for each minute of the jitter."""
+    """One cron schedule for each minute of the jitter.
+
+    Raises:
+        ValueError: The cron schedule has no fixed minute and hour, the jitter is less than a minute, or it ends on
+            another day than the schedule allows.
+    """
     fields = cron_schedule.split()
     count = int(jitter / timedelta(minutes=1)) + 1
     if len(fields) != 5 or not (fields[0].isdigit() and fields[1].isdigit()) or count < 2:
-        raise ValueError(f"{cron_schedule!r} cannot be spread over {jitter}: fixed minute and hour, whole minutes")
+        raise ValueError(
+            f"{cron_schedule!r} cannot be spread over {jitter}: give a fixed minute and hour, and at least one minute"
+        )
     first = int(fields[1]) * 60 + int(fields[0])
     if first + count > _DAY_MINUTES and fields[2:] != ["*", "*", "*"]:
-        raise ValueError(f"{cron_schedule!r} cannot be spread over {jitter}: that ends on another day")
+        raise ValueError(f"{cron_schedule!r} cannot be spread over {jitter}, which ends on another day; shorten jitter")
     minutes = [(first + offset) % _DAY_MINUTES for offset in range(count)]
     return [" ".join([str(minute % 60), str(minute // 60), *fields[2:]]) for minute in minutes]
 

@@ -1,15 +1,15 @@
-"""`build_maintenance_sensor`: maintenance when a table needs it.
+"""`build_maintenance_sensor`: runs maintenance for tables that need it.
 
-The cursor records for each table the version of the last successful request for maintenance, and the request whose
-outcome is open:
+For each table, the cursor records the version of the last successful request for maintenance, and the request whose run
+has not ended:
 
     {"nyc/flights": {"done": 17}, "nyc/planes": {"done": 3, "asked": 9, "request": "4be1...", "failures": 2}}
 
-A run that failed is asked for again for the tables that it did not report, at once and then after one, three, seven ...
-intervals, at most a day, even if by then they pass no threshold: its last steps may be left. Tables that a run did not
-finish, since its budget was spent or another writer committed first, are asked for again at once as long as runs do any
-work, and else like those of a run that failed. A run that was canceled is not asked for again, before there is a new
-version: a person decided against it.
+After a run that failed, its unreported tables are requested again, at once and then after one, three, seven ...
+intervals, at most a day, even if they exceed no threshold by then, because the last steps may be missing. Tables that a
+run did not finish, because its budget was spent or another writer committed first, are requested again at once if the
+run did any work, and otherwise like tables of a failed run. After a run was canceled, its tables are requested again
+only at a new version, because a person decided against the run.
 """
 
 import json
@@ -44,7 +44,7 @@ __all__ = ["build_maintenance_sensor"]
 REQUEST_TAG: Final = "lance/request"
 _LONGEST_WAIT: Final = timedelta(days=1)
 _LEFT: Final = frozenset({"put off", "partly done", "skipped"})
-"""What a run reports of a table that it did not finish."""
+"""The outcomes that a run reports for tables that it did not finish."""
 _WORK: Final = frozenset({"done", "partly done"})
 
 
@@ -53,12 +53,12 @@ class _TableRequest:
     """The cursor's record of one table.
 
     Attributes:
-        done: The version that maintenance was asked for and went well; None for none yet.
-        asked: The version that it was asked for last.
-        request: The request, as the tag of its run; None if it went well.
-        failures: How many runs, one after the other, failed, or had no work done on any table.
-        failed_at: When the last of them ended, in seconds since 1970.
-        left: How many runs, since the last one that went well, left some of the work.
+        done: The last version for which maintenance was requested and succeeded; None if there is none.
+        asked: The last version for which maintenance was requested.
+        request: The tag of the requested run; None if its outcome is known.
+        failures: The number of last consecutive runs that failed, or did no work on any table.
+        failed_at: When the last of these runs ended, in seconds since 1970.
+        left: The number of runs since the last successful one that did not finish the table.
     """
 
     done: int | None = None
@@ -69,18 +69,18 @@ class _TableRequest:
     left: int = 0
 
     def waits(self, interval: timedelta) -> bool:
-        """Whether it is too early to ask again after runs that failed or did nothing."""
+        """Whether it is too early for another request after runs that failed or did nothing."""
         pause = min(interval * (2 ** min(self.failures - 1, 32) - 1), _LONGEST_WAIT) if self.failures else timedelta(0)
         return datetime.now(UTC) < datetime.fromtimestamp(self.failed_at, UTC) + pause
 
     def settle(self, status: dg.DagsterRunStatus, when: float, kind: str | None, *, has_work: bool) -> None:
-        """Note how the requested run ended.
+        """Record the outcome of the requested run.
 
         Args:
-            status: Of the run.
-            when: It ended.
-            kind: What the run reported of the table; None if nothing.
-            has_work: Whether it did any work, on whatever table.
+            status: The status of the run.
+            when: When the run ended, in seconds since 1970.
+            kind: The outcome that the run reported for the table; None if it reported none.
+            has_work: Whether the run did any work, on this table or another one.
         """
         self.request = None
         is_canceled = status is dg.DagsterRunStatus.CANCELED
@@ -116,28 +116,28 @@ def build_maintenance_sensor(  # noqa: PLR0913 - each is a choice of its own, mo
     """Make a sensor that runs a maintenance job for the tables that need it, with at most one run per tick.
 
     A table needs maintenance if it has too many small fragments, too large a share of deleted rows, or too many
-    versions since its last maintenance; the policy has the thresholds. Of each table only the newest manifest is read,
-    and of one that is due and has no asset here its history, for the wishes of its owner.
-    A table waits while an open run of the job works on it, and while it has no new version since its last
-    successful maintenance. A table that a run did not finish is asked for again.
+    versions since its last maintenance; the policy has the thresholds. A tick reads only the newest manifest of each
+    table, and the history of a table that is due and has no asset here, because its owner may have excluded it. A table
+    waits while an open run of the job works on it, and while it has no new version since its last successful
+    maintenance. A table that a run did not finish is requested again.
 
     Args:
-        job: From `build_maintenance_job`, for these tables at least.
+        job: A job of `build_maintenance_job` for these tables, or for more.
         tables: Assets, specs or keys; external and observable assets are left alone, as by the job.
-        policy: The thresholds; the defaults if it is not given.
-        root: As for the job: the tables below a root are listed at each tick.
+        policy: The thresholds; by default those of `LanceMaintenancePolicy()`.
+        root: As for the job; the tables below a root are listed at each tick.
         include: As for the job.
         exclude: As for the job.
         policies: As for the job.
-        name: Name of the sensor; `<job>_sensor` if not given.
+        name: Name of the sensor; by default `<job>_sensor`.
         io_manager_key: The resource that knows where the tables are.
-        minimum_interval_seconds: Between two ticks.
-        silent_after: An open run that has logged no event for that long counts as killed, and its tables no
-            longer wait for it. Where that is wrong, both runs finish: one finds the work done.
-        default_status: Whether it runs as soon as it is deployed.
+        minimum_interval_seconds: The shortest time between two ticks, in seconds.
+        silent_after: The time without an event after which an open run counts as killed, and its tables no longer wait
+            for it. If the run goes on nevertheless, both runs finish: one finds the work done.
+        default_status: Whether the sensor runs as soon as it is deployed.
 
     Raises:
-        DagsterInvalidDefinitionError: A table is not one of the job, or its metadata cannot be used.
+        DagsterInvalidDefinitionError: The job does not have a table or the root, or a policy is invalid.
 
     Examples:
         >>> job = lance_dagster.build_maintenance_job(["nyc/flights"])
@@ -155,7 +155,7 @@ def build_maintenance_sensor(  # noqa: PLR0913 - each is a choice of its own, mo
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
         required_resource_keys={io_manager_key},
-        description=f"Maintenance of those of {'all' if lake else len(refs)} Lance tables that need it.",
+        description=f"Starts maintenance for {'all' if lake else len(refs)} Lance tables, where they need it.",
     )
     def needed(context: dg.SensorEvaluationContext, **_resources: Any) -> dg.SensorResult | dg.SkipReason:
         tables_root = table_root(getattr(context.resources, io_manager_key))
@@ -184,14 +184,18 @@ def build_maintenance_sensor(  # noqa: PLR0913 - each is a choice of its own, mo
 def _check_job(
     job: dg.JobDefinition, refs: Sequence[TableRef], lake: Lake | None, policy: LanceMaintenancePolicy
 ) -> None:
-    """Reject tables that the job does not maintain, and metadata that cannot be used."""
+    """Reject tables that the job does not maintain, and invalid metadata.
+
+    Raises:
+        DagsterInvalidDefinitionError: The job does not have a table or the root, or metadata is invalid.
+    """
     for ref in refs:
         policy_of(policy, ref.metadata, where=f"asset {ref.name}")
         if ref.name not in tables_of(job):
             raise dg.DagsterInvalidDefinitionError(f"asset {ref.name} is not a table of the job {job.name}")
     if lake is not None and not has_lake(job):
         raise dg.DagsterInvalidDefinitionError(
-            f"the job {job.name} looks for no tables below a root; give build_maintenance_job the root as well"
+            f"the job {job.name} lists no tables below a root; pass root to build_maintenance_job as well"
         )
 
 
@@ -203,15 +207,15 @@ def _due(
     states: dict[str, _TableRequest],
     recorded_so: Callable[..., bool],
 ) -> tuple[dict[str, tuple[int, list[str]]], set[str]]:
-    """Version of each table that needs maintenance, and why; and the tables that cannot be read.
+    """The version of each table that needs maintenance, with the reasons; and the tables that cannot be read.
 
     Args:
-        context: The tick.
-        root: The tables.
-        targets: Those to look at.
-        policies: The policy of each by name.
-        states: What the cursor knows.
-        recorded_so: Whether the owner of a table, which the code location does not know, wants it left alone.
+        context: The context of the tick.
+        root: The root of the IO manager.
+        targets: The tables to check.
+        policies: The policies of the tables, by name.
+        states: The records of the cursor, by name.
+        recorded_so: Returns whether the owner of a table, whose definition is unknown here, has excluded the table.
     """
     from lance_core.errors import LanceError  # noqa: PLC0415 - code locations load without lance_core
 
@@ -222,7 +226,7 @@ def _due(
             continue
         try:
             need = _needs(context, root, target, own, states.get(name, _TableRequest()), recorded_so)
-        except (LanceError, OSError) as error:  # the others are looked at; the next run of the schedule reports it
+        except (LanceError, OSError) as error:  # must not stop the check of the others
             context.log.warning("%s cannot be read: %s", name, error)
             unread.add(name)
             continue
@@ -232,13 +236,13 @@ def _due(
 
 
 def _reason(names: Sequence[str], *, left_alone: set[str], busy: set[str], waits: set[str], unread: set[str]) -> str:
-    """Why there is no run, in words: each table counts once."""
+    """The reason for which no run is requested; each table counts once."""
     looked_at = set(names) - left_alone - busy - waits - unread
     groups = (
         (busy - left_alone, "are in a run that has not ended"),
-        (waits - left_alone - busy, "wait after runs that failed or left them"),
-        (unread, "cannot be read, as the log of the tick says"),
-        (left_alone, "are left alone by their metadata or policy"),
+        (waits - left_alone - busy, "wait after runs that failed or did no work"),
+        (unread, "cannot be read, see the log of the tick"),
+        (left_alone, "are excluded by their metadata or policy"),
     )
     counts = [(len(group & set(names)), why) for group, why in groups]
     rest = "".join(f"; {count:,} more {why}" for count, why in counts if count)
@@ -251,21 +255,21 @@ def _log(
     silent: Sequence[OpenRun],
     silent_after: timedelta,
 ) -> None:
-    """Say why tables are due, and which open runs are not waited for."""
+    """Log why tables are due, and for which open runs they do not wait."""
     for asset, (_, problems) in due.items():
         context.log.info("%s: %s", asset, "; ".join(problems))
         for run in silent:
             if run.tables and asset not in run.tables:
                 continue
             context.log.warning(
-                "%s: the open run %s has logged nothing for %s, its process seems to have ended, and it is not waited "
-                "for. Terminate it in the UI",
+                "%s: the open run %s has logged nothing for %s, so that its process seems to have ended; the table no "
+                "longer waits for it. Terminate the run in the UI",
                 asset, run.run_id, silent_after,
             )  # fmt: skip
 
 
 def _read(cursor: str | None) -> dict[str, _TableRequest]:
-    """The cursor; one of an earlier release has the version that maintenance was asked for in the place of a record."""
+    """The records of the cursor; a cursor of an earlier release has the requested version in place of each record."""
     records: dict[str, Any] = json.loads(cursor) if cursor else {}
     return {
         name: _TableRequest(**one) if isinstance(one, dict) else _TableRequest(done=one, asked=one)
@@ -279,7 +283,7 @@ def _written(states: dict[str, _TableRequest]) -> str:
 
 
 def _request(due: dict[str, tuple[int, list[str]]], states: dict[str, _TableRequest]) -> dg.RunRequest:
-    """The one request for all tables that are due; remembered as such."""
+    """The one request for all tables that are due, which their records keep."""
     names = sorted(due)
     known = {name: states.get(name, _TableRequest()) for name in names}
     seen = [[name, due[name][0], known[name].failures, known[name].left] for name in names]
@@ -297,7 +301,7 @@ def _resolve_requests(
     states: dict[str, _TableRequest],
     silent_after: timedelta,
 ) -> None:
-    """Look up the outcome of the requested runs."""
+    """Look up the outcomes of the requested runs, and record them."""
     ends: dict[str, tuple[dg.DagsterRunStatus | None, float, dict[str, str]]] = {}
     for name, state in states.items():
         if state.request is None:
@@ -312,9 +316,9 @@ def _resolve_requests(
 def _end(
     instance: dg.DagsterInstance, job: dg.JobDefinition, request: str, silent_after: timedelta
 ) -> tuple[dg.DagsterRunStatus | None, float, dict[str, str]]:
-    """How the run of a request ended, when, and what it reported of its tables until then.
+    """The status with which the run of a request ended, when it ended, and the outcomes that it reported by table.
 
-    The first is None while it has not ended, and if Dagster has no record of it.
+    The status is None if the run has not ended, or if Dagster has no record of it.
     """
     wanted = dg.RunsFilter(job_name=job.name, tags={REQUEST_TAG: request})
     for record in instance.get_run_records(filters=wanted, limit=1):
@@ -328,7 +332,7 @@ def _end(
 
 
 def _kinds(instance: dg.DagsterInstance, run_id: str) -> dict[str, str]:
-    """What a run reported of its tables, as the entry of the observation says it."""
+    """The outcomes that a run reported in observations, by table."""
     observed = observed_in(instance, run_id)
     return {
         name: str(one.metadata[MAINTENANCE_KEY].value)
@@ -345,7 +349,7 @@ def _needs(
     state: _TableRequest,
     recorded_so: Callable[..., bool],
 ) -> tuple[int, list[str]] | None:
-    """Version of a table that needs maintenance, and why; None if it does not."""
+    """The version of a table that needs maintenance, with the reasons; None if it needs none."""
     from lance_dagster.health.facts import measure  # noqa: PLC0415 - heavy imports at first use
 
     if target.table is not None and _is_asked(state, target.table.latest):
@@ -357,13 +361,13 @@ def _needs(
     since = found.version - (state.done if state.done is not None and state.done < found.version else 0)
     problems = found.problems(policy, versions=since, indices=False)
     if state.failures or state.left:
-        problems.append("the last run for it did not finish it")
+        problems.append("the last run did not finish the table")
     if not problems or (not target.is_defined and recorded_so(context, dataset, target)):
         return None
     return found.version, problems
 
 
 def _is_asked(state: _TableRequest, version: int | None) -> bool:
-    """Whether maintenance of a version was asked for, and nothing is known to be left."""
+    """Whether maintenance of a version was requested, and its run has not ended or finished the table."""
     is_open = state.request is not None or not (state.failures or state.left)
     return version is not None and version == state.asked and is_open

@@ -1,16 +1,16 @@
 """The maintenance of one table, step by step; every step can run in another process, and can be repeated.
 
     survey     the manifest -> a plan: numbers, tasks, and whether anything is due      (nothing is written)
-    rewrite    one task -> new files that nothing refers to yet
+    rewrite    one task -> new files that are not committed yet
     commit     all results of a table -> one Rewrite; fragments that a writer changed meanwhile are planned again
-               (indices of kinds that are not built here are extended first, where a Rewrite needs it: see `indices`)
+               (indices are extended before, where the Rewrite needs it: see `indices`)
     materialize_deletions   remaining fragments with many deleted rows -> one Rewrite
     refresh_indices         rows that an index does not cover -> the index; zone maps on partition columns are created
     clean_up   old versions are removed, with the files that only they need
 
-Plain records travel between the steps: the plan never changes, and each step returns a new outcome. Maintenance never
-waits for writers and never delays them: the first commit wins, and what maintenance has lost is planned again, up to
-`ATTEMPTS` attempts in all.
+The steps exchange plain records: the plan never changes, and each step returns a new outcome. Maintenance never waits
+for writers and never delays them: the first commit wins, and rewrites that lost are planned again, up to `ATTEMPTS`
+attempts in all.
 """
 
 from __future__ import annotations
@@ -61,42 +61,42 @@ __all__ = [
 ]
 
 ATTEMPTS: Final = 3
-"""How often maintenance commits the rewrites of a table: after it lost the race against writers, it plans again."""
+"""The most attempts to commit the rewrites of a table, which are planned again after a writer committed first."""
 
 _LONGEST_PAUSE_S: Final = 5.0
 
 Rewriter = Callable[[lance_core.LanceDataset, Sequence[CompactionTask]], list[RewriteResult]]
-"""Runs tasks, in this process or elsewhere."""
+"""Runs compaction tasks, in this process or elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenancePlan:
-    """What is due for one table, as its survey found it.
+    """The work that is due for one table, by its survey.
 
     Attributes:
         asset: The asset's key, parts joined by slashes.
-        uri: Its table.
-        policy: What to do.
+        uri: The URI of the table.
+        policy: The policy for the table.
         version: The version that was surveyed.
         before: Numbers of that version.
         health: Entries for events about that version.
-        problems: The thresholds that it exceeds.
-        num_tasks: How many rewrites are due.
+        problems: The thresholds that the version exceeds.
+        num_tasks: The number of rewrites that are due.
         cleanup_due: Whether there are versions to remove.
         indices_due: Whether an index does not cover all rows, or a partition column lacks a zone map.
-        indices_left: The indices that do not cover all rows, and that nothing here can extend.
-        indices_first: The indices to extend before rewrites are committed, since these merge fragments that an index
-            covers with fragments that it misses.
+        indices_left: The indices that do not cover all rows, and that cannot be extended here.
+        indices_first: The indices to extend before rewrites are committed, because the rewrites merge fragments that an
+            index covers with fragments that it does not cover.
         partition_columns: The columns on which zone maps are kept.
-        max_unindexed_fragments: How many fragments may lie outside of a zone map.
-        expired_bytes: Bytes of the data files of the oldest version that the surveyed one does not have, if cleanup is
-            due.
-        deadline: Seconds since 1970 after which no further rewrite or step begins; None for no limit.
-        max_bytes_rewritten: Bytes of data files that the rewrites of all attempts may read; None for no limit.
-        owners: The assets that the table belongs to, as far as they are proven.
-        others: Further assets that are the same table, such as one that owns columns of it, as far as they are known.
-        is_defined: Whether a definition that the run knows names the owners, rather than the table's own commits.
-        recorded: The metadata `lance/maintenance` of the owner, as JSON; None without any.
+        max_unindexed_fragments: The most fragments that a zone map may leave uncovered.
+        expired_bytes: The bytes of data files of the oldest version that the surveyed version does not have, if cleanup
+            is due.
+        deadline: The time, in seconds since 1970, after which no further rewrite or step begins; None for no limit.
+        max_bytes_rewritten: The bytes of data files that the rewrites of all attempts may read; None for no limit.
+        owners: The assets to which the table belongs, by a definition or by its commits; empty if they are unknown.
+        others: Further known assets that share the table, such as one that owns columns of it.
+        is_defined: Whether the owners come from a definition that the run knows, and not from the table's commits.
+        recorded: The metadata `lance/maintenance` of the owner, as JSON; None if it has none.
     """
 
     asset: str
@@ -127,7 +127,7 @@ class MaintenancePlan:
         return bool(self.num_tasks or self.cleanup_due or self.indices_due)
 
     def bytes_left(self, done: Mapping[str, int]) -> int | None:
-        """The bytes that further rewrites may read after some work; None for no limit."""
+        """The bytes that further rewrites may read, given the numbers of the work so far; None for no limit."""
         if self.max_bytes_rewritten is None:
             return None
         return max(0, self.max_bytes_rewritten - done.get("bytes_read", 0))
@@ -135,22 +135,22 @@ class MaintenancePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceOutcome:
-    """What has been done of a plan; each step returns the outcome of the steps up to it.
+    """The work that was done of a plan; each step returns the outcome of the steps so far.
 
     Attributes:
         plan: The plan.
         results: The results of its rewrites, as JSON.
-        lost: Rewrites that concurrent commits made void or that have no result, and extensions of indices that lost
-            the race against a writer.
+        lost: The number of rewrites without a result, or that concurrent commits made void, and of extensions of
+            indices that were not committed because a writer committed first.
         done: Numbers of the work that was done, as entries of the event.
-        seconds: Time that the steps took.
-        error: Why a step failed; None if none did.
-        receipts: What each step that changed something did, as rows of the log.
-        after: Numbers of the version that the steps left; none before the last step.
-        health_after: Entries for events about that version.
-        deferred: What the budget of the run puts off, and why; None if nothing. The table is not planned again then.
-        is_put_off: Whether the whole table is put off.
-        was_dropped: Whether the table was dropped since it was planned.
+        seconds: The time that the steps took.
+        error: The error of a step; None if no step failed.
+        receipts: The receipts of the steps that changed something, as rows of the log.
+        after: Numbers of the table after the last step; empty before.
+        health_after: Entries for events about the version after the last step.
+        deferred: The work that is put off, and the reason; None if nothing is. With it, nothing is planned again.
+        is_put_off: Whether all work on the table is put off.
+        was_dropped: Whether the table was dropped after it was planned.
     """
 
     plan: MaintenancePlan
@@ -167,7 +167,7 @@ class MaintenanceOutcome:
     was_dropped: bool = False
 
     def plus(self, *, lost: int = 0, **numbers: int) -> MaintenanceOutcome:
-        """This outcome with more work done."""
+        """This outcome with numbers of further work."""
         done = {**self.done, **{name: self.done.get(name, 0) + number for name, number in numbers.items()}}
         return replace(self, done=done, lost=self.lost + lost)
 
@@ -181,15 +181,16 @@ def survey(
     *,
     versions: Sequence[int] | None = None,
 ) -> tuple[MaintenancePlan, list[CompactionTask]]:
-    """Survey a table: its health, and the rewrites that are due; one old manifest is read beside the newest.
+    """Survey a table: its health, and the rewrites that are due, from the newest manifest and an old one.
 
     Args:
         dataset: The table.
         asset: The asset's key.
-        policy: What to do.
-        partition_columns: The columns by which it is partitioned.
-        max_unindexed_fragments: How many fragments may lie outside of zone maps on them; None if none are kept.
-        versions: The versions that there are, in ascending order; None to list them.
+        policy: The policy for the table.
+        partition_columns: The columns by which the table is partitioned.
+        max_unindexed_fragments: The most fragments that zone maps on these columns may leave uncovered; None if no zone
+            maps are kept.
+        versions: The existing versions in ascending order; None to list them.
     """
     found = measure(dataset, policy, versions=versions)
     kept = [] if max_unindexed_fragments is None or not policy.refresh_indices else list(partition_columns)
@@ -225,12 +226,12 @@ def survey(
 def _expired(
     dataset: lance_core.LanceDataset, found: TableHealth, policy: LanceMaintenancePolicy
 ) -> lance_core.LanceDataset | None:
-    """The oldest version, if there are more than are to be kept and it is too old; None if no cleanup is due."""
+    """The oldest version if cleanup is due: there are more versions than are kept, and it is too old. Else None."""
     if not policy.cleans_up or found.versions <= max(1, policy.retain_versions or 1):
         return None
     try:
         oldest = dataset.checkout_version(found.oldest)
-    except VersionNotFoundError:  # somebody else cleans up
+    except VersionNotFoundError:  # another cleanup is running
         return None
     return oldest if policy.age is None or oldest.timestamp < ago(policy.age) else None
 
@@ -238,7 +239,7 @@ def _expired(
 def with_cleanup_of(
     oldest: lance_core.LanceDataset | None, dataset: lance_core.LanceDataset, plan: MaintenancePlan
 ) -> MaintenancePlan:
-    """A plan whose cleanup removes the versions from `oldest` on; without a cleanup if that is None."""
+    """The plan with a cleanup that removes versions from `oldest` on; without a cleanup if `oldest` is None."""
     return replace(plan, cleanup_due=oldest is not None, expired_bytes=_bytes_left_behind(oldest, dataset))
 
 
@@ -252,7 +253,7 @@ def _bytes_left_behind(oldest: lance_core.LanceDataset | None, newest: lance_cor
 
 
 def rewrite(dataset: lance_core.LanceDataset, task: CompactionTask) -> RewriteResult | None:
-    """Do one task; None if its version was cleaned up, because somebody else has done the task."""
+    """Run one task; None if its version was cleaned up, because somebody else has done the task."""
     try:
         return task.execute(dataset)
     except VersionNotFoundError:
@@ -260,7 +261,7 @@ def rewrite(dataset: lance_core.LanceDataset, task: CompactionTask) -> RewriteRe
 
 
 def run_here(dataset: lance_core.LanceDataset, tasks: Sequence[CompactionTask]) -> list[RewriteResult]:
-    """Do tasks one after the other in this process; a task whose version was cleaned up has no result."""
+    """Run tasks one after the other in this process; a task whose version was cleaned up has no result."""
     return [result for task in tasks if (result := rewrite(dataset, task)) is not None]
 
 
@@ -272,20 +273,20 @@ def commit(
     rewriter: Rewriter = run_here,
     storage_options: Mapping[str, str] | None = None,
 ) -> MaintenanceOutcome:
-    """Commit the results of the rewrites of a plan, after the indices that these need have been extended.
+    """Extend the indices that must be extended first, and commit the results of the rewrites of a plan.
 
     Args:
-        dataset: The table at any version; the handle moves to the version that was committed.
+        dataset: The table at any version; it moves to the version that was committed.
         outcome: The outcome with the results.
         properties: Transaction properties.
-        rewriter: Does the tasks of further attempts.
-        storage_options: How pylance reaches the table.
+        rewriter: Runs the tasks of further attempts.
+        storage_options: The options by which pylance reaches the table.
     """
     results = [RewriteResult.from_json(one) for one in outcome.results]
     missing, are_joined = 0 if outcome.deferred else outcome.plan.num_tasks - len(results), False
     if results and outcome.plan.indices_first:
         sizes = index_bytes(dataset)
-        # What was not extended here is tried again by `refresh_indices`, which reports it.
+        # `refresh_indices` retries indices that were not extended here, and reports them.
         done = extend_indices(dataset, outcome.plan.indices_first, properties, storage_options)
         outcome = _with_grown_indices(dataset, outcome.plus(indices_refreshed=done.refreshed), sizes)
         kept = rebase_results(dataset, results)
@@ -302,7 +303,7 @@ def _rewrite_all(
     rewriter: Rewriter,
     **options: Any,
 ) -> MaintenanceOutcome:
-    """Plan the version of the handle, and do and commit the rewrites; nothing if something was put off before."""
+    """Plan the current version, run the rewrites and commit them; do nothing if work was put off before."""
     if outcome.deferred:
         return outcome
     tasks = Compaction.plan(dataset, {**outcome.plan.policy.compaction_options(), **options}).tasks
@@ -323,22 +324,22 @@ def _commit_all(
     rewriter: Rewriter,
     **options: Any,
 ) -> MaintenanceOutcome:
-    """Commit results; as long as a writer has changed the fragments of some, plan and rewrite the table again.
+    """Commit results; while a writer has changed the fragments of some, plan and rewrite the table again.
 
-    What a further attempt rewrites fits into what is left of the budget of the run; the rest is put off.
+    A further attempt runs the tasks that fit into the rest of the run's budget; the others are put off.
 
     Args:
-        dataset: The table; the handle moves to the version that was committed.
+        dataset: The table; it moves to the version that was committed.
         outcome: The outcome so far.
         results: The results to commit first.
         properties: Transaction properties.
-        missing: How many tasks have no result.
-        rewriter: Does the tasks of further attempts.
-        **options: Options of the compaction beside those of the policy.
+        missing: The number of tasks without a result.
+        rewriter: Runs the tasks of further attempts.
+        **options: Options of the compaction besides those of the policy.
     """
     given = {**outcome.plan.policy.compaction_options(), **options}
     lost = 0
-    # Not `retrying`: an attempt that met conflicts has committed its other tasks, and only the rest is planned again.
+    # `retrying` does not fit: an attempt with conflicts commits its other tasks, and only the rest is planned again.
     for attempt in range(ATTEMPTS):
         outcome, skipped = _commit(dataset, results, outcome, properties)
         lost = missing + skipped
@@ -359,7 +360,7 @@ def _rewrite_within_budget(
     tasks: Sequence[CompactionTask],
     rewriter: Rewriter,
 ) -> tuple[MaintenanceOutcome, list[RewriteResult]]:
-    """Do the tasks for which bytes and time of the budget are left; the outcome says what is put off."""
+    """Run the tasks for which the budget has bytes and time left; the outcome has those that are put off."""
     left = outcome.plan.bytes_left(outcome.done)
     kept = [] if time_is_up(outcome.plan.deadline) else fitting(tasks, left)
     if len(kept) == len(tasks):
@@ -377,7 +378,7 @@ def _commit(
     outcome: MaintenanceOutcome,
     properties: Mapping[str, str],
 ) -> tuple[MaintenanceOutcome, int]:
-    """Commit the results that no writer has made void; returns how many were made void."""
+    """Commit the results that no writer has made void; returns the outcome, and the number of void results."""
     outcome = outcome.plus(
         bytes_read=_bytes_read(results),
         bytes_written=_file_bytes(record for result in results for record in result.new_records),
@@ -399,7 +400,7 @@ def _bytes_read(results: Iterable[RewriteResult]) -> int:
 
 
 def _file_bytes(fragments: Iterable[Any]) -> int:
-    """The bytes of the data files of fragments, as far as their metadata has them."""
+    """The bytes of the data files of fragments; files without a recorded size count as 0."""
     return sum(file.file_size_bytes or 0 for fragment in fragments for file in fragment.files)
 
 
@@ -424,14 +425,14 @@ def refresh_indices(
 ) -> tuple[MaintenanceOutcome, list[str]]:
     """Create the zone maps that are due, and extend indices to the rows that they do not cover.
 
-    Indices for vector and full-text search are extended by pylance where it is installed (the extra `search`).
+    Pylance, if it is installed (the extra `search`), extends indices for vector and full-text search.
 
     Args:
         dataset: The table.
         outcome: The outcome so far.
         properties: Transaction properties.
-        storage_options: How pylance reaches the table.
-        rewriter: Does the rewrites of fragments that only the extension allows to merge.
+        storage_options: The options by which pylance reaches the table.
+        rewriter: Rewrites fragments that can be merged only after the extension.
 
     Returns:
         The outcome, and one sentence for each index that was not extended.
@@ -462,7 +463,7 @@ def refresh_indices(
 def _with_grown_indices(
     dataset: lance_core.LanceDataset, outcome: MaintenanceOutcome, before: Mapping[str, int]
 ) -> MaintenanceOutcome:
-    """The outcome with the bytes of segments of indices that were not there before."""
+    """The outcome with the bytes of new index segments."""
     grown = sum(size for uuid, size in index_bytes(dataset).items() if uuid not in before)
     return outcome.plus(bytes_written=grown) if grown else outcome
 
@@ -470,17 +471,17 @@ def _with_grown_indices(
 def clean_up(
     dataset: lance_core.LanceDataset, outcome: MaintenanceOutcome, in_use: Mapping[str, int] | None = None
 ) -> tuple[MaintenanceOutcome, list[str]]:
-    """Remove old versions, and the files that only they need; tagged versions and those of branches stay.
+    """Remove old versions, and the files that only they need; tagged versions, and those that branches need, are kept.
 
-    What is counted was there when the table was surveyed: the versions that the run itself has made in between, such as
-    the reservation of fragment ids, are removed as well and do not count.
+    Only versions up to the surveyed one are counted: versions that the run itself made, such as the reservation of
+    fragment ids, are removed as well but do not count.
 
     If files could not be deleted, a part of the cleanup is put off: the next run begins with this table.
 
     Args:
         dataset: The table.
         outcome: The outcome so far.
-        in_use: Further versions to keep, by what names them.
+        in_use: Further versions to keep, by a description of their use.
 
     Returns:
         The outcome, and one sentence for each file that could not be deleted.
@@ -504,14 +505,14 @@ def clean_up(
 
 
 def cleanup_selectors(plan: MaintenancePlan, in_use: Mapping[str, int] | None) -> Selectors:
-    """The versions that the cleanup of a plan removes, and which of them are counted."""
+    """The selectors of the versions that the cleanup of a plan removes, and of those that are counted."""
     policy = plan.policy
     found = select(policy.age, policy.retain_versions, error_if_tagged_old_versions=False, in_use=in_use)
     return replace(found, counted_until=plan.version)
 
 
 def removed(stats: CleanupStats) -> dict[str, int]:
-    """The numbers of a cleanup."""
+    """The numbers of versions, files and bytes that a cleanup removed."""
     others = stats.transaction_files_removed + stats.index_files_removed + stats.deletion_files_removed
     return {
         "versions_removed": stats.old_versions,
@@ -522,6 +523,6 @@ def removed(stats: CleanupStats) -> dict[str, int]:
 
 
 def measured(dataset: lance_core.LanceDataset, outcome: MaintenanceOutcome) -> MaintenanceOutcome:
-    """The outcome with the numbers of the version that the steps left."""
+    """The outcome with the numbers of the table after the last step."""
     found = measure(dataset, outcome.plan.policy)
     return replace(outcome, after=found.numbers(), health_after=found.metadata())

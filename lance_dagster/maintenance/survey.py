@@ -1,4 +1,4 @@
-"""What the ops of a maintenance job hand on beside tables: the survey of `plan`, and the outcome of each rewrite."""
+"""Records that the ops of a maintenance job exchange: the survey of `plan`, and the outcome of each rewrite."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["RewriteOutcome", "Survey"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What `plan` found; each table stands in one of the fields.
+    """The result of `plan`; each table is in one of the lists, and in a dry run also under its expected outcome.
 
     Attributes:
-        policy: The policy of the job, as the configuration of the run changes it.
+        policy: The policy of the job, as changed by the configuration of the run.
         due: The tables to work on.
-        healthy: Those for which nothing is due.
-        absent: Those without a version.
-        left_alone: Those that their metadata or policy excludes.
-        dry_run: Those of which the run only reports what it would do.
-        put_off: Those of which all work is put off, with the reason.
-        partly_done: Those of which a dry run would do a part, with the reason for the rest.
+        healthy: The tables for which nothing is due.
+        absent: The tables that do not exist.
+        left_alone: The tables that their metadata or policy excludes.
+        dry_run: The tables of a dry run.
+        put_off: The tables whose work is all put off, with the reason.
+        partly_done: The tables whose work a dry run would do in part, with the reason for the rest.
         receipts: Rows for the log of maintenance, of tables that are not due.
     """
 
@@ -42,14 +42,14 @@ class Survey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteOutcome:
-    """What a task of `rewrite` gave.
+    """The outcome of one call of the op `rewrite`.
 
     Attributes:
-        asset: The table.
-        results: The results of its rewrites, as JSON.
-        error: Why it failed; None if it did not.
-        seconds: How long it took.
-        put_off: How many rewrites it did not begin, as the time of the run was up.
+        asset: The asset of the table.
+        results: The results of the rewrites, as JSON.
+        error: The error; None if the op did not fail.
+        seconds: The time that the op took.
+        put_off: The number of rewrites that were not begun because the deadline of the run had passed.
     """
 
     asset: str

@@ -39,11 +39,11 @@ __all__ = [
 ]
 
 ORDER_TAG: Final = "lance/order"
-"""Tag of a run: what its order of tables is drawn from."""
+"""Tag of a run with the value from which the order of its tables is drawn."""
 
 _FOREIGN: Final = (
-    "others write it, as it is an external or observable asset here; metadata lance/maintenance with True or a policy "
-    "has it maintained all the same"
+    "it is an external or observable asset, which others write; to maintain it all the same, set its metadata "
+    "lance/maintenance to True or a policy"
 )
 
 
@@ -52,9 +52,9 @@ class MaintenanceTarget:
     """A table of a run.
 
     Attributes:
-        ref: Its asset.
-        table: The table as it was found below the root of the job; None for one that was not.
-        others: Further assets of the run that are the same table, such as one that owns columns of it.
+        ref: The asset of the table.
+        table: The table in the listing below the root of the job; None if it is not in a listing.
+        others: Further assets of the run that share the table, such as one that owns columns of it.
     """
 
     ref: TableRef
@@ -63,7 +63,7 @@ class MaintenanceTarget:
 
     @property
     def is_asset(self) -> bool:
-        """Whether the job or the code location has an asset for the table; else only a listing has its path."""
+        """Whether the job or the code location has an asset for the table, which otherwise is only in a listing."""
         return self.table is None or self.table.is_declared
 
     @property
@@ -81,7 +81,7 @@ class MaintenanceTarget:
         return root.locate(self.ref).uri if self.table is None else self.table.uri
 
     def open(self, root: TableRoot) -> lance_core.LanceDataset | None:
-        """Its newest version; None when there is no table."""
+        """The newest version of the table; None if the table does not exist."""
         return root.open_or_none(self.ref) if self.table is None else self.table.open(root.options)
 
 
@@ -97,12 +97,12 @@ def choose_targets(
     """The tables of a run or a tick, each once, as their definitions describe them.
 
     Args:
-        context: The op or the tick.
-        root: The tables of the IO manager.
-        refs: The tables of the job by asset.
-        lake: The tables of the job below a root; None without one.
-        wanted: The names of those that the run is for; all if empty.
-        log: Takes notes of policies and globs that choose no table, and of assets that share one; None for no notes.
+        context: The context of the op or the tick.
+        root: The root of the IO manager.
+        refs: The tables of the job, by asset.
+        lake: The root whose tables the job lists; None if it lists none.
+        wanted: The names of the tables of the run; all tables if empty.
+        log: Logs policies and globs that choose no table, and assets that share a table; None for no log.
 
     Raises:
         Failure: A name is that of no table of the job.
@@ -122,16 +122,16 @@ def _log_choice(
     log: Logger, lake: Lake | None, found: Collection[LakeTable], targets: Sequence[MaintenanceTarget]
 ) -> None:
     for name in () if lake is None else lake.unused(found):
-        log.warning("policies[%r]: no table below the root is, or lies in, %s", name, name)
+        log.warning("policies[%r]: no table below the root has this path, or is in this folder", name)
     for glob in () if lake is None else lake.unmatched(found):
-        log.warning("include %r chooses no table below the root; those in folder a are 'a/*'", glob)
+        log.warning("include %r matches no table below the root; 'a/*' matches the tables in folder a", glob)
     for target in targets:
         for other in target.others:
-            log.info("asset %s is the table of %s, with which it is maintained", other, _where(target))
+            log.info("asset %s shares the table of %s, and is maintained with it", other, _where(target))
 
 
 def in_order_of_run(context: dg.OpExecutionContext, targets: list[MaintenanceTarget]) -> list[MaintenanceTarget]:
-    """The tables of a run in the order that a schedule gives it; else as they are."""
+    """The tables of a run in the order that its schedule has drawn; without a schedule in their own order."""
     salt = context.run.tags.get(ORDER_TAG)
     if salt is None:
         return targets
@@ -141,16 +141,16 @@ def in_order_of_run(context: dg.OpExecutionContext, targets: list[MaintenanceTar
 def _each_table_once(
     context: dg.OpExecutionContext | dg.SensorEvaluationContext, root: TableRoot, targets: Sequence[MaintenanceTarget]
 ) -> list[MaintenanceTarget]:
-    """One target per table, in order, with the other assets that have it.
+    """One target per table, in order, with the other assets that share the table.
 
-    Of the assets that share a table, one stands for it: an asset that wants the table left alone, else the asset of the
-    rows rather than one that owns columns. An asset that others write, and whose table no listing of a root found, is
-    left alone, and always has a target of its own.
+    If assets share a table, the target is that of an asset that excludes the table from maintenance, or else of the
+    asset that writes the rows. An asset that others write, and whose table is in no listing of a root, is left alone,
+    and always has a target of its own.
 
     Args:
-        context: The op or the tick.
-        root: The tables of the IO manager.
-        targets: Tables, of which assets can share some.
+        context: The context of the op or the tick.
+        root: The root of the IO manager.
+        targets: The targets, by asset.
     """
     import lance_core  # noqa: PLC0415 - code locations load without it
 
@@ -180,15 +180,15 @@ def survey_target(
     lake: Lake | None,
     overrides: Mapping[str, Any],
 ) -> tuple[MaintenanceOutcome | Literal["absent", "left alone"], list[CompactionTask]]:
-    """The survey of a table, and its tasks; a table without a version is absent, an excluded one is left alone.
+    """The survey of a table, and its tasks; "absent" if the table does not exist, "left alone" if it is excluded.
 
     Args:
-        context: The op.
-        root: The tables of the IO manager.
+        context: The context of the op.
+        root: The root of the IO manager.
         target: The table.
         policy: The policy of the job.
-        lake: The lake of the job.
-        overrides: What the configuration of the run changes.
+        lake: The root whose tables the job lists.
+        overrides: The fields of the policy that the configuration of the run changes.
     """
     from lance_dagster.maintenance import steps  # noqa: PLC0415 - code locations load without lance_core
     from lance_dagster.maintenance.kept_versions import without_idle_cleanup  # noqa: PLC0415 - heavy imports
@@ -201,7 +201,7 @@ def survey_target(
     try:
         dataset = target.open(root)
         if dataset is None:
-            context.log.info("%s has no table yet at %s; passed over", where, target.uri(root))
+            context.log.info("%s: skipped, there is no table at %s yet", where, target.uri(root))
             return "absent", []
         versions = None if target.table is None else target.table.versions
         found = partial(
@@ -227,7 +227,7 @@ def survey_target(
         plan = replace(plan, others=[*target.others, *(_named_by_table(dataset) if plan.cleanup_due else ())])
         if plan.cleanup_due:
             plan = without_idle_cleanup(dataset, plan, versions_in_use(context, root, plan))
-    except Exception as error:  # one table that is broken must not stop the others
+    except Exception as error:  # a broken table must not stop the others
         context.log.exception("%s cannot be read", where)
         plan = steps.MaintenancePlan(asset=target.ref.name, uri=target.uri(root))
         return steps.MaintenanceOutcome(plan=plan, error=failure_of("plan", error)), []
@@ -237,7 +237,7 @@ def survey_target(
 def _surveyed(
     context: dg.OpExecutionContext, target: MaintenanceTarget, plan: MaintenancePlan, seconds: float
 ) -> MaintenanceOutcome:
-    """The outcome of a survey; the log says what was found."""
+    """The outcome of a survey, which is logged."""
     from lance_dagster.maintenance import steps  # noqa: PLC0415 - code locations load without lance_core
 
     outcome, where = steps.MaintenanceOutcome(plan=plan, seconds=seconds), _where(target)
@@ -246,14 +246,14 @@ def _surveyed(
     if plan.is_due or not plan.indices_left:
         return outcome
     context.log.warning(
-        "%s: the indices %s miss rows, and are of kinds that are not built here; pylance extends them where it is "
-        "installed: pip install 'lance-dagster[search]'", where, ", ".join(plan.indices_left)
+        "%s: the indices %s do not cover all rows, and only pylance can extend them: pip install "
+        "'lance-dagster[search]'", where, ", ".join(plan.indices_left)
     )  # fmt: skip
     return outcome.plus(indices_not_refreshed=len(plan.indices_left))
 
 
 def _owners(dataset: lance_core.LanceDataset) -> tuple[list[str], str | None]:
-    """The assets that a table belongs to by its own commits, and the metadata of maintenance that the newest has."""
+    """The assets that own a table by its commits, and the metadata `lance/maintenance` that the newest one recorded."""
     from lance_dagster.lineage.history import owner_of, owning_commits  # noqa: PLC0415 - heavy imports at first use
 
     newest = owner_of(dataset)
@@ -265,16 +265,16 @@ def _owners(dataset: lance_core.LanceDataset) -> tuple[list[str], str | None]:
 
 
 def _named_by_table(dataset: lance_core.LanceDataset) -> list[str]:
-    """The assets that commits and columns of a table name: those of other code locations have readers as well."""
+    """The assets that commits and columns of a table name, including those of other code locations."""
     from lance_dagster.handlers.arrow_schema import owners  # noqa: PLC0415 - heavy imports at first use
 
     return [*_owners(dataset)[0], *owners(dataset.schema).values()]
 
 
 def versions_in_use(context: dg.OpExecutionContext, root: TableRoot, plan: MaintenancePlan) -> dict[str, int] | None:
-    """The versions that cleanup keeps because inputs are read at them; None where inputs are the newest ones.
+    """The versions that cleanup keeps because inputs load them; None if inputs load the newest version.
 
-    For an asset that the run does not know, it is unknown how its readers read: its versions are kept.
+    For an asset whose definition the run does not know, it is unknown what inputs load: its versions are kept.
     """
     from lance_dagster.loading.recorded_versions import recorded_versions  # noqa: PLC0415 - heavy imports at first use
 
@@ -294,7 +294,7 @@ def is_left_alone(
     policy: LanceMaintenancePolicy,
     lake: Lake | None,
 ) -> bool:
-    """Whether the owner of a table, which the code location does not know, recorded that it is to be left alone."""
+    """Whether the owner of a table, whose definition is unknown here, has recorded that it is not maintained."""
     recorded = _owners(dataset)[1]
     if recorded is None:
         return False
@@ -302,7 +302,7 @@ def is_left_alone(
 
 
 def owner_properties(plan: MaintenancePlan) -> dict[str, str]:
-    """The properties of commits that name the owners of a table; none if they are not proven."""
+    """The transaction properties that name the owners of a table; empty if they are unknown."""
     if not plan.owners:
         return {}
     owners = plan.owners[0] if len(plan.owners) == 1 else json.dumps(list(plan.owners))
@@ -317,19 +317,19 @@ def policy_of_target(
     *,
     log: Logger | None = None,
 ) -> LanceMaintenancePolicy | None:
-    """The policy for a table; None if it is to be left alone.
+    """The policy for a table; None if it is left alone.
 
-    A job with a root maintains all tables below the root. Of tables that a job names by their assets, those that others
-    write are left alone.
+    A job with a root maintains all tables below the root. A table that is given by its asset is left alone if others
+    write it.
 
     Args:
-        context: The op or the tick.
+        context: The context of the op or the tick.
         target: The table.
         policy: The policy of the job.
-        lake: The lake of the job.
-        log: Takes a note of a table that is to be left alone; None for no notes.
+        lake: The root whose tables the job lists.
+        log: Logs a table that is left alone; None for no log.
     """
-    why = "its metadata, or its policy, says so"
+    why = "its metadata lance/maintenance, or its policy, is False"
     if lake is not None and target.table is not None:
         own = lake.policy(policy, target.table)
     elif is_foreign(target.ref, context):
@@ -346,5 +346,5 @@ def _where(target: MaintenanceTarget) -> str:
 
 
 def failure_of(step: str, error: Exception) -> str:
-    """Why a step failed, in one line."""
+    """The step and its error, as a message."""
     return f"{step}: {type(error).__name__}: {error}"

@@ -1,1 +1,1 @@
-"""Outputs of ops that are not assets, and their removal."""
+"""Storage of outputs of ops, which are no assets, and their removal."""

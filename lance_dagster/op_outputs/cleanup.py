@@ -1,15 +1,15 @@
 """Removal of outputs of ops (`store`) that no run can load any more.
 
-{root_uri}/_ops/{run}/...      goes with the age of the policy, and stays
+The folder {root_uri}/_ops/{run} is kept
 
-while the run, or one that re-executes it or is re-executed with it, is not finished: steps that are not executed
-    again are loaded from the run that did them. A run that has logged no event for as long as the age, and for a day at
-    least, counts as killed: Dagster leaves it unfinished for ever
-while less than the age has passed since the run ended; for a run that the instance does not know, and one whose
-    end it does not know, since its newest output
+- while a run of the same chain of re-executions is not finished, because a re-execution loads the outputs of steps that
+  it does not repeat. A run without an event for the age of the policy, but at least a day, counts as killed, because
+  Dagster never finishes such a run.
+- until the age of the policy has passed since the run ended, or since its newest output if the instance does not know
+  the run or its end.
 
-Files that an op which was killed has never committed are removed with the outputs of its run; those of a run that the
-instance does not know stay, as its writer may be at work.
+Uncommitted files of a killed op are removed with the outputs of its run. They are kept if the instance does not know
+the run, because it may still be writing.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class OpOutputs:
     """The op outputs that a cleanup removed.
 
     Attributes:
-        runs: Runs whose outputs were removed, or would be by a run that is not dry.
-        tables: Their tables.
-        bytes: Bytes of the files of their newest versions.
-        kept_runs: Runs whose outputs stay.
+        runs: The number of runs whose outputs were removed, or in a dry run would be.
+        tables: The number of tables of these runs.
+        bytes: The bytes of the files of the tables' newest versions.
+        kept_runs: The number of runs whose outputs are kept.
     """
 
     runs: int = 0
@@ -61,10 +61,10 @@ def clean_op_outputs(
     """Remove the outputs of ops of runs that ended longer ago than an age.
 
     Args:
-        instance: Knows the runs.
-        root: Where the tables are.
-        age: How long outputs stay; None keeps them.
-        dry_run: Only count.
+        instance: The instance that records the runs.
+        root: The root of the tables.
+        age: The time for which outputs are kept; None keeps all outputs.
+        dry_run: Whether only to count.
     """
     done = OpOutputs()
     if age is None:
@@ -92,7 +92,7 @@ def clean_op_outputs(
         done.tables += len(found) + len(left)
         done.bytes += sum(one.total_bytes for one in found)
         if not dry_run:
-            # With a version it is a table, which can be dropped like the others.
+            # With a version, uncommitted files become a table, which can be dropped like the others.
             nothing = pa.table({"nothing": pa.nulls(0)})
             found += [lance_core.write_dataset(nothing, uri, storage_options=root.options) for uri in left]
             _remove(found, below_root(root.root_uri, f"{RESERVED_FOLDER}/{run}"), root)
@@ -100,7 +100,7 @@ def clean_op_outputs(
 
 
 def _ended(record: dg.RunRecord | None, tables: Sequence[lance_core.LanceDataset]) -> datetime:
-    """When a run ended, as far as that is known; the far past if neither record nor outputs are left."""
+    """When a run ended, or when its newest output was written; the far past if neither is known."""
     if record is not None and record.end_time is not None:
         return datetime.fromtimestamp(record.end_time, UTC)
     if tables:
@@ -117,7 +117,7 @@ def _by_run(tables: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _plain(segment: str) -> str:
-    """The name that a folder stands for; see `store`."""
+    """The name from which a folder's name was encoded; see `store`."""
     return re.sub(rb"=([0-9a-f]{2})", lambda found: bytes([int(found[1], 16)]), segment.encode()).decode(
         errors="replace"
     )
@@ -133,7 +133,7 @@ def _records(instance: dg.DagsterInstance, runs: Sequence[str]) -> dict[str, dg.
 
 
 def _busy_roots(instance: dg.DagsterInstance, silent: timedelta) -> set[str]:
-    """The first runs of the chains of re-executions that have a run which is not finished."""
+    """The root runs of chains of re-executions with an unfinished run."""
     open_statuses = [status for status in dg.DagsterRunStatus if status not in _FINISHED]
     records = instance.get_run_records(filters=dg.RunsFilter(statuses=open_statuses))
     return {_root(record.dagster_run) for record in records if not is_silent(instance, record, silent)}
@@ -148,15 +148,15 @@ def _root(run: dg.DagsterRun) -> str:
 
 def _open(uris: Sequence[str], root: TableRoot) -> Iterator[lance_core.LanceDataset]:
     for uri in uris:
-        with suppress(DatasetNotFoundError):  # somebody else cleans up, or only folders are left
+        with suppress(DatasetNotFoundError):  # another cleanup is running, or only folders are left
             yield lance_core.dataset(uri, storage_options=root.options)
 
 
 def _remove(tables: Sequence[lance_core.LanceDataset], run_folder: str, root: TableRoot) -> None:
     for table in tables:
-        with suppress(DatasetNotFoundError):  # somebody else cleans up
+        with suppress(DatasetNotFoundError):  # another cleanup is running
             lance_core.LanceDataset.drop(table.uri, storage_options=root.options)
-    # Where there are no folders, nothing has this name on the local disk.
+    # On object storage there are no folders, and no local folder has this name.
     for folder, _, _ in os.walk(run_folder.removeprefix("file://"), topdown=False):
         with suppress(OSError):  # not empty, or deleted by another process
             os.rmdir(folder)  # noqa: PTH106 - as walk gives it

@@ -1,13 +1,13 @@
-"""Outputs of ops, which belong to no asset: frames on their way from one op to the next.
+"""Outputs of ops, which belong to no asset: frames that one op passes to the next.
 
     {root_uri}/_ops/{run}/{step}/{output}.lance      {output}.{mapping key}.lance of a dynamic output
 
     a frame            its rows
-    anything else      one row with its pickle, as Dagster's own IO managers keep it
+    any other value    one row with its pickle, as Dagster's own IO managers store it
 
-Each output is a table of its own, which a retry of the step writes again; maintenance removes the outputs of runs that
-ended long ago (`cleanup`). Characters of a name that a folder cannot have are written as "=" and two hexadecimal digits
-of each byte.
+Each output is a table of its own, which a retry of the step overwrites; maintenance removes the outputs of runs that
+ended long ago (`cleanup`). Each byte of a character that a folder's name cannot have is written as "=" and two
+hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def store_op_output(context: dg.OutputContext, obj: Any, settings: TableSettings
     """Write the output of an op.
 
     Raises:
-        DagsterInvariantViolationError: The value is neither a frame nor can be pickled.
+        DagsterInvariantViolationError: The value is not a frame, and cannot be pickled.
     """
     where = f"output {context.name!r} of {context.step_key!r}"
     handler = _handler(obj, where, settings)
@@ -73,10 +73,10 @@ def store_op_output(context: dg.OutputContext, obj: Any, settings: TableSettings
 
 
 def _settings(context: dg.OutputContext, where: str) -> OutputSettings:
-    """How the output is written, by the few entries of its metadata that mean something for it.
+    """The settings of the write, from the few entries of metadata that outputs of ops can have.
 
     Raises:
-        DagsterInvalidDefinitionError: Another entry looks like a setting.
+        DagsterInvalidDefinitionError: The metadata has another entry that looks like a setting.
     """
     settings = OutputSettings(schema_mode="overwrite")
     for metadata in (context.definition_metadata, run_time_metadata(context)):
@@ -106,9 +106,9 @@ def _pickled(obj: Any, where: str) -> pa.Table:
         data = pickle.dumps(obj)
     except Exception as error:
         raise dg.DagsterInvariantViolationError(
-            f"{where} is a {type(obj).__module__}.{type(obj).__qualname__}: no frame that LanceIOManager stores, and "
-            f"it cannot be pickled: {error}. Give it another IO manager, dg.Out(io_manager_key=...), or hand on what "
-            "it is made from"
+            f"{where} is a {type(obj).__module__}.{type(obj).__qualname__}, which is no frame that LanceIOManager "
+            f"stores and cannot be pickled: {error}. Use another IO manager, dg.Out(io_manager_key=...), or pass the "
+            "values from which it is made"
         ) from error
     return pa.table({_PICKLED: pa.array([data], pa.large_binary())})
 
@@ -125,20 +125,22 @@ def load_op_output(
     Args:
         context: The output that is loaded.
         settings: The settings of the IO manager.
-        loading: Finds how the input is loaded; called only if the output was stored as rows.
+        loading: Returns how the input is loaded; called only if the output was stored as rows.
         where: The input, for messages.
-        metadata: The metadata of the input: `columns` and `lance/filter` are followed.
+        metadata: The metadata of the input, whose entries `columns` and `lance/filter` are used.
 
     Raises:
-        DatasetNotFoundError: Nothing was stored.
-        DagsterInvalidDefinitionError: The metadata has an entry that cannot be followed.
+        DatasetNotFoundError: The output was not stored.
+        DagsterInvalidDefinitionError: The metadata has an unknown entry, one that chooses a version, or one that is for
+            frames while the output is no frame.
     """
     metadata = {key: plain_metadata(value) for key, value in metadata.items()}
     check_input(metadata, where)
     pins = [pin for pin in INPUT_PINS if pin in metadata]
     if pins:
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata {pins[0]} is for inputs that are assets; the output of an op has one version"
+            f"{where}: metadata {pins[0]} is for inputs that are assets, and the output of an op has only one version; "
+            "remove the entry"
         )
     uri = _uri(context, settings)
     dataset = _open(uri, settings)
@@ -148,10 +150,10 @@ def load_op_output(
         chosen = [key for key in ("columns", "lance/filter") if metadata.get(key) is not None]
         if chosen:
             raise dg.DagsterInvalidDefinitionError(
-                f"{where}: metadata {chosen[0]} is for frames, and {context.step_key!r} gave no frame"
+                f"{where}: metadata {chosen[0]} is for frames, and the output of {context.step_key!r} is no frame"
             )
         (data,) = dataset.to_table().column(_PICKLED).to_pylist()
-        return pickle.loads(data)  # noqa: S301 - what the run itself has stored, as with Dagster's own IO managers
+        return pickle.loads(data)  # noqa: S301 - the run itself stored it, as with Dagster's own IO managers
     wanted = loading()
     request = ReadRequest(
         dataset=dataset,

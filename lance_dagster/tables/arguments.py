@@ -32,7 +32,7 @@ _FOREIGN: Final[Mapping[str, str]] = {
 
 
 class CheckedArguments(BaseModel):
-    """A resource that names unknown arguments, and shows no value of an argument in errors, as it may be a secret."""
+    """A resource whose errors name unknown arguments, and never show values, which may be secrets."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -54,7 +54,9 @@ class RootArguments(CheckedArguments):
         json_schema_extra={"dagster__is_secret": True},
     )
     schema_: str | None = Field(
-        default=None, alias="schema", description="Folder for assets that name none; else their keys name it."
+        default=None,
+        alias="schema",
+        description="Folder of the tables of assets whose metadata names none; by default their keys name it.",
     )
 
     _check_root = field_validator("root_uri", mode="before")(checked_root)
@@ -65,11 +67,11 @@ def reject_unknown_arguments(model: type[BaseModel], given: Any) -> None:
 
     Args:
         model: The class.
-        given: Its arguments; anything but a mapping is left to pydantic.
+        given: Its arguments; pydantic checks a value that is no mapping.
 
     Raises:
-        ValueError: An argument is unknown, which pydantic reports; the error names it and the nearest known argument.
-            Values are not shown.
+        ValueError: An argument is unknown; the error names it and the nearest known argument, and shows no values.
+            Pydantic wraps the error.
     """
     if not isinstance(given, Mapping) or model.model_config.get("extra") != "forbid":
         return
@@ -84,7 +86,7 @@ def reject_unknown_arguments(model: type[BaseModel], given: Any) -> None:
 
 
 def described(default: Any, description: str) -> Any:
-    """A field of a dataclass, with the description that the models derived from it show."""
+    """A field of a dataclass, with a description, which models derived from the dataclass show."""
     return dataclasses.field(default=default, metadata={"description": description})
 
 

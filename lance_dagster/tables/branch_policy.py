@@ -6,11 +6,11 @@
     per_run()                     dagster/run/r1                          dagster/run/r2
     per_backfill()                dagster/backfill/b7                     main
     from_tag("lance/branch")      the tag's value; no tag: main; "auto": dagster/backfill/b7 or dagster/run/r2
-    env("NAME")                   the variable's value, read when the run writes; as for the tag, but main has to be
-                                  asked for by name, NAME=main: with the variable unset or empty the run fails
+    env("NAME")                   the variable's value, read when the run writes. Values mean what they mean in a tag,
+                                  but main must be named (NAME=main): a run fails if the variable is unset or empty
 
-Re-executions use the branch of the first run: it is named by the root run or the root backfill. A run of a
-write-audit-publish job has the tag `lance/audited`, and writes to a branch of its own whatever the policy says.
+Re-executions use the branch of the first run, because the branch is named after the root run or the root backfill. A
+run of a write-audit-publish job has the tag `lance/audited`, and writes to a branch of its own under every policy.
 """
 
 import os
@@ -46,10 +46,10 @@ AUDITED_TAG = "lance/audited"
 """Run tag of write-audit-publish jobs: each run writes to a branch of its own."""
 
 PUBLISHES_TAG = "lance/publishes"
-"""Tag of runs whose materializations report main, though the run tag `lance/branch` names a branch."""
+"""Tag of runs whose materializations are about main, even if the run tag `lance/branch` names a branch."""
 
 FORCE_TAG = "lance/force"
-"""Run tag that promotes a branch although gates reject it."""
+"""Run tag that promotes a branch even if gates reject it."""
 
 NO_RETRIES = {"dagster/max_retries": "0"}
 """Tags of runs that are not retried, because a retry would be rejected for the same reason."""
@@ -61,7 +61,7 @@ _ALLOWED = "ASCII letters, digits, '.', '-' and '_', with single slashes between
 
 
 class BranchPolicy(dg.Config, CheckedArguments):
-    """The runs that write to a branch; made by its class methods, see the list at the head of the module.
+    """The runs that write to a branch; the class methods create it, and the head of the module lists them.
 
     Attributes:
         kind: The name of the class method.
@@ -69,17 +69,19 @@ class BranchPolicy(dg.Config, CheckedArguments):
     """
 
     kind: Literal["off", "per_run", "per_backfill", "from_tag", "env"] = "off"
-    name: str | None = Field(default=None, description="The run tag, or the environment variable, that names it.")
+    name: str | None = Field(
+        default=None, description="The run tag, or the environment variable, that names the branch."
+    )
 
     @model_validator(mode="after")
     def _is_named(self) -> Self:
         if self.kind == "env" and not self.name:
-            raise ValueError("kind 'env' needs a name: that of the environment variable")
+            raise ValueError("kind 'env' needs a name: the name of the environment variable")
         return self
 
     @classmethod
     def off(cls) -> Self:
-        """Everything goes to main."""
+        """All runs write to main."""
         return cls(kind="off")
 
     @classmethod
@@ -94,12 +96,12 @@ class BranchPolicy(dg.Config, CheckedArguments):
 
     @classmethod
     def from_tag(cls, tag: str = BRANCH_TAG) -> Self:
-        """The run's tag names the branch; "auto" stands for one per backfill, else per root run; no tag for main."""
+        """The run's tag names the branch: "auto" is a branch per backfill, else per root run; no tag means main."""
         return cls(kind="from_tag", name=tag)
 
     @classmethod
     def env(cls, name: str) -> Self:
-        """The environment variable names the branch, as a tag does; "main" has to be asked for by that name."""
+        """The environment variable names the branch, as a tag does; for main it must be set to "main"."""
         return cls(kind="env", name=name)
 
 
@@ -107,7 +109,7 @@ def branch_of_run(policy: BranchPolicy, facts: "RunFacts | None") -> str | None:
     """The branch that a run writes to; None for main, and outside of a run.
 
     Raises:
-        DagsterInvalidDefinitionError: A tag or variable is empty or not a name of a branch, or the variable is not set.
+        DagsterInvalidDefinitionError: The tag or variable is empty or no name of a branch, or the variable is not set.
     """
     if facts is None:
         return None
@@ -124,8 +126,8 @@ def branch_of_run(policy: BranchPolicy, facts: "RunFacts | None") -> str | None:
     where = f"{'run tag' if policy.kind == 'from_tag' else 'environment variable'} {name}"
     if given is not None and not given.strip():
         raise dg.DagsterInvalidDefinitionError(
-            f"{where} is {'empty' if policy.kind == 'from_tag' or name in os.environ else 'not set'}, and it names the "
-            f"branch that runs write to. Set it to a branch, or to {AUTO}; for production ask by name: {MAIN}"
+            f"{where} is {'empty' if policy.kind == 'from_tag' or name in os.environ else 'not set'}, but must name "
+            f"the branch that runs write to: set it to a branch, to {AUTO}, or for production to {MAIN}"
         )
     return named_branch(given, facts, where=where)
 
@@ -146,8 +148,8 @@ def named_branch(value: str | None, facts: "RunFacts", *, where: str) -> str | N
     near = value.strip().lower()
     if near in (MAIN, AUTO) and value != near:
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: no branch can be called {value!r}, which is easily taken for {near!r}; write {near!r} for "
-            + ("production" if near == MAIN else "a branch of the backfill or run")
+            f"{where}: no branch can be called {value!r}, which is easily mistaken for {near!r}; write {near!r} for "
+            + ("production" if near == MAIN else "a branch per backfill or run")
         )
     return (_backfill_branch(facts) or run_branch(facts)) if value == AUTO else check_name(value, where=where)
 

@@ -55,9 +55,9 @@ _DETAILS: Final = (
     "lance/small_fragments",
     "lance/transaction_uuid",
 )
-"""The entries of writes that are in `lance/commit`."""
+"""The entries of a write that the entry `lance/commit` holds."""
 
-_NOT_SAID: Final = (
+_RESERVED: Final = (
     "lance/branch",
     "lance/casts",
     "lance/discarded",
@@ -69,7 +69,7 @@ _NOT_SAID: Final = (
     "lance/undid_run",
     "lance/version",
 )
-"""Entries at the top that an asset cannot say: those of jobs, and those that name the version and what was done."""
+"""Entries at the top that the body of an asset cannot set: those of jobs, and the version, branch and casts."""
 
-EVENT_KEYS: Final = frozenset(key for key in (*AT_TOP, *_DETAILS) if key.startswith("lance/")).difference(_NOT_SAID)
-"""Entries that the IO manager itself adds to events; an asset may say them in its place."""
+EVENT_KEYS: Final = frozenset(key for key in (*AT_TOP, *_DETAILS) if key.startswith("lance/")).difference(_RESERVED)
+"""Entries that the IO manager adds to events, and that the body of an asset may set instead."""

@@ -1,7 +1,7 @@
 """`lance_filter`: a pyarrow expression that Dagster accepts as metadata of an input.
 
-Dagster records the metadata of an input with each load and rejects values that it cannot write down, an expression
-among them. A filter is therefore a string, which the UI shows, with the expression as its attribute.
+Dagster records the metadata of an input with each load, and rejects values that it cannot serialize, such as an
+expression. A filter is therefore a string, which the UI shows, with the expression as its attribute.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["LanceFilter", "lance_filter"]
 
 
 class LanceFilter(str):
-    """A string with the expression that it spells.
+    """An expression as a string, which also holds the expression itself.
 
     Attributes:
         expression: The expression.
@@ -27,7 +27,7 @@ class LanceFilter(str):
 
 
 def lance_filter(expression: pc.Expression) -> LanceFilter:
-    """Make an expression a metadata value.
+    """Make a metadata value from an expression.
 
     Examples:
         >>> late = lance_dagster.lance_filter(pc.field("delay") > 60)

@@ -6,16 +6,16 @@
     nyc/flights               {root_uri}/nyc/flights.lance
     team1/events/daily        {root_uri}/team1/events/daily.lance
 
-The whole key is the path, so that two assets never share a table because their keys end alike. The metadata entry
-`table` takes the place of the last part. All parts before it are the schema; the metadata entry `schema` takes their
-place, else the `schema` of the IO manager.
+The whole key is the path, so that assets with different keys have different tables. The last part of the key is the
+table, unless the metadata entry `table` replaces it. The parts before it are the schema, unless the metadata entry
+`schema` or, without one, the IO manager's argument `schema` replaces them.
 
-An asset that owns columns of the table of another asset names that table by the metadata entry `lance/table`: an asset
-key, or `schema.table`.
+An asset that owns columns of another asset's table names that table in the metadata entry `lance/table`: an asset key,
+or `schema.table`.
 
-A table that others write can be anywhere: the metadata entry `lance/uri` of its asset names it, and `lance/branch` the
-branch of it that the asset is. Storage options of its own are secrets, which no metadata may hold: the process that
-defines the asset remembers them.
+A table that others write can be anywhere: the metadata entry `lance/uri` of its asset is the table's URI, and
+`lance/branch` the table's branch. The storage options of such a table are secrets, which metadata must not hold; they
+are kept in the memory of the process that defines the asset.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ OWN_BRANCH_KEY = "lance/branch"
 _own_options: dict[tuple[str, str], Mapping[str, Any]] = {}
 """Storage options of tables that others write, by asset and URI; values can be `EnvVar`."""
 
-# One folder name on every store and in every URI: no separators, no query, no escape, nothing hidden, no "..".
+# A name that is one folder on every store and in every URI: no separator, query or escape, and no leading dot.
 _SEGMENT = re.compile(r"[\w=@+-][\w=@+.-]{0,199}")
 _SUFFIX: Final = ".lance"
 _DEFAULT_SCHEMA: Final = "public"
@@ -58,7 +58,7 @@ SHARED_KEY: Final = "lance/shared_table"
 
 
 TABLE_KEY: Final = "lance/table"
-"""Definition metadata of an asset that owns columns of the table of another one: the key of that, or schema.table."""
+"""Definition metadata of an asset that owns columns of another asset's table: that asset's key, or schema.table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +69,9 @@ class TableLocation:
         uri: The URI of the Lance dataset.
         schema: The folder that it is in, with slashes if it is nested.
         table: Its name, without the suffix.
-        branch: The branch that the asset is, of a table that others write; None for main.
-        own_options: Storage options of such a table, which take the place of the IO manager's; None without any.
+        branch: The branch that the asset stands for, of a table that others write; None for main.
+        own_options: Storage options of a table that others write, which replace the IO manager's; None for the IO
+            manager's.
     """
 
     uri: str
@@ -80,7 +81,7 @@ class TableLocation:
     own_options: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
     def options(self, usual: Mapping[str, str] | None) -> dict[str, str] | None:
-        """The storage options to reach it: its own, or else the usual ones."""
+        """The storage options by which the table is opened: its own, or else the usual ones."""
         return dict(usual or {}) or None if self.own_options is None else resolved_options(self.own_options)
 
     @property
@@ -100,20 +101,20 @@ def checked_root(root_uri: Any) -> Any:
         return root_uri
     if not root_uri.strip():
         raise dg.DagsterInvalidDefinitionError(
-            'root_uri is empty, and tables would be put below the root of the file system; name a folder, "." for the '
-            "working directory, or an object-store prefix"
+            'root_uri is empty, which would be the root of the file system; name a folder, "." for the working '
+            "directory, or an object-store prefix"
         )
     place, _, query = root_uri.partition("?")
     parts = urlsplit(place)
     if parts.scheme and not place[len(parts.scheme) + 1 :].startswith("/"):
         raise dg.DagsterInvalidDefinitionError(
-            f"root_uri {place!r} has a scheme and no slash behind it: it is {parts.scheme}:/... or {parts.scheme}://...;"
-            f" a local folder of that name is ./{place}"
+            f"root_uri {place!r} has no slash after its scheme: write {parts.scheme}:/... or {parts.scheme}://..., or "
+            f"./{place} for a local folder of that name"
         )
     reject_credentials("root_uri", root_uri)
     if query and parts.scheme != "s3+ddb":
         raise dg.DagsterInvalidDefinitionError(
-            f"root_uri {place!r} has a query (after the ?); settings of the storage belong to storage_options"
+            f"root_uri {place!r} has a query (after the ?); pass settings of the storage as storage_options"
         )
     return root_uri
 
@@ -129,8 +130,8 @@ def reject_credentials(what: str, uri: str) -> None:
     is_container = parts.scheme in ("abfs", "abfss", "adl") and ":" not in user
     if at and not is_container:
         raise dg.DagsterInvalidDefinitionError(
-            f"{what} holds credentials (before the @ of {host!r}), and it is shown in the UI, in events and in errors; "
-            "give them as storage_options, each an EnvVar"
+            f"{what} holds credentials (before the @ of {host!r}), and the UI, events and errors would show them; "
+            "pass them as storage_options, each an EnvVar"
         )
 
 
@@ -142,12 +143,12 @@ def locate_table(
     Args:
         root_uri: The folder or object-store prefix that all tables are in.
         asset_key: The asset.
-        metadata: Its definition metadata; `schema` and `table` are used.
+        metadata: Its definition metadata; `schema`, `table`, `lance/table`, `lance/uri` and `lance/branch` are used.
         default_schema: The IO manager's schema, if it has one.
 
     Raises:
-        DagsterInvalidDefinitionError: A name cannot be a folder name everywhere, `checked_root` rejects the root, or
-            the entry `lance/table` names no table.
+        DagsterInvalidDefinitionError: A name cannot be a folder name on every store, or is that of a folder with other
+            contents; `checked_root` rejects the root; `lance/table` names no table; or `lance/uri` holds credentials.
     """
     if TABLE_KEY in metadata:
         return _locate_named(root_uri, asset_key, metadata, default_schema=default_schema)
@@ -159,8 +160,8 @@ def locate_table(
         if not _SEGMENT.fullmatch(segment):
             raise dg.DagsterInvalidDefinitionError(
                 f"asset {asset_key.to_user_string()}: {segment!r} cannot be a folder name in {root_uri!r}: only "
-                'letters, digits and "_=@+.-" are allowed, and no "." in front. Give the asset the metadata "schema" '
-                'or "table" with a name that can.'
+                'letters, digits and "_=@+.-" are allowed, at most 200, and no "." in front. Give the asset the '
+                'metadata "schema" or "table" with such a name.'
             )
     taken = [segment for segment in folders if segment.endswith(_SUFFIX)] or (
         [folders[0]] if folders[0] in (RESERVED_FOLDER, RECEIPTS_FOLDER) else []
@@ -205,12 +206,13 @@ def _locate_named(
         key = dg.AssetKey.from_user_string(given)
     if key is None:
         raise dg.DagsterInvalidDefinitionError(
-            f'{where}: metadata {TABLE_KEY} is the key of the asset whose table it is, such as "nyc/flights", or '
-            f"schema.table, not {given!r}"
+            f"{where}: metadata {TABLE_KEY} must be the key of the asset that owns the table, such as "
+            f'"nyc/flights", or schema.table, not {given!r}'
         )
     if key == asset_key:
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata {TABLE_KEY} names the asset itself; it is for columns of the table of another asset"
+            f"{where}: metadata {TABLE_KEY} names the asset itself; name another asset, whose table gets the columns, "
+            "or leave the entry out"
         )
     return locate_table(root_uri, key, {}, default_schema=default_schema)
 
@@ -226,7 +228,7 @@ def below_root(root_uri: str, path: str) -> str:
 
 
 def remember_options(asset_key: dg.AssetKey, uri: str, options: Mapping[str, Any]) -> None:
-    """Reach the table of an asset with storage options of its own, whoever opens it in this process."""
+    """Keep the storage options of an asset's table, for everything that opens the table in this process."""
     _own_options[asset_key.to_user_string(), uri] = dict(options)
 
 
@@ -249,7 +251,7 @@ def is_shared(metadata: Mapping[str, object], where: str) -> bool:
 
 
 def _string(metadata: Mapping[str, object], key: str) -> str | None:
-    """A string in definition metadata, given plain or as one of Dagster's text values."""
+    """A string in definition metadata, which is a plain string or a value of `dg.MetadataValue.text`."""
     value = metadata.get(key)
     if isinstance(value, dg.TextMetadataValue):
         value = value.text

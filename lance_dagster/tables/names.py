@@ -1,4 +1,4 @@
-"""Names of jobs, ops, dynamic outputs and their folder; and the nearest known name of a misspelt one."""
+"""Names of reserved folders, jobs and dynamic outputs; and the known name that is nearest to a misspelt one."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import dagster as dg
 __all__ = ["RECEIPTS_FOLDER", "RESERVED", "RESERVED_FOLDER", "checked_job_name", "mapping_key", "near_name"]
 
 RESERVED_FOLDER: Final = "_ops"
-"""Below the root, for outputs of ops."""
+"""The folder below the root that holds the outputs of ops."""
 
 RECEIPTS_FOLDER: Final = "_maintenance"
-"""Below the root, for the log of maintenance."""
+"""The folder below the root that holds the log of maintenance."""
 
 RESERVED: Final = (f"{RESERVED_FOLDER}/", f"{RECEIPTS_FOLDER}/")
-"""Beginnings of the paths of tables that are no assets."""
+"""Prefixes of the paths of tables that belong to no asset."""
 
 _NOT_IN_KEYS: Final = re.compile(r"[^A-Za-z0-9_]")
 
 
 def mapping_key(asset: str, suffix: str = "") -> str:
-    """A key of a dynamic output, equal for equal tables and different for different ones."""
+    """The mapping key of a dynamic output for an asset; different assets have different keys."""
     plain = _NOT_IN_KEYS.sub("_", asset.replace("/", "__"))
     if plain != asset:
         plain += "_" + sha256(asset.encode()).hexdigest()[:6]
@@ -33,7 +33,7 @@ def mapping_key(asset: str, suffix: str = "") -> str:
 
 
 def checked_job_name(name: str, where: str) -> str:
-    """A name that a job can have, whose ops are named by it.
+    """Check the name of a job, after which its ops are named, and return it.
 
     Args:
         name: The name.
@@ -50,7 +50,7 @@ def checked_job_name(name: str, where: str) -> str:
 
 
 def near_name(name: str, names: Collection[str]) -> str:
-    """`; is 'x' meant?`, naming the nearest of the known names; nothing if none is near."""
+    """`; is 'x' meant?` with the known name that is nearest; an empty string if none is near."""
     plain = {one.removeprefix("lance/").lower(): one for one in sorted(names)}
     found = get_close_matches(name.removeprefix("lance/").lower(), plain, n=1, cutoff=0.5)
     return f"; is {plain[found[0]]!r} meant?" if found else ""

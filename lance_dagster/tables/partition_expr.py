@@ -1,4 +1,4 @@
-"""`partition_expr` in the form of other table IO managers: an SQL expression, of which only the column is used here.
+"""`partition_expr` as other table IO managers take it: an SQL expression, of which only the column is used here.
 
     written                                      understood as
     -------                                      -------------
@@ -81,13 +81,13 @@ def partition_column(expression: str, *, where: str) -> str:
     remedy = f'"partition_expr": "{columns[0]}"' if len(columns) == 1 else '"partition_expr": "column"'
     raise dg.DagsterInvalidDefinitionError(
         f"{where}: metadata partition_expr {expression!r} is an SQL expression, and LanceIOManager takes the column "
-        f"itself: {remedy}. The partitions definition says which values of it a partition has; a column that has other "
-        "values is computed in the asset, under a name of its own"
+        f"itself: {remedy}. The partitions definition gives the values of each partition; if the column has other "
+        "values, compute a column with these values in the asset"
     )
 
 
 def _columns(sql: str) -> list[str]:
-    """The columns in an expression, without functions, types and units, which are known by where they stand."""
+    """The columns in an expression, without functions, types and units, which are recognized by their positions."""
     for pattern, kept in _NO_NAMES:
         sql = pattern.sub(kept, sql)
     names = _names(sql)
@@ -98,7 +98,7 @@ def _columns(sql: str) -> list[str]:
 
 
 def _names(sql: str) -> list[str]:
-    """The words that are neither functions nor keywords, each once."""
+    """The words of an expression that are neither functions nor keywords, each once."""
     return list(dict.fromkeys(_plain(word) for word in _WORD.findall(sql) if word and word.upper() not in _KEYWORDS))
 
 

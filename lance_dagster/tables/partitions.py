@@ -9,12 +9,12 @@
     monthly, any cron          timestamp         start <= column < end     wall clock of the definition's time zone
                                date              start <= column < end     only if both ends are midnights
                                string, int       as for static keys
-    multi                      one per dimension all of its dimensions' conditions
+    multi                      one per dimension the conditions of all dimensions
 
 Windows are half-open, and days of 23 or 25 hours keep their length because the ends are instants. Keys never
 become SQL, so a key such as ``x') OR 1=1 --`` is a value like any other. A key without an exact condition is
-rejected with the name of the asset, the dimension, the column and the key, before anything is written: a slice that is
-too wide deletes rows of other partitions.
+rejected before anything is written, because a slice that is too wide would delete rows of other partitions; the error
+names the asset, the column and the key.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lance_dagster.tables.partition_expr import partition_column
 
 __all__ = ["PartitionPlan", "plan_partitions"]
 
-_WHOLE = "the partition key"  # how messages call the only dimension
+_WHOLE = "the partition key"  # the name of the only dimension in messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class PartitionPlan:
 
 
 _NO_TYPES: Final = (
-    "a frame without rows may not say of what types its columns are: give the asset the metadata "
+    "the columns of a frame without rows may have no types: give the asset the metadata "
     '"lance/schema": {{"{}": "string", ...}}'
 )
 
@@ -77,10 +77,10 @@ def plan_partitions(
     Args:
         asset_key: The asset, for messages.
         definition: Its partitions definition.
-        keys: The keys, at least one, in any order (Dagster does not define one).
+        keys: The keys, at least one, in any order, as Dagster defines no order of them.
         partition_expr: The metadata entry of that name: a column name, or for multi-partitions a mapping from each
             dimension to a column name.
-        schema: The columns that the slices are to select on.
+        schema: The columns of the rows that the slices select.
 
     Raises:
         InvalidInputError: `partition_expr` is missing or not of the right form, or a key has no exact condition.
@@ -117,7 +117,7 @@ def partition_columns(partition_expr: object, schema: pa.Schema, asset_key: dg.A
 
 
 def _columns_in(partition_expr: object, schema: pa.Schema, asset_key: dg.AssetKey) -> object:
-    """The entry with columns in place of SQL expressions that cast them; an existing column of the exact name wins."""
+    """The entry with columns in place of SQL expressions that cast columns; a column of the exact name wins."""
 
     def column(expression: object) -> object:
         if not isinstance(expression, str) or expression in schema.names:
@@ -176,14 +176,14 @@ def _columns_by_dimension(partition_expr: object, names: Sequence[str]) -> Mappi
 
 
 def _column_type(schema: pa.Schema, column: str) -> pa.DataType:
-    """The type of a column by its exact name; dictionary columns count as their values."""
+    """The type of a column by its exact name; for a dictionary column, the type of its values."""
     positions = schema.get_all_field_indices(column)
     if not positions:
         raise SchemaError(
-            f"partition column {column!r} is not among the columns {schema.names}; metadata partition_expr names it"
+            f"partition column {column!r}, which metadata partition_expr names, is not among the columns {schema.names}"
         )
     if len(positions) > 1:
-        raise SchemaError(f"partition column {column!r} exists more than once")
+        raise SchemaError(f"partition column {column!r} exists {len(positions)} times; its name must be unique")
     found = schema.field(positions[0]).type
     return found.value_type if pa.types.is_dictionary(found) else found
 
@@ -209,7 +209,12 @@ def _condition(dimension: _Dimension, key: str) -> lance_core.Equals | lance_cor
 
 
 def _key_value(dimension: _Dimension, key: str) -> str | int | date:
-    """A key as a value of the column, if exactly this key has the value."""
+    """A key as a value of the column, where no other key has this value.
+
+    Raises:
+        SchemaError: Keys cannot be values of the column's type.
+        InvalidInputError: The key is not the exact form of a value.
+    """
     kind = dimension.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return key
@@ -245,7 +250,9 @@ def _window(dimension: _Dimension, key: str) -> tuple[datetime, datetime]:
     except ValueError as error:
         raise InvalidInputError(f"partition key {key!r} is not of the form {definition.fmt!r}") from error
     if not key.startswith(window.start.strftime(definition.fmt)):
-        raise InvalidInputError(f"partition key {key!r} is not the start of a partition; {window.start} is")
+        raise InvalidInputError(
+            f"partition key {key!r} is not the start of a partition; the next partition starts at {window.start}"
+        )
     return window.start, window.end
 
 
@@ -263,9 +270,9 @@ def _timestamp_window(dimension: _Dimension, key: str) -> lance_core.Between:
 
 
 def _wall_clock_is_exact(edge: datetime) -> bool:
-    """Whether the wall clock divides time at `edge` as the instant does.
+    """Whether the wall-clock time of `edge` divides rows before and after it as the instant does.
 
-    It does not inside an hour that the clocks show twice, except at that hour's very first instant.
+    It does not within an hour that the clocks show twice, except at the first instant of that hour.
     """
     return not _is_ambiguous(edge) or (edge.fold == 0 and not _is_ambiguous(edge - timedelta(microseconds=1)))
 
@@ -288,6 +295,6 @@ def _date_window(dimension: _Dimension, key: str) -> lance_core.Between:
 
 
 def _is_first_instant_of_day(moment: datetime) -> bool:
-    """Whether the previous instant was on another day (midnight, or later where midnight is skipped)."""
+    """Whether `moment` is the first instant of its day: midnight, or a later time where the clocks skip midnight."""
     before = (moment.astimezone(UTC) - timedelta(microseconds=1)).astimezone(moment.tzinfo)
     return before.date() != moment.date()

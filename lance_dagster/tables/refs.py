@@ -1,10 +1,10 @@
 """Tables by asset, and access to them, for resources, jobs, checks and sensors.
 
-    TableRef     one asset, as far as its table goes: key and definition metadata
-    TableRoot    the folder that all tables are in, and how to reach it: where the table of a key is, and how to open it
+    TableRef     one asset whose table is meant: its key and definition metadata
+    TableRoot    the folder that holds all tables, and its storage options: locates and opens the table of an asset
 
-An asset is named as Dagster names it (a definition, a spec, a key), or by the string "schema/table". The
-location rules are those of the IO manager (`location`).
+An asset is given as in Dagster (a definition, a spec, a key), or as the string "schema/table". Tables are located by
+the rules of the IO manager (`location`).
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ MAINTENANCE_KEY: Final = "lance/maintenance"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRef:
-    """One asset, as far as its table goes.
+    """One asset whose table is meant.
 
     Attributes:
         key: The asset's key.
-        metadata: Its definition metadata; None when only the key is known.
+        metadata: Its definition metadata; None if only the key is known.
         partitions_def: Its partitions; None if it has none, or only the key is known.
-        is_external: Whether others write the asset: an external or observable one. None where the code location has
-            to be asked, as for a key or a spec.
-        is_spec: Whether an `AssetSpec` named it, which declares an asset and does not say who writes it.
+        is_external: Whether the asset is external or observable, so that others write it; None if only the code
+            location knows, as for a key or a spec.
+        is_spec: Whether the reference is an `AssetSpec`, which does not define who writes the asset.
     """
 
     key: dg.AssetKey
@@ -69,10 +69,10 @@ class TableRef:
         return self.key.to_user_string()
 
     def resolved(self, context: AnyContext) -> TableRef:
-        """This table with the metadata and partitions of its definition, as far as the code location has it.
+        """This reference with the metadata and partitions of the asset's definition, if the code location has one.
 
         Args:
-            context: The op, asset, check or sensor, of whose code location the definition is.
+            context: The context of the op, asset, check or sensor, whose code location has the definition.
         """
         if self.metadata is not None and self.partitions_def is not None:
             return self
@@ -94,14 +94,14 @@ class TableRoot:
 
     Attributes:
         root_uri: The folder or object-store prefix.
-        storage_options: How to reach it.
-        schema: The folder of assets that name none.
+        storage_options: The options by which the storage is reached.
+        schema: The folder of the tables of assets whose metadata names none; None if their keys name it.
         branching: Which runs read and write a branch.
-        ui_url: Where the Dagster UI is, if not at the root of its host.
-        reads_materialized: Whether inputs are the versions that Dagster recorded last, which cleanup must keep; None if
-            the resource does not say.
-        max_unindexed_fragments: How many fragments may lie outside of zone maps on partition columns; None for no zone
-            maps.
+        ui_url: The URL of the Dagster UI, if it is not at the root of its host.
+        reads_materialized: Whether inputs are read at the versions that Dagster recorded last, which cleanup must keep;
+            None if the resource does not define it.
+        max_unindexed_fragments: The most fragments that zone maps on partition columns may leave uncovered; None for no
+            zone maps.
     """
 
     root_uri: str
@@ -121,7 +121,7 @@ class TableRoot:
         """The location of a table.
 
         Raises:
-            DagsterInvalidDefinitionError: A name cannot be a folder name.
+            DagsterInvalidDefinitionError: The table cannot be located: see `locate_table`.
         """
         if isinstance(table, str) and "/" in table:
             return locate_table(self.root_uri, dg.AssetKey(table.split("/")), {}, default_schema=None)
@@ -159,8 +159,8 @@ class TableRoot:
     def open_in_run(self, table: TableLike, facts: RunFacts) -> lance_core.LanceDataset:
         """Open a table as a run sees it.
 
-        A run on a branch sees the branch where the table has it, else main as it was when the backfill, or the root
-        run, began; any other run sees the newest version.
+        A run on a branch sees that branch of the table, or, if the table lacks it, main as it was when the backfill or
+        the root run began. Any other run sees the newest version.
 
         Args:
             table: The table.
@@ -172,7 +172,7 @@ class TableRoot:
         return branch_for_reading(location.uri, branch, facts.began(), location.options(self.storage_options))
 
     def open_or_none(self, table: TableLike) -> lance_core.LanceDataset | None:
-        """The newest version of a table; None when there is no table yet."""
+        """The newest version of a table; None if the table does not exist."""
         from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - code locations load without it
 
         try:
@@ -182,17 +182,17 @@ class TableRoot:
 
 
 def is_foreign(ref: TableRef, context: dg.OpExecutionContext | dg.SensorEvaluationContext | None = None) -> bool:
-    """Whether others write a table, and nothing says that it is to be maintained here.
+    """Whether others write a table, and its metadata does not ask for maintenance here.
 
-    An asset is foreign if it is external or observable: the code location does not materialize it. Its owner decides
-    what becomes of its versions, files and branches, so maintenance and promotion leave it alone. A bare key names a
-    table of ours unless the code location says otherwise. Metadata `lance/maintenance` with True, a policy or fields of
-    one says that the table is to be maintained all the same; False says of any asset that it is to be left alone.
+    An asset is foreign if it is external or observable: the code location does not materialize it. The owner decides
+    about versions, files and branches, so maintenance and promotion leave the table alone. A bare key names a table of
+    our own unless the code location defines it as external. With the metadata `lance/maintenance` set to True, a policy
+    or the fields of one, an external table is maintained all the same.
 
     Args:
         ref: The table.
-        context: Of the run or tick, for the code location's own definition of the asset; without one only the table
-            itself is asked, as when a job is defined.
+        context: The context of the run or tick, whose code location defines the asset; without one, as when a job is
+            defined, only `ref` counts.
     """
     known: list[Any] = [ref.metadata]
     is_external = ref.is_external
@@ -201,7 +201,7 @@ def is_foreign(ref: TableRef, context: dg.OpExecutionContext | dg.SensorEvaluati
         if is_external is None:
             is_external = is_external_asset(context, ref.key)
         if is_external is None and ref.is_spec:
-            # A spec declares what others write. One that says where our IO manager puts it names a table of ours.
+            # A spec declares what others write, unless it has the metadata by which our IO manager places a table.
             is_external = not {"schema", "table"} & set(ref.metadata or ())
     said = [metadata[MAINTENANCE_KEY] for metadata in known if metadata and MAINTENANCE_KEY in metadata]
     values = [one.value if isinstance(one, dg.MetadataValue) else one for one in said]
@@ -211,13 +211,13 @@ def is_foreign(ref: TableRef, context: dg.OpExecutionContext | dg.SensorEvaluati
 def branch_for_reading(
     uri: str, branch: str, began: datetime | None, storage_options: Mapping[str, str] | None
 ) -> lance_core.LanceDataset:
-    """The table at the version that a run on a branch reads: the branch where there is one, else main as it was.
+    """The table at the version that a run on a branch reads: the branch if it exists, else main as of `began`.
 
     Args:
         uri: The table.
         branch: The run's branch.
-        began: When the backfill, or the root run, began; None reads main's latest version.
-        storage_options: How to reach it.
+        began: When the backfill or the root run began; None reads main's latest version.
+        storage_options: The options by which the storage is reached.
 
     Raises:
         DatasetNotFoundError: The table does not exist.
@@ -235,26 +235,26 @@ def branch_for_reading(
     try:
         return main.checkout_version(main.version_as_of(began))
     except VersionNotFoundError:
-        return main  # created since: there is no version from before the run
+        return main  # the table was created after the run began
 
 
 def table_root(resource: object) -> TableRoot:
-    """The tables of a resource: a `LanceIOManager`, as configured or at work, or a `LanceTableResource`.
+    """The root of a resource: a `LanceIOManager` or the IO manager that it creates, or a `LanceTableResource`.
 
     Raises:
-        DagsterInvalidDefinitionError: The resource is none of these.
+        DagsterInvalidDefinitionError: The resource is something else.
     """
     found = resource if isinstance(resource, TableRoot) else getattr(resource, "table_root", None)
     if not isinstance(found, TableRoot):
         raise dg.DagsterInvalidDefinitionError(
-            f"a {type(resource).__name__} says nothing of Lance tables; name a resource that is a LanceIOManager or a "
+            f"a {type(resource).__name__} has no Lance tables; name a resource that is a LanceIOManager or a "
             "LanceTableResource"
         )
     return found
 
 
 class ChosenTables(dg.Config):
-    """The tables that one run of a job is for."""
+    """The tables that one run of a job processes."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -262,15 +262,15 @@ class ChosenTables(dg.Config):
 
 
 def chosen_refs(context: AnyContext, refs: Sequence[TableRef], wanted: Sequence[str]) -> Iterator[TableRef]:
-    """The tables of a job that a run is for, each resolved.
+    """The tables that a run of a job processes, each with the metadata of its definition.
 
     Args:
-        context: The op, or the sensor.
+        context: The context of the op or sensor.
         refs: The tables of the job.
         wanted: Keys; all tables of the job if empty.
 
     Raises:
-        Failure: A key is none of the job's.
+        Failure: A key names no table of the job.
     """
     known = {ref.name: ref for ref in refs}
     unknown = sorted(set(wanted) - set(known))
@@ -281,10 +281,10 @@ def chosen_refs(context: AnyContext, refs: Sequence[TableRef], wanted: Sequence[
 
 
 def is_tagged(context: dg.OpExecutionContext, tag: str) -> bool:
-    """Whether the run has a tag that is true or false.
+    """Whether a tag of the run is "true"; False if the run lacks the tag.
 
     Raises:
-        Failure: The tag has another value.
+        Failure: The tag is neither "true" nor "false".
     """
     given = context.run.tags.get(tag)
     if given not in (None, "true", "false"):
@@ -293,10 +293,10 @@ def is_tagged(context: dg.OpExecutionContext, tag: str) -> bool:
 
 
 def table_refs(tables: Iterable[TableLike] | TableLike) -> list[TableRef]:
-    """The tables of assets, specs and keys, in order and each once; a definition of several assets gives several.
+    """The tables of assets, specs and keys, in order and each once; a multi-asset gives several tables.
 
     Raises:
-        DagsterInvalidDefinitionError: A reference is of another kind.
+        DagsterInvalidDefinitionError: A reference is none of these.
     """
     if isinstance(tables, TableRef | str | dg.AssetKey | dg.AssetSpec | dg.AssetsDefinition | dg.SourceAsset):
         tables = [tables]
@@ -310,25 +310,25 @@ def table_refs(tables: Iterable[TableLike] | TableLike) -> list[TableRef]:
 
 
 def table_ref(table: TableLike) -> TableRef:
-    """The one table that is meant.
+    """The table of a reference to one asset.
 
     Raises:
-        DagsterInvalidDefinitionError: The reference stands for no table, or for several.
+        DagsterInvalidDefinitionError: The reference is to no asset, or to several.
     """
     refs = list(_refs(table))
     if len(refs) != 1:
         names = [ref.name for ref in refs]
-        raise dg.DagsterInvalidDefinitionError(f"one table is wanted, not {len(refs)}: {names}; name one by its key")
+        raise dg.DagsterInvalidDefinitionError(f"one table is needed, not {len(refs)}: {names}; name one by its key")
     return refs[0]
 
 
 def as_moment(value: object) -> datetime:
-    """A point in time: a time, its ISO form, or seconds since 1970, as Dagster's timestamp metadata has them.
+    """A point in time from a datetime, its ISO form, or seconds since 1970, which Dagster's timestamp metadata holds.
 
     A time without a zone is in UTC, like every time in a table.
 
     Raises:
-        ValueError: The value is none of these.
+        ValueError: The value is none of these, or no time in the ISO form.
     """
     from lance_core.times import moment  # noqa: PLC0415 - code locations load without it
 

@@ -1,7 +1,7 @@
 """Options of writes and reads: the IO manager's configuration, and the changes of one asset or input.
 
-    set on the IO manager       changed per asset by definition metadata, or by the metadata of one output
-    ---------------------       ---------------------------------------------------------------------------
+    set on the IO manager       changed per asset by definition metadata, or per output by its metadata at run time
+    ---------------------       ------------------------------------------------------------------------------------
     write_mode                  lance/write_mode
     schema_mode                 lance/schema_mode
     empty_output                lance/empty_output
@@ -17,27 +17,29 @@
                                                            rows only in the table, or the run's partitions of it:
                                                            nothing, delete
                                 lance/table                with write_mode columns: the table of another asset
+                                                           (definition metadata only)
                                 lance/key                  the columns that name its rows; none for _rowid, _rowaddr
                                 lance/missing              rows that the output lacks: null, keep, error
                                 lance/commit_message       message shown in the table's history
                                 lance/vector_columns       {"column": width}: lists stored as fixed-size vectors
-                                lance/maintenance          fields of a LanceMaintenancePolicy (`policy`)
-                                lance/column_lineage       where each column comes from (`column_lineage`)
+                                lance/maintenance          True, False, or fields of a LanceMaintenancePolicy
+                                                           (definition metadata only; `health.policy`)
+                                lance/column_lineage       the source of each column (`lineage.declared_columns`)
 
     per input, definition metadata of the input:
         columns  lance/version  lance/tag  lance/as_of  lance/filter  lance/missing  lance/changes
 
 Entries that nothing reads are rejected, so that a misspelt one is never silently ignored:
 
-`lance/...` in            read                                          else
--------------             ----                                          ----
+`lance/...` in            keys that are read                            other keys
+-------------             ------------------                            ----------
 definition of an asset    settings, and what jobs and checks read       rejected, naming the nearest key
-output at run time        settings, lance/schema, lance/column_lineage  rejected; the keys of events are the user's
-input                     pins, filter                                  rejected
-output of an op           lance/commit_message, lance/vector_columns,   rejected
+output at run time        settings, lance/schema, lance/column_lineage  rejected, except for keys of events
+input                     the keys above                                rejected
+output of an op           lance/commit_message, lance/vector_columns,   rejected, except for keys of events
                           lance/cluster
 
-The keys of other table IO managers are rejected with the key to use here; `write_mode` is understood.
+The keys of other table IO managers are rejected, with the key to use here; only their `write_mode` is accepted.
 """
 
 from __future__ import annotations
@@ -83,10 +85,10 @@ READ_ELSEWHERE: Final = {
 """Definition metadata that jobs, checks and lineage read."""
 
 _OF_OUTPUTS: Final = frozenset({"lance/column_lineage", "lance/schema"})
-"""Those of them that an output may say as well."""
+"""Entries of `READ_ELSEWHERE` that the metadata of an output may have as well."""
 
 OF_DEFINITIONS: Final = ("partition_expr", "schema", "table")
-"""Known entries of definitions without the prefix."""
+"""Entries of definition metadata without the prefix."""
 
 _OP_OUTPUT_KEYS: Final = frozenset({"lance/commit_message", "lance/vector_columns", "lance/cluster"})
 
@@ -102,14 +104,14 @@ FOREIGN_OUTPUT_KEYS: Final[Mapping[str, str]] = {
 """Keys of other table IO managers in the metadata of an asset, and their equivalents here."""
 
 _AMBIGUOUS: Final = frozenset({"mode", "schema_mode"})
-"""Those of them that may be anything in the metadata of an output."""
+"""Keys of `FOREIGN_OUTPUT_KEYS` that may be a user's own in the metadata of an output."""
 
 FOREIGN_INPUT_KEYS: Final[Mapping[str, str]] = {
     "filter": "lance/filter",
     "version": "lance/version",
     "tag": "lance/tag",
 }
-"""Metadata keys of other IO managers for inputs, and the keys that stand for them here."""
+"""Keys of other table IO managers in the metadata of an input, and their equivalents here."""
 
 
 WriteMode = Literal["overwrite", "append", "merge", "columns", "error", "create_only"]
@@ -143,13 +145,13 @@ class OutputSettings:
     vector_columns: Mapping[str, int] = field(default_factory=dict)
 
     def overridden(self, metadata: Mapping[str, object], *, asset: str, strict: bool) -> OutputSettings:
-        """A copy with the options that `lance/...` entries of an asset or of one output give.
+        """A copy with the options that `lance/...` entries of an asset or of one output set.
 
         Args:
             metadata: Definition or output metadata.
             asset: The asset, for messages.
-            strict: Whether it is definition metadata. Output metadata holds entries of the user's own beside these:
-                there, keys of other IO managers are rejected only where nothing else can be meant.
+            strict: Whether `metadata` is definition metadata. Output metadata may have entries of the user's own, so
+                that a key of another IO manager is rejected there only if it cannot be one of these.
 
         Raises:
             DagsterInvalidDefinitionError: An entry is unknown, belongs elsewhere, or has an invalid value.
@@ -163,7 +165,7 @@ class OutputSettings:
         return self.changed(_with_write_mode(metadata, where), where=where)
 
     def changed(self, metadata: Mapping[str, object], *, where: str) -> OutputSettings:
-        """A copy with the options that entries of metadata give.
+        """A copy with the options that entries of metadata set.
 
         Raises:
             DagsterInvalidDefinitionError: An entry has an invalid value.
@@ -183,18 +185,18 @@ class OutputSettings:
 
     @property
     def merge_clauses(self) -> dict[str, Any] | None:
-        """The clauses of a merge, as `pyspark_lance.merge` takes them; None for those of `lance/when_...`."""
+        """The clauses of a merge, as `pyspark_lance.merge` takes them; None if `lance/when_...` has them."""
         if not isinstance(self.merge_on, Mapping):
             return None
         return {name: value for name, value in self.merge_on.items() if name != "on"}
 
     @property
     def row_key(self) -> list[str]:
-        """The columns that name the rows whose columns are written."""
+        """The columns that identify the rows in which columns are set."""
         return [self.key] if isinstance(self.key, str) else list(self.key or ())
 
     def check(self, *, asset: str, partitioned: bool) -> None:
-        """Reject options that do not go together.
+        """Reject options that cannot be combined.
 
         Raises:
             DagsterInvalidDefinitionError: Two options cannot be combined, or one lacks another that it needs.
@@ -212,11 +214,13 @@ class OutputSettings:
             said = [name for name, default in _WHEN.items() if getattr(self, name) != default]
             if said:
                 raise dg.DagsterInvalidDefinitionError(
-                    f"asset {asset}: lance/merge_on has clauses, and lance/{said[0]} is set as well: say it in a clause"
+                    f"asset {asset}: lance/merge_on has clauses, so that lance/{said[0]} cannot be set as well: "
+                    "say it in a clause"
                 )
         if self.write_mode == "merge" and self.schema_mode != "strict":
             raise dg.DagsterInvalidDefinitionError(
-                f"asset {asset}: write_mode merge keeps the columns of the table; schema_mode is {self.schema_mode}"
+                f"asset {asset}: write_mode merge keeps the columns of the table, so that schema_mode must be strict, "
+                f"not {self.schema_mode}"
             )
         of_columns = [
             key for key, value in (("key", self.key), ("missing", self.missing)) if value not in (None, "null")
@@ -227,8 +231,8 @@ class OutputSettings:
             )
         if self.write_mode == "columns" and self.schema_mode != "strict":
             raise dg.DagsterInvalidDefinitionError(
-                f"asset {asset}: write_mode columns adds the columns that the table lacks by itself, and changes no "
-                f"others; schema_mode is {self.schema_mode}"
+                f"asset {asset}: write_mode columns adds columns that the table lacks and changes no others, so that "
+                f"schema_mode must be strict, not {self.schema_mode}"
             )
         if self.schema_mode == "overwrite" and (partitioned or self.write_mode != "overwrite"):
             raise dg.DagsterInvalidDefinitionError(
@@ -249,16 +253,17 @@ class TableSettings(TableRoot):
     """Options of the IO manager for every table below its root.
 
     Attributes:
-        output: How outputs are written, unless the asset says otherwise.
-        default_load_type: What an input without a type annotation becomes.
+        output: How outputs are written, unless the metadata of the asset or output changes it.
+        default_load_type: The type as which an input without a type annotation is loaded.
         spark: The resource with the Spark session, or None for the active session.
-        type_handlers: Handlers for further types of values, which come before those of this package.
+        type_handlers: Handlers for further types of values, which are tried before those of this package.
         max_rows_per_file: Rows of a data file; None for lance_core's default.
         max_bytes_per_file: Bytes of a data file; None for lance_core's default.
         data_storage_version: Version of new data files; None for the table's own, or lance_core's default.
-        table_config: Entries of the table's configuration to set with each write; none is ever removed. Entries that
-            the table lacks are set in a version of their own before an append, a merge or a replacement of partitions.
-        derive_column_lineage: Whether the plans of Spark frames are asked where columns come from.
+        table_config: Entries of the table's configuration to set with each write; no entry is ever removed. Entries
+            that the table lacks are set in a version of their own before an append, a merge or a replacement of
+            partitions.
+        derive_column_lineage: Whether column lineage is derived from the plans of Spark frames.
     """
 
     output: OutputSettings = field(default_factory=OutputSettings)
@@ -279,7 +284,7 @@ INPUT_KEYS = {*INPUT_PINS, "lance/filter", "lance/missing", "lance/changes"}
 
 
 def check_input(metadata: Mapping[str, object], where: str) -> None:
-    """Reject entries of an input's metadata that nothing reads, that cannot be combined, or whose value is of no use.
+    """Reject entries of an input's metadata that nothing reads, that cannot be combined, or that have invalid values.
 
     Raises:
         DagsterInvalidDefinitionError: The metadata has such an entry.
@@ -324,14 +329,14 @@ def _check_changes(value: object, pins: Sequence[str], where: str) -> None:
 
 
 def _with_write_mode(metadata: Mapping[str, object], where: str) -> Mapping[str, object]:
-    """`write_mode`, as some IO managers call it, under the name that it has here."""
+    """The metadata with `lance/write_mode` set from `write_mode`, the name of the key in some other IO managers."""
     if "write_mode" not in metadata:
         return metadata
     given = {plain_metadata(metadata[key]) for key in ("write_mode", "lance/write_mode") if key in metadata}
     if len(given) > 1:
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata 'write_mode' and 'lance/write_mode' say different things: "
-            f"{metadata['write_mode']!r}, {metadata['lance/write_mode']!r}"
+            f"{where}: metadata 'write_mode' and 'lance/write_mode' have different values, "
+            f"{metadata['write_mode']!r} and {metadata['lance/write_mode']!r}; leave out 'write_mode'"
         )
     return {**metadata, "lance/write_mode": metadata["write_mode"]}
 
@@ -383,15 +388,15 @@ def _are_columns(columns: object) -> bool:
 
 
 def _check_clauses(value: Mapping[str, Any], where: str) -> None:
-    """Make sure that `lance/merge_on` with clauses is understood."""
+    """Reject a mapping `lance/merge_on` without a key or with invalid clauses."""
     from lance_core.errors import InvalidInputError  # noqa: PLC0415 - few definitions need it
     from pyspark_lance import parse_merge_clauses  # noqa: PLC0415 - few definitions need it
 
     on = value.get("on")
     if not _are_columns([on] if isinstance(on, str) else on):
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata lance/merge_on with clauses needs the key as 'on', a column, or a list of columns, not"
-            f" {on!r}"
+            f"{where}: metadata lance/merge_on with clauses needs the key as 'on', a column or a list of columns, not "
+            f"{on!r}"
         )
     try:
         parse_merge_clauses({name: clauses for name, clauses in value.items() if name != "on"})
@@ -400,7 +405,7 @@ def _check_clauses(value: Mapping[str, Any], where: str) -> None:
 
 
 def plain_metadata(value: object) -> object:
-    """The Python value of a metadata entry, given plain or in one of Dagster's metadata classes."""
+    """The Python value of a metadata entry, which is a plain value or one of Dagster's metadata classes."""
     return value.value if isinstance(value, dg.MetadataValue) else value
 
 
@@ -416,18 +421,18 @@ def reject_unknown(
 
     Args:
         metadata: The entries.
-        names: Those that are read.
+        names: The keys that are read.
         where: The asset, input or output, for messages.
-        plain: Entries without the prefix that are read, for the message.
-        others: Entries that are let through and not recommended.
+        plain: Keys without the prefix that are read, for the message.
+        others: Keys that are accepted, and that the message does not name.
 
     Raises:
-        DagsterInvalidDefinitionError: An entry is not read; the error names it, and the nearest known one.
+        DagsterInvalidDefinitionError: Nothing reads an entry; the error names it, and the nearest known key.
     """
     for key in sorted(metadata):
         if key.startswith(PREFIX) and key not in names and key not in others:
             raise dg.DagsterInvalidDefinitionError(
-                f"{where}: metadata {key!r} is not offered; known here: {', '.join([*plain, *sorted(names)])}"
+                f"{where}: metadata {key!r} is not accepted; known here: {', '.join([*plain, *sorted(names)])}"
                 f"{near_name(key, names)}"
             )
 
@@ -448,12 +453,12 @@ def reject_foreign(metadata: Mapping[str, object], foreign: Mapping[str, str], *
 def reject_at_run_time(
     metadata: Mapping[str, object], names: Collection[str], choices: Mapping[str, Collection[str]], *, where: str
 ) -> None:
-    """Reject entries of an output's metadata at run time that look like settings and are not followed.
+    """Reject entries of an output's metadata at run time that look like settings but have no effect.
 
     Args:
-        metadata: The output's.
+        metadata: The output's metadata.
         names: The settings, each with the prefix.
-        choices: The values of those that have a few.
+        choices: The allowed values of settings that have a few.
         where: The asset, for messages.
 
     Raises:
@@ -462,7 +467,7 @@ def reject_at_run_time(
     late = sorted(({"partition_expr"} | (READ_ELSEWHERE - _OF_OUTPUTS)) & set(metadata))
     if late:
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata {late[0]!r} is read from the definition of the asset, and this output says it at run "
+            f"{where}: metadata {late[0]!r} is read from the definition of the asset, and this output sets it at run "
             f'time; move it to @asset(metadata={{"{late[0]}": ...}})'
         )
     reject_unknown(metadata, {*names, *_OF_OUTPUTS}, where=where, others=EVENT_KEYS)
@@ -475,10 +480,10 @@ def reject_at_run_time(
 
 
 def reject_of_ops(metadata: Mapping[str, object], settings: Collection[str], *, where: str) -> None:
-    """Reject entries in the metadata of an op's output, which is not an asset, that are not followed.
+    """Reject entries in the metadata of an op's output that have no effect, because the output is no asset.
 
     Args:
-        metadata: The output's, of its definition or at run time.
+        metadata: The output's metadata, of its definition or at run time.
         settings: The settings of outputs, each with the prefix.
         where: The output, for messages.
 
@@ -487,7 +492,7 @@ def reject_of_ops(metadata: Mapping[str, object], settings: Collection[str], *, 
     """
     for key in sorted(set(metadata) & ({*settings, *READ_ELSEWHERE} - _OP_OUTPUT_KEYS)):
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata {key!r} is for assets, and this output is none: a frame on its way to another op, "
-            "written once per run. Make it an asset, or leave the entry out"
+            f"{where}: metadata {key!r} is for assets, and this output is none: it only passes a frame to another op. "
+            "Make it an asset, or leave the entry out"
         )
     reject_unknown(metadata, _OP_OUTPUT_KEYS, where=where, others=EVENT_KEYS)

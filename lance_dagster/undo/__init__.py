@@ -1,1 +1,1 @@
-"""Undoing what a run committed, and reporting it to Dagster."""
+"""The undo of a run's commits, and the report of it to Dagster."""

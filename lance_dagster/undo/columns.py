@@ -1,13 +1,13 @@
-"""Undo a run that set columns of rows, where later commits set other columns, or added or deleted rows.
+"""Undo a run that set columns of rows, if later commits only set other columns, or added or deleted rows.
 
-    fragment before       fragment after        fragment now             fragment then
+    fragment before       after the run         now                      after the undo
     a.lance: id, label    a.lance: id           a.lance: id              a.lance: id, label
                           b.lance: label        b.lance: label
                                                 c.lance: vector          c.lance: vector
 
-The files of the columns are exchanged for those that held them before; no cell is read or written. A column that the
-run added, and that no other fragment has, is dropped. Rows that were deleted since stay so; where they may have been
-moved instead, with their cells, the undo is rejected.
+The data files of the columns are replaced by those that held the columns before; no value is read or written. A column
+that the run added, and that no other fragment has, is dropped. Rows that were deleted since stay deleted. If they may
+have been moved instead, with their values, the undo is rejected.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class ColumnsBack:
     """The undo of columns that a run has set.
 
     Attributes:
-        operation: The operation to commit; None if it would not be exact.
-        how: A description of it, or the reason why there is none.
+        operation: The operation to commit; None if the undo would not be exact.
+        how: A description of the operation, or the reason for which there is none.
     """
 
     operation: lance_core.LanceOperation.BaseOperation | None = None
@@ -49,7 +49,7 @@ class ColumnsBack:
 
 
 def sets_columns(made: Sequence[TableVersion]) -> bool:
-    """Whether versions of a run set columns of rows that were there, and did nothing else."""
+    """Whether all versions of a run only set columns of existing rows."""
     return all(COLUMNS in one.properties and one.operation in _OPERATIONS for one in made)
 
 
@@ -79,7 +79,7 @@ def columns_back(
         return ColumnsBack(how=f"the columns {names} have changed")
     moved = [key for key in changed if key not in current or _holding(current[key], ids) != _holding(new[key], ids)]
     if moved:
-        return ColumnsBack(how=f"fragments {moved} of its rows were changed since, or their columns {names}")
+        return ColumnsBack(how=f"fragments {moved} with its rows, or their columns {names}, were changed since")
     holed = [key for key in changed if current[key].deletion_file != new[key].deletion_file]
     mover = _mover(now, after.version, holed) if holed else None
     if mover is not None:
@@ -87,13 +87,13 @@ def columns_back(
     goes = bool(added) and not any(_holding(one, added) for key, one in current.items() if key not in changed)
     schema = now.lance_schema.record
     rest = LanceSchema(replace(schema, fields=tuple(one for one in schema.fields if one.id not in added)))
-    dropped = f"the columns {', '.join(_names(after, added))}, which it added, go"
+    dropped = f"the columns {', '.join(_names(after, added))}, which it added, are dropped"
     if goes and not there:
         operation = lance_core.LanceOperation.Project(rest, preserves_nullability=True)
         return ColumnsBack(operation=operation, how=dropped)
     restored = {key: _with_files(current[key], old[key], ids) for key in changed}
     rows = _rows_set(after, changed, versions) if now.has_stable_row_ids else None
-    how = f"the columns {', '.join(_names(after, there if goes else ids))} of {len(changed)} fragments are as they were"
+    how = f"the columns {', '.join(_names(after, there if goes else ids))} of {len(changed)} fragments are restored"
     if goes:
         fragments = [restored.get(key, one) for key, one in current.items()]
         merge = lance_core.LanceOperation.Merge(
@@ -120,19 +120,19 @@ def _files(fragment: FragmentMetadata) -> Files:
 
 
 def _written(old: FragmentMetadata, new: FragmentMetadata) -> set[int]:
-    """The fields of the files that a fragment got."""
+    """The ids of the fields in the files that a fragment got."""
     known = _files(old)
     return {one for key, file in _files(new).items() if key not in known for one in file.fields if one >= 0}
 
 
 def _holding(fragment: FragmentMetadata, ids: Sequence[int]) -> dict[tuple[int | None, str], list[int]]:
-    """The files that hold some fields, with these fields."""
+    """The files that hold some of the given fields, with the ids of these fields."""
     found = {key: [one for one in file.fields if one in ids] for key, file in _files(fragment).items()}
     return {key: own for key, own in found.items() if own}
 
 
 def _with_files(fragment: FragmentMetadata, old: FragmentMetadata, ids: Sequence[int]) -> FragmentMetadata:
-    """A fragment whose fields of some ids are in the files that an older state of it had them in."""
+    """A fragment in which the given fields are in the files of an older state of the fragment."""
     files = {
         key: replace(file, fields=[_TOMBSTONE if one in ids else one for one in file.fields])
         for key, file in _files(fragment).items()
@@ -148,7 +148,7 @@ def _with_files(fragment: FragmentMetadata, old: FragmentMetadata, ids: Sequence
 
 
 def _mover(now: lance_core.LanceDataset, after: int, fragments: Sequence[int]) -> int | None:
-    """The first version after one that may have moved rows out of fragments; None if none did."""
+    """The first version after `after` that may have moved rows out of fragments; None if there is none."""
     for version in range(after + 1, now.version + 1):
         try:
             transaction = now.read_transaction(version)
@@ -171,12 +171,12 @@ def _has(field: Any, ids: Sequence[int]) -> bool:
 
 
 def _definitions(dataset: lance_core.LanceDataset, ids: Sequence[int]) -> dict[int, str]:
-    """The columns that have some fields, by id, as far as their types go."""
+    """The types of the columns with the given fields, by field id."""
     return {one.id(): str(one.to_arrow().type) for one in dataset.lance_schema.fields() if _has(one, ids)}
 
 
 def _rows_set(after: lance_core.LanceDataset, fragments: Iterable[int], versions: Sequence[int]) -> dict[int, bytes]:
-    """The rows that versions have set, whose last change is the undo: serialized bitmaps by fragment."""
+    """The rows that versions have set, and that the undo changes: serialized bitmaps by fragment."""
     found = {}
     for fragment in after.get_fragments():
         if fragment.fragment_id not in fragments:

@@ -1,4 +1,4 @@
-"""The materializations after an undo: what the table holds without the change of a run."""
+"""The materializations that report a table after an undo."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNDO_ENTRY: Final = "lance/undid_run"
 """Entry of the events with the run that was undone."""
 
 INDICES_LOST: Final = "lance/indices_lost"
-"""Entry of the events with the indices that the version which was restored did not have."""
+"""Entry of the events with the indices that the restored version did not have."""
 
 
 def undo_events(
@@ -40,18 +40,18 @@ def undo_events(
     context: dg.OpExecutionContext | None = None,
     ui_url: str = "",
 ) -> list[dg.AssetMaterialization]:
-    """The events of an undo that was made just now, one per partition that the run had written for the asset.
+    """The events of an undo that was just committed, one per partition that the run wrote for the asset.
 
-    An undo on a branch is reported where Dagster's newest event is about that branch.
+    An undo on a branch is reported only for partitions whose newest event is about that branch.
 
     Args:
-        instance: Where events are recorded.
+        instance: The instance that records the events.
         ref: The asset.
-        location: Its table.
+        location: The location of its table.
         plan: The undo.
-        version: The version that it made.
-        context: The step that reports; None outside of one.
-        ui_url: Start of the links to runs.
+        version: The version of the undo.
+        context: The context of the step that reports; None outside of a step.
+        ui_url: The URL of the Dagster UI, for links to runs.
     """
     dataset = plan.dataset.checkout_version((plan.dataset.branch, version))
     partitions = _partitions(instance, ref, plan.made)
@@ -76,16 +76,16 @@ def earlier_undo_events(
     context: dg.OpExecutionContext | None = None,
     ui_url: str = "",
 ) -> list[dg.AssetMaterialization]:
-    """The events of an undo that was made before, as far as Dagster's events are older than it.
+    """The events of an earlier undo, for partitions whose newest event is about a version before it.
 
     Args:
-        instance: Where events are recorded.
+        instance: The instance that records the events.
         ref: The asset.
-        location: Its table.
+        location: The location of its table.
         dataset: The newest version of the branch.
         run_id: The run that was undone.
-        context: The step that reports; None outside of one.
-        ui_url: Start of the links to runs.
+        context: The context of the step that reports; None outside of a step.
+        ui_url: The URL of the Dagster UI, for links to runs.
     """
     undone = next(one for one in read_history(dataset, count_changes=False) if one.undid == run_id)
     made = versions_of_run(dataset, run_id)
@@ -99,9 +99,9 @@ def earlier_undo_events(
 
 
 def _partitions(instance: dg.DagsterInstance, ref: TableRef, made: Sequence[TableVersion]) -> list[str]:
-    """The partitions that versions have written, as their commits name them, else as Dagster recorded.
+    """The partitions of an asset that versions wrote, from their commits, or else from Dagster's events.
 
-    Only those of the asset: a version that was made for several assets is split by Dagster's records.
+    If a version was made for several assets, Dagster's events show the partitions of each.
     """
     made = [one for one in made if ref.name in one.assets] or list(made)
     named = [one.partitions for one in made]

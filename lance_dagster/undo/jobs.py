@@ -1,11 +1,11 @@
-"""`build_undo_job`: undo the change of one run to tables, and report to Dagster what they hold afterwards.
+"""`build_undo_job`: undo the changes of one run to tables, and report the tables to Dagster.
 
-    run to undo     run tag `lance/undo_run`, or `run_id` in the configuration of the op; a unique beginning is enough
-    tables          all of the job that the run changed, their branches as well
-    dry run         `dry_run` in the configuration, or the run tag `lance/dry_run`: only the log says what would be done
+    run to undo     run tag `lance/undo_run`, or `run_id` in the configuration of the op; a unique prefix is enough
+    tables          all tables of the job, and their branches, that the run changed
+    dry run         `dry_run` in the configuration, or the run tag `lance/dry_run`: the undo is only logged
 
-All tables are planned before the first one is changed. A table whose change was undone before, by the command or by a
-job that ended early, is only reported.
+All undos are planned before the first one is committed. A table on which the run was undone before, by the command or
+by a job that ended early, is only reported.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,29 +31,31 @@ UNDO_TAG = "lance/undo_run"
 """Run tag that names the run to undo."""
 
 DRY_RUN_TAG = "lance/dry_run"
-"""Run tag of a run that only says what it would do."""
+"""Run tag of a dry run."""
 
 
 class UndoConfig(ChosenTables):
     """The configuration of one run.
 
     Attributes:
-        run_id: The run to undo, or a beginning of its id that no other run has; else the run tag `lance/undo_run`.
-        dry_run: Only report what would be done; the run tag `lance/dry_run` does the same.
+        run_id: The run to undo, or a unique prefix of its id; by default the run tag `lance/undo_run` names it.
+        dry_run: Whether to log only what would be done; the run tag `lance/dry_run` does the same.
     """
 
-    run_id: str | None = Field(default=None, description="The run to undo; else the run tag lance/undo_run.")
-    dry_run: bool = Field(default=False, description="Only report what would be done.")
+    run_id: str | None = Field(
+        default=None, description="The run to undo; by default the run tag lance/undo_run names it."
+    )
+    dry_run: bool = Field(default=False, description="Whether to log only what would be done.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Planned:
-    """What is to be done about one branch of a table: an undo, or the report of one that was made before.
+    """The work on one branch of a table: an undo, or the report of an earlier undo.
 
     Attributes:
         refs: The assets to report; several may share a table.
-        plan: The undo; None if it was made before.
-        done: The newest version of the branch where it was made before.
+        plan: The undo; None if the run was undone before.
+        done: The newest version of the branch, if the run was undone before; else None.
         others: The other assets that share the table.
     """
 
@@ -64,7 +66,7 @@ class _Planned:
 
     @property
     def names(self) -> str:
-        """The assets, for messages."""
+        """The names of the assets, for messages."""
         return ", ".join(ref.name for ref in self.refs)
 
     @property
@@ -85,7 +87,7 @@ def build_undo_job(
         io_manager_key: The resource that knows where the tables are: a `LanceIOManager` or a `LanceTableResource`.
 
     Raises:
-        DagsterInvalidDefinitionError: A table cannot be used.
+        DagsterInvalidDefinitionError: A reference to a table, or `name`, is invalid.
 
     Examples:
         >>> lance_dagster.build_undo_job(["nyc/flights"]).name
@@ -93,7 +95,7 @@ def build_undo_job(
     """
     checked_job_name(name, "build_undo_job: name")
     refs = table_refs(assets)
-    description = "Undoes the change of one run to these tables, if that is exact, and reports what they hold."
+    description = "Undoes the changes of one run to these tables, if that is exact, and reports the tables."
 
     def run(context: dg.OpExecutionContext, config: UndoConfig) -> None:
         _undo(context, refs, getattr(context.resources, io_manager_key), config)
@@ -114,7 +116,9 @@ def _undo(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: ob
     root = table_root(resource)
     wanted = config.run_id or context.run.tags.get(UNDO_TAG)
     if not wanted:
-        raise dg.Failure(f"which run? Set the run tag {UNDO_TAG}, or `run_id` in the configuration of the op")
+        raise dg.Failure(
+            f"no run to undo is named: set the run tag {UNDO_TAG}, or `run_id` in the configuration of the op"
+        )
     chosen = chosen_refs(context, refs, config.tables)
     found = [(ref, main) for ref in chosen if (main := root.open_or_none(ref)) is not None]
     try:
@@ -146,10 +150,10 @@ def _undo(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: ob
 
 
 def _plan(candidates: Sequence[tuple[TableRef, Any]], run_id: str) -> Iterator[_Planned]:
-    """What is to be done, for each branch of each table that the run changed.
+    """The work on each branch of each table that the run changed.
 
     Raises:
-        Failure: The change to one table cannot be undone; nothing was changed anywhere.
+        Failure: The changes to a table cannot be undone exactly, or the run changed no rows; nothing was committed.
     """
     from lance_dagster.lineage.runs import open_branches, versions_of_run, without_changes  # noqa: PLC0415 - heavy imports
     from lance_dagster.undo.plan import AlreadyUndoneError, CannotUndoError, plan_undo  # noqa: PLC0415 - heavy imports
@@ -177,7 +181,7 @@ def _plan(candidates: Sequence[tuple[TableRef, Any]], run_id: str) -> Iterator[_
 
 
 def _planned(refs: Sequence[TableRef], made: "Sequence[TableVersion]", **facts: Any) -> _Planned:
-    """What is to be done about versions, reported for the assets that they were made for, else for all of the table."""
+    """The work on versions, which is reported for the assets that their commits name, or else for all of the table."""
     named = {name for one in made for name in one.assets}
     reported = [ref for ref in refs if ref.name in named] or list(refs)
     return _Planned(refs=reported, others=[ref for ref in refs if ref not in reported], **facts)

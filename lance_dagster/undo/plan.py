@@ -1,12 +1,12 @@
 """Undo the change of one run to a table by one new commit, if that is exact; otherwise report the reason.
 
-    only maintenance came after it, and
-    changes that were undone themselves      -> the version before it is restored; where indices were built since,
-                                                that is done fragment by fragment, as below, if possible, so that they
-                                                stay; if not, they are named
-    others came after it, elsewhere          -> one Update: the fragments that it added are removed, those that it
-                                                removed return as they were
-    it set columns                           -> the files of these columns are exchanged for those before (`columns`)
+    only maintenance followed the run, and
+    changes that were undone themselves      -> the version before the run is restored. If indices were built since,
+                                                the undo is done by fragments, as below, to keep them; if that is
+                                                impossible, the lost indices are named
+    other writes followed, elsewhere         -> one Update: the fragments that the run added are removed, and those that
+                                                it removed are added again
+    the run set columns                      -> the files of these columns are replaced by the earlier ones (`columns`)
     others changed its fragments, or wrote
     to its partitions; the version before it
     was cleaned up; it created the table ... -> rejected, with the reason
@@ -48,33 +48,33 @@ __all__ = ["AlreadyUndoneError", "CannotUndoError", "Undo", "plan_undo"]
 _log = logging.getLogger(__name__)
 _PLAIN: Final = ("Append", "Update", "Delete")
 _SYSTEM: Final = "__lance_"
-"""The beginning of the names of indices that are none of rows."""
+"""Prefix of the names of system indices, which do not index rows."""
 
 
 class CannotUndoError(LanceError):
-    """A run's change cannot be taken back exactly; the message says why."""
+    """A run's change cannot be undone exactly; the message has the reason."""
 
     code = "cannot-undo"
 
 
 class AlreadyUndoneError(CannotUndoError):
-    """A run's change was taken back before."""
+    """A run's change was undone before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undo:
-    """The undoing of a run's change to one table.
+    """The undo of a run's change to one branch of a table.
 
     Attributes:
-        dataset: The branch of the table at the version that was looked at.
+        dataset: The branch of the table at the version for which the undo was planned.
         run_id: The run.
-        made: The versions that it made.
+        made: The versions that the run made.
         how: A description of the undo, for messages.
         operation: The operation to commit.
-        rows: Live rows as they are.
-        rows_after: Live rows as they will be.
-        moves: The moves that bring back the watermarks of incremental inputs.
-        indices_lost: The indices that were built since the version that is restored, and have to be built again.
+        rows: The number of live rows before the undo.
+        rows_after: The number of live rows after the undo.
+        moves: The moves that reset the watermarks of incremental inputs.
+        indices_lost: The indices that were built after the restored version, and must be built again.
     """
 
     dataset: lance_core.LanceDataset = field(repr=False)
@@ -89,19 +89,20 @@ class Undo:
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """The numbers of the versions that it made."""
+        """The numbers of the versions that the run made."""
         return tuple(one.version for one in self.made)
 
     @property
     def assets(self) -> list[str]:
-        """The assets that the undone versions were made for; none if they name none."""
+        """The assets for which the undone versions were made; empty if the versions name none."""
         return sorted({name for one in self.made for name in one.assets})
 
     def commit(self, storage_options: Mapping[str, str] | None = None) -> int:
-        """Commit; returns the new version.
+        """Commit the undo; returns the new version.
 
         Args:
-            storage_options: How to reach incremental inputs of the run, whose versions are held again.
+            storage_options: The options by which incremental inputs of the run are reached, whose versions are tagged
+                again.
 
         Raises:
             RetryableConflictError: Another commit came between; nothing was changed.
@@ -112,7 +113,7 @@ class Undo:
         def directly(version: int) -> Iterator[None]:
             if version != head + 1:
                 raise RetryableConflictError(
-                    f"{self.dataset.uri}: version {version - 1} was committed meanwhile; nothing was taken back"
+                    f"{self.dataset.uri}: version {version - 1} was committed meanwhile; nothing was undone"
                 )
             yield
 
@@ -132,13 +133,13 @@ class Undo:
         undone = lance_core.LanceDataset.commit(self.dataset, transaction, commit_lock=directly)
         try:
             hold_after_undo(undone, self.made, storage_options)
-        except (LanceError, OSError) as error:  # the undo is done
-            _log.warning("%s: versions of its inputs could not be held: %s", self.dataset.uri, error)
+        except (LanceError, OSError) as error:  # the undo is committed
+            _log.warning("%s: versions of its inputs could not be tagged: %s", self.dataset.uri, error)
         return undone.version
 
 
 def plan_undo(dataset: lance_core.LanceDataset, run_id: str) -> Undo | None:
-    """Plan the undo of a run's change of a branch; None if the run changed nothing there.
+    """Plan the undo of a run's change to a branch; None if the run changed nothing there.
 
     Args:
         dataset: The newest version of the branch.
@@ -157,13 +158,13 @@ def plan_undo(dataset: lance_core.LanceDataset, run_id: str) -> Undo | None:
     later = list(read_history(dataset, after=versions[0] - 1, count_changes=False))[::-1]
     others = [one for one in later if one.version not in versions]
     if any(one.undid == run_id for one in later):
-        raise AlreadyUndoneError(str(_rejected(dataset, run_id, "it has been taken back already")))
+        raise AlreadyUndoneError(str(_rejected(dataset, run_id, "it was undone before")))
     before = _before(dataset, run_id, versions[0])
     if not all(one.is_maintenance for one in _still_there(others)):
         return _reversed(dataset, run_id, made, before, others)
     lost = _built_since(dataset, before)
     if lost:
-        with contextlib.suppress(CannotUndoError):  # fragment by fragment the indices stay
+        with contextlib.suppress(CannotUndoError):  # an undo by fragments keeps the indices
             return _reversed(dataset, run_id, made, before, others)
     return Undo(
         dataset=dataset,
@@ -178,7 +179,7 @@ def plan_undo(dataset: lance_core.LanceDataset, run_id: str) -> Undo | None:
 
 
 def _built_since(dataset: lance_core.LanceDataset, before: lance_core.LanceDataset) -> dict[str, str]:
-    """The indices that an older version lacks, each with its kind and columns."""
+    """The indices that an older version does not have, each with its kind and columns."""
     if not dataset.has_index:
         return {}
     known = {one.name for one in before.describe_indices()} if before.has_index else set()
@@ -198,13 +199,13 @@ def _said_of(lost: Mapping[str, str]) -> str:
 
 
 def _of_several(made: TableVersion) -> str:
-    """The reason why one of several runs that a promotion joins cannot be undone by itself, and what can be undone."""
-    reason = f"version {made.version} holds the writes of {len(made.writers)} runs at once from a branch"
+    """The reason for which one of several runs that a promotion joins cannot be undone by itself, and the remedy."""
+    reason = f"version {made.version} is the promotion of a branch to which {len(made.writers)} runs wrote"
     if made.committed_by:
-        return f"{reason}; take back run {made.committed_by}, which promoted them"
+        return f"{reason}; undo run {made.committed_by}, which promoted them"
     return (
-        f"{reason}, which no run of Dagster has promoted, so that no run names them all. If nothing was written since, "
-        f"version {made.version - 1} can be restored: dataset.checkout_version({made.version - 1}).restore()"
+        f"{reason}, and no run of Dagster promoted it. If nothing was written since, version {made.version - 1} can be "
+        f"restored: dataset.checkout_version({made.version - 1}).restore()"
     )
 
 
@@ -224,11 +225,15 @@ def _reversed(
     before: lance_core.LanceDataset,
     others: Sequence[TableVersion],
 ) -> Undo:
-    """Undo a change with later commits of others: fragment by fragment."""
+    """The undo of a change that later commits of others followed, by fragments.
+
+    Raises:
+        CannotUndoError: The change cannot be undone exactly.
+    """
     last = made[-1].version
     between = [one.version for one in others if one.version < last and not one.is_maintenance]
     if between:
-        raise _rejected(dataset, run_id, f"versions {between} of others lie between its own")
+        raise _rejected(dataset, run_id, f"versions {between} of others are between its own")
     if sets_columns(made):
         versions = [one.version for one in made]
         columns = columns_back(before, dataset.checkout_version((dataset.branch, last)), dataset, versions)
@@ -236,7 +241,9 @@ def _reversed(
             return _of_columns(dataset, run_id, made, columns)
     odd = [f"{one.version} ({one.operation})" for one in made if one.operation not in _PLAIN]
     if odd:
-        raise _rejected(dataset, run_id, f"others came after version {', '.join(odd)}, which is more than rows")
+        raise _rejected(
+            dataset, run_id, f"others wrote after version {', '.join(odd)}, which cannot be undone by fragments"
+        )
     _check_partitions(dataset, run_id, made, [one for one in _still_there(others) if not one.keeps_rows])
     after = dataset.checkout_version(last)
     if not before.lance_schema_bytes == after.lance_schema_bytes == dataset.lance_schema_bytes:
@@ -247,8 +254,8 @@ def _reversed(
         dataset=dataset,
         run_id=run_id,
         made=tuple(made),
-        how=f"{len(operation.removed_fragment_ids)} fragments go, {len(operation.new_fragments)} return, "
-        f"{len(operation.updated_fragments)} are as they were",
+        how=f"{len(operation.removed_fragment_ids)} fragments are removed, {len(operation.new_fragments)} added again, "
+        f"{len(operation.updated_fragments)} restored",
         operation=operation,
         rows=dataset.count_rows(),
         rows_after=dataset.count_rows() + change,
@@ -277,7 +284,11 @@ def _of_columns(
 def _watermarks_back(
     dataset: lance_core.LanceDataset, run_id: str, made: Sequence[TableVersion]
 ) -> tuple[lance_core.WatermarkMove, ...]:
-    """The moves that take back those of a run; a restore brings the watermarks back by itself."""
+    """The moves that reverse those of a run; a restore resets the watermarks without them.
+
+    Raises:
+        CannotUndoError: A later run has moved the same watermarks.
+    """
     ends: dict[tuple[str, str], tuple[str | None, str | None]] = {}
     for one in made:
         for move in lance_core.WatermarkMove.of(one.properties):
@@ -290,14 +301,14 @@ def _watermarks_back(
             raise _rejected(
                 dataset,
                 run_id,
-                f"a later run has consumed the changes of {name} that came after its own; undo it first",
+                f"a later run has consumed later changes of {name}; undo that run first",
             )
         found.append(lance_core.WatermarkMove(name=name, parts=(part,), before=after, after=before))
     return tuple(found)
 
 
 def _still_there(others: Sequence[TableVersion]) -> list[TableVersion]:
-    """Versions, newest first, without undone versions and without the versions that undid them."""
+    """The versions without those that were undone, and without the versions that undid them."""
     numbers = {one.version for one in others}
     undos = [one for one in others if one.undone_versions and numbers.issuperset(one.undone_versions)]
     undone = {number for one in undos for number in (one.version, *one.undone_versions)}
@@ -307,7 +318,11 @@ def _still_there(others: Sequence[TableVersion]) -> list[TableVersion]:
 def _check_partitions(
     dataset: lance_core.LanceDataset, run_id: str, made: Sequence[TableVersion], others: Sequence[TableVersion]
 ) -> None:
-    """Reject if others wrote to the same partitions, or may have."""
+    """Reject the undo if others wrote to the same partitions, or may have.
+
+    Raises:
+        CannotUndoError: Another version wrote to the same partition, or names no partitions.
+    """
     own = [one.partitions for one in made]
     if all(keys is None for keys in own):
         return
@@ -319,14 +334,14 @@ def _check_partitions(
     for one in others:
         keys = _changed_partitions(dataset, one)
         if not isinstance(keys, list):
-            raise _rejected(dataset, run_id, f"version {one.version} does not say which partitions it wrote")
+            raise _rejected(dataset, run_id, f"version {one.version} does not name the partitions that it wrote")
         common = sorted(known & set(keys))
         if common:
             raise _rejected(dataset, run_id, f"version {one.version} wrote to partition {common[0]!r} as well")
 
 
 def _changed_partitions(dataset: lance_core.LanceDataset, entry: TableVersion) -> Any:
-    """The partitions that a version wrote; for an undo that names none, those of the versions that it undid."""
+    """The partitions that a version wrote; for an undo that names none, the partitions of the undone versions."""
     if entry.partitions is not None or not entry.undone_versions:
         return entry.partitions
     undone = [_made_in(dataset, version) for version in entry.undone_versions]
@@ -343,13 +358,13 @@ def _made_in(dataset: lance_core.LanceDataset, version: int) -> TableVersion | N
 
 
 def _partition_properties(made: Sequence[TableVersion]) -> dict[str, str]:
-    """The partitions that an undo changes, as commits of runs name them."""
+    """The property with the partitions that an undo changes, if they are known."""
     keys = partitions_of(made)
     return {PARTITION_KEYS: listed_keys(json.dumps(keys))} if isinstance(keys, list) else {}
 
 
 def _column_properties(made: Sequence[TableVersion]) -> dict[str, str]:
-    """The columns that an undo changes, if it changes columns alone: then it is not a write of rows."""
+    """The property with the columns that an undo changes, if it changes only columns: then it is no write of rows."""
     named = [one.properties.get(COLUMNS) for one in made]
     columns = {column for names in named for column in several(names)}
     return {} if None in named else {COLUMNS: json.dumps(sorted(columns))}
@@ -363,14 +378,16 @@ def _inverse(
     changed = sorted(key for key in old.keys() & new.keys() if old[key] != new[key])
     touched = [key for key in (*added, *changed) if now.get(key) != new[key]]
     if touched:
-        raise _rejected(dataset, run_id, f"fragments {touched} of its rows were changed since")
+        raise _rejected(dataset, run_id, f"fragments {touched} with its rows were changed since")
     if removed and dataset.has_stable_row_ids:
-        raise _rejected(dataset, run_id, "rows with stable ids would return under others")
-    holed = [key for key in removed if old[key].deletion_file is not None]
-    if holed:
-        raise _rejected(dataset, run_id, f"fragments {holed} had deleted rows, whose list belongs to their ids")
+        raise _rejected(dataset, run_id, "rows that it removed would get other stable row ids")
+    with_deletions = [key for key in removed if old[key].deletion_file is not None]
+    if with_deletions:
+        raise _rejected(
+            dataset, run_id, f"fragments {with_deletions}, which it removed, have deletion files, bound to their ids"
+        )
     if changed and dataset.has_index:
-        raise _rejected(dataset, run_id, f"indices may lack rows that would return to fragments {changed}")
+        raise _rejected(dataset, run_id, f"indices may lack rows that would be restored in fragments {changed}")
     return lance_core.LanceOperation.Update(
         removed_fragment_ids=added,
         updated_fragments=[old[key] for key in changed],
@@ -379,4 +396,4 @@ def _inverse(
 
 
 def _rejected(dataset: lance_core.LanceDataset, run_id: str, reason: str) -> CannotUndoError:
-    return CannotUndoError(f"run {run_id} cannot be taken back exactly in {dataset.uri}: {reason}")
+    return CannotUndoError(f"run {run_id} cannot be undone exactly in {dataset.uri}: {reason}")

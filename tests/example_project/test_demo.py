@@ -174,7 +174,7 @@ def test_at_last_a_week_on_a_branch_is_promoted_by_one_commit(demo, source):
     assert ordered(branch.to_table()) == ordered(table.to_table()) == ordered(source)
     maintenance, story = demo[1].split("maintenance: small fragments become large ones")
     assert "backfill/week" not in maintenance
-    assert "branch backfill/week: a week beside main, before it is promoted" in story
+    assert "branch backfill/week: its changes before the promotion" in story
     assert "7 days, 2013-01-15 .. 2013-01-21" in story
     before, after = (table.checkout_version(version) for version in (fork, table.version))
     for name, one in {"main before": before, "backfill/week": branch, "main after": after}.items():

@@ -303,7 +303,7 @@ def rejected_undo(story):
     before = len(story.events())
     assert "drop the table" in errors(story.undo(story.runs[0], fails=True))
     assert "no such run" in errors(story.undo("00000000", fails=True))
-    assert "which run?" in errors(story.job(story.undo_job, fails=True))
+    assert "no run to undo is named" in errors(story.job(story.undo_job, fails=True))
     assert len(story.events()) == before
 
 

@@ -237,7 +237,7 @@ def test_dg_lists_scaffolds_and_accepts_them(tmp_path, monkeypatch):
             r"tables\[0\].checks is an empty list",
         ),
         ("root_uri: /x\ntables: [{key: a, maintenance: {max_versions: 3}}]", r"tables\[0\].maintenance does nothing"),
-        ("root_uri: /x\ntables: [{key: a, checks: [drift]}, {key: a, checks: [drift]}]", "a table is listed once"),
+        ("root_uri: /x\ntables: [{key: a, checks: [drift]}, {key: a, checks: [drift]}]", "list it once"),
     ],
 )
 def test_a_key_that_nothing_reads_is_named_with_the_nearest(text, message):

@@ -207,7 +207,7 @@ def test_a_run_on_a_branch_leads_to_the_branch(lake, tmp_path):
     with pytest.raises(InvalidInputError, match="the run is on branch 'trial'"):
         lance_core.write_dataset(pa.table({"n": [1]}), main.uri, mode="append", transaction_properties=astray)
     none = retried(lake, tmp_path, tables=LanceTableResource(root_uri=f"{lake.root}/new", branching=policy))
-    assert "a branch needs a table to begin with" in errors(
+    assert "from which a branch could be forked" in errors(
         lake.run(none, resources=PIPES, tags={"lance/branch": "trial"}, fails=True)
     )
 

@@ -157,7 +157,7 @@ class TestPromote:
         assert written.table("plain").version == 1
         said = errors(run(written, promote, tags={"lance/branch": "other"}, fails=True))
         assert "no table of this job has, or had, a branch other" in said
-        assert "which branch?" in errors(run(written, promote, fails=True))
+        assert "no branch is named" in errors(run(written, promote, fails=True))
         config = {"branch": BRANCH, "tables": ["nope"]}
         assert "no table of this job" in errors(run(written, promote, config=config, fails=True))
 
@@ -213,7 +213,7 @@ class TestPromote:
             on_branch.replace_schema_metadata({"mine": "1"})
         promote, discard = build_branch_jobs([events])
         said = errors(run(lake, promote, tags={"lance/branch": "settings"}, fails=True))
-        assert f"only what a promotion does not bring: {change} 'mine' (added)" in said
+        assert f"only what a promotion does not apply: {change} 'mine' (added)" in said
         assert "discard the branch" in said
         run(lake, discard, tags={"lance/branch": "settings"})
         assert lake.table("events").branches.list() == {}
@@ -392,7 +392,7 @@ class TestSensor:
         result = self.tick(written, monkeypatch, "COMPLETED_FAILED")
         assert self.requests(result) == []
         (event,) = result.asset_events
-        assert event.metadata["lance/branch_state"].value == "what wrote it failed"
+        assert event.metadata["lance/branch_state"].value == "its backfill or run failed"
         assert BRANCH in event.metadata["lance/branches"].value
         again = self.tick(written, monkeypatch, "COMPLETED_FAILED", cursor=result.cursor)
         assert isinstance(again, dg.SkipReason)
@@ -443,7 +443,7 @@ class TestSensor:
         sensor = build_branch_sensor([events], jobs, name="mine")
         defs = dg.Definitions(assets=[events], jobs=jobs, sensors=[sensor], resources={"io_manager": lake.manager()})
         assert {"lance_promote", "lance_discard"} <= {job.name for job in defs.resolve_all_job_defs()}
-        with pytest.raises(ValueError, match="what becomes of a branch"):
+        with pytest.raises(ValueError, match="must be one of"):
             build_branch_sensor([events], jobs, on_failure="nope")
 
 

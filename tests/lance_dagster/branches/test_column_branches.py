@@ -117,7 +117,7 @@ def test_a_column_of_a_branch_that_was_forked_for_rows(lake):
     assert_vectors(lake, "2024-01-01")
     assert sorted(owner_of(lake.table("images")).assets) == ["embeddings", "images"]
     found = errors(undo(lake, run.run_id, fails=True))
-    assert "holds the writes of 2 runs at once" in found
+    assert "is the promotion of a branch to which 2 runs wrote" in found
 
 
 def undo(lake, run_id, fails=False):

@@ -91,7 +91,7 @@ def test_a_setting_is_followed(lake, said, key):
 @pytest.mark.parametrize("said", EVERYWHERE)
 def test_a_misspelt_setting_is_rejected_naming_the_nearest(lake, said):
     result = lake.run(said("lance/write_moed"), fails=True)
-    assert "asset rows: metadata 'lance/write_moed' is not offered" in errors(result)
+    assert "asset rows: metadata 'lance/write_moed' is not accepted" in errors(result)
     assert "is 'lance/write_mode' meant?" in errors(result)
     with pytest.raises(ValueError, match="not found"):
         lake.table("rows")
@@ -105,7 +105,7 @@ def test_a_misspelt_setting_is_rejected_naming_the_nearest(lake, said):
         ({"partition_expr": "n"}, 'move it to @asset(metadata={"partition_expr": ...})'),
         ({"lance/maintenance": {"dry_run": True}}, "is read from the definition of the asset"),
         ({"write_mode": "sometimes"}, "metadata lance/write_mode must be one of overwrite, append"),
-        ({"lance/branch": "dev"}, "metadata 'lance/branch' is not offered"),
+        ({"lance/branch": "dev"}, "metadata 'lance/branch' is not accepted"),
     ],
 )
 def test_an_output_cannot_say_at_run_time(lake, entry, message):
@@ -152,7 +152,7 @@ class TestOps:
     @pytest.mark.parametrize(
         ("entry", "message"),
         [
-            ({"lance/nonsense": 1}, "metadata 'lance/nonsense' is not offered; known here: lance/cluster"),
+            ({"lance/nonsense": 1}, "metadata 'lance/nonsense' is not accepted; known here: lance/cluster"),
             ({"lance/write_mode": "append"}, "metadata 'lance/write_mode' is for assets, and this output is none"),
             ({"lance/comit_message": "x"}, "is 'lance/commit_message' meant?"),
         ],
@@ -168,7 +168,7 @@ class TestOps:
     @pytest.mark.parametrize(
         ("entry", "message"),
         [
-            ({"lance/nonsense": 1}, "input 'x' (no asset): metadata 'lance/nonsense' is not offered"),
+            ({"lance/nonsense": 1}, "input 'x' (no asset): metadata 'lance/nonsense' is not accepted"),
             ({"lance/filtre": "n > 1"}, "is 'lance/filter' meant?"),
             ({"lance/version": 1}, "the output of an op has one version"),
             ({"columns": ["m"]}, "columns ['m'] are not among the table's columns ['n']"),

@@ -154,7 +154,7 @@ class TestComponents:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("root: true\nhealth_checks: true", "health_checks looks for tables while the code location is loaded"),
+            ("root: true\nhealth_checks: true", "health_checks lists tables while the code location is loaded"),
             ("root: true\nexternal_assets: true", "external_assets looks for tables.*such as root: s3://bucket/lake"),
             ("tables: [a]\nexternal_assets: true", "external_assets does nothing without root"),
             ("root: /x\nstorage_options: {a: b}", "storage_options does nothing without root and health_checks or"),

@@ -222,7 +222,7 @@ class TestCommand:
         [
             (("f", "int64"), "its value 2.5 would change"),
             (("s", "int64"), "its value 'x' would change"),
-            (("day", "int64"), "there is no cast between the two"),
+            (("day", "int64"), "there is no such cast"),
             (("g", "int64"), "there is no column 'g'; the columns are ['f', 's', 'day']"),
             (("f", "integer64"), "is 'int64' meant?"),
         ],

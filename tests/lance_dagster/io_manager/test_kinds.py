@@ -121,7 +121,7 @@ def test_a_handle_is_on_the_pinned_version(lake):
 @pytest.mark.parametrize("entry", [{"columns": ["n"]}, {"lance/filter": "n > 1"}])
 def test_a_handle_on_a_selection_is_rejected(lake, entry):
     reader = taking(lance_core.LanceDataset, [], ins={"numbers": dg.AssetIn(metadata=entry)})
-    assert "a handle on the whole table" in errors(lake.run(giving(ROWS), reader, fails=True))
+    assert "is a LanceDataset, the whole table" in errors(lake.run(giving(ROWS), reader, fails=True))
 
 
 def daily(context):
@@ -426,5 +426,6 @@ def test_an_output_of_an_op_that_cannot_be_kept_says_so(lake):
 
     said = errors(plain.execute_in_process(instance=lake.instance, raise_on_error=False))
     assert (
-        "output 'result' of 'make' is a builtins.function: no frame that LanceIOManager stores, and it cannot" in said
+        "output 'result' of 'make' is a builtins.function, which is no frame that LanceIOManager stores and cannot"
+        in said
     )

@@ -70,7 +70,7 @@ def test_the_first_write_makes_the_table(lake):
     assert "has no rows to merge" not in errors(lake.run(merging(frame(*NEW), when_not_matched="nothing")))
     other = merging(frame(*NEW), when_not_matched="nothing", cluster=False)
     lake.root += "/elsewhere"
-    assert "inserts nothing" in errors(lake.run(other, fails=True))
+    assert "the merge inserts no rows" in errors(lake.run(other, fails=True))
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ class TestRetries:
 
     def test_keys_that_only_the_earlier_attempt_had_are_not_left_silently(self, lake, table):
         result = self.run(lake, [(ONE, 9, "bad")], [(ONE, 2, "B")])
-        assert "merged 1 keys that this one has not" in errors(result)
+        assert "merged 1 keys that this attempt lacks" in errors(result)
 
     def test_a_table_that_the_earlier_attempt_made(self, lake):
         assert self.run(lake, [(ONE, 9, "bad")], [(ONE, 2, "B")]).success
@@ -211,7 +211,7 @@ class TestRetries:
         rows = [(ONE, 2, "B")]
         result = self.run(lake, rows, rows, **{"lance/merge_on": clauses, "lance/on_earlier_attempt": policy})
         assert result.success is (policy == "adopt")
-        assert policy == "adopt" or "lance/merge_on has clauses that would be applied twice" in errors(result)
+        assert policy == "adopt" or "the clauses of lance/merge_on would be applied twice" in errors(result)
         assert (lake.table("t").version, lake.rows("t")[1]) == (2, (ONE, 2, "B"))
 
     def test_clauses_without_conditions_are_applied_again(self, lake, table):
@@ -270,7 +270,7 @@ class TestTwoAtOnce:
     def test_keys_that_only_the_older_attempt_has_are_not_left_silently(self, lake, table):
         older, newer = self.run(lake, True, [(ONE, 9, "bad")], [(ONE, 2, "B")])
         assert older.success
-        assert "merged 1 keys that this one has not" in errors(newer)
+        assert "merged 1 keys that this attempt lacks" in errors(newer)
 
 
 def test_a_table_that_another_run_makes_meanwhile_is_merged_into(lake):

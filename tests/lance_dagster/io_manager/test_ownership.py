@@ -38,7 +38,7 @@ def test_an_asset_does_not_write_to_the_table_of_another(lake, mode, maintained)
     version = lake.table("a/x").version
     said = errors(lake.run(asset("b/y", 2, schema="a", table="x"), write_mode=mode, fails=True))
     assert "asset b/y: the table" in said
-    assert "is that of asset a/x, for which version 1 was written" in said
+    assert "belongs to asset a/x, which wrote version 1" in said
     assert '{"lance/shared_table": True}' in said
     assert (lake.table("a/x").version, lake.rows("a/x")) == (version, [(1,)])
     lake.run(asset("a/x", 3), write_mode=mode)  # the owner goes on
@@ -49,7 +49,7 @@ def test_the_metadata_shared_table_permits_several_assets(lake):
     lake.run(first, second, write_mode="append")
     assert lake.rows("shop/all") == [(1,), (2,)]
     lake.run(asset("shop/renamed", 3, table="all", **SHARED), write_mode="append")
-    assert "is that of asset shop/renamed" in errors(lake.run(asset("shop/all", 3), fails=True))
+    assert "belongs to asset shop/renamed" in errors(lake.run(asset("shop/all", 3), fails=True))
     assert "must be True or False, not 'yes'" in errors(
         lake.run(asset("shop/all", 3, **{"lance/shared_table": "yes"}), fails=True)
     )
@@ -64,9 +64,9 @@ def test_a_table_that_others_made_can_be_written(lake):
 def test_on_a_branch(lake):
     lake.run(asset("a/x"))
     tagged = {"branching": BranchPolicy.from_tag("lance/branch"), "tags": {"lance/branch": "trial"}}
-    assert "is that of asset a/x" in errors(lake.run(asset("b", 2, schema="a", table="x"), fails=True, **tagged))
+    assert "belongs to asset a/x" in errors(lake.run(asset("b", 2, schema="a", table="x"), fails=True, **tagged))
     lake.run(asset("c", 3), **tagged)  # begun empty for its branch
-    assert "is that of asset c" in errors(lake.run(asset("public/c", 3), fails=True, **tagged))
+    assert "belongs to asset c" in errors(lake.run(asset("public/c", 3), fails=True, **tagged))
 
 
 def test_two_assets_that_make_one_table_at_the_same_time(lake, monkeypatch):
@@ -96,7 +96,7 @@ def test_rows_where_an_earlier_release_put_them_are_not_forgotten(lake):
         lake.run(new, fails=True),
         lake.run(new, reader, select=[reader], fails=True),
     ):
-        assert 'Give the asset the metadata {"schema": "events"} to stay there' in errors(result)
+        assert 'Give the asset the metadata {"schema": "events"}, or move the folder' in errors(result)
     lake.run(asset("team1/events/daily", 3, schema="events"))
     lake.run(asset("team2/events/daily", 4))
     assert (lake.rows("events/daily"), lake.rows("team2/events/daily")) == ([(3,)], [(4,)])

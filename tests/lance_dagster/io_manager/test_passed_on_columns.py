@@ -75,7 +75,7 @@ def test_an_owner_that_came_with_copied_rows_does_not_count(lake):
     lengths = dg.asset(
         name="lengths", metadata={"lance/write_mode": "columns", "lance/table": "copied", "lance/key": "id"}
     )(lambda: rows)
-    assert "is that of the asset that writes its rows" in errors(lake.run(lengths, fails=True))
+    assert "belongs to the asset that writes the rows" in errors(lake.run(lengths, fails=True))
 
 
 def test_the_owner_stands_where_the_commit_that_added_the_column_was_cleaned_up(lake):
@@ -90,4 +90,4 @@ def test_the_owner_stands_where_the_commit_that_added_the_column_was_cleaned_up(
     def grabbing() -> pa.Table:
         return table.to_table()
 
-    assert "is that of asset embeddings" in errors(lake.run(grabbing, partition=DAY, fails=True))
+    assert "belongs to asset embeddings" in errors(lake.run(grabbing, partition=DAY, fails=True))

@@ -380,9 +380,9 @@ class TestUndo:
             (lambda lake: lake.run(parted(("a", 11)), partition="a"), "wrote to partition 'a' as well"),
             (
                 lambda lake: lake.table("events").insert(pa.table({"p": ["a"], "n": [9]})),
-                "does not say which partitions",
+                "does not name the partitions",
             ),
-            (lambda lake: lake.table("events").add_columns({"x": "1"}), "does not say which partitions"),
+            (lambda lake: lake.table("events").add_columns({"x": "1"}), "does not name the partitions"),
             (lambda lake: change_column_type(lake.table("events"), "n", pa.float64()), "the columns have changed"),
         ],
     )
@@ -424,7 +424,7 @@ class TestUndo:
         lake.run(boats)
         run = lake.run(boats).run_id
         command("undo", lake.root, "--run", run, "--yes")
-        assert "taken back already" in command("undo", lake.root, "--run", run, "--yes", fails=1)
+        assert "it was undone before" in command("undo", lake.root, "--run", run, "--yes", fails=1)
         assert "no such run" in command("undo", lake.root, "--run", "none", "--yes", fails=1)
         command("undo", lake.root, "--run", run, fails=2)
 
@@ -446,7 +446,7 @@ class TestUndo:
         chain = {"dagster.run_id": "second", "dagster.root_run_id": "first"}
         lake.table("boats").insert(pa.table({"n": [1]}), transaction_properties=chain)
         said = command("undo", lake.root, "--run", "first", "--yes", fails=1)
-        assert "run first wrote nothing itself; take back second, which re-executed it" in said
+        assert "run first wrote nothing itself; undo run second, which re-executed it" in said
         job = build_undo_job([boats])
         defs = dg.Definitions(jobs=[job], resources={"io_manager": lake.manager()})
         result = defs.resolve_job_def(job.name).execute_in_process(
@@ -466,7 +466,7 @@ class TestUndo:
         lake.table("boats").branches.discard("work")
         said = command("undo", lake.root, "--run", "one", "--yes", fails=1)
         if by == "job":
-            assert "take back run promoter, which promoted them" in said
+            assert "undo run promoter, which promoted them" in said
             assert answer("undo", lake.root, "--run", "promoter", "--yes")[0]["run_id"] == "promoter"
         else:
             assert f"dataset.checkout_version({done.version - 1}).restore()" in said

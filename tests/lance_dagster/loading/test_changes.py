@@ -147,7 +147,7 @@ def test_a_table_that_was_made_again_is_rejected(lake, table):
     copy.run(lake)
     lance_core.LanceDataset.drop(lake.uri("source"))
     lance.write_dataset(rows(1), lake.uri("source"))
-    assert "dropped and made again" in errors(copy.run(lake, fails=True)[1])
+    assert "dropped and created again" in errors(copy.run(lake, fails=True)[1])
 
 
 def test_another_run_that_consumes_the_same_changes_meanwhile_conflicts(lake, table):
@@ -419,7 +419,7 @@ def test_outputs_with_other_keys_leave_no_row_behind(lake, table):
         ({"lance/changes": "always"}, pa.Table, "must be since_last_run"),
         ({**SINCE, "lance/version": 1}, pa.Table, "cannot be combined"),
         (SINCE, dict[str, pa.Table], "one value per partition"),
-        (SINCE, lance_core.LanceDataset, "LanceDatasetHandler loads none of changes"),
+        (SINCE, lance_core.LanceDataset, "LanceDatasetHandler cannot load changes"),
     ],
 )
 def test_inputs_that_cannot_be_incremental(lake, table, metadata, kind, said):
@@ -457,7 +457,7 @@ def test_an_asset_that_is_stored_elsewhere_is_rejected(lake, table):
         return source
 
     said = errors(lake.run(source, copy, select=["copy"], fails=True, resources={"other": dg.InMemoryIOManager()}))
-    assert "is stored by InMemoryIOManager" in said
+    assert "InMemoryIOManager stores asset" in said
 
 
 def maintain(lake):

@@ -77,7 +77,7 @@ class TestFanIn:
             return both([first, second])
 
         message = errors(lake.run(first, second, merged, fails=True))
-        assert "is a list of several assets, and Dagster asks for the first of them each time" in message
+        assert "is a list of several assets, for each of which Dagster asks for the first asset" in message
 
     def test_a_list_of_partitions(self, lake):
         seen = []

@@ -211,7 +211,7 @@ class TestMetadata:
             ({"lance/version": "1"}, "is not int"),
             ({"lance/version": 9}, "VersionNotFoundError"),
             ({"lance/as_of": "yesterday"}, "yesterday"),
-            ({"lance/branch": "dev"}, "'lance/branch' is not offered"),
+            ({"lance/branch": "dev"}, "'lance/branch' is not accepted"),
         ],
     )
     def test_pins_that_cannot_be_used(self, filled, metadata, message):

@@ -142,8 +142,8 @@ def test_expired_versions_are_reported_by_a_dry_run(lake):
     [
         ({"max_tables": 0}, "max_tables must be a positive number or None, not 0"),
         ({"max_bytes_rewritten": 1.5}, "max_bytes_rewritten must be a positive number or None, not 1.5"),
-        ({"max_duration": "never"}, "max_duration must be longer than nothing, not 'never'"),
-        ({"max_duration": timedelta(0)}, "max_duration must be longer than nothing"),
+        ({"max_duration": "never"}, "max_duration must be a positive duration or None, not 'never'"),
+        ({"max_duration": timedelta(0)}, "max_duration must be a positive duration"),
     ],
 )
 def test_limits_that_mean_nothing_are_rejected(limits, message):

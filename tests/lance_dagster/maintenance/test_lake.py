@@ -140,8 +140,8 @@ def test_a_glob_that_chooses_nothing_is_named(lake):
     fill_foreign(lake, "nyc/flights")
     result = run(lake, build_maintenance_job(root=True, include=["nyc/*", "nyc"]))
     said = [event.user_message or "" for event in lake.instance.all_logs(result.run_id)]
-    assert [one for one in said if "chooses no table" in one] == [
-        "include 'nyc' chooses no table below the root; those in folder a are 'a/*'"
+    assert [one for one in said if "matches no table" in one] == [
+        "include 'nyc' matches no table below the root; 'a/*' matches the tables in folder a"
     ]
 
 
@@ -208,13 +208,13 @@ def test_arguments_that_mean_nothing_are_rejected():
     rejected = dg.DagsterInvalidDefinitionError
     with pytest.raises(rejected, match="include choose among the tables below a root, and there is none"):
         build_maintenance_job(["t"], include="a/*")
-    with pytest.raises(rejected, match=r"neither tables nor a root; name assets, or give root=True"):
+    with pytest.raises(rejected, match=r"neither tables nor a root; pass assets, or root=True"):
         build_maintenance_job()
     with pytest.raises(rejected, match=r"policies\['nyc'\].*'retain' is not a field"):
         build_maintenance_job(root=True, policies={"nyc": {"retain": 3}})
     with pytest.raises(rejected, match="root_uri is empty"):
         build_maintenance_job(root="")
-    with pytest.raises(rejected, match="looks for no tables below a root"):
+    with pytest.raises(rejected, match="lists no tables below a root"):
         build_maintenance_sensor(build_maintenance_job(["t"]), root=True)
     with pytest.raises(ValueError, match="no jitter can spread them"):
         build_maintenance_schedule(build_maintenance_job(root=True), jitter=timedelta(minutes=5))

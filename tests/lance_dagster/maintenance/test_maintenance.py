@@ -561,7 +561,7 @@ class TestSensor:
         sensor = build_maintenance_sensor(build_maintenance_job([flights, left]), [flights, left])
         with dg.build_sensor_context(instance=lake.instance, resources={"io_manager": lake.manager()}) as context:
             reason = sensor(context).skip_message
-        assert reason == "none of 1 tables needs maintenance; 1 more are left alone by their metadata or policy"
+        assert reason == "none of 1 tables needs maintenance; 1 more are excluded by their metadata or policy"
 
     def test_the_reason_of_a_skip_counts_tables_in_open_runs_and_those_that_cannot_be_read(self, lake):
         fill(lake, "nyc/flights", fragments=1)
@@ -580,8 +580,8 @@ class TestSensor:
         ) as context:
             reason = sensor(context).skip_message
         assert reason == (
-            "none of 1 tables needs maintenance; 1 more are in a run that has not ended; 1 more cannot be read, as the "
-            "log of the tick says"
+            "none of 1 tables needs maintenance; 1 more are in a run that has not ended; 1 more cannot be read, see the "
+            "log of the tick"
         )
 
     def test_deleted_rows_ask_for_a_run(self, lake, tick):
@@ -754,7 +754,7 @@ class TestPolicy:
 
     def test_a_resource_that_knows_no_tables(self, lake):
         result = run(lake, build_maintenance_job(["a"]), resources={"io_manager": dg.mem_io_manager})
-        assert "says nothing of Lance tables" in failures(result)["plan"] or not result.success
+        assert "has no Lance tables" in failures(result)["plan"] or not result.success
 
     def test_the_limit_of_parallel_rewrites_goes_to_the_executor(self, lake):
         fill(lake, "nyc/flights")

@@ -88,7 +88,7 @@ def test_the_owner_stays_where_its_own_commits_are_cleaned_up(lake):
     assert left["dagster.maintenance"] == "true"
     assert left["dagster.maintenance_metadata"] == '{"target_rows_per_fragment": 1000}'
     other = asset("other", schema="public", table="events")
-    assert "is that of asset events" in errors(lake.run(other, fails=True))
+    assert "belongs to asset events" in errors(lake.run(other, fails=True))
     write(lake, events, 1)
     assert len(lake.rows("events")) == 7
 

@@ -155,7 +155,7 @@ def test_a_lost_race_is_named_in_the_log(lake, monkeypatch):
 
     monkeypatch.setattr(steps, "rewrite", rewrite)
     assert summary(run(lake, build_maintenance_job([flights])))["skipped"] == [TABLE]
-    assert whole(lake) == ("skipped", "1 rewrites or indices lost the race against writers")
+    assert whole(lake) == ("skipped", "writers committed before 1 rewrites or indices")
     assert not is_overdue(lake)[0]
 
 

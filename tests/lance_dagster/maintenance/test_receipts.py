@@ -210,7 +210,7 @@ class TestCommand:
     def test_without_a_log_it_says_so(self, lake):
         done = CliRunner().invoke(cli, ["maintenance", lake.root, "--json"])
         assert done.exit_code == 1
-        assert "no run of a maintenance job has ended there" in json.loads(done.output)["error"]["message"]
+        assert "no run of a maintenance job has finished there" in json.loads(done.output)["error"]["message"]
 
     def test_the_console_script_knows_it(self):
         from tests import processes
@@ -286,8 +286,11 @@ class TestOverdue:
         )
         result = defs.resolve_job_def("check").execute_in_process(instance=lake.instance, run_config=QUIET)
         (found,) = result.get_asset_check_evaluations()
-        assert (found.passed, found.description) == (True, "left alone: its metadata lance/maintenance is False")
+        assert (found.passed, found.description) == (
+            True,
+            "not maintained: the asset's metadata lance/maintenance is False",
+        )
 
     def test_it_rejects_what_is_no_time(self):
-        with pytest.raises(ValueError, match='max_age must be a time such as "2d"'):
+        with pytest.raises(ValueError, match='max_age must be a positive length of time such as "2d"'):
             build_lance_overdue_checks(["t"], "never")

@@ -107,7 +107,7 @@ class TestWhichBranch:
         policy = BranchPolicy.env("MY_BRANCH")
         said = errors(lake.run(events, partition="2024-01-01", tags={"n": "5"}, branching=policy, fails=True))
         assert f"environment variable MY_BRANCH is {'not set' if value is None else 'empty'}" in said
-        assert "for production ask by name: main" in said
+        assert "or for production to main" in said
         empty = lake.run(events, partition="2024-01-01", tags={"n": "5", "lance/branch": " "}, fails=True, **TAGGED)
         assert "run tag lance/branch is empty" in errors(empty)
         assert (lake.table("events").version, rows(lake.table("events"))) == (1, [("2024-01-01", 0)])
