@@ -272,7 +272,7 @@ class MergeInsertBuilder:
             merged = self._merge(source, table, files)
             seconds = time.perf_counter() - started
             files.discard()
-        written = [file for fragment in merged.operation.new_fragments for file in fragment.files]
+        written = merged.new_files(source)
         metrics = {
             "elapsed_seconds": f"{seconds:.6f}",
             "bytes_written": sum(file.file_size_bytes for file in written),

@@ -18,7 +18,7 @@ from lance_core.index.selection.candidates import Selection
 from lance_core.index.selection.claims import Claim
 from lance_core.row_addresses import bitmap_of
 from lance_core.schema import Schema, schema_to_arrow, typed_schema
-from lance_core.table.fragment import Fragment
+from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.operations import KeyExistenceFilter, Update, UpdateMode
 from lance_core.table.rowids import U64Array, row_ids_of
 from lance_core.threads import ThreadPool
@@ -77,6 +77,12 @@ class Merged:
     operation: Update
     removal: Removal | None
     stats: MergeStats
+
+    def new_files(self, base: Snapshot) -> list[DataFile]:
+        """The data files that were written: those of new fragments, and of columns that were rewritten."""
+        old = {file.path for fragment in base.manifest.fragments for file in fragment.files}
+        fragments = (*self.operation.updated_fragments, *self.operation.new_fragments)
+        return [file for fragment in fragments for file in fragment.files if file.path not in old]
 
 
 @dataclass(frozen=True, slots=True)
