@@ -193,8 +193,8 @@ class TestTwoAtOnce:
         options = {"mode": mode, "slices": slices, "require_empty": True}
         first = write(table.uri, rows(1, part="x"), attempt(0), base=table, **options)
         lance.write_dataset(rows(99, part="x"), table.uri, mode="append")
+        again = attempt(1, first.version, on_earlier_attempt=policy)
         with pytest.raises(DatasetExistsError, match=r"rows in 'x' \(1 in all\)"):
-            again = attempt(1, first.version, on_earlier_attempt=policy)
             write(table.uri, rows(2, part="x"), again, base=latest(table), **options)
         assert values(table.uri) == [1, 99, 100, 101]
 
