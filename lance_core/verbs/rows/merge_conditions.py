@@ -2,7 +2,7 @@
 
 clause                               columns of the condition
 when_matched_update_all              source.<column>, target.<column>
-when_not_matched_by_source_delete    <column> of the dataset, in stored types, so that blobs are bytes, as in pylance
+when_not_matched_by_source_delete    <column> of the dataset; blobs are descriptions, as in a delete
 """
 
 from __future__ import annotations
@@ -14,30 +14,33 @@ import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
 from lance_core.schema import Schema, schema_to_arrow, typed_schema
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.expressions.arrow import columns_of, matching
 from lance_core.verbs.rows.merge_clauses import MergeClauses
+from lance_core.verbs.scan.blob_view import scanned_columns
 from lance_core.verbs.scan.conditions import evaluate, to_condition, to_expression
 from lance_core.verbs.scan.projection import with_row_fields
 
 __all__ = ["check_conditions", "is_updated"]
 
 
-def check_conditions(clauses: MergeClauses, source: pa.Schema, schema: Schema) -> None:
+def check_conditions(clauses: MergeClauses, source: pa.Schema, manifest: Manifest) -> None:
     """Check that the conditions of a merge fit the columns; a merge evaluates them only on rows that need them.
 
     Args:
         clauses: The clauses of the merge.
         source: Columns of the source, fitted to the dataset.
-        schema: Columns of the dataset.
+        manifest: The version of the dataset.
 
     Raises:
         InvalidInputError: A condition is none, uses an unknown column, or is neither true nor false.
     """
+    schema, described = manifest.schema, scanned_columns(manifest)
     if clauses.condition is not None:
         is_updated(clauses.condition, source.empty_table(), schema_to_arrow(schema).empty_table(), schema)
     if clauses.delete_condition is not None:
-        nothing = pa.RecordBatch.from_pylist([], with_row_fields(schema))
-        matching(nothing, to_condition(clauses.delete_condition, schema))
+        nothing = pa.RecordBatch.from_pylist([], with_row_fields(described))
+        matching(nothing, to_condition(clauses.delete_condition, described))
 
 
 def is_updated(

@@ -318,7 +318,7 @@ class MergeInsertBuilder:
     def _fitted(self, table: SourceRows, base: Snapshot) -> MergeSource:
         """The rows of the source, fitted to the dataset, after a check of the conditions."""
         rows = merge_source(table, base.manifest.schema, self._clauses)
-        check_conditions(self._clauses, rows.rows.schema, base.manifest.schema)
+        check_conditions(self._clauses, rows.rows.schema, base.manifest)
         return rows
 
     def _merge(self, base: Snapshot, table: SourceRows, files: UncommittedFiles) -> Merged:

@@ -38,6 +38,7 @@ from lance_core.verbs.rows.write_mode import (
     check_columns_can_be_replaced,
     writes_less_by_columns,
 )
+from lance_core.verbs.scan.blob_view import described_columns
 from lance_core.verbs.scan.conditions import to_condition
 from lance_core.verbs.scan.plan import parts_of, until_consistent
 from lance_core.verbs.scan.read_fragment import read_fragment
@@ -185,8 +186,9 @@ class _MergeAttempt:
             found = np.concatenate(offsets)
             others -= bitmap_of(found)
             if others and self.clauses.delete_condition is not None:
-                condition = to_condition(self.clauses.delete_condition, self.base.manifest.schema)
-                others &= matching_rows(self.base, fragment, condition)
+                described = described_columns(self.base.manifest)
+                condition = to_condition(self.clauses.delete_condition, described or self.base.manifest.schema)
+                others &= matching_rows(self.base, fragment, condition, described)
             return _Match(fragment, found, index.first[np.concatenate(codes)], others)
 
         def join() -> list[_Match]:
