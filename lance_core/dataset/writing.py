@@ -77,8 +77,8 @@ def write_dataset(
         use_legacy_format: The older spelling of `data_storage_version`.
         enable_v2_manifest_paths: False gives a dataset that is created the old names of manifests.
         enable_stable_row_ids: Give rows ids that survive compaction; for a dataset that is created.
-        auto_cleanup_options: "interval" in versions and "older_than_seconds", kept in the configuration of a dataset
-            that is created; commits of this library and of pylance follow it.
+        auto_cleanup_options: "interval" in versions, by default 20, and "older_than_seconds", by default 14 days, kept
+            in the configuration of a dataset that is created; commits of this library and of pylance act on it.
         commit_message: A string for the history.
         transaction_properties: Strings for the history, by key. With those of `lance_dagster.pipes.commit_properties`
             the write may be attempted several times: it replaces the rows of earlier attempts.

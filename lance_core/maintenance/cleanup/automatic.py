@@ -63,7 +63,10 @@ def parse_age(age: str) -> timedelta:
         position = match.end()
     if not position:
         raise ValueError("a duration is missing")
-    return timedelta(seconds=seconds)
+    try:
+        return timedelta(seconds=seconds)
+    except OverflowError as error:
+        raise ValueError(f"{age!r} is too long a duration") from error
 
 
 def auto_cleanup_after(store: ObjectStore, manifest: Manifest) -> None:
@@ -86,7 +89,7 @@ def auto_cleanup(dataset: Handle) -> CleanupStats | None:
     if PREFIX + "interval" not in config:
         return None
     try:
-        interval = int(config[PREFIX + "interval"])
+        interval = _interval(config[PREFIX + "interval"])
         if interval and dataset.version % interval:
             return None
         age, retain = config.get(PREFIX + "older_than"), config.get(PREFIX + "retain_versions")
@@ -112,6 +115,18 @@ def auto_cleanup(dataset: Handle) -> CleanupStats | None:
         # The commit has succeeded, and an error here would make it seem failed.
         _logger.warning("automatic cleanup of %s failed: %s", dataset.uri, error)
         return None
+
+
+def _interval(value: str) -> int:
+    """The number of versions from one cleanup to the next.
+
+    Raises:
+        ValueError: The string is not such a number.
+    """
+    interval = int(value)
+    if interval < 0:
+        raise ValueError(f"the interval {interval} is negative")
+    return interval
 
 
 def _clean_branches(dataset: Handle) -> None:

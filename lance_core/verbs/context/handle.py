@@ -298,5 +298,6 @@ def table_target(
         return TableTarget(uri=fspath(where), store=open_store(where, options), options=options)
     source, lock = where.source, commit_lock or where.commit_lock
     options = StorageOptions(source.options if storage_options is None else storage_options, commit_lock=lock)
-    store = source.store if commit_lock is None else open_store(where.uri, options)
+    is_same = options == source.options and options.commit_lock is where.commit_lock
+    store = source.store if is_same else open_store(where.uri, options)
     return TableTarget(uri=where.uri, store=store, options=options, base=source.manifest)

@@ -39,6 +39,15 @@ _OPERATORS: Final = {
     b"greater": ">",
     b"greater_equal": ">=",
 }
+_KEEP_INTEGERS: Final = frozenset(
+    {
+        *_CHAINS,
+        *_OPERATORS,
+        *(b"invert", b"is_null", b"is_valid", b"coalesce", b"if_else", b"binary_length", b"utf8_length"),
+        *(name + end for name in (b"add", b"subtract", b"multiply", b"divide") for end in (b"", b"_checked")),
+    }
+)
+"""Functions that return floats, decimals or uint64 only if an argument is one."""
 _TEMPLATE_LEVELS: Final = 5
 """The most levels above the sides of a comparison of floats."""
 _SIDES: Final = ("left side", "right side")
@@ -88,7 +97,7 @@ def with_sql_meaning(expression: pc.Expression, schema: pa.Schema) -> pc.Express
     data = memoryview(buffer).tobytes()
     if buffer.size <= _FLAT and b"is_in" not in data:
         compares = any(name in data for name in _OPERATORS)
-        if not (compares and (_may_be_floats(data, schema) or _has_wide_literals(buffer))):
+        if not (compares and _may_be_floats(buffer, schema)):
             return expression
     return _known(data, schema) if buffer.size <= _SMALL else _rewritten(buffer, schema)
 
@@ -98,16 +107,18 @@ def _known(data: bytes, schema: pa.Schema) -> pc.Expression:
     return _rewritten(pa.py_buffer(data), schema)
 
 
-def _may_be_floats(data: bytes, schema: pa.Schema) -> bool:
-    """Whether the expression may use a column of floats, decimals or uint64, or a function that returns such values."""
-    columns = [one.name for one in schema if _has_such_numbers(one.type)]
-    if any(name.encode() in data for name in columns):
+def _may_be_floats(buffer: pa.Buffer, schema: pa.Schema) -> bool:
+    """Whether the expression may compare floats, decimals or uint64, which come from a column, a literal or a call."""
+    pieces = entries_of(buffer)
+    if any(_has_such_numbers(column.type) for column in pieces.columns):
         return True
-    return any(mark in data for mark in (b"cast", b"divide", b"nan", b"sqrt", b"ln", b"log", b"power", b"lance."))
-
-
-def _has_wide_literals(buffer: pa.Buffer) -> bool:
-    return any(_is_wide(column.type) for column in entries_of(buffer).columns)
+    for key, value in pieces.entries:
+        if key == b"call" and value not in _KEEP_INTEGERS:
+            return True
+        position = schema.get_field_index(value.decode()) if key == b"field_ref" else -1
+        if position >= 0 and _has_such_numbers(schema.field(position).type):
+            return True
+    return False
 
 
 def _has_such_numbers(kind: pa.DataType) -> bool:
@@ -227,13 +238,15 @@ class _SqlRewriter:
 
     def _compared(self, operator: str, sides: list[_ExpressionPart]) -> _ExpressionPart | None:
         """SQL's comparison of floats, or of uint64 or decimals with other integers; None for all other types."""
-        from lance_core.verbs.expressions.sql.compare import compare, compare_floats  # noqa: PLC0415 - the SQL parser
-        from lance_core.verbs.expressions.sql.typed import MISSING, Typed, is_number  # noqa: PLC0415 - the SQL parser
-
         kinds = [self._kind(side) for side in sides]
         floats = any(map(pa.types.is_floating, kinds))
         wide = kinds[0] != kinds[1] and any(map(_is_wide, kinds)) and any(map(pa.types.is_integer, kinds))
-        if not all(map(is_number, kinds)) or not (floats or wide):
+        if not (floats or wide):
+            return None
+        from lance_core.verbs.expressions.sql.compare import compare, compare_floats  # noqa: PLC0415 - the SQL parser
+        from lance_core.verbs.expressions.sql.typed import MISSING, Typed, is_number  # noqa: PLC0415 - the SQL parser
+
+        if not all(map(is_number, kinds)):
             return None
         typed = [
             Typed(pc.field(name), kind, MISSING if side.value is None else side.value.as_py())

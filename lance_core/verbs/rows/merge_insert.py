@@ -27,7 +27,8 @@ from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
 from lance_core.verbs.files.fragment_writer import ReaderLike, to_batches
 from lance_core.verbs.files.slices import Slices
 from lance_core.verbs.pylance_types.transactions import Transaction
-from lance_core.verbs.rows.merge_clauses import MergeClauses, WhenMatched, join_columns, merge_source
+from lance_core.verbs.rows.merge_clauses import MergeClauses, MergeSource, WhenMatched, join_columns, merge_source
+from lance_core.verbs.rows.merge_conditions import check_conditions
 from lance_core.verbs.rows.merge_plan import merge_steps
 from lance_core.verbs.rows.merge_rows import Merged, merge_rows
 from lance_core.verbs.rows.source_rows import SourceRows
@@ -256,7 +257,7 @@ class MergeInsertBuilder:
         self._clauses.check()
         self._check_joins(source)
         found = typed_schema(source.manifest.schema) if schema is None else schema
-        merge_source(SourceRows(found.empty_table()), source.manifest.schema, self._clauses)
+        self._fitted(SourceRows(found.empty_table()), source)
         return "\n".join(merge_steps(source, self._clauses, found).lines())
 
     def analyze_plan(self, data_obj: ReaderLike, *, schema: pa.Schema | None = None) -> str:
@@ -271,7 +272,7 @@ class MergeInsertBuilder:
             merged = self._merge(source, table, files)
             seconds = time.perf_counter() - started
             files.discard()
-        written = [file for fragment in merged.operation.new_fragments for file in fragment.files]
+        written = merged.new_files(source)
         metrics = {
             "elapsed_seconds": f"{seconds:.6f}",
             "bytes_written": sum(file.file_size_bytes for file in written),
@@ -311,11 +312,17 @@ class MergeInsertBuilder:
         self._clauses.check()
         found, batches = to_batches(data_obj, schema)
         # A source that cannot be merged is rejected before its stream is read.
-        merge_source(SourceRows(found.empty_table()), self._dataset.source.manifest.schema, self._clauses)
+        self._fitted(SourceRows(found.empty_table()), self._dataset.source)
         return SourceRows.of(found, batches, is_stream=not isinstance(batches, list))
 
-    def _merge(self, base: Snapshot, table: SourceRows, files: UncommittedFiles) -> Merged:
+    def _fitted(self, table: SourceRows, base: Snapshot) -> MergeSource:
+        """The rows of the source, fitted to the dataset, after a check of the conditions."""
         rows = merge_source(table, base.manifest.schema, self._clauses)
+        check_conditions(self._clauses, rows.rows.schema, base.manifest)
+        return rows
+
+    def _merge(self, base: Snapshot, table: SourceRows, files: UncommittedFiles) -> Merged:
+        rows = self._fitted(table, base)
         targets: list[WriteTarget] | None = None
         if self._target_bases is not None or self._target_all_bases is not None:
             targets = write_targets(

@@ -18,18 +18,18 @@ from lance_core.index.selection.candidates import Selection
 from lance_core.index.selection.claims import Claim
 from lance_core.row_addresses import bitmap_of
 from lance_core.schema import Schema, schema_to_arrow, typed_schema
-from lance_core.table.fragment import Fragment
+from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.operations import KeyExistenceFilter, Update, UpdateMode
 from lance_core.table.rowids import U64Array, row_ids_of
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.bases import WriteTarget
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
-from lance_core.verbs.expressions.arrow import columns_of
 from lance_core.verbs.files.blobs import check_external, external_places
 from lance_core.verbs.files.column_files import patched, replaced_columns, write_column_file
 from lance_core.verbs.rows.keys import KeyIndex, inserted_keys
 from lance_core.verbs.rows.merge_clauses import MergeClauses, MergeSource, WhenMatched, primary_key
+from lance_core.verbs.rows.merge_conditions import is_updated
 from lance_core.verbs.rows.moved_rows import MovedRows
 from lance_core.verbs.rows.removal import READ_AHEAD, Removal, live_rows, matching_rows, remove_rows
 from lance_core.verbs.rows.write_mode import (
@@ -38,7 +38,8 @@ from lance_core.verbs.rows.write_mode import (
     check_columns_can_be_replaced,
     writes_less_by_columns,
 )
-from lance_core.verbs.scan.conditions import evaluate, to_condition, to_expression
+from lance_core.verbs.scan.blob_view import described_columns
+from lance_core.verbs.scan.conditions import to_condition
 from lance_core.verbs.scan.plan import parts_of, until_consistent
 from lance_core.verbs.scan.read_fragment import read_fragment
 
@@ -77,6 +78,12 @@ class Merged:
     operation: Update
     removal: Removal | None
     stats: MergeStats
+
+    def new_files(self, base: Snapshot) -> list[DataFile]:
+        """The data files that were written: those of new fragments, and of columns that were rewritten."""
+        old = {file.path for fragment in base.manifest.fragments for file in fragment.files}
+        fragments = (*self.operation.updated_fragments, *self.operation.new_fragments)
+        return [file for fragment in fragments for file in fragment.files if file.path not in old]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +186,9 @@ class _MergeAttempt:
             found = np.concatenate(offsets)
             others -= bitmap_of(found)
             if others and self.clauses.delete_condition is not None:
-                condition = to_condition(self.clauses.delete_condition, self.base.manifest.schema)
-                others &= matching_rows(self.base, fragment, condition)
+                described = described_columns(self.base.manifest)
+                condition = to_condition(self.clauses.delete_condition, described or self.base.manifest.schema)
+                others &= matching_rows(self.base, fragment, condition, described)
             return _Match(fragment, found, index.first[np.concatenate(codes)], others)
 
         def join() -> list[_Match]:
@@ -215,9 +223,7 @@ class _MergeAttempt:
 
     def _check(self, index: KeyIndex, matches: Sequence[_Match]) -> None:
         """Reject matches that the clauses forbid, and rows that match several source rows."""
-        if self.clauses.matched is WhenMatched.NOTHING:
-            return
-        for match in matches:
+        for match in self._acting(index, matches):
             if self.clauses.matched is WhenMatched.FAIL and len(match.source_rows):
                 raise InvalidInputError(
                     f"Merge insert failed: found matching row with key values: {self._key(match.source_rows[0])}"
@@ -230,6 +236,16 @@ class _MergeAttempt:
                     "one source row."
                 )
             self._check_within(match)
+
+    def _acting(self, index: KeyIndex, matches: Sequence[_Match]) -> Sequence[_Match]:
+        """The matches that the clauses act on; without a clause for matches, those with a source row that deletes."""
+        if self.clauses.matched is not WhenMatched.NOTHING:
+            return matches
+        if self.clauses.source_deletes is None:
+            return ()
+        deleting = np.zeros(len(index.counts) + 1, np.bool_)  # the last one is for keys with a null
+        deleting[index.codes[self.clauses.source_deletes]] = True
+        return [self._kept(match, deleting[index.codes[match.source_rows]]) for match in matches]
 
     def _check_within(self, match: _Match) -> None:
         """Reject the match of a row that is outside of the slices of `within`."""
@@ -299,7 +315,7 @@ class _MergeAttempt:
         if self.clauses.source_deletes is not None:
             deletes = self.clauses.source_deletes[match.source_rows]
             taken = taken | bitmap_of(match.offsets[deletes])
-            match = replace(match, offsets=match.offsets[~deletes], source_rows=match.source_rows[~deletes])
+            match = self._kept(match, ~deletes)
         self.stats.deleted += len(taken)
         if self.clauses.matched is WhenMatched.DELETE:
             self.stats.deleted += len(match.offsets)
@@ -323,21 +339,17 @@ class _MergeAttempt:
         if self.clauses.condition is None or not len(match.offsets):
             return match
         mask = np.concatenate([self._is_changed(part, self.clauses.condition) for part in self._parts(match)])
+        return self._kept(match, mask)
+
+    @staticmethod
+    def _kept(match: _Match, mask: npt.NDArray[np.bool_]) -> _Match:
+        """Some of the matches."""
         return replace(match, offsets=match.offsets[mask], source_rows=match.source_rows[mask])
 
-    def _is_changed(self, match: _Match, clause: str) -> npt.NDArray[np.bool_]:
+    def _is_changed(self, match: _Match, clause: str | pc.Expression) -> npt.NDArray[np.bool_]:
         """For each match, whether the condition of the update is true."""
-        source = self.rows.rows.take(match.source_rows)
-        full = typed_schema(self.base.manifest.schema)
-        sides = pa.schema([("source", pa.struct(list(source.schema))), ("target", pa.struct(list(full)))])
-        condition = to_expression(clause, sides)
         target = self._target_rows(match, self.base.manifest.schema)
-        both = pa.table({name: _as_struct(side) for name, side in (("source", source), ("target", target))})
-        keep = evaluate(both.select(columns_of(condition) or ["source"]), {"keep": condition}).column("keep")
-        if not pa.types.is_boolean(keep.type):
-            raise InvalidInputError(f"the condition {clause} gives {keep.type}, not true or false")
-        mask: npt.NDArray[np.bool_] = pc.fill_null(keep, False).to_numpy()
-        return mask
+        return is_updated(clause, self.rows.rows.take(match.source_rows), target, self.base.manifest.schema)
 
     def _source(self, numbers: Rows) -> pa.Table:
         """Rows of the source by their numbers, after a check that base paths contain their external blobs."""
@@ -432,12 +444,6 @@ def merge_rows(
         targets=targets,
         data_storage_version=data_storage_version,
     ).run()
-
-
-def _as_struct(table: pa.Table) -> pa.ChunkedArray:
-    whole = table.combine_chunks()
-    arrays = [column.chunk(0) if column.num_chunks else pa.nulls(0, column.type) for column in whole.columns]
-    return pa.chunked_array([pa.StructArray.from_arrays(arrays, fields=list(table.schema))])
 
 
 def _row_ids(fragment: Fragment, offsets: Rows) -> U64Array | None:

@@ -32,6 +32,7 @@ from lance_core.verbs.files.column_files import patched, replaced_columns, write
 from lance_core.verbs.rows.moved_rows import MovedRows
 from lance_core.verbs.rows.removal import each_matching, remove_rows, rows_of
 from lance_core.verbs.rows.write_mode import WriteMode, check_columns_can_be_replaced, writes_less_by_columns
+from lance_core.verbs.scan.blob_view import described_columns
 from lance_core.verbs.scan.conditions import evaluate, to_condition, to_expression
 
 __all__ = ["update_rows"]
@@ -80,8 +81,9 @@ def _attempt(
     write_mode: WriteMode,
 ) -> tuple[Manifest, int]:
     values = _expressions(updates, base.manifest.schema)
-    condition = None if where is None else to_condition(where, base.manifest.schema)
-    rows = list(each_matching(base, condition))
+    described = described_columns(base.manifest)
+    condition = None if where is None else to_condition(where, described or base.manifest.schema)
+    rows = list(each_matching(base, condition, described))
     columns = Schema(fields=tuple(field for field in base.manifest.schema.fields if field.name in updates))
     by_columns = write_mode is WriteMode.REWRITE_COLUMNS
     if by_columns:

@@ -33,7 +33,7 @@ from lance_core.verbs.scan.projection import Projection
 from lance_core.verbs.scan.read_fragment import files_of
 from lance_core.verbs.scan.small_fragments import FEWEST, grouped
 
-__all__ = ["FragmentPart", "PlanStep", "order_steps", "scan_steps"]
+__all__ = ["FragmentPart", "PlanStep", "nearest_steps", "order_steps", "scan_steps"]
 
 _COMPARISON: Final = re.compile(r"\(([^()\s]+) (==|!=|<=|>=|<|>) ([^()]+)\)")
 
@@ -128,6 +128,19 @@ def order_steps(source: Snapshot, options: ScanOptions, keys: PlanStep) -> PlanS
     facts = (_list("by", map(_ordering, options.order_by)), f"rows={options.offset} to {stop}")
     order = PlanStep(name="Order", facts=facts, inputs=(keys,))
     take = PlanStep(name="Take", facts=(_columns(options.schema, source), "of=rows in order"), inputs=(order,))
+    return _result(options, take)
+
+
+def nearest_steps(source: Snapshot, options: ScanOptions, search: PlanStep, *, prefilter: bool) -> PlanStep:
+    """The steps of a search for the nearest vectors: `search` finds rows, whose columns are read by row address."""
+    step = search
+    if options.filter is not None and not prefilter:
+        facts = (f"condition={printed(options.filter)}", _list("columns", columns_of(options.filter)))
+        step = PlanStep(name="Filter", facts=facts, inputs=(step,))
+    if options.limit is not None or options.offset:
+        stop = "the last" if options.limit is None else f"{options.offset + options.limit}"
+        step = PlanStep(name="Limit", facts=(f"rows={options.offset} to {stop}",), inputs=(step,))
+    take = PlanStep(name="Take", facts=(_columns(options.schema, source), "of=rows that are nearest"), inputs=(step,))
     return _result(options, take)
 
 

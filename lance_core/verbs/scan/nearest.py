@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, Final, Self
 
 import numpy as np
@@ -21,7 +22,7 @@ from lance_core.schema import Schema, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array
 from lance_core.verbs.context.snapshot import Snapshot
-from lance_core.verbs.scan.explain import PlanStep
+from lance_core.verbs.scan.explain import PlanStep, nearest_steps
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions, check_num_rows
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS
@@ -72,12 +73,14 @@ class NearestQuery:
         """
         if not isinstance(nearest, Mapping):
             raise InvalidInputError(f"nearest must be a mapping with the keys column and q, not {nearest!r}")
-        unknown = sorted(set(nearest) - {"column", "q", "k", "metric", "distance_range"} - _OF_AN_INDEX)
+        unknown = set(nearest) - {"column", "q", "k", "metric", "distance_range"} - _OF_AN_INDEX
         if unknown or "column" not in nearest or "q" not in nearest:
             raise InvalidInputError(
                 "nearest needs the keys column and q, and can have k, metric and distance_range; "
-                f"its keys are {sorted(nearest)}"
+                f"its keys are {sorted(nearest, key=str)}"
             )
+        if not isinstance(nearest["column"], str):
+            raise InvalidInputError(f"nearest: column must be the name of a column, not {nearest['column']!r}")
         kind = schema_to_arrow(schema.project([nearest["column"]])).field(0).type
         if not pa.types.is_fixed_size_list(kind) or not pa.types.is_floating(kind.value_type):
             raise UnsupportedError(f"nearest: {nearest['column']!r} is not a column of vectors of floats but {kind}")
@@ -95,7 +98,7 @@ class NearestQuery:
             raise UnsupportedError(
                 f"nearest: the metric {metric!r} is not supported; use one of {', '.join(_DISTANCES)}"
             )
-        least, below = nearest.get("distance_range") or (None, None)
+        least, below = _distance_range(nearest.get("distance_range"))
         return cls(column=nearest["column"], vector=vector, k=int(k), metric=metric, least=least, below=below)
 
     def distances(self, vectors: _Floats) -> _Floats:
@@ -169,10 +172,11 @@ class NearestScanner(LanceScanner):
 
     def explain_plan(self, verbose: bool = False) -> str:
         """The plan of the search, the last step first."""
-        scan = super()._plan(verbose=verbose)
+        scan = LanceScanner(self._source, self._fragments, self._narrow())._plan(verbose=verbose)  # noqa: SLF001 - its base
         query = self._query
         facts = (f"column={query.column}", f"k={query.k}", f"metric={query.metric}", f"prefilter={self._prefilter}")
-        return "\n".join(PlanStep(name="KNNVectorDistance", facts=facts, inputs=(scan,)).lines())
+        search = PlanStep(name="KNNVectorDistance", facts=facts, inputs=(scan,))
+        return "\n".join(nearest_steps(self._source, self._options, search, prefilter=self._prefilter).lines())
 
     def analyze_plan(self, count_rows: bool = False) -> str:
         """Not offered for a search.
@@ -245,6 +249,19 @@ def _measured(batch: pa.RecordBatch, query: NearestQuery) -> tuple[U64Array, _Fl
     return addresses[kept], distances[kept]
 
 
+def _distance_range(given: Any) -> tuple[float | None, float | None]:
+    """The smallest distance of a result, and the distance below which results are; None for no bound."""
+    if given is None:
+        return None, None
+    bounds = tuple(given) if isinstance(given, tuple | list | np.ndarray) else ()
+    if len(bounds) != 2 or not all(one is None or (isinstance(one, Real) and one == one) for one in bounds):  # noqa: PLR0124 - NaN
+        raise InvalidInputError(
+            "nearest: distance_range must be the smallest distance and the distance below which results are, each a "
+            f"number or None, not {given!r:.80}"
+        )
+    return bounds
+
+
 def _vector(given: Any) -> _Floats:
     """The vector of a query: a list, an array, or a scalar of Arrow."""
     if isinstance(given, pa.Scalar):
@@ -253,7 +270,7 @@ def _vector(given: Any) -> _Floats:
         given = given.to_pylist()
     try:
         vector = np.asarray(given, np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInputError(f"nearest: q must be a vector of numbers, not {given!r:.80}") from error
     if vector.ndim != 1 or not len(vector):
         raise UnsupportedError(f"nearest: q must be one non-empty vector, not an array of the shape {vector.shape}")

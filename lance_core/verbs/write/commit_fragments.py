@@ -242,7 +242,8 @@ class _Commit:
         if adds:
             append = merge_with_added_columns(self.request, self.request.fragments, source, files, Removal.none())
         rows: RowsByFragment = {}
-        if self.request.write is not None and (self.request.mode == "append" or self.request.write.outside_slices):
+        only_own = self.request.mode == "append" or self.request.require_empty
+        if self.request.write is not None and (only_own or self.request.write.outside_slices):
             rows, kept, beside = rows_of_attempts(source, self.request.write, attempts)
             self.beside.update(beside)
             if kept is not None:
@@ -250,7 +251,7 @@ class _Commit:
         check_required_empty(self.request, source, attempts)
         if self.request.mode == "append" and not attempts:
             return None, append, None
-        removal = remove_slices(source, self.request.slices, files, rows)
+        removal = remove_slices(source, None if only_own else self.request.slices, files, rows)
         if adds:
             return None, merge_with_added_columns(self.request, self.request.fragments, source, files, removal), removal
         operation = Update(

@@ -38,9 +38,9 @@ def check_required_empty(request: CommitRequest, source: Snapshot, attempts: set
     assert request.slices is not None
     rows: RowsByFragment = {}
     if request.write is not None and attempts:
-        if request.write.on_earlier_attempt == "append":
-            return  # rows that cannot be identified may stay
-        rows, _, _ = rows_of_attempts(source, request.write, attempts)
+        rows, _, beside = rows_of_attempts(source, request.write, attempts)
+        if beside:
+            return  # the caller lets rows stay that cannot be distinguished from those of other writes
     _check_empty(source, request.slices, rows)
 
 

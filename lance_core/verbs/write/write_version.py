@@ -287,7 +287,7 @@ def write_version(
     target, is_new = prepared.target, prepared.target.base is None
     if not is_new and options.mode == "create":
         raise already_exists(canonical_uri(target.uri))
-    table_config = auto_cleanup_keys(options.auto_cleanup_options if is_new else None)
+    cleanup = auto_cleanup_keys(options.auto_cleanup_options)
     pending = PendingWrites()
     try:
         found, fragments = prepared.write_rows(data, schema, pending=pending)
@@ -303,7 +303,7 @@ def write_version(
         transaction_properties=options.transaction_properties,
         commit_message=options.commit_message,
         options=CommitOptions(table_format=prepared.table_format),
-        table_config=table_config,
+        table_config=cleanup if is_new else {},
         initial_bases=options.initial_bases or (),
         first_field_id=prepared.first_field_id,
     )
@@ -326,6 +326,9 @@ def write_version(
     return replace(target, base=outcome.committed.manifest)
 
 
+_MOST_SECONDS: Final = 315_576_000_000  # ten thousand years
+
+
 class AutoCleanupConfig(TypedDict):
     """When commits remove old versions.
 
@@ -339,10 +342,11 @@ class AutoCleanupConfig(TypedDict):
 
 
 def auto_cleanup_keys(options: Mapping[str, object] | None) -> dict[str, str]:
-    """The entries of a table's configuration for automatic cleanup.
+    """The entries of a table's configuration for automatic cleanup; a key that is missing has pylance's default.
 
     Raises:
-        InvalidInputError: A key is unknown.
+        InvalidInputError: A key is unknown, or a value is negative or too large.
+        ArgumentTypeError: A value is not an integer.
     """
     if options is None:
         return {}
@@ -351,5 +355,16 @@ def auto_cleanup_keys(options: Mapping[str, object] | None) -> dict[str, str]:
         raise InvalidInputError(
             f"auto_cleanup_options has the unknown keys {sorted(unknown)}; it can have interval and older_than_seconds"
         )
-    names = {"interval": ("interval", ""), "older_than_seconds": ("older_than", "s")}
-    return {f"lance.auto_cleanup.{names[key][0]}": f"{options[key]}{names[key][1]}" for key in names if key in options}
+    interval, age = (_cleanup_number(key, options.get(key)) for key in ("interval", "older_than_seconds"))
+    return {
+        "lance.auto_cleanup.interval": f"{20 if interval is None else interval}",
+        "lance.auto_cleanup.older_than": "14days" if age is None else f"{age}s",
+    }
+
+
+def _cleanup_number(key: str, value: object) -> int | None:
+    if value is not None and not isinstance(value, int):
+        raise ArgumentTypeError(f"auto_cleanup_options: {key} must be an integer, not {type(value).__name__}")
+    if value is not None and not 0 <= value <= _MOST_SECONDS:
+        raise InvalidInputError(f"auto_cleanup_options: {key} must be from 0 to {_MOST_SECONDS}, not {value}")
+    return None if value is None else int(value)

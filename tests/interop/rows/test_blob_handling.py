@@ -131,6 +131,64 @@ def test_rows_are_deleted_by_descriptions(write, version):
     ]
 
 
+def changed(dataset):
+    """The rows that a change has changed."""
+    return sorted(dataset.to_table(["id"], filter="x = X'32'")["id"].to_pylist())
+
+
+@pytest.mark.parametrize("mode", ["rewrite_rows", "rewrite_columns"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_rows_are_updated_by_descriptions(write, version, mode):
+    _, ours = write(version)
+    with pytest.raises(LanceError):
+        ours.update({"x": "X'32'"}, where="b = X'7a7a'", write_mode=mode)
+    assert ours.update({"x": "X'32'"}, where="b.size > 5", write_mode=mode) == {"num_rows_updated": 2}
+    assert changed(ours) == [0, 3]
+    ours.update({"x": "X'32'"}, where=pc.field("b", "size") == 2, write_mode=mode)
+    ours.update({"x": "X'32'"}, where="b IS NULL", write_mode=mode)
+    assert changed(ours) == [0, 1, 3, 4]
+    assert ours.to_table(blob_handling="all_binary").sort_by("id")["b"].to_pylist() == PAYLOADS
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_columns_are_written_in_a_scope_of_descriptions(write, version):
+    _, ours = write(version)
+    source = pa.table({"id": [0, 3], "x": [b"2"] * 2})
+    ours.write_columns(source, "id", where="b.size > 5")
+    assert changed(lance_core.dataset(ours.uri)) == [0, 3]
+
+
+@pytest.mark.parametrize("condition", ["b.size > 5", "b IS NULL", "b.size = 0 OR b IS NULL"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_merges_delete_by_descriptions(write, version, condition):
+    _, ours = write(version)
+    source = pa.table({"id": [0]})
+    found = ours.to_table(["id"], filter=condition)["id"].to_pylist()
+    kept = [row for row in range(5) if row == 0 or row not in found]
+    merge = ours.merge_insert("id").when_not_matched_by_source_delete(condition)
+    assert merge.execute(source)["num_deleted_rows"] == 5 - len(kept)
+    assert ours.to_table(["id"])["id"].to_pylist() == kept
+    with pytest.raises(LanceError):
+        ours.merge_insert("id").when_not_matched_by_source_delete("b = X'7a7a'").execute(source)
+
+
+@pytest.mark.parametrize("condition", ["b.size > 5", "b IS NULL", "b.size = 0 OR b IS NULL"])
+def test_changes_by_descriptions_are_those_of_pylance(tmp_path, condition):
+    """pylance knows the sizes of blobs whose type declares them."""
+    schema = pa.schema([pa.field("id", pa.int64()), lance_core.blob_field("b"), pa.field("n", pa.int64())])
+    data = pa.table([range(5), lance_core.blob_array(PAYLOADS), [0] * 5], schema=schema)
+    both = [library.write_dataset(data, tmp_path / library.__name__) for library in (lance, lance_core)]
+    updated, deleted = set(), set()
+    for dataset in both:
+        dataset.update({"n": "1"}, where=condition)
+        updated.add(tuple(sorted(dataset.to_table(["id"], filter="n = 1")["id"].to_pylist())))
+        merge = dataset.merge_insert("id").when_not_matched_by_source_delete(condition)
+        merge.execute(pa.table({"id": [0]}))
+        deleted.add(tuple(sorted(dataset.to_table(["id"])["id"].to_pylist())))
+    assert len(updated) == len(deleted) == 1
+    assert updated != {()}
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_pandas_frames_hold_what_pylances_hold(write, version):
     theirs, ours = write(version)

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
+from lance_core import Equals, Slice, Slices
 from lance_core.errors import InvalidInputError
 
 
@@ -47,8 +48,31 @@ def test_inserts_updates_and_deletes_in_one_version(tmp_path, seed, stable):
 def test_values_that_do_not_fit_the_source(tmp_path):
     dataset = lance_core.write_dataset(rows([1, 2], 0), str(tmp_path / "t"))
     merge = dataset.merge_insert("id").when_matched_update_all()
-    with pytest.raises(InvalidInputError, match="has 1 values, and the source has 2 rows"):
+    with pytest.raises(InvalidInputError, match="has 1 values, but the source has 2 rows"):
         merge.source_deletes([True]).execute(rows([1, 2], 0))
     with pytest.raises(InvalidInputError, match="rewrite_columns cannot express"):
         merge.source_deletes([True, True]).write_mode("rewrite_columns").execute(rows([1, 2], 0))
     assert dataset.latest_version == 1
+
+
+def test_rows_outside_of_the_slices_are_not_deleted(tmp_path):
+    dataset = lance_core.write_dataset({"id": [1, 2, 3], "day": [1, 2, 2]}, str(tmp_path / "t"))
+    slices = Slices([Slice(name="2", conditions={"day": Equals(2)})])
+    source = pa.table({"id": [1, 2], "day": [2, 2]})
+
+    def merged(*deletes):
+        return dataset.merge_insert("id").source_deletes(deletes).within(slices).execute(source)
+
+    with pytest.raises(InvalidInputError, match="the key id = 1 is in the table in a row with day = 1"):
+        merged(True, True)
+    assert lance.dataset(dataset.uri).version == 1
+    assert merged(False, True)["num_deleted_rows"] == 1
+    assert lance.dataset(dataset.uri).to_table().to_pydict() == {"id": [1, 3], "day": [1, 2]}
+
+
+def test_a_key_twice_of_which_one_row_deletes(tmp_path):
+    dataset = lance_core.write_dataset(rows([1, 2], 0), str(tmp_path / "t"))
+    merge = dataset.merge_insert("id").source_deletes([False, True, False, False])
+    with pytest.raises(InvalidInputError, match=r"multiple source rows match the same target row on \(id = 1\)"):
+        merge.execute(rows([1, 1, 2, 2], 5))
+    assert lance.dataset(dataset.uri).version == 1

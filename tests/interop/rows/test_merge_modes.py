@@ -4,6 +4,7 @@ import lance
 import pyarrow as pa
 import pytest
 
+import lance_core
 from tests.interop.pairs import Pair
 
 ROWS = pa.table({"a": [1, 2, 3], "b": [4, 5, 6], "c": ["x", "y", "z"]})
@@ -63,3 +64,16 @@ def test_each_column_of_the_key_needs_one(tmp_path, both):
 def test_in_every_format(tmp_path, version):
     pair = indexed(tmp_path, data_storage_version=version)
     pair.run(lambda dataset, _: MERGES["update"](dataset.merge_insert("a")))
+
+
+@pytest.mark.parametrize("mode", ["rewrite_rows", "rewrite_columns"])
+def test_a_plan_counts_the_files_that_the_merge_writes(tmp_path, mode):
+    made = lance_core.write_dataset(ROWS, tmp_path / "t", max_rows_per_file=2)
+    before = set((tmp_path / "t" / "data").iterdir())
+    merge = made.merge_insert("a").when_matched_update_all().write_mode(mode).use_index(False)
+    ran = merge.analyze_plan(SOME)
+    merge.execute(SOME)
+    written = set((tmp_path / "t" / "data").iterdir()) - before
+    assert len(written) == (1 if mode == "rewrite_rows" else 2)
+    assert f"num_files_written={len(written)}," in ran
+    assert f"bytes_written={sum(file.stat().st_size for file in written)}," in ran

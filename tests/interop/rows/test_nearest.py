@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.errors import LanceError
+from lance_core.errors import InvalidInputError, LanceError
 
 DIMENSIONS = 16
 
@@ -69,10 +69,53 @@ def test_forms_of_the_vector(both):
         5, {}, {"column": "v"}, {"column": "id", "q": [1]}, {"column": "nope", "q": [1]}, {"column": "v", "q": [1, 2]},
         {"column": "v", "q": "abc"}, {"column": "v", "q": [0] * DIMENSIONS, "k": 0},
         {"column": "v", "q": [0] * DIMENSIONS, "metric": "hamming"}, {"column": "v", "q": [0] * DIMENSIONS, "else": 1},
-        {"column": "v", "q": [[0] * DIMENSIONS] * 2},
+        {"column": "v", "q": [[0] * DIMENSIONS] * 2}, {"column": "v", "q": [10**400] * DIMENSIONS},
+        {"column": 5, "q": [1]}, {"column": None, "q": [1]}, {"column": ["v"], "q": [1]}, {1: 2, "x": 3},
     ],
     ids=str,
 )  # fmt: skip
 def test_what_cannot_be_searched(both, wrong):
     with pytest.raises(LanceError):
         both[0].to_table(nearest=wrong)
+
+
+@pytest.mark.parametrize("bounds", [(None, None), (1.0, None), (None, 1.5), (1.0, 1.5), (1, 2), (2, 1), (True, 2)])
+def test_ranges_of_distances(both, bounds):
+    query = {"column": "v", "q": np.linspace(0, 1, DIMENSIONS), "k": 50, "distance_range": bounds}
+    ours, theirs = (dataset.to_table(columns=["id"], nearest=query)["id"].to_pylist() for dataset in both)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [5, 0, (1,), (), "ab", (None, "x"), (1, 2, 3), (0, "5"), (0, float("nan")), {1, 2}, np.zeros((2, 2))],
+    ids=str,
+)
+def test_what_is_no_range_of_distances(both, bounds):
+    query = {"column": "v", "q": [0] * DIMENSIONS, "distance_range": bounds}
+    with pytest.raises(InvalidInputError, match="distance_range must be"):
+        both[0].to_table(nearest=query)
+
+
+def test_a_plan_reads_vectors_and_then_the_rows_that_are_nearest(both):
+    query = {"column": "v", "q": [0] * DIMENSIONS, "k": 5}
+
+    def steps(**options):
+        lines = both[0].scanner(columns=["id"], nearest=query, **options).explain_plan().splitlines()
+        return [line.strip().split(":")[0] for line in lines], lines
+
+    names, lines = steps()
+    assert names == ["Take", "KNNVectorDistance", "LanceRead"]
+    assert "columns=[id]" in lines[0]
+    assert "projection=[v]" in lines[-1]
+    names, lines = steps(limit=1, filter="kind = '1'")
+    assert names == ["Take", "Limit", "Filter", "KNNVectorDistance", "LanceRead"]
+    assert "rows=0 to 1" in lines[1]
+    assert "columns=[kind]" in lines[2]
+    rows = both[0].count_rows()
+    assert "projection=[v]" in lines[-1]
+    assert f"rows={rows}," in lines[-1]
+    names, lines = steps(filter="kind = '1'", prefilter=True)
+    assert names == ["Take", "KNNVectorDistance", "Take", "Filter", "LanceRead"]
+    assert "columns=[v]" in lines[2]
+    assert "projection=[kind]" in lines[-1]

@@ -66,6 +66,24 @@ class TestWriteDataset:
         with pytest.raises(InvalidInputError, match="unknown"):
             lance_core.write_dataset(table, tmp_path / "u", auto_cleanup_options={"intervall": 5})
 
+    @pytest.mark.parametrize("options", [{}, {"interval": 0}, {"interval": 7}, {"older_than_seconds": 9}])
+    def test_defaults_of_automatic_cleanup_are_those_of_pylance(self, table, tmp_path, options):
+        ours, theirs = (
+            library.write_dataset(table, str(tmp_path / name), auto_cleanup_options=options).config()
+            for name, library in LIBRARIES.items()
+        )
+        assert ours == theirs
+
+    @pytest.mark.parametrize("mode", ["create", "append"])
+    @pytest.mark.parametrize(
+        "options",
+        [{"interval": -1}, {"older_than_seconds": -1}, {"interval": "3"}, {"interval": 1.5}, {"interval": 10**30}],
+    )
+    def test_wrong_options_of_automatic_cleanup(self, table, tmp_path, options, mode):
+        with pytest.raises(InvalidInputError, match=next(iter(options))):
+            lance_core.write_dataset(table, tmp_path / "t", mode=mode, auto_cleanup_options=options)
+        assert not list((tmp_path).rglob("*.*"))
+
     def test_insert_into_a_handle(self, table, tmp_path):
         dataset = lance_core.write_dataset(table, tmp_path / "t", data_storage_version="2.0")
         dataset.insert(table, commit_message="more")

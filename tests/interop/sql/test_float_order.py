@@ -166,3 +166,48 @@ def test_a_column_by_its_place_is_rejected(tmp_path: Path) -> None:
     made = lance_core.write_dataset(pa.table({"a": [1.0]}), tmp_path / "t")
     with pytest.raises(InvalidInputError, match="refers to a column by its position"):
         made.to_table(filter=pc.field(0) > 1)
+
+
+def _as_double(value: Any) -> Any:
+    """The value as a double; pylance takes only unsafe casts."""
+    return value.cast(pa.float64(), safe=False)
+
+
+FLOATS_OF_INTEGERS: dict[str, Callable[[Any], Any]] = {
+    "acos(number) > 1": lambda number: pc.acos(_as_double(number)) > 1.0,
+    "asin(number) > 1": lambda number: pc.asin(_as_double(number)) > 1.0,
+    "number < cast('NaN' as double)": lambda number: _as_double(number) < NAN,
+    "number + cast('NaN' as double) >= 5": lambda number: _as_double(number) + NAN >= 5.0,
+    "sqrt(number) < acos(number)": lambda number: pc.sqrt(_as_double(number)) < pc.acos(_as_double(number)),
+}
+
+
+@pytest.mark.parametrize("condition", FLOATS_OF_INTEGERS)
+def test_floats_in_a_table_without_columns_of_floats(tmp_path: Path, condition: str) -> None:
+    made = lance_core.write_dataset(pa.table({"id": range(5), "number": [1, 2, 3, None, 0]}), tmp_path / "t")
+    expression = FLOATS_OF_INTEGERS[condition](pc.field("number"))
+    right = _ids(lance.dataset(made.uri), condition)
+    assert right
+    assert _ids(lance.dataset(made.uri), expression) == right
+    assert _ids(made, condition) == right
+    assert _ids(made, expression) == right
+
+
+@pytest.mark.parametrize(
+    ("expression", "condition"),
+    [
+        (pc.acos(pc.field("number")) > 1, "acos(number) > 1"),
+        (pc.asin(pc.field("number")) > 1, "asin(number) > 1"),
+        (pc.field("number") < pa.scalar(NAN), "number < cast('NaN' as double)"),
+        (pc.field("parts", "number") < pa.scalar(NAN), "number < cast('NaN' as double)"),
+        (pc.add(pc.field("number"), pa.scalar(NAN)) >= 5, "number + cast('NaN' as double) >= 5"),
+        (pc.coalesce(pc.field("number"), pa.scalar(NAN)) > 5, "coalesce(number, cast('NaN' as double)) > 5"),
+    ],
+)
+def test_floats_of_integers_without_a_cast(tmp_path: Path, expression: pc.Expression, condition: str) -> None:
+    numbers = pa.array([1, 2, 3, None, 0])
+    parts = pa.StructArray.from_arrays([numbers], ["number"])
+    made = lance_core.write_dataset(pa.table({"id": range(5), "number": numbers, "parts": parts}), tmp_path / "t")
+    right = _ids(lance.dataset(made.uri), condition)
+    assert right
+    assert _ids(made, expression) == right

@@ -35,6 +35,7 @@ from lance_core.verbs.files.column_files import write_column_file
 from lance_core.verbs.files.conform import conform, fit
 from lance_core.verbs.files.fragment_writer import ReaderLike, to_batches
 from lance_core.verbs.rows.removal import each_matching
+from lance_core.verbs.scan.blob_view import described_columns
 from lance_core.verbs.scan.conditions import to_condition
 from lance_core.verbs.scan.read_fragment import LOCKSTEP_ROWS, physical_rows, read_fragment
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS
@@ -282,7 +283,9 @@ def _check_names(schema: pa.Schema) -> None:
 
 def _scope(source: Snapshot, where: str | pc.Expression | None) -> Iterator[tuple[Fragment, BitMap]]:
     """The live rows of the scope, by fragment."""
-    return each_matching(source, None if where is None else to_condition(where, source.manifest.schema))
+    described = described_columns(source.manifest)
+    condition = None if where is None else to_condition(where, described or source.manifest.schema)
+    return each_matching(source, condition, described)
 
 
 def _check_nulls(columns: Schema, nulls: BitMap) -> None:

@@ -45,7 +45,7 @@ def test_fragments_without_their_files_are_rejected(place, monkeypatch, case):
     uri, options = place
     monkeypatch.setattr(presence, "RECENT_S", 0.0)
     made = fragments(uri, options)
-    with pytest.raises(NotFoundError, match=r"data/.*\.lance.*2 of 2 are missing.*Write the fragments again"):
+    with pytest.raises(NotFoundError, match=r"data/.*\.lance.*2 of 2 files are missing.*Write the fragments again"):
         lance_core.commit_fragments(uri, made, ROWS.schema, storage_options=options, **CASES[case])
     found = lance_core.dataset(uri, storage_options=options)
     assert (found.version, found.to_table()) == (1, ROWS)

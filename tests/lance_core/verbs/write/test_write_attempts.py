@@ -186,6 +186,30 @@ class TestTwoAtOnce:
             write(uri, rows(6, part="z"), attempt(6, token=("t", "z")), slices=slices["z"], **seen)
         assert values(uri) == [2, 4, 5, *before]
 
+    @pytest.mark.parametrize("mode", ["append", "replace"])
+    @pytest.mark.parametrize("policy", ["replace", "adopt", "append"])
+    def test_rows_of_other_writes_in_slices_that_must_be_empty(self, table, mode, policy):
+        slices = Slices([Slice(name="x", conditions={"p": Equals("x")})])
+        options = {"mode": mode, "slices": slices, "require_empty": True}
+        first = write(table.uri, rows(1, part="x"), attempt(0), base=table, **options)
+        lance.write_dataset(rows(99, part="x"), table.uri, mode="append")
+        again = attempt(1, first.version, on_earlier_attempt=policy)
+        with pytest.raises(DatasetExistsError, match=r"rows in 'x' \(1 in all\)"):
+            write(table.uri, rows(2, part="x"), again, base=latest(table), **options)
+        assert values(table.uri) == [1, 99, 100, 101]
+
+    @pytest.mark.parametrize("mode", ["append", "replace"])
+    def test_slices_that_must_be_empty_keep_rows_that_cannot_be_identified(self, table, mode):
+        slices = Slices([Slice(name="x", conditions={"p": Equals("x")})])
+        options = {"mode": mode, "slices": slices, "require_empty": True}
+        first = write(table.uri, rows(1, 2, part="x"), attempt(0), base=table, **options)
+        lance.write_dataset(rows(99, part="x"), table.uri, mode="append")
+        lose(table.uri)
+        again = attempt(1, first.version, on_earlier_attempt="append")
+        written = write(table.uri, rows(7, part="x"), again, base=latest(table), **options)
+        assert values(table.uri) == [1, 7, 20, 99, 100, 101]
+        assert (written.rows_deleted, written.replaced_versions) == (0, ())
+
     def test_overwrites(self, table):
         write(table.uri, rows(1), attempt(0), base=table, mode="overwrite")
         write(table.uri, rows(2), attempt(1), base=table, mode="overwrite")
