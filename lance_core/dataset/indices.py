@@ -274,6 +274,7 @@ class IndexVerbs(Handle):
 
         Raises:
             NotFoundError: There is no such index, or segment of it.
+            InvalidInputError: A segment is not given by a UUID.
             UnsupportedError: Indices of its kind are not read.
             CorruptFileError: The index cannot be read.
 

@@ -1,5 +1,6 @@
 """The answer to a commit is lost, and the storage fails again right after: what was committed is whole."""
 
+import datetime as dt
 from functools import partialmethod
 
 import lance
@@ -139,3 +140,56 @@ def test_a_name_that_reaches_the_disk_later_is_a_success(tmp_path, monkeypatch):
     monkeypatch.setattr(local, "sync_directory", failing_once)
     assert lance_core.write_dataset(ROWS, uri, mode="append").version == 3
     assert failed
+
+
+MAKES = {
+    "clone": lambda table, to: table.shallow_clone(to, None),
+    "branch": lambda table, _: table.create_branch("b"),
+}
+
+
+class Failure:
+    """The put of a key fails: its answer is lost, it has no effect, or the process is interrupted; no read works then."""
+
+    def __init__(self, monkeypatch, part, error):
+        self.part, self.error, self.real, self.is_down = part, error, LocalStore.put_if_absent, False
+        self.real_read = LocalStore.read
+        monkeypatch.setattr(LocalStore, "put_if_absent", partialmethod(_pass_on, self.put))
+        monkeypatch.setattr(LocalStore, "read", partialmethod(_pass_on, self.read))
+
+    def put(self, store, key, data, **kwargs):
+        is_it = self.part in f"{store.root}/{key}"
+        if not is_it or not isinstance(self.error, StoreError) or isinstance(self.error, OutcomeUnknownError):
+            self.real(store, key, data, **kwargs)
+        if is_it:
+            self.is_down = True
+            raise self.error
+
+    def read(self, store, *args, **kwargs):
+        if self.is_down:
+            raise StoreError("injected: unavailable")
+        return self.real_read(store, *args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("verb", "part"),
+    [("clone", "c/_versions/"), ("branch", "tree/b/_versions/"), ("branch", "_refs/branches/b")],
+    ids=["clone", "version of a branch", "reference of a branch"],
+)
+@pytest.mark.parametrize("error", [OutcomeUnknownError("lost"), KeyboardInterrupt(), StoreError("failed")], ids=repr)
+def test_what_may_need_a_version_keeps_its_tag(tmp_path, monkeypatch, verb, part, error):
+    table, clone = lance_core.write_dataset(ROWS, tmp_path / "t"), tmp_path / "c"
+    with monkeypatch.context() as patch:
+        Failure(patch, part, error)
+        with pytest.raises(type(error)):
+            MAKES[verb](table, clone)
+    made = "c" if verb == "clone" else "t/tree/b"
+    exists = bool(list((tmp_path / made / "_versions").glob("*.manifest")))
+    assert len(table.tags.list()) == exists
+    lance_core.write_dataset(ROWS.slice(0, 1), tmp_path / "t", mode="overwrite")
+    lance.dataset(table.uri).cleanup_old_versions(
+        dt.timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
+    )
+    if exists:
+        found = lance_core.dataset(clone) if verb == "clone" else lance_core.dataset(table.uri).ensure_branch("b")
+        assert found.to_table() == ROWS

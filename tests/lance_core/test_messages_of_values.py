@@ -175,3 +175,10 @@ def test_a_root_that_does_not_exist_has_no_tables_and_a_file_is_no_root(tmp_path
         assert find(f"memory://none-{next(_numbers)}") == []
         with pytest.raises(InvalidInputError, match=r"a_file.py is a file: give the folder that the tables are in"):
             find(file)
+
+
+@pytest.mark.parametrize("segment", ["abc", "", "0" * 31, "\0"])
+def test_a_segment_that_is_no_uuid(table, segment):
+    table.create_scalar_index("id", "BTREE")
+    with pytest.raises(InvalidInputError, match="is no UUID; describe_indices lists the segments"):
+        table.prewarm_index("id_idx", index_segments=[segment])

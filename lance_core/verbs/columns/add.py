@@ -8,14 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+from pyroaring import BitMap
 
-from lance_core.errors import InvalidInputError, LanceError, SchemaError, UnsupportedError
+from lance_core.errors import InvalidInputError, LanceError, ObjectNotFoundError, SchemaError, UnsupportedError
 from lance_core.file.version import FileVersion
 from lance_core.schema import Field, Schema, check_primary_key, field_from_arrow, schema_from_arrow
-from lance_core.table.fragment import Fragment
+from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Merge
-from lance_core.verbs.columns.batch_udf import BatchUDF, BatchUDFCheckpoint
+from lance_core.verbs.columns.batch_udf import BatchUDF
 from lance_core.verbs.columns.makers import ColumnMaker, column_maker, null_fields
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
@@ -220,9 +221,9 @@ def commit_made(source: Snapshot, maker: ColumnMaker, batch_size: int | None = N
     with staged(source) as files:
         fragments = []
         for fragment in source.manifest.fragments:
-            kept = None if maker.cache is None else maker.cache.get_fragment(fragment.id)
+            kept = _kept_file(source, fragment, maker, columns, batch_size)
             if kept is not None:
-                fragments.append(_kept_fragment(maker.cache, kept))
+                fragments.append(with_column_file(fragment, kept))
                 continue
             # Files that a checkpoint refers to must outlive a failure of this run.
             own = files if maker.cache is None else UncommittedFiles(source)
@@ -236,14 +237,40 @@ def commit_made(source: Snapshot, maker: ColumnMaker, batch_size: int | None = N
         )
 
 
-def _kept_fragment(cache: BatchUDFCheckpoint | None, kept: str) -> Fragment:
+def _kept_file(
+    source: Snapshot, fragment: Fragment, maker: ColumnMaker, columns: Schema, batch_size: int | None
+) -> DataFile | None:
+    """The file that a failed run wrote for a fragment, if it is still right; None otherwise.
+
+    Raises:
+        InvalidInputError: The checkpoint has something else in it.
+    """
+    cache = maker.cache
+    if cache is None:
+        return None
+    reads = source.manifest.schema.project([name for name in maker.reads if name not in (ROW_ID, ROW_ADDRESS)])
+    state = [fragment.files, fragment.physical_rows, list(maker.reads), _shape(reads), _shape(columns)]
+    deletions = source.deletions(fragment)
+    cache.begin_fragment(fragment.id, repr(state), BitMap() if deletions is None else deletions.bitmap, batch_size)
+    kept = cache.get_fragment(fragment.id)
+    if kept is None:
+        return None
     try:
-        return FragmentMetadata.from_json(kept).to_record()
+        file = FragmentMetadata.from_json(kept).to_record().files[-1]
     except (LanceError, ValueError, LookupError, TypeError, AttributeError) as error:
-        where = "" if cache is None else cache.path
         raise InvalidInputError(
-            f"{where} cannot be used as a checkpoint: {error!r}; delete it to start again"
+            f"{cache.path} cannot be used as a checkpoint: {error!r}; delete it to start again"
         ) from error
+    store, key = source.data_file(file)
+    try:
+        store.head(key)
+    except ObjectNotFoundError:  # a cleanup removes files that no version has
+        return None
+    return file
+
+
+def _shape(schema: Schema) -> list[tuple[int, str, str, bool]]:
+    return [(field.id, field.name, field.logical_type, field.nullable) for field, _ in schema.walk()]
 
 
 def _made(source: Snapshot, fragment: Fragment, maker: ColumnMaker, batch_size: int | None) -> Iterator[pa.Table]:

@@ -20,6 +20,7 @@ from lance_core.schema import (
     Schema,
     check_primary_key,
     field_from_arrow,
+    quote_path,
     rust_name,
     schema_to_arrow,
     split_path,
@@ -70,6 +71,7 @@ def alter_columns(source: Snapshot, alterations: Sequence[Mapping[str, Any]]) ->
     Raises:
         SchemaError: A column does not exist, two would have one name, or a cast is not possible.
         InvalidInputError: A column that would no longer allow nulls has nulls, or an alteration is invalid.
+        UnsupportedError: A field of a list or map would no longer allow nulls.
     """
     schema = source.manifest.schema
     changes = [_change(schema, alteration) for alteration in alterations]
@@ -80,10 +82,11 @@ def alter_columns(source: Snapshot, alterations: Sequence[Mapping[str, Any]]) ->
             "cannot make a column non-nullable and cast columns in the same call: apply the cast first, then the "
             "nullability change"
         )
+    _check_cast_alone(changes, casts)
     for change in strict:
         _check_no_nulls(source, change.path)
     altered = schema
-    for change in changes:
+    for change in sorted(changes, key=lambda one: one.cast is not None):  # a cast gives the column a new id
         altered = _altered(altered, change.old.id, change.apply)
     _check_names(altered.fields)
     for name in {field.name for field in altered.fields} - {field.name for field in schema.fields}:
@@ -110,7 +113,7 @@ def retype_columns(
         properties: Properties of the transaction.
 
     Raises:
-        SchemaError: A column does not exist, or is of JSON.
+        SchemaError: A column does not exist.
         UnsupportedError: A column has an index.
     """
     changes = [
@@ -207,6 +210,19 @@ def _change(schema: Schema, alteration: Mapping[str, Any]) -> _Alteration:
                 raise SchemaError(f'Cannot cast column "{path}" from {rust_name(source_type)} to {rust_name(kind)}')
             cast = target
     return _Alteration(path=path, old=old, name=alteration.get("name"), nullable=alteration.get("nullable"), cast=cast)
+
+
+def _check_cast_alone(changes: Sequence[_Alteration], casts: Sequence[_Alteration]) -> None:
+    """Check that a column is cast once, and that nothing in it is changed as well, which the cast would replace."""
+    for cast in casts:
+        inside = {node.id for node, _ in cast.old.walk()}
+        for change in changes:
+            is_replaced = change.old.id != cast.old.id or change.cast is not None
+            if change is not cast and change.old.id in inside and is_replaced:
+                raise InvalidInputError(
+                    f'"{change.path}" is changed, and "{cast.path}" is cast, in the same call: use one call of '
+                    "alter_columns for each"
+                )
 
 
 def _project(source: Snapshot, schema: Schema, *, preserves_nullability: bool) -> Manifest:
@@ -340,6 +356,13 @@ def _is_of_one_kind(old: pa.DataType, new: pa.DataType) -> bool:
 
 def _check_no_nulls(source: Snapshot, path: str) -> None:
     parts = split_path(path)
+    for end in range(1, len(parts)):
+        above = source.manifest.schema.column(".".join(map(quote_path, parts[:end])))
+        if above.logical_type != "struct":
+            raise UnsupportedError(
+                f'Column "{path}" lies in a list or map, in which nulls cannot be forbidden: write the rows to a new '
+                "table that has the column without nulls"
+            )
     schema = source.manifest.schema.project([path])
     for fragment in source.manifest.fragments:
         for rows, _ in live_batches(source, fragment, schema):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyroaring import BitMap
 
 from lance_core.arguments import checked_methods
 from lance_core.errors import InvalidInputError, SchemaError
@@ -27,7 +28,8 @@ class BatchUDF:
     Args:
         func: Takes a record batch and returns a record batch or pandas frame of as many rows.
         output_schema: Schema of its results; None to take it from a first call.
-        checkpoint_file: File for results, so that a failed run can be continued.
+        checkpoint_file: File for results, so that a failed run can be continued; those of fragments that have changed
+            since are computed again.
     """
 
     def __init__(
@@ -104,10 +106,49 @@ class BatchUDFCheckpoint:
                 "PRIMARY KEY (fragment_id, batch_index))"
             )
             connection.execute("CREATE TABLE IF NOT EXISTS fragments (fragment_id INT PRIMARY KEY, data TEXT)")
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS states "
+                "(fragment_id INT PRIMARY KEY, state TEXT, deleted BLOB, batch_size INT)"
+            )
 
     def cleanup(self) -> None:
         """Remove the file."""
         Path(self.path).unlink()
+
+    def begin_fragment(self, fragment_id: int, state: str, deleted: BitMap, batch_size: int | None) -> None:
+        """Remove results of a fragment that were computed from another state of it, and record this one.
+
+        The result of a fragment has values for all rows that were alive, so that it can be used after a deletion.
+        Batches consist of the rows that are alive.
+
+        Args:
+            fragment_id: The fragment.
+            state: What results depend on: the fragment's values, the columns that are read, and those that are made.
+            deleted: The deleted rows of the fragment.
+            batch_size: Physical rows per batch; None for the default.
+
+        Raises:
+            InvalidInputError: The file is not a checkpoint, or has results without the state of their fragment.
+        """
+        with self._connected() as connection, connection:
+            row = connection.execute(
+                "SELECT state, deleted, batch_size FROM states WHERE fragment_id = ?", (fragment_id,)
+            ).fetchone()
+            before = BitMap() if row is None else BitMap.deserialize(row[1])
+            is_same = row is not None and row[0] == state
+            for table, is_usable in {
+                "fragments": is_same and before <= deleted,
+                "batches": is_same and before == deleted and row[2] == batch_size,
+            }.items():
+                found = f"FROM {table} WHERE fragment_id = ?"
+                if row is None and connection.execute(f"SELECT 1 {found}", (fragment_id,)).fetchone() is not None:
+                    raise ValueError(f"it does not say of which state of fragment {fragment_id} its results are")
+                if not is_usable:
+                    connection.execute(f"DELETE {found}", (fragment_id,))
+            connection.execute(
+                "INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?)",
+                (fragment_id, state, deleted.serialize(), batch_size),
+            )
 
     def get_batch(self, fragment_id: int, batch_index: int) -> pa.RecordBatch | None:
         """The result of a batch; None if it is not kept.

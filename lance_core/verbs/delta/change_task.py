@@ -18,16 +18,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from lance_core.commit import load_version_header, reject_another
-from lance_core.errors import SchemaError, VersionNotFoundError
+from lance_core.commit import reject_another
+from lance_core.errors import SchemaError
 from lance_core.row_addresses import offsets_of
 from lance_core.schema import Field
 from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.rowids import decode_versions
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.delta.fitted import fitted
 from lance_core.verbs.delta.same_columns import same_columns
-from lance_core.verbs.delta.version_of_branch import version_before
+from lance_core.verbs.delta.version_of_branch import BranchHistory, version_before
 from lance_core.verbs.expressions.arrow import columns_of, matching, true_places
 from lance_core.verbs.scan.conditions import in_storage_types
 from lance_core.verbs.scan.fragment_scan import FragmentScan
@@ -120,6 +121,8 @@ class ChangeTask:
         columns: What is read.
         identity: The identity of the version that has the rows.
         commit_version: The version that changed all rows of the task; None where each row records its own.
+        row_versions: The version that last updated each row, serialized, for "update_preimage": the rows themselves
+            record earlier ones.
     """
 
     change_type: ChangeType
@@ -131,6 +134,7 @@ class ChangeTask:
     columns: ChangeColumns
     identity: str
     commit_version: int | None = None
+    row_versions: bytes | None = None
 
     @property
     def version(self) -> int:
@@ -166,15 +170,17 @@ class ChangeTask:
         reject_another(source.store, source.manifest, self.identity)  # fragments of another table have the same ids
         schema = self.columns.schema(feed.manifest)
         columns = self._source_columns(dataset, feed, source)
-        times: dict[int, int | None] = {}
-        offsets = self._filtered(dataset)
+        history = BranchHistory(dataset)
+        times = _known_times(history, source)
+        offsets, done = self._filtered(dataset), 0
         if not len(offsets):
             return
         wanted = [*columns.read, ROW_ID, UPDATED_AT]
         for rows in rows_of_fragment(source, self.fragment_id, offsets, wanted, self.columns):
-            versions = self._commit_versions(rows)
+            versions = self._commit_versions(rows, offsets[done : done + rows.num_rows])
+            done += rows.num_rows
             for version in set(versions.tolist()) - times.keys():
-                times[version] = _time_of(source, version)
+                times[version] = history.time_us(version)
             feed_columns = [
                 pa.array([self.change_type] * rows.num_rows, pa.string()),
                 pa.array(versions, pa.int64()),
@@ -219,13 +225,18 @@ class ChangeTask:
         theirs = {one.name: one for one in source.manifest.schema.fields}
         return _Columns(tuple((one, theirs.get(same.names.get(one.name, ""))) for one in wanted), same.fields)
 
-    def _commit_versions(self, rows: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """The version that last changed each row, as the row records it; the later version where that is not known."""
+    def _commit_versions(self, rows: pa.RecordBatch, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The version that last changed each row; the later version where that is not known."""
         if self.commit_version is not None:
             return np.full(rows.num_rows, self.commit_version, np.int64)
-        if self.version != self.end_version or self.end_version == self.begin_version + 1:
+        if self.change_type == "delete" or self.end_version == self.begin_version + 1:
             return np.full(rows.num_rows, self.end_version, np.int64)
-        found = rows.column(UPDATED_AT).to_numpy().astype(np.int64)
+        if self.row_versions is None:
+            found = rows.column(UPDATED_AT).to_numpy().astype(np.int64)
+        else:
+            everyone = offsets_of(BitMap.deserialize(self.rows))
+            recorded = decode_versions(self.row_versions, len(everyone)).astype(np.int64)
+            found = recorded[np.searchsorted(everyone, offsets)]
         return np.where((found > self.begin_version) & (found <= self.end_version), found, self.end_version)
 
 
@@ -302,11 +313,8 @@ def _opened(dataset: Handle) -> Callable[[int], Snapshot]:
     return at
 
 
-def _time_of(source: Snapshot, version: int) -> int | None:
-    """When a version was committed, in microseconds since the epoch; None if it was cleaned up."""
-    if version == source.manifest.version:
-        return source.manifest.timestamp_ns // 1000
-    try:
-        return load_version_header(source.store, version).timestamp_ns // 1000
-    except VersionNotFoundError:
-        return None
+def _known_times(history: BranchHistory, source: Snapshot) -> dict[int, int | None]:
+    """The time of an opened version, unless that is a branch's clone of its fork version."""
+    version = source.manifest.version
+    is_clone = history.store_of(version).root != source.store.root
+    return {} if is_clone else {version: source.manifest.timestamp_ns // 1000}

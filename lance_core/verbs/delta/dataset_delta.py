@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.arguments import checked_methods
-from lance_core.commit import existing_versions, identity_of, latest_version, load_transaction, load_version_header
+from lance_core.commit import existing_versions, identity_of, latest_version
 from lance_core.errors import InvalidInputError, UnsupportedError, VersionNotFoundError
-from lance_core.row_addresses import offsets_of
+from lance_core.row_addresses import offsets_of, row_addresses
 from lance_core.schema import Schema
 from lance_core.table import transaction as records
 from lance_core.table.operations import (
@@ -26,11 +27,12 @@ from lance_core.table.operations import (
     UpdateBases,
     UpdateConfig,
 )
+from lance_core.table.rowids import encode_versions
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.delta.change_task import ChangeColumns, ChangeTask, ChangeType, rows_of_fragment
 from lance_core.verbs.delta.row_differences import RowDifferences, row_differences
-from lance_core.verbs.delta.version_of_branch import version_before
+from lance_core.verbs.delta.version_of_branch import BranchHistory, version_before
 from lance_core.verbs.delta.written_columns import only_written
 from lance_core.verbs.expressions.arrow import check_filter, columns_of
 from lance_core.verbs.pylance_types.transactions import Transaction
@@ -212,7 +214,7 @@ class DatasetDelta:
         Returns:
             The columns, `_change_type` ("delete", "update_preimage", "update_postimage" or "insert", in this order),
             `_commit_version` and `_commit_timestamp`. The version of a net change is the last one that changed the row,
-            or the later version for "delete" and "update_preimage"; its time is null if that version was cleaned up.
+            or the later version for "delete"; its time is null if that version was cleaned up.
             Without stable row ids it is the version that added the row, or the later version if `begin_version` is 0.
 
         Raises:
@@ -299,6 +301,10 @@ class DatasetDelta:
         return self._dataset.source
 
     @cached_property
+    def _history(self) -> BranchHistory:
+        return BranchHistory(self._dataset)
+
+    @cached_property
     def _begin_source(self) -> Snapshot | None:
         return self._at(self._begin)
 
@@ -308,7 +314,7 @@ class DatasetDelta:
 
     def _compared(self, begin: Snapshot | None, end: Snapshot) -> RowDifferences:
         try:
-            return row_differences(begin, end)
+            return row_differences(begin, end, self._history)
         except VersionNotFoundError as error:
             raise self._missing_version(0 if begin is None else begin.manifest.version + 1) from error
 
@@ -324,8 +330,8 @@ class DatasetDelta:
     def _missing_version(self, version: int) -> VersionNotFoundError:
         """The error for a version that was cleaned up; it names the oldest version since which changes are known."""
         end = self.end_version
-        left = existing_versions(self._end.store)
-        whole = next((v for v in reversed(range(1, end + 1)) if v - 1 not in set(left)), end)
+        left = self._history.existing()
+        whole = next((v for v in reversed(range(1, end + 1)) if v - 1 not in left), end)
         return VersionNotFoundError(
             f"{self._dataset.uri}: version {version} was cleaned up, so the changes since version {self._begin} are "
             f"not known; the oldest version after which no version is missing is {whole}: compare with "
@@ -334,7 +340,7 @@ class DatasetDelta:
 
     def _transaction(self, version: int) -> records.Transaction:
         try:
-            found = load_transaction(self._end.store, load_version_header(self._end.store, version))
+            found = self._history.transaction(version)
         except VersionNotFoundError as error:
             raise self._missing_version(version) from error
         if found is None:
@@ -374,7 +380,8 @@ class DatasetDelta:
         steps: Iterable[tuple[int, int, RowDifferences]]
         if each_version:
             steps = (
-                (b, e, self._of_columns(self._at(b), self._at(e), found, counted)) for b, e, found in self._steps()
+                (end.manifest.version - 1, end.manifest.version, self._of_columns(begin, end, found, counted))
+                for begin, end, found in self._steps()
             )
         else:
             found = self._of_columns(self._begin_source, self._end, self._differences, counted)
@@ -404,10 +411,16 @@ class DatasetDelta:
         ]
         parts += [("insert", version if version > 0 else end, rows) for version, rows in found.inserted_in.items()]
         parts += [] if found.inserted_in else [("insert", None, found.inserted)]
+        order = np.argsort(found.updates[2])
+        outdated, updated_in = found.updates[2][order], found.updates[3][order]
         identities = {version: identity_of(at.manifest) for version in (begin, end) if (at := self._at(version))}
         for kind, version, rows in parts:
             for fragment_id, offsets in rows.items():
                 for part in _parts(offsets, most):
+                    versions = None
+                    if kind == "update_preimage":
+                        places = np.searchsorted(outdated, row_addresses(fragment_id, offsets_of(part)))
+                        versions = encode_versions(updated_in[places])
                     yield ChangeTask(
                         change_type=kind,
                         begin_version=begin,
@@ -418,6 +431,7 @@ class DatasetDelta:
                         columns=columns,
                         identity=identities[begin if kind in ("update_preimage", "delete") else end],
                         commit_version=version,
+                        row_versions=versions,
                     )
 
     def _counted_columns(self, names: Sequence[str], condition: pc.Expression | None) -> Schema:
@@ -434,22 +448,25 @@ class DatasetDelta:
         is_step = begin.manifest.version + 1 == end.manifest.version
         return only_written(found, begin, end, columns, None if is_step else self._snapshots)
 
-    def _steps(self) -> Iterator[tuple[int, int, RowDifferences]]:
-        """Yield, for each version that changed rows, the number before it, its own number, and the differences."""
+    def _steps(self) -> Iterator[tuple[Snapshot | None, Snapshot, RowDifferences]]:
+        """Yield each version that changed rows, after the version before it, with the differences."""
         for before, after in self._snapshots():
-            yield after.manifest.version - 1, after.manifest.version, self._compared(before, after)
+            yield before, after, self._compared(before, after)
 
     def _snapshots(self) -> Iterator[tuple[Snapshot | None, Snapshot]]:
-        """Yield pairs of versions: each version that changed rows, after the version before it."""
+        """Yield pairs of versions of one branch: each version that changed rows, after the version before it."""
         before: Snapshot | None = None
         for version in range(self._begin + 1, self.end_version + 1):
             transaction = self._transaction(version)
             if isinstance(transaction.operation, _CHANGES_NO_ROW):
                 before = None
                 continue
-            before = before or self._at(version - 1)
-            after = self._at(version)
-            assert after is not None
+            try:
+                after = self._history.committed(version)
+            except VersionNotFoundError as error:
+                raise self._missing_version(version) from error
+            if before is None or before.store.root != after.store.root:
+                before = self._at(version - 1)
             yield before, after
             before = after
 

@@ -23,6 +23,7 @@ from lance_core.table.rowids import U64Array, decode_versions, row_ids_of
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.delta.row_moves import RowMoves
+from lance_core.verbs.delta.version_of_branch import BranchHistory
 from lance_core.verbs.rows.removal import RowsByFragment
 from lance_core.verbs.scan.read_fragment import physical_rows
 
@@ -44,7 +45,8 @@ class RowDifferences:
         updated: Rows of the later version that the earlier one has with other values.
         outdated: Rows of the earlier version that the later one has with other values.
         deleted_ids: The stable row ids of the deleted rows, ascending.
-        updates: The ids of the updated rows, their addresses in the later version, and in the earlier one.
+        updates: The ids of the updated rows, their addresses in the later version, and in the earlier one, and the
+            versions that updated them last.
         inserted_in: The inserted rows by the version that added them, in tables without stable row ids; else empty.
     """
 
@@ -53,7 +55,7 @@ class RowDifferences:
     updated: RowsByFragment
     outdated: RowsByFragment
     deleted_ids: U64Array
-    updates: tuple[U64Array, U64Array, U64Array]
+    updates: tuple[U64Array, U64Array, U64Array, U64Array]
     inserted_in: Mapping[int, RowsByFragment]
 
 
@@ -73,12 +75,13 @@ class RowSide:
         return np.where(other.ids[at] == self.ids, at, -1)
 
 
-def row_differences(begin: Snapshot | None, end: Snapshot) -> RowDifferences:
+def row_differences(begin: Snapshot | None, end: Snapshot, history: BranchHistory) -> RowDifferences:
     """Compare two versions.
 
     Args:
         begin: The earlier version; None for no rows.
         end: The later version.
+        history: The versions in between.
 
     Raises:
         VersionNotFoundError: A version in between was cleaned up, and the table has no stable row ids.
@@ -90,7 +93,7 @@ def row_differences(begin: Snapshot | None, end: Snapshot) -> RowDifferences:
     moves: RowMoves | None = None
     if not stable:
         moves = RowMoves(begin)
-        moves.follow(end)
+        moves.follow(end, history)
         ids = moves.ids
     before = row_side(begin, end, ids) if begin is not None else _side_of(end, (), ids)
     after = row_side(end, begin, ids)
@@ -100,7 +103,7 @@ def row_differences(begin: Snapshot | None, end: Snapshot) -> RowDifferences:
         changed &= after.updated != before.updated[partners] if len(before.ids) else False
     else:
         changed[:] = False
-    updates = after.ids[changed], after.addresses[changed], before.addresses[partners[changed]]
+    updates = after.ids[changed], after.addresses[changed], before.addresses[partners[changed]], after.updated[changed]
     return RowDifferences(
         inserted=rows_by_fragment(after.addresses[partners < 0]),
         deleted=rows_by_fragment(before.addresses[lost]),
@@ -115,7 +118,8 @@ def row_differences(begin: Snapshot | None, end: Snapshot) -> RowDifferences:
 def with_updates(found: RowDifferences, ids: U64Array) -> RowDifferences:
     """The differences with only those updated rows whose ids are given."""
     kept = np.isin(found.updates[0], ids)
-    updates = found.updates[0][kept], found.updates[1][kept], found.updates[2][kept]
+    ids, later, earlier, versions = found.updates
+    updates = ids[kept], later[kept], earlier[kept], versions[kept]
     return replace(found, updated=rows_by_fragment(updates[1]), outdated=rows_by_fragment(updates[2]), updates=updates)
 
 

@@ -35,6 +35,7 @@ from lance_core.table.operations import (
 from lance_core.table.rowids import U64Array
 from lance_core.table.transaction import SLICES_KEY, Transaction
 from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.delta.version_of_branch import BranchHistory
 from lance_core.verbs.rows.rewritten_rows import numbered_fragments
 from lance_core.verbs.scan.read_fragment import physical_rows
 
@@ -58,8 +59,12 @@ class RowMoves:
         self._moved: dict[int, U64Array] = {}
         self._added_in: dict[int, int] = {}
 
-    def follow(self, end: Snapshot) -> None:
+    def follow(self, end: Snapshot, history: BranchHistory | None = None) -> None:
         """Follow the rows to a later version.
+
+        Args:
+            end: The later version.
+            history: The versions in between; None if they are on the branch of both.
 
         Raises:
             VersionNotFoundError: A version in between was cleaned up.
@@ -67,12 +72,13 @@ class RowMoves:
         """
         while self._before is not None and self._before.manifest.version < end.manifest.version:
             number = self._before.manifest.version + 1
-            manifest = end.manifest if number == end.manifest.version else load_manifest(end.store, number)
-            after = end.at(manifest)
-            transaction = load_transaction(end.store, manifest)
+            after = end.at(load_manifest(end.store, number)) if history is None else history.committed(number)
+            if history is not None and after.store.root != self._before.store.root:
+                self._before = history.opened(number - 1)  # the branch's own clone of its fork version
+            transaction = load_transaction(after.store, after.manifest)
             if transaction is None:
                 raise self._unknown(number, "records no transaction")
-            self._check(transaction, self._before.manifest, manifest)
+            self._check(transaction, self._before.manifest, after.manifest)
             if isinstance(transaction.operation, Rewrite):
                 for group in transaction.operation.groups:
                     self._move(group, self._before, after)

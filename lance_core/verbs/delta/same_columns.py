@@ -18,12 +18,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lance_core.commit import load_transaction
 from lance_core.errors import VersionNotFoundError
 from lance_core.schema import Field, Schema
 from lance_core.table.operations import Clone, Operation, Overwrite, Restore, UnknownOperation
 from lance_core.verbs.context.handle import Handle
-from lance_core.verbs.delta.version_of_branch import version_before
+from lance_core.verbs.delta.version_of_branch import BranchHistory, version_before
 
 __all__ = ["SameColumns", "same_columns"]
 
@@ -89,6 +88,7 @@ class _History:
 
     def __init__(self, dataset: Handle) -> None:
         self._dataset = dataset
+        self._commits = BranchHistory(dataset)
         self._steps: dict[int, _Origins] = {}
 
     def schema(self, version: int) -> Schema:
@@ -115,8 +115,7 @@ class _History:
     def _step(self, version: int) -> _Origins:
         """The fields of a version by id, each with its id in the version before it."""
         if version not in self._steps:
-            at = self._at(version).source
-            transaction = load_transaction(at.store, at.manifest)
+            transaction = self._commits.transaction(version)
             operation = None if transaction is None else transaction.operation
             self._steps[version] = self._continued(version, operation)
         return self._steps[version]

@@ -32,7 +32,8 @@ def delete_uncommitted_files(
         uri: The dataset's root.
         file_prefix: Start of the names of the write's files (`FragmentWriter`), at least 16 characters, so that no
             other write shares it by chance.
-        keep: Names of files to keep: `DataFile.path` of the committed fragments.
+        keep: Names of files to keep: `DataFile.path` of the committed fragments; of index segments, the `uuid` as a
+            string.
         index_segments: Delete index segments instead of data files: those whose `uuid`, as a string, starts with
             `file_prefix`.
         storage_options: Credentials and options of the storage, under object_store's names.
@@ -54,11 +55,11 @@ def delete_uncommitted_files(
     if len(file_prefix) < 16:
         raise InvalidInputError(f"file_prefix {file_prefix!r} is too short to distinguish one write from all others")
     store = open_store(uri, storage_options)
-    kept = {data_key(name) for name in keep}
-    folders = {blob_folder(key) for key in kept}
+    kept = set[str]() if index_segments else {data_key(name) for name in keep}
+    folders = tuple(f"{INDICES_PREFIX}{name}/" for name in keep) if index_segments else tuple(map(blob_folder, kept))
     folder = INDICES_PREFIX if index_segments else DATA_PREFIX
     found = (meta.key for meta in store.list_owned(folder + file_prefix))
-    leftovers = [key for key in found if key not in kept and f"{key.rpartition('/')[0]}/" not in folders]
+    leftovers = [key for key in found if key not in kept and not key.startswith(folders)]
     for key in leftovers:
         store.delete(key)
     return len(leftovers)

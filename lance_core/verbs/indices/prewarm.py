@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 
-from lance_core.errors import IndexNotFoundError, NotFoundError, UnsupportedError
+from lance_core.errors import IndexNotFoundError, InvalidInputError, NotFoundError, UnsupportedError
 from lance_core.index.kinds.registry import KINDS
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.indices.build import indexed_field
@@ -18,13 +18,14 @@ def prewarm(source: Snapshot, name: str, segments: Iterable[str | uuid.UUID] | N
 
     Raises:
         NotFoundError: There is no such index, or the index has no such segment.
+        InvalidInputError: A segment is not given by a UUID.
         UnsupportedError: Indices of its kind are not read.
         CorruptFileError: The index cannot be read.
     """
     own = {index.uuid: index for index in source.manifest.indices if index.name == name}
     if not own:
         raise IndexNotFoundError(f"Lance index not found: name={name}")
-    wanted = list(own) if segments is None else [uuid.UUID(str(segment)) for segment in segments]
+    wanted = list(own) if segments is None else [_key(segment) for segment in segments]
     for key in wanted:
         index = own.get(key)
         if index is None:
@@ -35,3 +36,12 @@ def prewarm(source: Snapshot, name: str, segments: Iterable[str | uuid.UUID] | N
                 f"reading the index {name!r} of type {index.kind}, version {index.index_version}, is not supported"
             )
         source.indices.read(index, indexed_field(source.manifest.schema, index.fields[0]).type)
+
+
+def _key(segment: str | uuid.UUID) -> uuid.UUID:
+    try:
+        return uuid.UUID(str(segment))
+    except ValueError as error:
+        raise InvalidInputError(
+            f"index_segments: {str(segment)!r:.80} is no UUID; describe_indices lists the segments of an index"
+        ) from error

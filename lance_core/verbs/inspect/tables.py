@@ -55,8 +55,9 @@ def list_tables(
 ) -> list[str]:
     """Find the tables below a root: folders called `*.lance` that have versions and are not deregistered.
 
-    On a local disk the folder of a table is not listed. Links to folders are followed, unless they lead back to a
-    folder above them. If a folder cannot be read, the log names it, and the tables below it are left out.
+    On a local disk only `_versions` is listed of a table, up to its first version. Links to folders are followed,
+    unless they lead back to a folder above them. If a folder cannot be read, the log names it, and the tables below it
+    are left out.
     On object storage a request lists 1,000 keys, and the files of a table are skipped: most tables cost less than a
     request, none more than two.
 
@@ -163,9 +164,20 @@ def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]] = frozense
         if entry.name.endswith(SUFFIX):
             if os.path.lexists(os.path.join(entry.path, DEREGISTERED)):  # noqa: PTH118 - as scandir gives it
                 continue
-            yield prefix + entry.name, os.path.isdir(os.path.join(entry.path, VERSIONS_PREFIX))  # noqa: PTH112, PTH118 - as scandir gives it
+            yield prefix + entry.name, _has_versions(os.path.join(entry.path, VERSIONS_PREFIX))  # noqa: PTH118 - the same
         else:
             yield from _walk(entry.path, f"{prefix}{entry.name}/", above | {own})
+
+
+def _has_versions(folder: str) -> bool:
+    try:
+        with os.scandir(folder) as entries:
+            return any(parse_manifest_key(VERSIONS_PREFIX + entry.name) is not None for entry in entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:  # as for a folder of tables: it may be a table
+        _logger.warning("%s cannot be listed, so whether it has versions is not known: %s", folder, error.strerror)
+        return True
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -26,6 +26,7 @@ from lance_core.errors import (
     DatasetExistsError,
     InvalidInputError,
     LanceError,
+    OutcomeUnknownError,
     VersionNotFoundError,
 )
 from lance_core.store import ObjectStore, delete_durably, manifest_table, replace_durably
@@ -376,7 +377,6 @@ def create_branch(table: TableRefs, branch: str, reference: Reference, opened: M
         )
         transaction = Transaction(read_version=source.version, operation=operation)
         first = commit(table.store_of(branch), transaction, source=source).manifest
-        _make_known(table, branch, replace(ref, manifest_size=manifest_size(first)), first)
     except DatasetExistsError as error:
         table.root.delete(tag_ref_key(tag))
         if _is_known(table, branch):
@@ -387,7 +387,14 @@ def create_branch(table: TableRefs, branch: str, reference: Reference, opened: M
             f"Ref conflict error: files of an unfinished or removed branch {branch} are left: "
             f"branches.delete({branch!r}) removes them"
         ) from error
+    except OutcomeUnknownError:
+        raise  # the branch may exist, and needs the tag
     except LanceError:
+        table.root.delete(tag_ref_key(tag))
+        raise
+    try:
+        _make_known(table, branch, replace(ref, manifest_size=manifest_size(first)), first)
+    except InvalidInputError:  # for other errors the tag stays: `ensure` finishes the creation
         table.root.delete(tag_ref_key(tag))
         raise
     return first

@@ -17,7 +17,13 @@ from typing import Any, Final
 
 from lance_core.arguments import checked_methods
 from lance_core.commit import latest_version, load_latest
-from lance_core.errors import InvalidInputError, LanceError, StoreError, VersionNotFoundError
+from lance_core.errors import (
+    InvalidInputError,
+    LanceError,
+    OutcomeUnknownError,
+    StoreError,
+    VersionNotFoundError,
+)
 from lance_core.store import ObjectStore, canonical_uri, delete_durably, open_store
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import branch_root, tag_ref_key
@@ -81,7 +87,9 @@ class Clones:
 
 @contextmanager
 def protected(table: TableRefs, branch: str | None, manifest: Manifest, target: ObjectStore) -> Iterator[None]:
-    """Tag the versions that a clone will refer to; the tags are removed again if the body, which clones, raises.
+    """Tag the versions that a clone will refer to; the tags are removed again if the body, which clones, fails.
+
+    The tags stay if the outcome is unknown, for instance after an interruption: the clone may exist.
 
     Args:
         table: The source's references.
@@ -90,6 +98,7 @@ def protected(table: TableRefs, branch: str | None, manifest: Manifest, target: 
         target: The clone's store.
     """
     made: list[tuple[ObjectStore, str]] = []
+    may_exist = False
     try:
         for known, where, version in [(table, branch, manifest), *_further(table, manifest)]:
             name = f"{CLONE_TAG_PREFIX}{uuid.uuid4().hex[:12]}"
@@ -99,9 +108,12 @@ def protected(table: TableRefs, branch: str | None, manifest: Manifest, target: 
                 _warn(known, version, target, error)
                 continue
             made.append((known.root, name))
+        may_exist = True
         yield
-    except BaseException:
-        for store, name in made:
+    except OutcomeUnknownError:
+        raise
+    except BaseException as error:
+        for store, name in () if may_exist and not isinstance(error, LanceError) else made:
             store.delete(tag_ref_key(name))
         raise
 

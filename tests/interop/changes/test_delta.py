@@ -340,8 +340,13 @@ def _check_applied(dataset, begin, **options):
 
     state = version(begin)
     feed = dataset.delta(begin).get_changes(["id", "n"], preimages=True, with_row_id=True, **options)
+    outdated = set()
     for row in feed.read_all().to_pylist():
         key, values = row["_rowid"], (row["id"], row["n"])
+        if row["_change_type"] == "update_preimage":
+            outdated.add((key, row["_commit_version"], row["_commit_timestamp"]))
+        elif row["_change_type"] == "update_postimage":
+            outdated.remove((key, row["_commit_version"], row["_commit_timestamp"]))
         assert begin < row["_commit_version"] <= dataset.version
         if row["_change_type"] == "insert":
             assert key not in state
@@ -354,6 +359,7 @@ def _check_applied(dataset, begin, **options):
             assert key in state
             state[key] = values
     assert state == version(dataset.version)
+    assert not outdated, "both images name the version that updated the row"
 
 
 def _check_filtered(dataset, begin, **options):

@@ -134,12 +134,46 @@ def test_a_run_that_failed_goes_on_from_its_checkpoint(pair, tmp_path):
         [{"path": "a", "data_type": pa.uint8()}, {"path": "f", "data_type": pa.float32()}],
         [{"path": "l", "data_type": pa.large_list(pa.int64())}],
         [{"path": "v", "data_type": pa.list_(pa.float64(), 2)}],
+        [{"path": "a", "name": "A"}, {"path": "a", "data_type": pa.int32()}],
+        [{"path": "s.x", "name": "X"}, {"path": "s.x", "data_type": pa.int16()}, {"path": "s", "name": "S"}],
     ],
     ids=lambda value: "+".join(",".join(map(str, each.values())) for each in value),
 )
 def test_alter_columns(pair, alterations):
     pair.run(lambda d, _: d.alter_columns(*alterations))
     pair.run(lambda d, _: d.delete("f < 3") and None)
+
+
+def test_a_cast_does_not_drop_other_changes_of_its_column(tmp_path):
+    """Where pylance panics: the cast gives the column a new id."""
+    dataset = lance_core.write_dataset(table(), tmp_path / "t")
+    dataset.alter_columns({"path": "a", "data_type": pa.int32()}, {"path": "a", "name": "A"})
+    dataset.alter_columns({"path": "s.x", "data_type": pa.int16()}, {"path": "s.x", "name": "X", "nullable": True})
+    found = lance.dataset(dataset.uri).to_table(columns=["A", "s"])
+    assert found["A"].to_pylist() == list(range(30))
+    assert found["A"].type == pa.int32()
+    assert found["s"].to_pylist() == [{"X": i, "y": "q"} for i in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("alterations", "message"),
+    [
+        ([{"path": "a", "data_type": pa.int32()}, {"path": "a", "data_type": pa.int16()}], '"a" is changed'),
+        (
+            [{"path": "l", "data_type": pa.large_list(pa.int64())}, {"path": "l.item", "name": "x"}],
+            '"l.item" is changed',
+        ),
+        ([{"path": "l.item", "nullable": False}], '"l.item" lies in a list or map'),
+        ([{"path": "m.entries.value", "nullable": False}], '"m.entries.value" lies in a list or map'),
+    ],
+    ids=["two casts", "in a list", "list", "map"],
+)
+def test_what_a_cast_would_replace_or_a_list_cannot_have_is_named(tmp_path, alterations, message):
+    rows = table().append_column("m", pa.array([[("k", 1)]] * 30, pa.map_(pa.string(), pa.int64())))
+    dataset = lance_core.write_dataset(rows, tmp_path / "t")
+    with pytest.raises((lance_core.errors.InvalidInputError, lance_core.errors.UnsupportedError), match=message):
+        dataset.alter_columns(*alterations)
+    assert dataset.latest_version == 1
 
 
 @pytest.mark.parametrize(

@@ -497,6 +497,34 @@ def test_rows_that_others_changed_meanwhile_are_counted_once(tmp_path, monkeypat
     assert done.rows_updated == 7
 
 
+NULLED = {
+    "deletes a value": (lambda d: d.delete("id = 0"), 3, 2),
+    "deletes a null": (lambda d: d.delete("id = 2"), 3, 1),
+    "updates in place": (lambda d: d.update({"n": "n + 1"}, where="id IN (2, 8)", write_mode="rewrite_columns"), 4, 2),
+    "compacts": (lambda d: d.optimize.compact_files(), 4, 2),
+    "deletes and compacts": (lambda d: d.delete("id IN (4, 8)") and d.optimize.compact_files(), 2, 1),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("meanwhile", NULLED)
+def test_nulls_are_counted_where_they_are(tmp_path, stable, meanwhile):
+    happens, updated_rows, nulled = NULLED[meanwhile]
+    stale = created(tmp_path / "t", stable=stable)
+    plan = stale.plan_columns(pa.schema([("n", pa.int64())]), where="day = 'd0'", missing="null")
+    rows = stale.to_table(["id"], with_row_address=True, filter="id IN (0, 8)")
+    data = pa.table({"_rowaddr": rows["_rowaddr"], "n": [-1, -2]})
+    written = []
+    for task in plan.tasks:
+        own = pc.equal(pc.shift_right(data["_rowaddr"], pa.scalar(32, pa.uint64())), task.fragment_id)
+        written.append(task.write(stale, data.filter(own)))
+    happens(lance_core.dataset(stale.uri))
+    done = stale.commit_columns(plan, written)
+    assert (done.rows_updated, done.rows_nulled) == (updated_rows, nulled)
+    found = column(stale.uri, "n")
+    assert nulled == sum(found.get(i, 0) is None for i in (2, 4))
+
+
 def test_rows_that_came_into_another_order_are_found(tmp_path):
     stale = created(tmp_path / "t")
     for i in (3, 5, 0, 4):

@@ -1,6 +1,7 @@
 """A branch is promoted after the versions of main in between were cleaned up: decided as with the history there."""
 
 import datetime as dt
+from decimal import Decimal
 
 import lance
 import pyarrow as pa
@@ -203,3 +204,72 @@ def test_a_promotion_made_twice_adds_nothing(tmp_path):
         lance_core.dataset(main.uri).update_config({"a": "b"})
         clean(main.uri, "ours")
     assert lance_core.dataset(main.uri).count_rows("day = 'd7'") == 25
+
+
+NAN = float("nan")
+STRUCT = pa.struct([("x", pa.float64()), ("words", pa.list_(pa.string()))])
+COLUMNS = {
+    "list": (pa.array([[1.0, NAN], None, [], [3.0]]), pa.array([[1.0], None])),
+    "zero": (pa.array([[0.0], [0.0], [1.0], [2.0]]), pa.array([[-0.0], [-0.0]])),
+    "vector": (pa.array([[1, 2], [3, NAN], None, [4, 5]], pa.list_(pa.float32(), 2)), [[1, 2], [3, 4]]),
+    "struct": (pa.array([{"x": NAN, "words": ["a"]}, None, {"x": 1, "words": None}, None], STRUCT), [None, None]),
+    "binary": (pa.array([b"a", None, b"c", b"d"]), [b"a", b""]),
+    "fixed binary": (pa.array([b"aa", None, b"cc", b"dd"], pa.binary(2)), [b"aa", b"bb"]),
+    "decimal": (pa.array([Decimal("1.5"), None, Decimal("2.5"), None]), [None, Decimal("1.5")]),
+    "dictionary": (pa.array(["b", "a", None, "a"]).dictionary_encode(), pa.array(["b", "b"]).dictionary_encode()),
+    "map": (pa.array([[("k", NAN)], None, [], [("l", 1.0)]], pa.map_(pa.string(), pa.float64())), [[], []]),
+    "json": (pa.array(['{"a":1}', None, "1", "2"], pa.json_()), ['{"a":2}', None]),
+}  # fmt: skip
+
+
+def with_column(values, metadata=None):
+    field = pa.field("v", values.type, metadata=metadata)
+    return pa.table([pa.array([1, 2, 3, 4][: len(values)]), values], schema=pa.schema([("id", pa.int64()), field]))
+
+
+@pytest.mark.parametrize("changes", [False, True], ids=["compacted", "changed"])
+@pytest.mark.parametrize("kind", [*COLUMNS, "blob"])
+def test_columns_of_any_type_are_compared(tmp_path, kind, changes):
+    if kind == "blob":
+        metadata, values, other = (
+            {"lance-encoding:blob": "true"},
+            [b"a", None, b"c" * 70_000, b"d"],
+            [b"a", b"b" * 70_000],
+        )
+        values = pa.array(values, pa.large_binary())
+    else:
+        metadata, (values, other) = None, COLUMNS[kind]
+    version = "2.1" if kind == "blob" else "2.2"
+    main = lance_core.write_dataset(
+        with_column(values, metadata), tmp_path / "t", max_rows_per_file=2, data_storage_version=version
+    )
+    main.create_branch("draft").delete("id <= 2")
+    main.checkout_latest()
+    if changes:
+        rows = with_column(other if isinstance(other, pa.Array) else pa.array(other, values.type), metadata)
+        main.merge_insert("id").when_matched_update_all().execute(rows)
+    main.optimize.compact_files()
+    clean(main.uri, "ours")
+    main = lance_core.dataset(main.uri)
+    before = rows_of(main)
+    if changes:
+        with pytest.raises(BranchConflictError, match="rows of fragment 0 have been changed"):
+            main.branches.promote("draft")
+        assert rows_of(lance_core.dataset(main.uri)) == before
+    else:
+        main.branches.promote("draft")
+        assert rows_of(lance_core.dataset(main.uri)) == [row for row in before if row[0] > 2]
+
+
+def rows_of(dataset):
+    return [(row["id"], str(row["v"])) for row in dataset.scanner(blob_handling="all_binary").to_table().to_pylist()]
+
+
+def test_moved_rows_without_a_column_to_search_are_a_conflict(tmp_path):
+    main = lance_core.write_dataset({"v": [[1.0], [2.0]]}, tmp_path / "t", max_rows_per_file=1)
+    main.create_branch("draft").delete("array_has(v, 1.0)")
+    main.checkout_latest()
+    main.optimize.compact_files()
+    clean(main.uri, "ours")
+    with pytest.raises(BranchConflictError, match="no column has numbers, times or strings"):
+        lance_core.dataset(main.uri).branches.promote("draft")

@@ -110,6 +110,16 @@ def test_any_layout_of_keys_shows_the_same_tables_as_all_keys(seed, monkeypatch)
     assert lance_core.list_tables(uri) == sorted(found)
 
 
+def test_an_empty_folder_of_versions_is_no_table(tmp_path):
+    (tmp_path / "a.lance" / "_versions").mkdir(parents=True)
+    (tmp_path / "b.lance" / "_versions").mkdir(parents=True)
+    (tmp_path / "b.lance" / "_versions" / "latest_version_hint.json").write_text("{}")
+    lance_core.write_dataset({"id": [1]}, tmp_path / "c.lance")
+    lance_core.write_dataset({"id": [1]}, tmp_path / "d.lance", enable_v2_manifest_paths=False)
+    assert lance_core.list_tables(tmp_path) == ["c.lance", "d.lance"]
+    assert lance_core.list_tables(tmp_path, unfinished=True) == ["a.lance", "b.lance"]
+
+
 def test_a_folder_without_versions_is_no_table_and_a_link_is_one(tmp_path):
     lance_core.write_dataset(ROWS, tmp_path / "real.lance")
     (tmp_path / "empty.lance" / "data").mkdir(parents=True)

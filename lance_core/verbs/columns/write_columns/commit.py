@@ -228,7 +228,7 @@ def commit_columns(
         operation=done.transaction.operation.name,
         transaction_uuid=done.transaction.uuid,
         rows_updated=sum(len(one.offsets) for one in committed.written),
-        rows_nulled=sum(len(one.offsets) - one.num_values for one in files),
+        rows_nulled=sum(len(one.nulled_offsets) for one in committed.written),
         columns_added=tuple(one.name for one in committed.lacking),
         bytes_written=sum(one.file.file_size_bytes or 0 for one in committed.written),
         files=len(committed.written),

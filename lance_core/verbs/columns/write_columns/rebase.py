@@ -74,6 +74,11 @@ class _Part:
     rows: _Offsets
     places: _Offsets
 
+    @property
+    def nulled(self) -> BitMap:
+        """The places of rows that were set to null because the data lacked them."""
+        return bitmap_of(self.places[np.isin(self.rows, offsets_of(self.written.nulled_offsets))])
+
 
 def rebased_columns(pending: PendingColumns, latest: Manifest) -> PendingColumns:
     """Fit columns to a later version.
@@ -103,9 +108,9 @@ def rebased_columns(pending: PendingColumns, latest: Manifest) -> PendingColumns
             assert fragment is not None
             places, values = _values(pending, columns, found)
             file = write_values(after, fragment, columns, places, values, BitMap(), files)
-            rows = bitmap_of(places)
+            rows, nulled = bitmap_of(places), BitMap.union(*(part.nulled for part in found))
             again.append(
-                WrittenColumns(fragment_id=fragment_id, file=file, rows=rows.serialize(), num_values=len(rows))
+                WrittenColumns(fragment_id=fragment_id, file=file, rows=rows.serialize(), nulled=nulled.serialize())
             )
     mine = tuple(after.data_file(one.file) for one in again)
     return PendingColumns(
@@ -182,7 +187,8 @@ def _sorted_out(
         if new is None:
             continue
         if _paths(old, pending.columns) == _paths(new, columns):
-            kept.append(replace(one, rows=(rows - deleted).serialize()) if deleted else one)
+            nulled = one.nulled_offsets - deleted
+            kept.append(replace(one, rows=(rows - deleted).serialize(), nulled=nulled.serialize()) if deleted else one)
         elif rows - deleted:
             parts[one.fragment_id].append(_Part(one, offsets_of(rows - deleted), offsets_of(rows - deleted)))
     if lost:

@@ -47,6 +47,7 @@ Missing = Literal["null", "keep", "error"]
 
 _Offsets = npt.NDArray[np.int64]
 _SHOWN: Final = 5
+_NONE: Final = BitMap().serialize()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,18 +58,23 @@ class WrittenColumns:
         fragment_id: The fragment.
         file: The file, with the field ids of the plan.
         rows: Offsets of the rows that were set, as a serialized roaring bitmap.
-        num_values: The number of rows that were set to a value of the data; the other rows were set to null.
+        nulled: Offsets of those of the rows that were set to null because the data lacked them, in the same form.
     """
 
     fragment_id: int
     file: DataFile
     rows: bytes
-    num_values: int
+    nulled: bytes = _NONE
 
     @property
     def offsets(self) -> BitMap:
         """Offsets of the rows that were set."""
         return BitMap.deserialize(self.rows)
+
+    @property
+    def nulled_offsets(self) -> BitMap:
+        """Offsets of the rows that were set to null because the data lacked them."""
+        return BitMap.deserialize(self.nulled)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +158,7 @@ class ColumnTask:
         with staged(source) as files:
             file = write_values(source, fragment, columns, offsets, values, nulls, files)
         rows = (given | nulls).serialize()
-        return WrittenColumns(fragment_id=self.fragment_id, file=file, rows=rows, num_values=len(given))
+        return WrittenColumns(fragment_id=self.fragment_id, file=file, rows=rows, nulled=nulls.serialize())
 
     def _ordered(self, table: pa.Table) -> tuple[_Offsets, pa.Table]:
         """The offsets of the rows, ascending, and the rows in that order."""

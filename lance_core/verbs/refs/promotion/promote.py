@@ -43,6 +43,7 @@ from lance_core.errors import (
     IncompatibleConflictError,
     InvalidInputError,
     RetryableConflictError,
+    VersionNotFoundError,
 )
 from lance_core.retry import retrying
 from lance_core.store import replace_durably
@@ -56,7 +57,7 @@ from lance_core.table.refs import check_tag_name
 from lance_core.table.rowids import decode_row_ids, encode_row_ids
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, Transaction
 from lance_core.table.watermarks import differences
-from lance_core.verbs.context.references import TableRefs, find_tag
+from lance_core.verbs.context.references import TableRefs, find_tag, load_branch
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.refs.changes import Branch, BranchChanges, left_behind, load_branch_ends
 from lance_core.verbs.refs.promotion.added_columns import AddedColumns
@@ -418,8 +419,12 @@ class _PromotionCall:
             except InvalidInputError:
                 self._check_tag(committed)  # an interrupted or concurrent promotion created it
         mark = {MARK_VERSION: str(committed.version), MARK_BRANCH_VERSION: str(self.head_version)}
-        if not mark.items() <= branch.ref.metadata.items():
-            marked = replace(branch.ref, metadata={**branch.ref.metadata, **mark})
+        try:
+            ref = load_branch(self.table.root, branch.name)  # others may have replaced its metadata meanwhile
+        except VersionNotFoundError:
+            return  # it was deleted meanwhile
+        if ref.identifier == branch.ref.identifier and not mark.items() <= ref.metadata.items():
+            marked = replace(ref, metadata={**ref.metadata, **mark})
             replace_durably(self.table.root, branch_ref_key(branch.name), marked.to_bytes())
 
     def _result(self, version: int) -> Promotion:

@@ -34,6 +34,7 @@ from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.refs.changes import Branch, BranchChanges
+from lance_core.verbs.refs.promotion.equal_rows import equal_rows
 from lance_core.verbs.refs.promotion.rebase import rows_taken
 from lance_core.verbs.refs.promotion.recognized_slices import recognize_slices
 from lance_core.verbs.refs.promotion.record import slice_names
@@ -158,11 +159,16 @@ def _by_row_id(
 def _by_value(
     fork: Snapshot, latest: Snapshot, moved: Sequence[tuple[Fragment, BitMap]], new: Sequence[Fragment]
 ) -> RowsByFragment:
-    """Find moved rows by the values of all rows of their fragment, which are adjacent and in the same order."""
-    names = [field.name for field in fork.manifest.schema.fields if _is_comparable(arrow_type_of(field))]
-    if not names or not new:
+    """Find moved rows by the values of all rows of their fragment, which are adjacent and in the same order.
+
+    A column of numbers, times or strings finds the places; there, all columns are compared.
+    """
+    if not new:
         raise RetryableConflictError(f"the rows of fragment {moved[0][0].id} were deleted")
-    complete = len(names) == len(fork.manifest.schema.fields)
+    fields = fork.manifest.schema.fields
+    names = [field.name for field in fields if _can_be_searched(arrow_type_of(field))]
+    if not names:
+        raise RetryableConflictError("no column has numbers, times or strings, by which moved rows could be found")
     keys: dict[str, tuple[pa.ChunkedArray, _Offsets, _Offsets]] = {}
     used = np.zeros(sum(fragment.physical_rows for fragment in new), np.bool_)
     found: RowsByFragment = {}
@@ -173,28 +179,25 @@ def _by_value(
             table, own, numbers = _read(latest, new, [key])
             keys[key] = table.column(key), own, numbers
         values, own, numbers = keys[key]
-        places = _runs(values, rows.column(key), used)
-        same = [place for place in places if _is_same(latest, rows, own, numbers, place)]
-        if not same or (len(same) > 1 and not complete):
+        places = (slice(start, start + rows.num_rows) for start in _runs(values, rows.column(key), used))
+        same = next((place for place in places if _is_same(fork, fragment, latest, own[place], numbers[place])), None)
+        if same is None:
             raise RetryableConflictError(f"the rows of fragment {fragment.id} have been changed or deleted")
-        start = same[0]
-        used[start : start + rows.num_rows] = True
-        for position in np.searchsorted(offsets, offsets_of(taken)) + start:
+        used[same] = True
+        for position in np.searchsorted(offsets, offsets_of(taken)) + same.start:
             found.setdefault(int(numbers[position]), BitMap()).add(int(own[position]))
     return found
 
 
-def _is_comparable(kind: pa.DataType) -> bool:
+def _can_be_searched(kind: pa.DataType) -> bool:
     return bool(pa.types.is_primitive(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _read(
-    source: Snapshot, fragments: Sequence[Fragment], names: Sequence[str], only: Mapping[int, BitMap] | None = None
-) -> tuple[pa.Table, _Offsets, _Offsets]:
+def _read(source: Snapshot, fragments: Sequence[Fragment], names: Sequence[str]) -> tuple[pa.Table, _Offsets, _Offsets]:
     """Live rows of fragments, with the offset and the fragment of each."""
     batches, offsets, numbers = [], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for fragment in fragments:
-        for batch, own in live_rows(source, fragment, names, None if only is None else only[fragment.id]):
+        for batch, own in live_rows(source, fragment, names):
             batches.append(batch)
             offsets.append(np.asarray(own, np.int64))
             numbers.append(np.full(batch.num_rows, fragment.id, np.int64))
@@ -228,23 +231,15 @@ def _codes(column: pa.ChunkedArray, values: pa.Array) -> _Offsets:
     return found
 
 
-def _is_same(latest: Snapshot, rows: pa.Table, own: _Offsets, numbers: _Offsets, place: int) -> bool:
-    """Whether the rows from a place on have the same values in all columns of `rows`."""
-    there = slice(place, place + rows.num_rows)
-    chosen: RowsByFragment = {}
-    for number in dict.fromkeys(numbers[there].tolist()):
-        chosen[number] = bitmap_of(own[there][numbers[there] == number])
-    fragments = [_fragment(latest.manifest, number) for number in chosen]
-    found, _, _ = _read(latest, fragments, rows.column_names, chosen)
-    return all(_bits(found.column(name)).equals(_bits(rows.column(name))) for name in rows.column_names)
-
-
-def _bits(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values to compare for equality; floats as their bits, so that NaN equals NaN."""
-    whole = column.combine_chunks()
-    if not pa.types.is_floating(whole.type):
-        return pa.chunked_array([whole])
-    return pa.chunked_array([whole.view(pa.from_numpy_dtype(f"i{whole.type.bit_width // 8}"))])
+def _is_same(fork: Snapshot, fragment: Fragment, latest: Snapshot, own: _Offsets, numbers: _Offsets) -> bool:
+    """Whether the rows of a fragment have the same values, in all columns, at some places of the latest version."""
+    names = [field.name for field in fork.manifest.schema.fields]
+    there = (
+        batch
+        for number in dict.fromkeys(numbers.tolist())
+        for batch, _ in live_rows(latest, _fragment(latest.manifest, number), names, bitmap_of(own[numbers == number]))
+    )
+    return equal_rows((batch for batch, _ in live_rows(fork, fragment, names)), there)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

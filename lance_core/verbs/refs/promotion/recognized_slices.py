@@ -7,11 +7,13 @@ the hour, day, week, month or year of its value. Slices over more columns, and o
 
 from __future__ import annotations
 
+import calendar
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import combinations
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,6 +29,18 @@ from lance_core.verbs.rows.removal import live_rows
 __all__ = ["RecognizedSlices", "recognize_slices"]
 
 _MOST_VALUES = 10_000
+_DAY: Final = 86_400
+_FIRST_SECOND: Final = -719_162 * _DAY
+_END_SECOND: Final = 2_932_897 * _DAY
+"""Where the year 1 begins, and the year 9999 ends, in seconds since 1970."""
+_PER_SECOND: Final[Mapping[str, int | Fraction]] = {
+    "s": 1,
+    "ms": 1000,
+    "us": 10**6,
+    "date64[ms]": 1000,
+    "date32[day]": Fraction(1, _DAY),
+}
+"""Units of dates and times that go beyond these years, per second; nanoseconds do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +135,7 @@ def _distinct(source: Snapshot, fragments: Sequence[Fragment], columns: list[str
     found: dict[tuple[Any, ...], None] = {}
     for fragment in fragments:
         for batch, _ in live_rows(source, fragment, columns):
-            table = pa.Table.from_batches([batch])
+            table = _of_python(pa.Table.from_batches([batch]))
             if len(columns) == 1 and pa.types.is_timestamp(table.schema.field(0).type):
                 hours = pc.floor_temporal(table.column(0), unit="hour")  # no slice is shorter
                 table = pa.table({columns[0]: hours})
@@ -130,6 +144,23 @@ def _distinct(source: Snapshot, fragments: Sequence[Fragment], columns: list[str
             if len(found) > _MOST_VALUES:
                 return []
     return list(found)
+
+
+def _of_python(table: pa.Table) -> pa.Table:
+    """The rows whose dates and times Python has, from the year 1 to 9999: slices have no others."""
+    for name in table.column_names:
+        column = table.column(name)
+        second = _PER_SECOND.get(str(getattr(column.type, "unit", column.type)))
+        if second is None or not pa.types.is_temporal(column.type):
+            continue
+        margin = 0 if getattr(column.type, "tz", None) is None else _DAY  # the zone moves a time by less than a day
+        numbers = (
+            column.cast(pa.int32()).cast(pa.int64()) if pa.types.is_date32(column.type) else column.cast(pa.int64())
+        )
+        first, end = (int(limit * second) for limit in (_FIRST_SECOND + margin, _END_SECOND - margin))
+        inside = pc.and_(pc.greater_equal(numbers, first), pc.less(numbers, end))
+        table = table.filter(pc.or_kleene(inside, pc.is_null(numbers)))
+    return table
 
 
 def _conditions(value: Any) -> Iterator[Condition]:
@@ -141,15 +172,28 @@ def _conditions(value: Any) -> Iterator[Condition]:
 
 def _windows(value: dt.date) -> Iterator[tuple[dt.date, dt.date]]:
     """Yield the hour, day, weeks, month and year of a date or time, ends excluded; a week may begin on any day."""
-    day = value.replace(hour=0, minute=0, second=0, microsecond=0) if isinstance(value, dt.datetime) else value
+    day, days = value, dt.timedelta(days=1)
     if isinstance(value, dt.datetime):
         hour = value.replace(minute=0, second=0, microsecond=0)
-        yield hour, hour + dt.timedelta(hours=1)
-    yield day, day + dt.timedelta(days=1)
+        day = hour.replace(hour=0)
+        yield from _window(hour, dt.timedelta(hours=1))
+    yield from _window(day, days)
     for back in range(7):
-        start = day - dt.timedelta(days=back)
-        yield start, start + dt.timedelta(days=7)
-    month = day.replace(day=1)
-    yield month, (month + dt.timedelta(days=31)).replace(day=1)
-    year = month.replace(month=1)
-    yield year, year.replace(year=year.year + 1)
+        yield from _window(day, 7 * days, back * days)
+    yield from _window(day.replace(day=1), calendar.monthrange(day.year, day.month)[1] * days)
+    yield from _window(day.replace(month=1, day=1), (365 + calendar.isleap(day.year)) * days)
+
+
+def _window(
+    value: dt.date, length: dt.timedelta, back: dt.timedelta = dt.timedelta(0)
+) -> Iterator[tuple[dt.date, dt.date]]:
+    """Yield one window, which begins before a value; none if an end is before the year 1 or after 9999.
+
+    Python has no such date, so that no slice has such an end.
+    """
+    try:
+        start = value - back
+        end = start + length
+    except OverflowError:
+        return
+    yield start, end

@@ -128,10 +128,7 @@ def _by_column(
             if len(holding) != 1 or not leaves <= changed:
                 raise RetryableConflictError(f"the branch wrote only a part of column {column.name!r}")
             file = replace(holding[0], fields=tuple(i if i in own else TOMBSTONE for i in holding[0].fields))
-            rows = live[fragment.id]
-            written.append(
-                WrittenColumns(fragment_id=fragment.id, file=file, rows=rows.serialize(), num_values=len(rows))
-            )
+            written.append(WrittenColumns(fragment_id=fragment.id, file=file, rows=live[fragment.id].serialize()))
         if written:
             yield column, written
 

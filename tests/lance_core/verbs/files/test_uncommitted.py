@@ -38,3 +38,18 @@ def test_nothing_to_delete_is_fine(tmp_path):
 def test_a_prefix_that_others_could_share_is_rejected(tmp_path, prefix):
     with pytest.raises(InvalidInputError, match="too short"):
         lance_core.delete_uncommitted_files(tmp_path, file_prefix=prefix)
+
+
+def test_index_segments_that_a_commit_uses_are_kept(tmp_path):
+    dataset = lance_core.write_dataset({"id": range(4)}, tmp_path / "t", max_rows_per_file=2)
+    keys = [f"{JOB[:8]}-0000-4000-8000-{number:012d}" for number in range(2)]
+    made = [
+        dataset.create_index_uncommitted("id", "BTREE", "id_idx", fragment_ids=[number], index_uuid=key)
+        for number, key in enumerate(keys)
+    ]
+    dataset.commit_existing_index_segments("id_idx", "id", made[:1])
+    prefix = keys[0][:-12]
+    deleted = lance_core.delete_uncommitted_files(dataset.uri, file_prefix=prefix, keep=keys[:1], index_segments=True)
+    assert deleted > 0
+    assert {path.parent.name for path in (tmp_path / "t" / "_indices").rglob("*.*")} == {keys[0]}
+    assert lance_core.dataset(dataset.uri).to_table(filter="id = 1")["id"].to_pylist() == [1]
