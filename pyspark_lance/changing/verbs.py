@@ -40,7 +40,7 @@ from pyspark_lance.changing.task import ADDRESS, DELETE, UPDATE
 from pyspark_lance.changing.update_values import assigned, spelled_values
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.sessions import check_frame, is_utc, reject_memory, session_of, session_zone
-from pyspark_lance.keys.collations import check_condition
+from pyspark_lance.keys.collations import PLAIN_SLICES, check_columns, comparable_filter
 from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.types.column_names import case_sensitive, check_spellings, matched_names, quoted
 from pyspark_lance.types.spark_types import batch_schema, spark_schema
@@ -132,6 +132,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
     Raises:
         SchemaError: The source does not fit the table; the message names the column.
         InvalidInputError: An argument is wrong, the source has a key twice, or a replaced row lies outside of `within`.
+        UnsupportedError: A column of `within` has a collation.
         RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
         SupersededError: A later attempt of the same write has committed.
         EarlierAttemptCommittedError: An earlier attempt, which `write_attempt` does not name, has committed.
@@ -181,6 +182,8 @@ def _run(
     checked_through: int | None,
 ) -> ChangeResult:
     """Run a merge by a key; `clauses` replace the actions of `merged`, unless they are None."""
+    if options.within is not None:
+        check_columns("within", map(dataset.schema.field, options.within.columns), PLAIN_SLICES)
     if clauses is not None:
         return merge_by_clauses(
             merged.source, dataset, merged.keys, clauses, options, deleting=deleting, checked_through=checked_through
@@ -377,9 +380,7 @@ def update(
 
 def _check_where(verb: str, dataset: LanceDataset, where: str | None, session: SparkSession, remedy: str) -> None:
     """Make sure, before anything runs, that a condition selects the same rows as in Spark."""
-    if where is not None:
-        condition = dataset.parse_filter(where, assume_utc=is_utc(session_zone(session)))
-        check_condition(f"{verb}: where", condition, dataset.schema, remedy)
+    comparable_filter(f"{verb}: where", where, dataset, assume_utc=is_utc(session_zone(session)), remedy=remedy)
 
 
 def _check_clauses(

@@ -21,6 +21,7 @@ from lance_core import ChangeTask, LanceDataset
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.engine.errors import plain_errors
 from pyspark_lance.engine.sessions import is_utc, parallelism_of, reject_memory, session_zone, use_cores_of_task
+from pyspark_lance.keys.collations import comparable_filter
 from pyspark_lance.reading.plan import checked_blob_handling, parts_of_batch
 from pyspark_lance.types.arrow_types import to_arrow
 from pyspark_lance.types.batch_convert import ConverterTo
@@ -45,6 +46,10 @@ __all__ = [
 ROW_ID: Final = "_rowid"
 FEED_COLUMNS: Final = ("_change_type", "_commit_version", "_commit_timestamp")
 _OTHER: Final = "__lance_other_"
+_BY_SPLIT: Final = (
+    "leave it out, give split_updates=True, and put the condition on the DataFrame, by .where(...), which compares as"
+    " Spark does"
+)
 _TASK_ROWS: Final = 1 << 20
 """Rows of a fragment that one task reads, if there are many."""
 _LEAST_ROWS: Final = 1 << 16
@@ -144,9 +149,11 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
     Raises:
         DatasetNotFoundError: The URI holds no table.
         VersionNotFoundError: A version that is needed was cleaned up; the message names the oldest remaining version.
-        UnsupportedError: The table has no stable row ids, and rows were updated; or Spark has no type for a column.
+        UnsupportedError: The table has no stable row ids, and rows were updated; or Spark has no type for a column; or
+            the filter compares a column that has a collation.
         SchemaError: The table lacks a column, or has one with the name of a column of the feed.
-        InvalidInputError: A filter, a key or `split_updates` is given together with `preimages` or `each_version`.
+        InvalidInputError: A filter, a key or `split_updates` is given together with `preimages` or `each_version`; or
+            the filter does not fit the columns.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -162,10 +169,10 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
         )
     dataset = lance_core.dataset(uri, end_version, storage_options=storage_options)
     names = feed_columns(dataset, columns, case_sensitive=case_sensitive(spark))
-    if isinstance(filter, str):
-        filter = dataset.parse_filter(filter, assume_utc=is_utc(session_zone(spark)))  # noqa: A001 - Arrow's name
+    in_utc = is_utc(session_zone(spark))
+    condition = comparable_filter("filter", filter, dataset, assume_utc=in_utc, remedy=_BY_SPLIT)
     wanted = [*names, *FEED_COLUMNS]
-    pairs = (filter is not None or bool(key)) and not split_updates
+    pairs = (condition is not None or bool(key)) and not split_updates
     if pairs:  # columns of the key are read as well
         names = list(dict.fromkeys([*names, *key, ROW_ID]))
     feed = plan_feed(
@@ -173,7 +180,7 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
         begin_version,
         columns=names,
         updates_of=updates_of,
-        filter=filter,
+        filter=condition,
         preimages=preimages or pairs or split_updates,
         each_version=each_version,
         storage_options=storage_options,
