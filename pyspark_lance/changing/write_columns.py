@@ -36,7 +36,7 @@ from pyspark_lance.engine.partitions import run_on_partitions
 from pyspark_lance.engine.sessions import is_utc, parallelism_of, reject_memory, session_zone
 from pyspark_lance.keys.collations import comparable_filter
 from pyspark_lance.keys.equality import check_keys_of
-from pyspark_lance.types.column_names import case_sensitive, in_case_of_table, matched_names, quoted
+from pyspark_lance.types.column_names import case_sensitive, in_case_of_table, matched_names, names_of, quoted
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.job import open_version
 from pyspark_lance.writing.schema_plan import as_payloads, plan_write
@@ -133,7 +133,7 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
         raise DatasetNotFoundError(f"there is no table at {uri}: write_columns needs a table with rows")
     df = df.withColumnsRenamed(_ROW_NAMES)
     df = in_case_of_table(df, batch_schema(df.schema), dataset.schema)
-    keys = _keys(dataset, [on] if isinstance(on, str) else list(on or ()), df)
+    keys = _keys(dataset, names_of("on", on or ()), df)
     df = collated(df, [one for one in dataset.schema if one.name in keys])
     stored = _stored(dataset, df, keys, vector_columns, field_metadata)
     scope = _scope(dataset, df, where)
@@ -233,7 +233,7 @@ def _stored(
         own,
         schema_mode="add_columns",
         vector_columns=vector_columns,
-        case_sensitive=True,
+        case_sensitive=case_sensitive(df.sparkSession),
         has_schema_mode=False,
     )
     if planned.grown_columns:

@@ -28,7 +28,7 @@ from pyspark_lance.engine.sessions import use_cores_of_task
 from pyspark_lance.keys.collations import check_fits
 from pyspark_lance.types.arrow_types import to_arrow
 from pyspark_lance.types.batch_convert import BatchConverter, ConverterTo
-from pyspark_lance.types.column_names import spelled_path
+from pyspark_lance.types.column_names import names_of, spelled_path
 from pyspark_lance.types.spark_types import spark_schema
 
 if TYPE_CHECKING:
@@ -329,6 +329,7 @@ def table_schema(dataset: LanceDataset, columns: Sequence[str] | None, *, case_s
         raise InvalidInputError(f"columns must be a list of at least one name, not {columns!r}")
     if columns is None:
         return spark_schema(dataset.schema)
+    columns = names_of("columns", columns)
     if not case_sensitive:
         columns = [path if path in _ABOUT_ROWS else spelled_path(dataset.schema, path) for path in columns]
     return spark_schema(_project(dataset.schema, columns))
