@@ -162,9 +162,10 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
     _check_source(df, keys, "merge")
     reject_memory(uri)
     known = open_version(uri, read_version, storage_options, identity)
-    first = df if parsed is None else inserted_rows(df, keys, parsed)
-    if known is None and (made := _created(first if when_not_matched else None, uri, keys, options)) is not None:
-        return made
+    if known is None:
+        first = df if parsed is None else inserted_rows(df, keys, parsed)
+        if (made := _created(first if when_not_matched else None, uri, keys, options)) is not None:
+            return made
     dataset = known if known is not None else lance_core.dataset(uri, storage_options=storage_options)
     matched = {"update": UPDATE, "delete": DELETE, None: None}[when_matched]
     others = when_not_matched_by_source is not None
