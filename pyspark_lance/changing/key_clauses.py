@@ -22,8 +22,9 @@ from pyspark_lance.changing.merge_clauses import ClauseMerge
 from pyspark_lance.changing.merge_frames import MergeFrames
 from pyspark_lance.changing.struct_values import as_column
 from pyspark_lance.changing.task import DELETE, INSERT
+from pyspark_lance.changing.update_values import unqualified
 from pyspark_lance.engine.errors import short_errors
-from pyspark_lance.types.column_names import quoted
+from pyspark_lance.types.column_names import case_sensitive, check_spellings, matched_names, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -104,6 +105,7 @@ def inserted_rows(source: DataFrame, on: Sequence[str], clauses: Sequence[MergeC
 
     Raises:
         InvalidInputError: A clause does not fit the source, or gives no values for the key.
+        SchemaError: A clause gives two values for a column.
 
     Examples:
         >>> clauses = pyspark_lance.parse_merge_clauses({"when_not_matched": {"then": "insert", "condition": "id > 1"}})
@@ -123,13 +125,19 @@ def inserted_rows(source: DataFrame, on: Sequence[str], clauses: Sequence[MergeC
             rows.where(holds).schema  # noqa: B018 - Spark checks the condition
         chosen = functions.when(functions.coalesce(holds, functions.lit(False)), index).otherwise(chosen)
     copied = {name: f"{_SOURCE}.{quoted(name)}" for name in source.columns}
-    values: list[Mapping[str, Any]] = [copied if one.values is None else one.values for one in inserts]
+    values = _in_one_spelling(
+        [copied if one.values is None else one.values for one in inserts],
+        on,
+        exact=case_sensitive(source.sparkSession),
+    )
     for clause, given in zip(inserts, values, strict=True):
         lacking = [name for name in on if name not in given]
         if lacking:
             raise InvalidInputError(f"{clause}: values lack the key columns {lacking}")
     cells: list[Column] = []
-    for name in dict.fromkeys(name for given in values for name in given):
+    names = dict.fromkeys(name for given in values for name in given)
+    check_spellings(source, names)
+    for name in names:
         cell: Any = functions
         for index, given in enumerate(values):
             own = as_column(given[name]) if name in given else functions.lit(None)
@@ -138,4 +146,18 @@ def inserted_rows(source: DataFrame, on: Sequence[str], clauses: Sequence[MergeC
     with short_errors(f"merge: values {values}"):
         found = rows.where(chosen.isNotNull()).select(*cells)
         found.schema  # noqa: B018 - Spark checks the values
+    return found
+
+
+def _in_one_spelling(values: Sequence[Mapping[str, Any]], on: Sequence[str], *, exact: bool) -> list[Mapping[str, Any]]:
+    """Values with one spelling of each column: that of the key, or of the first clause that names the column."""
+    known = list(on)
+    found: list[Mapping[str, Any]] = []
+    for clause in values:
+        given = [unqualified(name, known, _TARGET, exact=exact) for name in clause]
+        names = matched_names(given, known, exact=exact)
+        if len(set(given)) < len(given):
+            raise SchemaError(f"merge: a column has two values: {list(clause)}")
+        found.append({names.get(name, name): value for name, value in zip(given, clause.values(), strict=True)})
+        known += [name for name in given if name not in names]
     return found

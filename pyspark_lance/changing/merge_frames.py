@@ -44,6 +44,7 @@ __all__ = [
     "MergeFrames",
     "by_key",
     "can_look_up",
+    "collated",
     "is_same_value",
     "kind_column",
     "reject_duplicate_keys",
@@ -147,7 +148,7 @@ class MergeFrames:
             raise SchemaError(f"on: {base.uri} has no columns {missing}; it has {base.schema.names}")
         keys = [base.schema.field(names[name]) for name in self.keys]
         check_keys_of("on", keys)
-        source = _collated(source, keys)
+        source = collated(source, keys)
         if self.writes:
             source = with_blobs(source, base.schema)
         found = replace(self, source=source, keys=tuple(field.name for field in keys))
@@ -311,7 +312,7 @@ def _deleted_rows(pairs: DataFrame, about: Mapping[str, str]) -> DataFrame:
     return pairs.where(functions.col(KIND)).select(*about.values(), kind_column(DELETE))
 
 
-def _collated(source: DataFrame, keys: Sequence[pa.Field]) -> DataFrame:
+def collated(source: DataFrame, keys: Sequence[pa.Field]) -> DataFrame:
     """The source with the collations that the table has for the columns of the key."""
     from pyspark.sql import functions
 

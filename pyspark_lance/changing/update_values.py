@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from pyspark_lance.types.column_names import case_sensitive, unquoted
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["assigned", "is_column", "spelled_values"]
+__all__ = ["assigned", "is_column", "spelled_values", "unqualified"]
 
 
 def spelled_values(
@@ -38,13 +38,25 @@ def spelled_values(
     _check_values(values, what)
     plain: dict[str, Value] = {}
     for given, value in values.items():
-        first, dot, rest = given.partition(".")
-        is_own = dot and alias is not None and (first == alias or (not exact and first.lower() == alias.lower()))
-        name = rest if is_own and given not in table.names else given
-        plain[name if name in table.names else unquoted(name)] = value
+        plain[given if given in table.names else unqualified(given, table.names, alias, exact=exact)] = value
     if len(plain) < len(values):
         raise SchemaError(f"{what}: a column has two values: {list(values)}")
     return whole_values(plain, list(table), what, () if alias is None else (alias,), exact=exact, has_rows=has_rows)
+
+
+def unqualified(given: str, known: Sequence[str], alias: str | None, *, exact: bool) -> str:
+    """The name of a column or the path of a field without the alias before it, and without backticks around it.
+
+    Args:
+        given: The name as the user writes it.
+        known: The table's columns, whose names may have backticks of their own.
+        alias: The name that may qualify the columns.
+        exact: Whether case matters.
+    """
+    first, dot, rest = given.partition(".")
+    is_own = dot and alias is not None and (first == alias or (not exact and first.lower() == alias.lower()))
+    name = rest if is_own else given
+    return name if name in known else unquoted(name)
 
 
 def _check_values(values: Any, what: str) -> None:

@@ -10,7 +10,7 @@ concurrent commit has changed the same rows, the change is computed again on the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from os import PathLike
@@ -40,9 +40,9 @@ from pyspark_lance.changing.task import ADDRESS, DELETE, UPDATE
 from pyspark_lance.changing.update_values import assigned, spelled_values
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.sessions import check_frame, is_utc, reject_memory, session_of, session_zone
-from pyspark_lance.keys.collations import check_condition
+from pyspark_lance.keys.collations import PLAIN_SLICES, check_columns, comparable_filter
 from pyspark_lance.keys.equality import check_keys_of
-from pyspark_lance.types.column_names import case_sensitive, check_spellings, matched_names, quoted
+from pyspark_lance.types.column_names import case_sensitive, check_spellings, matched_names, names_of, quoted
 from pyspark_lance.types.spark_types import batch_schema, spark_schema
 from pyspark_lance.writing.job import open_version
 from pyspark_lance.writing.schema_plan import plan_write
@@ -132,6 +132,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
     Raises:
         SchemaError: The source does not fit the table; the message names the column.
         InvalidInputError: An argument is wrong, the source has a key twice, or a replaced row lies outside of `within`.
+        UnsupportedError: A column of `within` has a collation.
         RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
         SupersededError: A later attempt of the same write has committed.
         EarlierAttemptCommittedError: An earlier attempt, which `write_attempt` does not name, has committed.
@@ -145,7 +146,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         4
     """
     check_frame("merge: df must be", df)
-    keys = list(_spelled([on] if isinstance(on, str) else on or (), df.columns, df.sparkSession))
+    keys = _spelled(on or (), df)
     _check_clauses(keys, when_matched, when_not_matched, when_not_matched_by_source)
     parsed = _parsed(clauses, (when_matched, when_not_matched, when_not_matched_by_source, condition))
     options = ChangeOptions(
@@ -161,9 +162,10 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
     _check_source(df, keys, "merge")
     reject_memory(uri)
     known = open_version(uri, read_version, storage_options, identity)
-    first = df if parsed is None else inserted_rows(df, keys, parsed)
-    if known is None and (made := _created(first if when_not_matched else None, uri, keys, options)) is not None:
-        return made
+    if known is None:
+        first = df if parsed is None else inserted_rows(df, keys, parsed)
+        if (made := _created(first if when_not_matched else None, uri, keys, options)) is not None:
+            return made
     dataset = known if known is not None else lance_core.dataset(uri, storage_options=storage_options)
     matched = {"update": UPDATE, "delete": DELETE, None: None}[when_matched]
     others = when_not_matched_by_source is not None
@@ -181,6 +183,9 @@ def _run(
     checked_through: int | None,
 ) -> ChangeResult:
     """Run a merge by a key; `clauses` replace the actions of `merged`, unless they are None."""
+    if options.within is not None:
+        options.within.check(dataset.schema)
+        check_columns("within", map(dataset.schema.field, options.within.columns), PLAIN_SLICES)
     if clauses is not None:
         return merge_by_clauses(
             merged.source, dataset, merged.keys, clauses, options, deleting=deleting, checked_through=checked_through
@@ -198,11 +203,11 @@ def _parsed(clauses: Mapping[str, Any] | None, others: tuple[str | None, ...]) -
     return parse_merge_clauses(clauses)
 
 
-def _spelled(names: Iterable[str], columns: Sequence[str], session: SparkSession) -> Iterator[str]:
-    """Names in the spelling of known names; unknown names stay as they are."""
-    names = list(names)
-    found = matched_names(names, columns, exact=case_sensitive(session))
-    yield from (found.get(name, name) for name in names)
+def _spelled(on: str | Sequence[str], df: DataFrame) -> list[str]:
+    """The columns of the key in the spelling of a DataFrame; unknown names stay as they are."""
+    names = names_of("on", on)
+    found = matched_names(names, df.columns, exact=case_sensitive(df.sparkSession))
+    return [found.get(name, name) for name in names]
 
 
 def _check_source(df: DataFrame, keys: list[str], verb: str) -> None:
@@ -235,8 +240,9 @@ def _deleting(rows: DataFrame | None, keys: Sequence[str], dataset: LanceDataset
     """The clauses that delete the rows whose keys a frame has; None without a frame."""
     if rows is None:
         return None
-    _check_source(rows, list(keys), "merge")
-    source = rows.select(*map(quoted, keys))
+    given = _spelled(keys, rows)
+    _check_source(rows, given, "merge")
+    source = rows.select(*[renamed(*pair) for pair in zip(given, keys, strict=True)])
     clauses = MergeFrames(source=source, keys=tuple(keys), matched=DELETE, inserts=False).fitting(dataset)
     return replace(clauses, source=clauses.source.distinct())
 
@@ -288,7 +294,7 @@ def delete(
     dataset = lance_core.dataset(uri, storage_options=storage_options)
     if not isinstance(where, str):
         check_frame("delete: where must be a condition in Lance's SQL, or", where)
-        keys = list(_spelled([on] if isinstance(on, str) else on or (), where.columns, where.sparkSession))
+        keys = _spelled(on or (), where)
         _check_clauses(keys, "delete", None, None)
         _check_source(where, keys, "delete")
         clauses = _deleting(where, keys, dataset)
@@ -377,9 +383,7 @@ def update(
 
 def _check_where(verb: str, dataset: LanceDataset, where: str | None, session: SparkSession, remedy: str) -> None:
     """Make sure, before anything runs, that a condition selects the same rows as in Spark."""
-    if where is not None:
-        condition = dataset.parse_filter(where, assume_utc=is_utc(session_zone(session)))
-        check_condition(f"{verb}: where", condition, dataset.schema, remedy)
+    comparable_filter(f"{verb}: where", where, dataset, assume_utc=is_utc(session_zone(session)), remedy=remedy)
 
 
 def _check_clauses(

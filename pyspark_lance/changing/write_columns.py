@@ -29,13 +29,14 @@ from lance_core.errors import (
     StoreError,
 )
 from pyspark_lance.changing.columns_task import COUNT, KEY, ROW_ADDRESS, ColumnsReport, ColumnsTask, delete_written
-from pyspark_lance.changing.merge_frames import is_same_value, renamed, rows_of
+from pyspark_lance.changing.merge_frames import collated, is_same_value, renamed, rows_of
 from pyspark_lance.changing.task import ADDRESS
 from pyspark_lance.changing.whole_fragments import write_whole_fragments
 from pyspark_lance.engine.partitions import run_on_partitions
 from pyspark_lance.engine.sessions import is_utc, parallelism_of, reject_memory, session_zone
+from pyspark_lance.keys.collations import comparable_filter
 from pyspark_lance.keys.equality import check_keys_of
-from pyspark_lance.types.column_names import case_sensitive, in_case_of_table, matched_names, quoted
+from pyspark_lance.types.column_names import case_sensitive, in_case_of_table, matched_names, names_of, quoted
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.job import open_version
 from pyspark_lance.writing.schema_plan import as_payloads, plan_write
@@ -49,6 +50,10 @@ _BLOB_MARK: Final = b"lance-encoding:blob"
 _ROW_ID: Final = "_rowid"
 _ROW_NAMES: Final = {ROW_ADDRESS: "__lance_row_address", _ROW_ID: "__lance_row_id"}
 """Names of row columns in the frame, where those of the table are reserved."""
+_BY_ROWS: Final = (
+    "leave where out: with missing='keep' the rows of the DataFrame alone are set, and .where(...) on a read of the"
+    " table selects rows as Spark does"
+)
 _ROUNDS: Final = 3
 """Most tasks for each core: fragments differ in size."""
 
@@ -105,10 +110,11 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
 
     Raises:
         DatasetNotFoundError: The URI holds no table.
-        InvalidInputError: A key is null, comes twice, or names no row of the scope, or several; or the DataFrame lacks
-            a row of the scope, and `missing` is "error"; or a blob is given by a URI that is not allowed. Nothing is
-            committed.
+        InvalidInputError: `where` does not fit the columns; or a key is null, comes twice, or names no row of the
+            scope, or several; or the DataFrame lacks a row of the scope, and `missing` is "error"; or a blob is given
+            by a URI that is not allowed. Nothing is committed.
         SchemaError: A column does not fit the table, or the key is missing; the message names the column.
+        UnsupportedError: `where` compares a column that has a collation; the message names the column.
         RetryableConflictError: A concurrent commit moved rows, which have no stable ids; do the write again.
         IncompatibleConflictError: A concurrent commit overwrote the rows, or dropped a column.
         SupersededError: A later attempt of the same write has committed.
@@ -127,7 +133,8 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
         raise DatasetNotFoundError(f"there is no table at {uri}: write_columns needs a table with rows")
     df = df.withColumnsRenamed(_ROW_NAMES)
     df = in_case_of_table(df, batch_schema(df.schema), dataset.schema)
-    keys = _keys(dataset, [on] if isinstance(on, str) else list(on or ()), df)
+    keys = _keys(dataset, names_of("on", on or ()), df)
+    df = collated(df, [one for one in dataset.schema if one.name in keys])
     stored = _stored(dataset, df, keys, vector_columns, field_metadata)
     scope = _scope(dataset, df, where)
     plan = dataset.plan_columns(
@@ -226,7 +233,7 @@ def _stored(
         own,
         schema_mode="add_columns",
         vector_columns=vector_columns,
-        case_sensitive=True,
+        case_sensitive=case_sensitive(df.sparkSession),
         has_schema_mode=False,
     )
     if planned.grown_columns:
@@ -251,9 +258,8 @@ def _large_blob(field: pa.Field) -> pa.Field:
 
 def _scope(dataset: LanceDataset, df: DataFrame, where: str | pc.Expression | None) -> pc.Expression | None:
     """The scope as an expression; a time without a zone is rejected in SQL, unless the session's zone is UTC."""
-    if not isinstance(where, str):
-        return where
-    return dataset.parse_filter(where, assume_utc=is_utc(session_zone(df.sparkSession)))
+    in_utc = is_utc(session_zone(df.sparkSession))
+    return comparable_filter("where", where, dataset, assume_utc=in_utc, remedy=_BY_ROWS)
 
 
 def _addressed(

@@ -29,7 +29,7 @@ from pyspark_lance.conversion.sources import BY_ID, SourceFiles, filesystem_of, 
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.sessions import session_of
 from pyspark_lance.reading.read import read
-from pyspark_lance.types.column_names import quoted
+from pyspark_lance.types.column_names import case_sensitive, matched_names, names_of, quoted
 from pyspark_lance.writing.write import write
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def convert(
                 uri,
                 mode=mode if first else "append",
                 schema_mode="strict" if first and mode != "overwrite" else "overwrite" if first else "add_columns",
-                partition_by=[partition_expr] if isinstance(partition_expr, str) else partition_expr,
+                partition_by=None if partition_expr is None else names_of("partition_expr", partition_expr),
                 vector_columns=vector_columns,
                 idempotency_key=idempotency_key,
                 transaction_properties=history.properties(found.files, names, begins=first, number=number),
@@ -191,7 +191,7 @@ def to_parquet(
     uri: str | PathLike[str],
     target: str | PathLike[str],
     *,
-    partition_by: Sequence[str] = (),
+    partition_by: str | Sequence[str] = (),
     mode: Literal["error", "overwrite", "append"] = "error",
     version: int | str | None = None,
     spark: SparkSession | None = None,
@@ -229,17 +229,17 @@ def to_parquet(
         raise InvalidInputError(f"mode {mode!r} is none of error, overwrite, append")
     session = session_of(spark)
     frame = read(session, uri, version=version, blob_handling="all_binary", storage_options=storage_options)
-    missing = [name for name in partition_by if name not in frame.columns]
-    if missing or len(set(partition_by)) == len(frame.columns):
-        raise SchemaError(
-            f"partition_by {list(partition_by)} must name columns of {frame.columns}, and leave out at least one"
-        )
-    for name in partition_by:
+    given = names_of("partition_by", partition_by)
+    found = matched_names(given, frame.columns, exact=case_sensitive(session))
+    names = [found[name] for name in given if name in found]
+    if len(names) < len(given) or len(set(names)) == len(frame.columns):
+        raise SchemaError(f"partition_by {given} must name columns of {frame.columns}, and leave out at least one")
+    for name in names:
         if frame.schema[name].dataType.simpleString() == "string" and not frame.where(f"{quoted(name)} = ''").isEmpty():
             raise InvalidInputError(
                 f"partition_by {name!r}: a Hive partition cannot distinguish an empty string from null"
             )
-    frame.write.mode(mode).partitionBy(*partition_by).parquet(str(target))
+    frame.write.mode(mode).partitionBy(*names).parquet(str(target))
     if not verify or mode == "append":
         return frame.count()
     # With the table's types: Spark would infer those of Hive partitions from their names.

@@ -37,7 +37,7 @@ from pyspark_lance.datasource.options import SourceOptions
 from pyspark_lance.datasource.streams import FeedPartition, RejectedStreamReader, StreamReader, StreamWriter
 from pyspark_lance.engine.errors import plain_errors
 from pyspark_lance.engine.sessions import parallelism_of
-from pyspark_lance.keys.collations import ON_FRAME, check_condition
+from pyspark_lance.keys.collations import ON_FRAME, comparable_filter
 from pyspark_lance.reading.change_feed import FEED_COLUMNS, ChangeFeed, feed_columns, feed_schema, plan_feed
 from pyspark_lance.reading.plan import FragmentRange, ReadPlan, plan_read, plan_tasks, table_schema
 from pyspark_lance.types.arrow_types import to_arrow
@@ -182,12 +182,13 @@ class DefaultSource(DataSource):
 
     def _condition(self, dataset: LanceDataset) -> pc.Expression | None:
         """The condition of option filter."""
-        sql = self._options.value("filter")
-        if sql is None:
-            return None
-        condition = dataset.parse_filter(sql, assume_utc=self._options.assume_utc)
-        check_condition("option filter", condition, dataset.schema, ON_FRAME)
-        return condition
+        return comparable_filter(
+            "option filter",
+            self._options.value("filter"),
+            dataset,
+            assume_utc=self._options.assume_utc,
+            remedy=ON_FRAME,
+        )
 
 
 class _BatchPartition(InputPartition):

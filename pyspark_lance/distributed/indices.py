@@ -18,6 +18,7 @@ from lance_core import Index, LanceDataset
 from lance_core.errors import LanceError, StoreError
 from pyspark_lance.engine.executor_tasks import TASKS_PER_CORE, Progress, run_all_tasks
 from pyspark_lance.engine.sessions import parallelism_of
+from pyspark_lance.types.column_names import case_sensitive, spelled_path
 from pyspark_lance.writing.orphan_files import delete_orphan_files
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ def create_scalar_index(
         ['id_idx']
     """
     dataset = lance_core.dataset(uri, storage_options=storage_options)
+    if isinstance(column, str) and not case_sensitive(spark):
+        column = spelled_path(dataset.schema, column)
     job = str(uuid.uuid4())[:_JOB_CHARACTERS]
     build = _Build(
         job=job,

@@ -10,21 +10,55 @@ Spark, so it is rejected before anything is read or written.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.errors import UnsupportedError
+from lance_core import LanceDataset
+from lance_core.errors import InvalidInputError, UnsupportedError
 from pyspark_lance.keys.equality import collation
 
-__all__ = ["ON_FRAME", "check_columns", "check_condition"]
+__all__ = ["ON_FRAME", "PLAIN_SLICES", "check_columns", "check_condition", "check_fits", "comparable_filter"]
 
 ON_FRAME: Final = "put the condition on the DataFrame instead, by .where(...), which compares as Spark does"
 """The remedy for a condition of a read."""
+PLAIN_SLICES: Final = (
+    "slices need columns without one: make the table from a DataFrame with"
+    " .withColumn(name, functions.collate(name, 'UTF8_BINARY'))"
+)
+"""The remedy for slices."""
 _BINARY: Final = "UTF8_BINARY"
 _OPAQUE: Final = pa.struct([pa.field("compared by a collation", pa.int8())])
 """A type whose values cannot be compared, but can be null."""
+
+
+def comparable_filter(
+    what: str, given: Any, dataset: LanceDataset, *, assume_utc: bool, remedy: str
+) -> pc.Expression | None:
+    """A condition that selects the same rows by bytes and in Spark, as an expression; None without one.
+
+    Args:
+        what: The argument, for the messages.
+        given: Lance's SQL, or an Arrow expression.
+        dataset: The version whose rows it selects.
+        assume_utc: Whether times without a zone are in UTC; otherwise they are rejected.
+        remedy: What the caller can do instead of a condition that compares a column with a collation.
+
+    Raises:
+        InvalidInputError: The condition is neither, is not SQL, or does not fit the columns.
+        UnsupportedError: The condition compares a column that has a collation; the message names both.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, str | pc.Expression):
+        raise InvalidInputError(
+            f"{what} is Lance's SQL or an Arrow expression, not {given!r}; the frame's where takes a column"
+        )
+    condition = dataset.parse_filter(given, assume_utc=assume_utc) if isinstance(given, str) else given
+    check_fits(what, condition, dataset.schema)
+    check_condition(what, condition, dataset.schema, remedy)
+    return condition
 
 
 def check_condition(what: str, condition: pc.Expression | None, schema: pa.Schema, remedy: str) -> None:
@@ -42,8 +76,10 @@ def check_condition(what: str, condition: pc.Expression | None, schema: pa.Schem
     if condition is None:
         return
     for path in _collated(schema):
-        if not _fits(condition, pa.schema([_hidden(field, path) for field in schema])):
-            raise _rejected(what, ".".join(path), collation(_at(schema, path)), remedy)
+        try:
+            check_fits(what, condition, pa.schema([_hidden(field, path) for field in schema]))
+        except InvalidInputError:
+            raise _rejected(what, ".".join(path), collation(_at(schema, path)), remedy) from None
 
 
 def check_columns(what: str, fields: Iterable[pa.Field], remedy: str) -> None:
@@ -91,14 +127,22 @@ def _hidden(field: pa.Field, path: tuple[str, ...]) -> pa.Field:
     return field.with_type(pa.struct([_hidden(child, path[1:]) for child in field.type]))
 
 
-def _fits(condition: pc.Expression, schema: pa.Schema) -> bool:
-    """Whether Arrow can evaluate a condition over columns of these types."""
-    from pyarrow import acero  # noqa: PLC0415 - loads pandas
+def check_fits(what: str, condition: pc.Expression, schema: pa.Schema) -> None:
+    """Make sure that Arrow can evaluate a condition over the rows of a table, by evaluating it over none.
+
+    Args:
+        what: The argument, for the message.
+        condition: The condition.
+        schema: The columns of the table.
+
+    Raises:
+        InvalidInputError: The condition does not fit the columns.
+    """
+    from pyarrow import acero  # noqa: PLC0415 - loads pandas, which tasks without a filter can do without
 
     try:
         source = acero.Declaration("table_source", acero.TableSourceNodeOptions(schema.empty_table()))
         keep = acero.Declaration("filter", acero.FilterNodeOptions(condition))
         acero.Declaration.from_sequence([source, keep]).to_table()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, pa.ArrowTypeError):
-        return False
-    return True
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, pa.ArrowTypeError) as error:
+        raise InvalidInputError(f"{what} {condition}: {error}") from error

@@ -21,10 +21,11 @@ from lance_core import ChangeTask, LanceDataset
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.engine.errors import plain_errors
 from pyspark_lance.engine.sessions import is_utc, parallelism_of, reject_memory, session_zone, use_cores_of_task
+from pyspark_lance.keys.collations import comparable_filter
 from pyspark_lance.reading.plan import checked_blob_handling, parts_of_batch
 from pyspark_lance.types.arrow_types import to_arrow
 from pyspark_lance.types.batch_convert import ConverterTo
-from pyspark_lance.types.column_names import case_sensitive, quoted, spelled_path
+from pyspark_lance.types.column_names import case_sensitive, names_of, quoted, spelled_path
 from pyspark_lance.types.spark_types import spark_schema
 
 if TYPE_CHECKING:
@@ -45,6 +46,10 @@ __all__ = [
 ROW_ID: Final = "_rowid"
 FEED_COLUMNS: Final = ("_change_type", "_commit_version", "_commit_timestamp")
 _OTHER: Final = "__lance_other_"
+_BY_SPLIT: Final = (
+    "leave it out, give split_updates=True, and put the condition on the DataFrame, by .where(...), which compares as"
+    " Spark does"
+)
 _TASK_ROWS: Final = 1 << 20
 """Rows of a fragment that one task reads, if there are many."""
 _LEAST_ROWS: Final = 1 << 16
@@ -106,9 +111,9 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
     end_version: int | None = None,
     columns: Sequence[str] | None = None,
     filter: pc.Expression | str | None = None,  # noqa: A002 - the name that scanners give it
-    key: Sequence[str] = (),
+    key: str | Sequence[str] = (),
     split_updates: bool = False,
-    updates_of: Sequence[str] | None = None,
+    updates_of: str | Sequence[str] | None = None,
     preimages: bool = False,
     each_version: bool = False,
     storage_options: Mapping[str, str] | None = None,
@@ -144,9 +149,11 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
     Raises:
         DatasetNotFoundError: The URI holds no table.
         VersionNotFoundError: A version that is needed was cleaned up; the message names the oldest remaining version.
-        UnsupportedError: The table has no stable row ids, and rows were updated; or Spark has no type for a column.
+        UnsupportedError: The table has no stable row ids, and rows were updated; or Spark has no type for a column; or
+            the filter compares a column that has a collation.
         SchemaError: The table lacks a column, or has one with the name of a column of the feed.
-        InvalidInputError: A filter, a key or `split_updates` is given together with `preimages` or `each_version`.
+        InvalidInputError: A filter, a key or `split_updates` is given together with `preimages` or `each_version`; or
+            the filter does not fit the columns.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -161,11 +168,14 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
             "filter, key and split_updates need net changes without preimages; DataFrame.where filters other changes"
         )
     dataset = lance_core.dataset(uri, end_version, storage_options=storage_options)
-    names = feed_columns(dataset, columns, case_sensitive=case_sensitive(spark))
-    if isinstance(filter, str):
-        filter = dataset.parse_filter(filter, assume_utc=is_utc(session_zone(spark)))  # noqa: A001 - Arrow's name
+    exact = case_sensitive(spark)
+    names = feed_columns(dataset, columns, case_sensitive=exact)
+    key = _spelled(dataset, names_of("key", key), exact=exact)
+    updates_of = None if updates_of is None else _spelled(dataset, names_of("updates_of", updates_of), exact=exact)
+    in_utc = is_utc(session_zone(spark))
+    condition = comparable_filter("filter", filter, dataset, assume_utc=in_utc, remedy=_BY_SPLIT)
     wanted = [*names, *FEED_COLUMNS]
-    pairs = (filter is not None or bool(key)) and not split_updates
+    pairs = (condition is not None or bool(key)) and not split_updates
     if pairs:  # columns of the key are read as well
         names = list(dict.fromkeys([*names, *key, ROW_ID]))
     feed = plan_feed(
@@ -173,7 +183,7 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
         begin_version,
         columns=names,
         updates_of=updates_of,
-        filter=filter,
+        filter=condition,
         preimages=preimages or pairs or split_updates,
         each_version=each_version,
         storage_options=storage_options,
@@ -232,14 +242,18 @@ def feed_columns(dataset: LanceDataset, columns: Sequence[str] | None, *, case_s
     if columns is not None and (isinstance(columns, str) or not columns):
         raise InvalidInputError(f"columns must be a list of at least one name, not {columns!r}")
     known = dataset.schema.names
-    names = [name for name in known if name not in FEED_COLUMNS] if columns is None else list(columns)
+    names = [name for name in known if name not in FEED_COLUMNS] if columns is None else names_of("columns", columns)
     names = [name for name in names if name not in FEED_COLUMNS]
-    if not case_sensitive:
-        names = [name if name == ROW_ID else spelled_path(dataset.schema, name) for name in names]
+    names = _spelled(dataset, names, exact=case_sensitive)
     odd = [name for name in names if name not in (*known, ROW_ID)]
     if odd:
         raise SchemaError(f"{dataset.uri} has no columns {odd}; it has {known}, and its change feed has {ROW_ID}")
     return names
+
+
+def _spelled(dataset: LanceDataset, names: Iterable[str], *, exact: bool) -> list[str]:
+    """Names in the table's spelling, unless case matters; unknown names stay as they are."""
+    return [name if exact or name == ROW_ID else spelled_path(dataset.schema, name) for name in names]
 
 
 def feed_schema(dataset: LanceDataset, columns: Sequence[str] | None, blob_handling: str | None) -> StructType:

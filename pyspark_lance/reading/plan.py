@@ -25,9 +25,10 @@ import lance_core
 from lance_core import LanceDataset, LanceFragment
 from lance_core.errors import IncompatibleConflictError, InvalidInputError, SchemaError
 from pyspark_lance.engine.sessions import use_cores_of_task
+from pyspark_lance.keys.collations import check_fits
 from pyspark_lance.types.arrow_types import to_arrow
 from pyspark_lance.types.batch_convert import BatchConverter, ConverterTo
-from pyspark_lance.types.column_names import spelled_path
+from pyspark_lance.types.column_names import names_of, spelled_path
 from pyspark_lance.types.spark_types import spark_schema
 
 if TYPE_CHECKING:
@@ -209,7 +210,7 @@ def check_read(dataset: LanceDataset, schema: StructType, filter: pc.Expression 
     expected = to_arrow(schema)
     BatchConverter(_project(dataset.schema, expected.names), expected, exact=False)
     if filter is not None:
-        _check_filter(filter, dataset.schema)
+        check_fits("filter", filter, dataset.schema)
     return expected
 
 
@@ -316,22 +317,6 @@ def _fixed_width(kind: pa.DataType) -> int | None:
         return None
 
 
-def _check_filter(filter_: pc.Expression, schema: pa.Schema) -> None:
-    """Evaluate the filter on an empty table.
-
-    Raises:
-        InvalidInputError: The filter does not fit the columns.
-    """
-    from pyarrow import acero  # noqa: PLC0415 - loads pandas, which tasks without a filter can do without
-
-    try:
-        source = acero.Declaration("table_source", acero.TableSourceNodeOptions(schema.empty_table()))
-        keep = acero.Declaration("filter", acero.FilterNodeOptions(filter_))
-        acero.Declaration.from_sequence([source, keep]).to_table()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, pa.ArrowTypeError) as error:
-        raise InvalidInputError(f"filter {filter_}: {error}") from error
-
-
 def table_schema(dataset: LanceDataset, columns: Sequence[str] | None, *, case_sensitive: bool = False) -> StructType:
     """The Spark schema of a table, or of some columns of it, as the table spells them.
 
@@ -344,6 +329,7 @@ def table_schema(dataset: LanceDataset, columns: Sequence[str] | None, *, case_s
         raise InvalidInputError(f"columns must be a list of at least one name, not {columns!r}")
     if columns is None:
         return spark_schema(dataset.schema)
+    columns = names_of("columns", columns)
     if not case_sensitive:
         columns = [path if path in _ABOUT_ROWS else spelled_path(dataset.schema, path) for path in columns]
     return spark_schema(_project(dataset.schema, columns))

@@ -11,11 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import lance_core
-from lance_core.errors import InvalidInputError
 from lance_core.times import moment, zone_named
 from pyspark_lance.engine.errors import plain_errors
 from pyspark_lance.engine.sessions import is_utc, parallelism_of, reject_memory, session_zone
-from pyspark_lance.keys.collations import ON_FRAME, check_condition
+from pyspark_lance.keys.collations import ON_FRAME, comparable_filter
 from pyspark_lance.reading.plan import (
     FragmentRange,
     ReadPlan,
@@ -121,21 +120,16 @@ def read_version(
     """Read an open version as `read` does; its scans must handle blobs as `blob_handling` says."""
     blobs = checked_blob_handling(blob_handling)
     schema = table_schema(dataset, columns, case_sensitive=case_sensitive(spark))
-    if not isinstance(filter, str | pc.Expression | None):
-        raise InvalidInputError(
-            f"filter is Lance's SQL or an Arrow expression, not {filter!r}; the frame's where takes a column"
-        )
-    if isinstance(filter, str):
-        filter = dataset.parse_filter(filter, assume_utc=is_utc(session_zone(spark)))  # noqa: A001 - the name that scanners give it
-    check_read(dataset, schema, filter)
-    check_condition("filter", filter, dataset.schema, ON_FRAME)
+    in_utc = is_utc(session_zone(spark))
+    condition = comparable_filter("filter", filter, dataset, assume_utc=in_utc, remedy=ON_FRAME)
+    check_read(dataset, schema, condition)
 
     def frame(scan: Scan) -> DataFrame:
         wanted = table_schema(dataset, scan.columns, case_sensitive=True)
         plan = plan_read(dataset, wanted, filter=scan.filter, storage_options=storage_options, blob_handling=blobs)
         return read_frame(spark, dataset, plan, wanted, limit=scan.limit)
 
-    return pruned(Scan(dataset=dataset, columns=tuple(schema.names), filter=filter, frame=frame))
+    return pruned(Scan(dataset=dataset, columns=tuple(schema.names), filter=condition, frame=frame))
 
 
 def read_frame(

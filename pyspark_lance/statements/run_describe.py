@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from lance_core import LanceDataset
 from lance_core.dataset import LANCE_COMMIT_MESSAGE_KEY
@@ -14,6 +14,7 @@ from pyspark_lance.statements import records
 from pyspark_lance.statements.context import Context
 from pyspark_lance.statements.run_rows import partition_by
 from pyspark_lance.statements.show_create import create_statement
+from pyspark_lance.statements.table_properties import properties_of
 from pyspark_lance.statements.tables_grammar import COMMENT
 from pyspark_lance.types.column_names import case_sensitive
 from pyspark_lance.types.spark_types import spark_schema
@@ -22,13 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = ["describe", "show", "show_tables"]
-
-_INTERNAL: Final = "lance-dagster."
-
-
-def _properties(dataset: LanceDataset) -> dict[str, str]:
-    """The configuration of a table, without what lance_core, lance_dagster and pyspark_lance keep there."""
-    return {key: value for key, value in sorted(dataset.config().items()) if not key.startswith(_INTERNAL)}
 
 
 def describe(context: Context, statement: records.Describe) -> DataFrame:
@@ -49,7 +43,7 @@ def describe(context: Context, statement: records.Describe) -> DataFrame:
             "Provider": "lance",
             "Version": dataset.version,
             "Partitioned by": ", ".join(partition_by(dataset) or ()),
-            "Table Properties": _properties(dataset),
+            "Table Properties": properties_of(dataset),
         }
         rows += [("", "", ""), ("# Detailed Table Information", "", "")]
         rows += [(name, str(value), "") for name, value in facts.items()]
@@ -77,7 +71,7 @@ def _detail(context: Context, name: TableName, dataset: LanceDataset) -> DataFra
         partition_by(dataset) or [],
         len(dataset.get_fragments()),
         dataset.count_rows(),
-        _properties(dataset),
+        properties_of(dataset),
         dataset.version,
     )
     schema = (
@@ -94,11 +88,11 @@ def show(context: Context, statement: records.Show) -> DataFrame:
         return context.answer("col_name string", [(name,) for name in dataset.schema.names])
     if statement.what == "TBLPROPERTIES" and statement.key is not None:
         lacking = f"Table {statement.table} does not have property: {statement.key}"  # Spark's words
-        return context.table_of({statement.key: _properties(dataset).get(statement.key, lacking)})
+        return context.table_of({statement.key: properties_of(dataset).get(statement.key, lacking)})
     if statement.what == "TBLPROPERTIES":
-        return context.table_of(_properties(dataset))
+        return context.table_of(properties_of(dataset))
     if statement.what == "CREATE TABLE":
-        made = create_statement(statement.table, dataset, _properties(dataset))
+        made = create_statement(statement.table, dataset, properties_of(dataset))
         return context.answer("createtab_stmt string", [(made,)])
     if statement.what == "BRANCHES":
         branches = [

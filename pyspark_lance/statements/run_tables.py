@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from pyspark_lance.catalog.tables import CatalogTable, TableName
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.statements import records
 from pyspark_lance.statements.context import Context
-from pyspark_lance.statements.run_rows import check_not_partitioned_by
+from pyspark_lance.statements.run_rows import PARTITIONED_BY, check_not_partitioned_by
 from pyspark_lance.statements.table_properties import TableProperties, with_encodings
 from pyspark_lance.statements.tables_grammar import COMMENT
 from pyspark_lance.statements.tokens import Piece
@@ -67,8 +68,19 @@ def create_table(context: Context, statement: records.CreateTable) -> DataFrame:
         raise DatasetNotFoundError(
             f"there is no table {statement.table}: CREATE OR REPLACE TABLE creates a missing table"
         )
-    create = _create_empty if statement.query is None else _create_as
-    done = create(context, statement, location, TableProperties(statement))
+    rows = None if statement.query is None else context.sources.query(statement.query)
+    names = [one.name for one in statement.columns or ()] if rows is None else rows.columns
+    statement = replace(statement, partitioned_by=_partitions(context, statement, names))
+    properties = TableProperties(statement)
+    old = properties.replaced(location.open().config()) if exists else []
+    if PARTITIONED_BY in old:  # no later version of the table has the partitions of the old one
+        properties.config[PARTITIONED_BY] = ""
+    if rows is None:
+        done = _create_empty(context, statement, location, properties)
+    else:
+        done = _create_as(context, rows, statement, location, properties)
+    if old:  # a commit that replaces a table sets keys, and removes none
+        location.open().delete_config_keys(old)
     list_table(location, is_new=not exists)
     return done
 
@@ -92,7 +104,6 @@ def _create_empty(
     context: Context, statement: records.CreateTable, location: CatalogTable, properties: TableProperties
 ) -> DataFrame:
     schema = with_encodings(_schema(context, statement.columns or (), properties.widths), properties.encodings)
-    _check_partitions(statement, schema.names)
     lance_core.commit_fragments(
         location.uri,
         [],
@@ -107,16 +118,17 @@ def _create_empty(
 
 
 def _create_as(
-    context: Context, statement: records.CreateTable, location: CatalogTable, properties: TableProperties
+    context: Context,
+    rows: DataFrame,
+    statement: records.CreateTable,
+    location: CatalogTable,
+    properties: TableProperties,
 ) -> DataFrame:
-    assert statement.query is not None, "the caller has checked"
     if properties.encodings:
         columns = sorted(properties.encodings)
         raise InvalidInputError(
             f"TBLPROPERTIES: encodings of {columns} need a table that is created with columns, then filled"
         )
-    rows = context.sources.query(statement.query)
-    _check_partitions(statement, rows.columns)
     done = write(
         rows,
         location.uri,
@@ -132,10 +144,13 @@ def _create_as(
     return context.counts(num_affected_rows=written, num_inserted_rows=written)
 
 
-def _check_partitions(statement: records.CreateTable, names: Iterable[str]) -> None:
-    unknown = set(statement.partitioned_by) - set(names)
+def _partitions(context: Context, statement: records.CreateTable, names: Sequence[str]) -> tuple[str, ...]:
+    """The columns of PARTITIONED BY as the table spells them."""
+    found = matched_names(statement.partitioned_by, names, exact=case_sensitive(context.spark))
+    unknown = set(statement.partitioned_by) - set(found)
     if unknown:
         raise SchemaError(f"PARTITIONED BY: there are no columns {sorted(unknown)}; the columns are {list(names)}")
+    return tuple(found[name] for name in statement.partitioned_by)
 
 
 def new_table(context: Context, name: TableName) -> tuple[CatalogTable, bool]:

@@ -22,8 +22,10 @@ from pyspark_lance.statements.run_rows import PARTITIONED_BY, stored_partition_b
 from pyspark_lance.statements.tables_grammar import COMMENT
 from pyspark_lance.types.spark_types import VECTOR_WIDTH
 
-__all__ = ["TableProperties", "format_properties", "with_encodings"]
+__all__ = ["TableProperties", "format_properties", "properties_of", "with_encodings"]
 
+_INTERNAL: Final = "lance-dagster."
+"""The beginning of the keys that lance_core, lance_dagster and pyspark_lance keep in a table's configuration."""
 _VECTOR: Final = f".{VECTOR_WIDTH}"
 _ENCODED: Final = ".lance."
 """Between a column and a request for its encoding, which becomes metadata of the field."""
@@ -91,6 +93,20 @@ class TableProperties:
         if statement.partitioned_by:
             given[PARTITIONED_BY] = stored_partition_by(statement.partitioned_by)
         self.config = given
+
+    def replaced(self, config: Mapping[str, str]) -> list[str]:
+        """The keys of a table's configuration that a statement which replaces the table does not give it."""
+        kept = self.config.keys()
+        return [key for key in config if (_is_own(key) or key == PARTITIONED_BY) and key not in kept]
+
+
+def properties_of(dataset: LanceDataset) -> dict[str, str]:
+    """The configuration of a table, without what lance_core, lance_dagster and pyspark_lance keep there."""
+    return {key: value for key, value in sorted(dataset.config().items()) if _is_own(key)}
+
+
+def _is_own(key: str) -> bool:
+    return not key.startswith(_INTERNAL)
 
 
 def _file_version(given: dict[str, str]) -> str | None:

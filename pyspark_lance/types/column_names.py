@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lance_core.errors import SchemaError
+from lance_core.errors import ArgumentTypeError, SchemaError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,6 +22,7 @@ __all__ = [
     "columns_named",
     "in_case_of_table",
     "matched_names",
+    "names_of",
     "quoted",
     "source_indices",
     "spelled_path",
@@ -40,6 +41,18 @@ def unquoted(name: str) -> str:
     inner = name[1:-1]
     is_quoted = len(name) > 2 and name[0] == name[-1] == "`" and "`" not in inner.replace("``", "")
     return inner.replace("``", "`") if is_quoted else name
+
+
+def names_of(what: str, given: Any) -> list[str]:
+    """The names that an argument gives: a string is one name.
+
+    Raises:
+        ArgumentTypeError: The argument is neither a name nor some names.
+    """
+    names = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    if not all(isinstance(name, str) for name in names):
+        raise ArgumentTypeError(f"{what} must be the name of a column, or a list of names, not {given!r}")
+    return names
 
 
 def case_sensitive(spark: SparkSession) -> bool:

@@ -33,7 +33,7 @@ from lance_core.errors import (
     UnsupportedError,
     VersionNotFoundError,
 )
-from pyspark_lance.keys.collations import check_columns
+from pyspark_lance.keys.collations import PLAIN_SLICES, check_columns
 from pyspark_lance.types.column_names import matched_names
 from pyspark_lance.writing.committed_batches import batch_of
 from pyspark_lance.writing.options import WriteArguments
@@ -192,12 +192,6 @@ class WriteJob:
         return base
 
 
-_PLAIN: Final = (
-    "slices need columns without one: make the table from a DataFrame with"
-    " .withColumn(name, functions.collate(name, 'UTF8_BINARY'))"
-)
-
-
 def _own_fragments(dataset: LanceDataset) -> list[FragmentMetadata]:
     """The fragments of a version that an earlier attempt committed, or this attempt if the answer was lost."""
     return [fragment.metadata for fragment in dataset.get_fragments()]
@@ -328,7 +322,7 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteArg
         raise UnsupportedError(f"{uri} lacks columns, or fields of them: {lacking}; {ADD_FIRST}")
     adds = base is not None and options.keeps_rows
     if options.slices is not None:
-        check_columns("slices", map(plan.stored.field, options.slices.columns), _PLAIN)
+        check_columns("slices", map(plan.stored.field, options.slices.columns), PLAIN_SLICES)
     rules = row_rules(options, plan.stored) if options.has_rules else None
     if base is not None and adds:
         options = replace(options, data_storage_version=_version_to_add(base, options))

@@ -12,7 +12,7 @@ from lance_core import Slices, WriteAttempt, WriteResult
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError
 from pyspark_lance.engine.partitions import Transport, run_on_partitions
 from pyspark_lance.engine.sessions import check_frame, is_connect, is_utc, reject_memory, session_zone
-from pyspark_lance.types.column_names import case_sensitive, check_spellings
+from pyspark_lance.types.column_names import case_sensitive, check_spellings, names_of
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.clustering import cluster_by_columns, cluster_by_slice
 from pyspark_lance.writing.job import find_earlier_write, open_version, prepare_write
@@ -135,8 +135,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
     given = {name: value for name, value in locals().items() if name not in ("df", "uri")}
     given["mode"] = "error" if mode in ("errorifexists", "ignore") else mode
     given["write_attempt"] = write_attempt or _attempt(uri, mode, transaction_properties, storage_options)
-    columns = [partition_by] if isinstance(partition_by, str) else partition_by
-    given["partition_by"] = None if columns is None else tuple(columns)
+    given["partition_by"] = None if partition_by is None else tuple(names_of("partition_by", partition_by))
     return _write_as(mode, df, uri, WriteArguments(**given))
 
 

@@ -356,3 +356,25 @@ def test_one_column_of_partitions_is_a_string(spark, uri, lance):
     pyspark_lance.write(spark.sql("SELECT id, id % 2 AS half FROM range(4)"), uri, partition_by="half")
     for fragment in lance.dataset(uri).get_fragments():
         assert len(set(fragment.to_table()["half"].to_pylist())) == 1
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_values_of_a_merge_by_a_key_are_named_as_the_session_names_columns(spark, uri, exists):
+    if exists:
+        pyspark_lance.write(spark.sql("select 0L as id, 0 as n").coalesce(1), uri)
+    source = spark.sql("select id, 7 as n from range(4)").coalesce(1)
+    clauses = [
+        {"then": "insert", "condition": "source.id = 3", "values": {"ID": "source.id", "n": "-1"}},
+        {"then": "insert", "values": {"`Id`": "source.id", "N": "source.n"}},
+    ]
+    done = pyspark_lance.merge(source, uri, on="id", clauses={"when_not_matched": clauses})
+    assert done.rows_inserted == 4 - exists
+    rows = lance_core.dataset(uri).to_table().sort_by("id").to_pylist()
+    assert rows == [{"id": i, "n": -1 if i == 3 else 7 * (i > 0 or not exists)} for i in range(4)]
+    with pytest.raises(SchemaError, match=r"two values|both column"):
+        pyspark_lance.merge(
+            source.withColumn("id", source.id + 9),
+            uri if exists else f"{uri}.new",
+            on="id",
+            clauses={"when_not_matched": {"then": "insert", "values": {"ID": "source.id", "id": "source.id"}}},
+        )

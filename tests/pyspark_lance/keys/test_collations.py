@@ -9,7 +9,7 @@ import pytest
 import lance_core
 import pyspark_lance
 from lance_core import Equals, Slice, Slices
-from lance_core.errors import UnsupportedError
+from lance_core.errors import InvalidInputError, UnsupportedError
 from pyspark_lance.keys.collations import check_condition
 from pyspark_lance.types.arrow_types import SPARK_TYPE
 
@@ -54,29 +54,58 @@ def test_every_condition_is_rejected_or_means_what_it_means_in_spark(spark, uri,
     new = spark.sql("select 'a' collate UTF8_LCASE as s, 9 as v").coalesce(1)
     writer = new.write.format("lance").mode("overwrite")
     equal = "s = 'a'"
+    some = Slices([Slice(name="a", conditions={"s": Equals("a")})])
+    by_key = spark.createDataFrame([(1, 5)], "v int, x int")
     for name, verb in {
         "option filter": lambda: spark.read.format("lance").option("filter", equal).load(uri).collect(),
         "filter": lambda: pyspark_lance.read(spark, uri, filter=equal),
         "replaceWhere": lambda: writer.option("replaceWhere", equal).save(uri),
         "delete: where": lambda: pyspark_lance.delete(uri, equal, spark=spark),
         "update: where": lambda: pyspark_lance.update(uri, {"v": "v + 1"}, equal, spark=spark),
-        "slices": lambda: pyspark_lance.write(
-            new, uri, mode="replace", slices=Slices([Slice(name="a", conditions={"s": Equals("a")})])
-        ),
+        "slices": lambda: pyspark_lance.write(new, uri, mode="replace", slices=some),
+        "within": lambda: pyspark_lance.merge(new, uri, on="v", within=some),
+        "where": lambda: pyspark_lance.write_columns(by_key, uri, on="v", where=equal),
+        "^where": lambda: pyspark_lance.write_columns(by_key, uri, on="v", where=pc.field("s") == "a"),
+        "^filter": lambda: pyspark_lance.read_changes(spark, uri, begin_version=0, filter=equal),
+        "^filter:": lambda: pyspark_lance.read_changes(spark, uri, begin_version=0, filter=pc.field("s") == "a"),
         "partitionOverwriteMode dynamic": lambda: pyspark_lance.write(
             new, uri, mode="overwrite", partition_by=["s"], partition_overwrite="dynamic"
         ),
     }.items():
-        with pytest.raises(Exception, match=f"{name}: column 's' has the collation UTF8_LCASE, by which only Spark"):
+        with pytest.raises(
+            Exception, match=f"{name.rstrip(':')}: column 's' has the collation UTF8_LCASE, by which only Spark"
+        ):
             verb()
     assert rows() == [1, 2, 3]
     assert lance_core.dataset(uri).version == 1
-    assert pyspark_lance.read(spark, uri, filter="v > 1 and s is not null").count() == 2
+    known = "v > 1 and s is not null"
+    assert pyspark_lance.read(spark, uri, filter=known).count() == 2
+    assert pyspark_lance.read_changes(spark, uri, begin_version=0, filter=known).count() == 2
+    assert pyspark_lance.write_columns(by_key, uri, on="v", where="s is not null").rows_updated == 1
+
+
+def test_conditions_that_do_not_fit_are_rejected_before_a_job_runs(spark, uri, rows):
+    by_key = spark.createDataFrame([(1, 5)], "v int, x int")
+    for given, message in ((7, "Lance's SQL or an Arrow expression, not 7"), (pc.field("v") == "x", "no kernel")):
+        with pytest.raises(InvalidInputError, match=f"^filter .*{message}"):
+            pyspark_lance.read_changes(spark, uri, begin_version=0, filter=given)
+        with pytest.raises(InvalidInputError, match=f"^where .*{message}"):
+            pyspark_lance.write_columns(by_key, uri, on="v", where=given)
+
+
+def test_columns_are_written_by_a_key_with_a_collation(spark, uri, rows):
+    given = spark.createDataFrame([("b", 5)], "s string, x int")
+    assert pyspark_lance.write_columns(given, uri, on="s").rows_updated == 1
+    table = lance_core.dataset(uri).to_table(columns=["s", "x"]).to_pylist()
+    assert {row["s"]: row["x"] for row in table} == {"a": None, "B": 5, "A": None}
+    with pytest.raises(InvalidInputError, match="names several rows"):
+        pyspark_lance.write_columns(given.replace("b", "a"), uri, on="s")
 
 
 @pytest.mark.slow
 def test_remedies_compare_by_the_collation(spark, uri, rows):
     assert pyspark_lance.read(spark, uri).where("s = 'a'").count() == 2
+    assert pyspark_lance.read_changes(spark, uri, begin_version=0, split_updates=True).where("s = 'a'").count() == 2
     some = pyspark_lance.read(spark, uri).where("s = 'a'")
     pyspark_lance.merge(
         some.selectExpr("s", "v", "v + 10 as w").drop("w").where("v = 1"), uri, on="v", when_not_matched=None

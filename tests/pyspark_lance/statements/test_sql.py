@@ -374,6 +374,33 @@ def test_tables_are_created_changed_and_dropped(sql, lake, lance):
     assert lance_core.list_tables(lake) == []
 
 
+@pytest.mark.parametrize("columns", ["(a int, b int)", "as select 0 as a, 0 as b where false"])
+def test_a_table_that_replaces_another_has_what_the_statement_says(spark, sql, lake, lance, columns):
+    sql(
+        "create table lake.a.r (a int, b int) partitioned by (A) comment 'old' tblproperties ('owner' = 'x', 'k' = 'v')"
+    )
+    assert lance.dataset(f"{lake}/a/r.lance").config()["lance-dagster.partitioned_by"] == "a"
+    lance_core.dataset(f"{lake}/a/r.lance").update_config({"lance-dagster.changes.days": "3"})
+    head, _, query = columns.partition("as ")
+    sql(f"create or replace table lake.a.r {head} tblproperties ('k' = 'w') {'as ' * bool(query)}{query}")
+    config = lance.dataset(f"{lake}/a/r.lance").config()
+    assert config == {"k": "w", "lance-dagster.changes.days": "3"}
+    assert "PARTITIONED BY" not in sql("show create table lake.a.r")[0][0]
+    replaced = lance.dataset(f"{lake}/a/r.lance").version - 1
+    assert lance.dataset(f"{lake}/a/r.lance", version=replaced).config()["lance-dagster.partitioned_by"] == ""
+    sql("insert into lake.a.r values (1, 1), (2, 2)")
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        sql("insert overwrite lake.a.r values (1, 9)")
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    assert sql("select * from lake.a.r") == [(1, 9)]
+    before = lance.dataset(f"{lake}/a/r.lance").version
+    sql("create or replace table lake.a.r (a int) tblproperties ('k' = 'w')")
+    assert lance.dataset(f"{lake}/a/r.lance").version == before + 1
+    assert len(sql("describe history lake.a.r")) == before + 1
+
+
 def test_an_overwrite_of_partitions_needs_their_columns(spark, sql, lake, lance):
     sql("CREATE TABLE lake.a.p PARTITIONED BY (day) AS SELECT id, cast(id AS int) AS day FROM range(3)")
     lance.dataset(f"{lake}/a/p.lance").alter_columns({"path": "day", "name": "d"})

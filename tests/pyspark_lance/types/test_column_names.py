@@ -5,7 +5,7 @@ import pytest
 
 import lance_core
 import pyspark_lance
-from lance_core.errors import SchemaError
+from lance_core.errors import ArgumentTypeError, SchemaError
 
 
 @pytest.fixture(params=["function", "source"])
@@ -73,6 +73,65 @@ def test_names_that_differ_by_case_in_the_session(spark, uri, write, lance, case
     assert rows == [{"id": 1, "a": 3, "A": 8}, {"id": 2, "a": 14, "A": 26}]
     pyspark_lance.write(frame, uri, mode="overwrite", partition_by=["A"])
     assert lance.dataset(uri).count_rows("A = 5 AND a = 3") == 1
+
+
+def changes(spark, uri, **options):
+    rows = pyspark_lance.read_changes(spark, uri, begin_version=1, **options).collect()
+    return sorted((row.id, row._change_type) for row in rows)
+
+
+def test_arguments_of_names(spark, uri, lance, tmp_path):
+    frame = spark.createDataFrame([(0, 0), (1, 0), (2, 1)], "id long, n long")
+    pyspark_lance.write(frame, uri, enable_stable_row_ids=True, partition_by="N")
+    assert len(lance.dataset(uri).get_fragments()) == 2
+    pyspark_lance.update(uri, {"ID": "id + 10"}, "id = 1", spark=spark)
+    for key in ("id", "ID", ["ID"], ("id",)):
+        assert changes(spark, uri, key=key) == [(1, "delete"), (11, "insert")]
+    for some in ("id", ["ID"]):
+        assert changes(spark, uri, updates_of=some) == [(11, "update_postimage")]
+    target = str(tmp_path / "parquet")
+    assert pyspark_lance.to_parquet(uri, target, partition_by="N", spark=spark) == 3
+    assert (tmp_path / "parquet" / "n=1").is_dir()
+    assert pyspark_lance.create_scalar_index(spark, uri, "ID", "BTREE").list_indices()[0]["fields"] == ["id"]
+    rows = spark.createDataFrame([(2, [1.0, 2.0])], "ID long, v array<float>")
+    assert pyspark_lance.write_columns(rows, uri, on="ID", vector_columns={"V": 2}).rows_updated == 1
+    assert lance.dataset(uri).schema.field("v").type == pa.list_(pa.float32(), 2)
+    done = pyspark_lance.merge(frame.where("n = 1"), uri, on="Id", deletes=spark.createDataFrame([(0,)], "ID long"))
+    assert (done.rows_updated, done.rows_deleted) == (1, 1)
+
+
+def test_arguments_of_names_in_a_case_sensitive_session(spark, uri, tmp_path, case_sensitive_session):
+    frame = spark.createDataFrame([(0, 0), (1, 0), (2, 1)], "id long, n long")
+    pyspark_lance.write(frame, uri, enable_stable_row_ids=True)
+    pyspark_lance.update(uri, {"id": "id + 10"}, "id = 1", spark=spark)
+    rows = spark.createDataFrame([(2, [1.0, 2.0])], "id long, v array<float>")
+    for verb in (
+        lambda: changes(spark, uri, key="ID"),
+        lambda: changes(spark, uri, updates_of=["ID"]),
+        lambda: pyspark_lance.to_parquet(uri, tmp_path / "parquet", partition_by="N", spark=spark),
+        lambda: pyspark_lance.create_scalar_index(spark, uri, "ID", "BTREE"),
+        lambda: pyspark_lance.write_columns(rows, uri, on="id", vector_columns={"V": 2}),
+        lambda: pyspark_lance.merge(frame, uri, on="id", deletes=rows.withColumnRenamed("id", "ID")),
+    ):
+        with pytest.raises(SchemaError, match=r"ID|N|V"):
+            verb()
+    assert lance_core.dataset(uri).version == 2
+
+
+@pytest.mark.parametrize("names", [7, [7], ["id", None]])
+def test_arguments_that_are_no_names(spark, uri, tmp_path, names):
+    frame = spark.range(3)
+    pyspark_lance.write(frame, uri, enable_stable_row_ids=True)
+    for argument, verb in {
+        "columns": lambda: pyspark_lance.read(spark, uri, columns=names),
+        "key": lambda: changes(spark, uri, key=names),
+        "updates_of": lambda: changes(spark, uri, updates_of=names),
+        "on": lambda: pyspark_lance.merge(frame, uri, on=names),
+        "partition_by": lambda: pyspark_lance.write(frame, uri, partition_by=names),
+        "partition_by ": lambda: pyspark_lance.to_parquet(uri, tmp_path / "p", partition_by=names, spark=spark),
+    }.items():
+        with pytest.raises(ArgumentTypeError, match=f"^{argument.strip()} must be the name of a column, or a list"):
+            verb()
 
 
 @pytest.mark.parametrize(
