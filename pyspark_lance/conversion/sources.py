@@ -39,19 +39,26 @@ _VERSION: Final = re.compile(r"v?(\d+)[^/]*\.metadata\.json$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFiles:
-    """Parquet files of a source.
+    """Parquet files of a source; a table that Spark's own reader reads as a whole counts as one file.
 
     Attributes:
         base: The folder below which folders name partitions; None if no folder names a partition.
         sizes: Bytes of the files, by name.
-        times: Modification times of the files, by name, if files may be overwritten.
+        times: Modification times of the files, by name, if files may be overwritten; of a whole table its version.
         schema: The columns, with ids if files are read by these; None if the files define them.
+        is_whole: Whether Spark's own reader reads the table as a whole.
     """
 
     base: str | None
     sizes: Mapping[str, int]
-    times: Mapping[str, int] = field(default_factory=dict)
+    times: Mapping[str, int | str] = field(default_factory=dict)
     schema: StructType | None = None
+    is_whole: bool = False
+
+    @property
+    def is_table(self) -> bool:
+        """Whether a table format says which files are there, so that a file that disappears is not a mere clean-up."""
+        return self.is_whole or self.schema is not None
 
     def state(self, name: str) -> str:
         """Size and time of a file, which change when the file is overwritten."""
