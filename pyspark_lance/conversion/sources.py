@@ -106,13 +106,15 @@ def _iceberg(source: str) -> SourceFiles:
     tasks = list(table.scan().plan_files())
     if any(task.delete_files for task in tasks):
         raise UnsupportedError(f"{source}: delete files of Iceberg can only be read by Spark with Iceberg's jar")
-    late = [field.name for field in table.schema().fields if getattr(field, "initial_default", None) is not None]
+    schema = table.schema()
+    fields = _library("pyiceberg.schema", "iceberg").index_by_id(schema)  # also those of structs, lists and maps
+    late = [schema.find_column_name(number) for number, one in fields.items() if one.initial_default is not None]
     if late:
         raise UnsupportedError(f"{source}: default values of the columns {late} can only be read with Iceberg's jar")
     sizes = {task.file.file_path: task.file.file_size_in_bytes for task in tasks}
-    arrow = table.schema().as_arrow()
-    schema: Any = _with_ids(from_arrow(pa.schema([field.remove_metadata() for field in arrow])), pa.struct(list(arrow)))
-    return SourceFiles(base=None, sizes=sizes, schema=schema)
+    arrow = schema.as_arrow()
+    columns: Any = _with_ids(from_arrow(pa.schema([one.remove_metadata() for one in arrow])), pa.struct(list(arrow)))
+    return SourceFiles(base=None, sizes=sizes, schema=columns)
 
 
 def _newest_metadata(source: str) -> str:
