@@ -17,7 +17,7 @@ import lance_core
 from lance_core import Index, LanceDataset
 from lance_core.errors import LanceError, StoreError
 from pyspark_lance.engine.executor_tasks import TASKS_PER_CORE, Progress, run_all_tasks
-from pyspark_lance.engine.sessions import parallelism_of
+from pyspark_lance.engine.sessions import parallelism_of, reject_memory
 from pyspark_lance.writing.orphan_files import delete_orphan_files
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def create_scalar_index(
         >>> [index["name"] for index in lance.dataset("t.lance").list_indices()]
         ['id_idx']
     """
+    reject_memory(uri)
     dataset = lance_core.dataset(uri, storage_options=storage_options)
     job = str(uuid.uuid4())[:_JOB_CHARACTERS]
     build = _Build(
