@@ -48,6 +48,7 @@ __all__ = [
     "new_table",
     "rename_column",
     "set_properties",
+    "spelled_column",
     "unset_properties",
 ]
 
@@ -92,13 +93,13 @@ def _create_empty(
     context: Context, statement: records.CreateTable, location: CatalogTable, properties: TableProperties
 ) -> DataFrame:
     schema = with_encodings(_schema(context, statement.columns or (), properties.widths), properties.encodings)
-    _check_partitions(statement, schema.names)
+    partitions = _partitions(context, statement, schema.names)
     lance_core.commit_fragments(
         location.uri,
         [],
         schema,
         mode="overwrite" if statement.replaces else "create",
-        table_config=properties.config or None,
+        table_config=properties.config_with(partitions) or None,
         storage_options=location.storage_options,
         data_storage_version=properties.version,
         enable_stable_row_ids=properties.stable,
@@ -116,15 +117,15 @@ def _create_as(
             f"TBLPROPERTIES: encodings of {columns} need a table that is created with columns, then filled"
         )
     rows = context.sources.query(statement.query)
-    _check_partitions(statement, rows.columns)
+    partitions = _partitions(context, statement, rows.columns)
     done = write(
         rows,
         location.uri,
         mode="overwrite" if statement.replaces else "create",
         schema_mode="overwrite" if statement.replaces else "strict",
         vector_columns=properties.widths or None,
-        partition_by=list(statement.partitioned_by) or None,
-        table_config=properties.config or None,
+        partition_by=partitions or None,
+        table_config=properties.config_with(partitions) or None,
         data_storage_version=properties.version,
         storage_options=location.storage_options,
     )
@@ -132,10 +133,17 @@ def _create_as(
     return context.counts(num_affected_rows=written, num_inserted_rows=written)
 
 
-def _check_partitions(statement: records.CreateTable, names: Iterable[str]) -> None:
-    unknown = set(statement.partitioned_by) - set(names)
+def _partitions(context: Context, statement: records.CreateTable, names: Sequence[str]) -> list[str]:
+    """The columns of PARTITIONED BY, as the table spells them.
+
+    Raises:
+        SchemaError: There is no such column, or one is named twice.
+    """
+    found = matched_names(statement.partitioned_by, names, exact=case_sensitive(context.spark))
+    unknown = set(statement.partitioned_by) - set(found)
     if unknown:
         raise SchemaError(f"PARTITIONED BY: there are no columns {sorted(unknown)}; the columns are {list(names)}")
+    return [found[name] for name in statement.partitioned_by]
 
 
 def new_table(context: Context, name: TableName) -> tuple[CatalogTable, bool]:
@@ -284,14 +292,15 @@ def add_columns(context: Context, statement: records.AddColumns) -> DataFrame:
     return context.nothing()
 
 
-def _spelled(context: Context, dataset: LanceDataset, path: str) -> str:
+def spelled_column(context: Context, dataset: LanceDataset, path: str) -> str:
+    """A column, or a dotted path to a field, as the table spells it, by `spark.sql.caseSensitive`."""
     return path if case_sensitive(context.spark) else spelled_path(dataset.schema, path)
 
 
 def drop_columns(context: Context, statement: records.DropColumns) -> DataFrame:
     """Run an ALTER TABLE ... DROP COLUMNS."""
     dataset, _ = context.target(statement.table)
-    names = [_spelled(context, dataset, name) for name in statement.columns]
+    names = [spelled_column(context, dataset, name) for name in statement.columns]
     if statement.if_exists:
         names = [name for name in names if name.partition(".")[0] in dataset.schema.names]
     check_not_partitioned_by(statement.table, dataset, names)
@@ -304,7 +313,7 @@ def drop_columns(context: Context, statement: records.DropColumns) -> DataFrame:
 def rename_column(context: Context, statement: records.RenameColumn) -> DataFrame:
     """Run an ALTER TABLE ... RENAME COLUMN."""
     dataset, _ = context.target(statement.table)
-    name = _spelled(context, dataset, statement.column)
+    name = spelled_column(context, dataset, statement.column)
     check_not_partitioned_by(statement.table, dataset, [name])
     taken = [one for one in _beside(dataset.schema, name) if one.lower() == statement.to.lower()]
     if taken and not case_sensitive(context.spark):
@@ -377,7 +386,7 @@ def _check_retype(path: str, stored: pa.Field, wanted: pa.Field) -> None:
 def alter_column(context: Context, statement: records.AlterColumn) -> DataFrame:
     """Run an ALTER TABLE ... ALTER COLUMN."""
     dataset, _ = context.target(statement.table)
-    path = _spelled(context, dataset, statement.column)
+    path = spelled_column(context, dataset, statement.column)
     if statement.comment is not None:
         dataset.update_field_metadata({path: {COMMENT: statement.comment}})
         return context.nothing()

@@ -10,7 +10,7 @@ SHOW CREATE TABLE prints the same properties.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -58,7 +58,7 @@ class TableProperties:
         encodings: Metadata that requests encodings, by column.
         version: The file version; None for the default.
         stable: Whether rows have stable ids.
-        config: The configuration of the table.
+        config: The configuration of the table, without the columns of PARTITIONED BY.
     """
 
     def __init__(self, statement: records.CreateTable) -> None:
@@ -88,9 +88,11 @@ class TableProperties:
             raise InvalidInputError(f"TBLPROPERTIES: {_STABLE} needs a table that is created with columns, then filled")
         if statement.comment is not None:
             given[COMMENT] = statement.comment
-        if statement.partitioned_by:
-            given[PARTITIONED_BY] = stored_partition_by(statement.partitioned_by)
         self.config = given
+
+    def config_with(self, partitioned_by: Sequence[str]) -> dict[str, str]:
+        """The configuration of the table, with the columns of PARTITIONED BY."""
+        return self.config | ({PARTITIONED_BY: stored_partition_by(partitioned_by)} if partitioned_by else {})
 
 
 def _file_version(given: dict[str, str]) -> str | None:
