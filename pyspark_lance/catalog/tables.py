@@ -2,7 +2,7 @@
 
     lake.nyc.flights         row nyc$flights of {root}/__manifest, else {root}/nyc/flights.lance
     lake.flights             row flights, else {root}/flights.lance
-    lance.`/data/t.lance`    that path, with the storage options of the catalog whose root it is below
+    lance.`/data/t.lance`    that path, with the storage options of the catalog whose root is the closest one above it
     ... @july                the tag or the branch july; @v3 is version 3
 
 A table with exactly the given name is preferred. If there is none and `spark.sql.caseSensitive` is false, all tables of
@@ -199,10 +199,13 @@ class TableFinder:
             raise InvalidInputError(f"{name}: a path is one name in backticks, lance.`/data/t.lance`")
         uri = name.parts[1].rstrip("/")
         reject_memory(uri)
-        owner = next((one for one in self._catalogs.values() if _is_below(uri, one.root)), None)
-        if owner is None:
+        place = _place(uri)
+        roots = {_place(one.root): one for one in reversed(self._catalogs.values())}
+        above = [root for root in roots if place.startswith(f"{root}/")]
+        if not above:
             return CatalogTable(uri=uri)
-        path = uri.partition("?")[0][len(owner.below("").partition("?")[0]) :]
+        closest = max(above, key=len)
+        owner, path = roots[closest], place[len(closest) + 1 :]
         return CatalogTable(uri=uri, storage_options=owner.storage_options, catalog=owner, path=path)
 
     def _listed(self, catalog: Catalog, path: Sequence[str]) -> CatalogTable | None:
@@ -318,9 +321,9 @@ def at_ref(dataset: LanceDataset, name: TableName) -> LanceDataset:
     return dataset.checkout_version(int(number[1]))
 
 
-def _is_below(uri: str, root: str) -> bool:
-    place = root.partition("?")[0].rstrip("/")
-    return uri.startswith(f"{place}/")
+def _place(uri: str) -> str:
+    """A path or URI without its query, in the spelling that all paths and URIs of the same folder have."""
+    return lance_core.canonical_uri(uri.partition("?")[0]).rstrip("/")
 
 
 def _exists(uri: str, options: Mapping[str, str] | None) -> bool:

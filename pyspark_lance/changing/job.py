@@ -37,7 +37,7 @@ from pyspark_lance.keys.equality import has_bytes
 from pyspark_lance.types.column_names import quoted
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.options import JobOptions
-from pyspark_lance.writing.orphan_files import delete_orphan_files
+from pyspark_lance.writing.orphan_files import committed_fragments, delete_orphan_files
 from pyspark_lance.writing.row_checks import all_hashes
 from pyspark_lance.writing.schema_plan import plan_write
 from pyspark_lance.writing.update_commit import commit_update, lost_each_time
@@ -159,8 +159,7 @@ class RowLevelChange:
         except LanceError:
             delete_orphan_files(self.dataset.uri, task.job, (), self.options.storage_options)
             raise
-        kept = [one.metadata for one in done.dataset.get_fragments()] if done.deduplicated else made
-        delete_orphan_files(self.dataset.uri, task.job, kept, self.options.storage_options)
+        delete_orphan_files(self.dataset.uri, task.job, committed_fragments(done, made), self.options.storage_options)
         inserts, updates, deletes = (sum(report.counts[i] for report in reports) for i in range(3))
         return ChangeResult.of(
             done,

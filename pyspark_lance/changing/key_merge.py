@@ -26,6 +26,7 @@ from pyspark_lance.changing.job import inserted_keys, rows_deleted_by
 from pyspark_lance.changing.key_lookup import KeyLookup, KeyMergeTask
 from pyspark_lance.changing.task import ChangeReport, RowLevelTask
 from pyspark_lance.writing.job import WriteJob
+from pyspark_lance.writing.orphan_files import committed_fragments
 from pyspark_lance.writing.row_checks import hashes_of_keys
 from pyspark_lance.writing.row_lookup import rows_with_keys
 from pyspark_lance.writing.update_commit import commit_update, lost_each_time
@@ -85,7 +86,7 @@ class KeyMergeJob:
         except LanceError:
             self.clean(())
             raise
-        self.clean(() if done.deduplicated else made)
+        self.clean(committed_fragments(done, made))
         return done.dataset
 
     def clean(self, keep: Iterable[FragmentMetadata], *, failed: bool = False) -> None:

@@ -23,7 +23,7 @@ from pyarrow import fs
 
 import lance_core
 from lance_core import LanceDataset, WriteResult
-from lance_core.errors import InvalidInputError, LanceError, RetryableConflictError, SchemaError
+from lance_core.errors import InvalidInputError, LanceError, RetryableConflictError, SchemaError, UnsupportedError
 from pyspark_lance.conversion.history import IDEMPOTENCY_KEY, ConversionHistory
 from pyspark_lance.conversion.sources import BY_ID, SourceFiles, filesystem_of, foreign_files
 from pyspark_lance.engine.errors import short_errors
@@ -89,7 +89,8 @@ def convert(
         partition_expr: Columns of which each data file holds one value, for example Hive partitions.
         mode: "create" requires that the table does not exist, or was begun by this conversion; "append" adds the files
             that were not added before; "overwrite" replaces all rows with the first commit, unless the latest version
-            belongs to this conversion.
+            belongs to this conversion. A table that Spark's own reader reads is converted as a whole: once it has
+            changed, only "overwrite" converts it again.
         source_format: The format of the source; None detects it.
         spark: The session; None for the active one.
         vector_columns: Array columns to store as vectors, with the number of their items.
@@ -259,8 +260,7 @@ def _source(spark: SparkSession, source: str, form: SourceFormat | None) -> _For
     if form not in get_args(SourceFormat):
         raise InvalidInputError(f"source_format {form!r} is none of {', '.join(get_args(SourceFormat))}")
     if form != "parquet" and _spark_reads(spark, form):
-        whole = spark.read.format(form).load(source)  # Spark selects the files
-        return _ForeignSource(files=SourceFiles(base=None, sizes={source: 0}), frame=lambda _: whole)
+        return _read_whole(spark, source, form)
     files = _listed(source) if form == "parquet" else foreign_files(source, form)
     if not files.sizes:
         raise InvalidInputError(f"{source}: there is no Parquet file")
@@ -278,6 +278,45 @@ def _source(spark: SparkSession, source: str, form: SourceFormat | None) -> _For
         return found
 
     return _ForeignSource(files=files, frame=frame)
+
+
+def _read_whole(spark: SparkSession, source: str, form: Literal["delta", "iceberg"]) -> _ForeignSource:
+    """A table whose files Spark's own reader selects: all of it, at its newest version.
+
+    Raises:
+        UnsupportedError: The versions of the table cannot be listed.
+    """
+    reader = spark.read.format(form)
+    found = _version_files(spark, source, form)
+    if form == "delta":  # each use of a frame would read the version that is the newest one then
+        found = found[-1:]
+        reader = reader.option("versionAsOf", str(int(found[0].partition(".")[0])))
+    whole = reader.load(source)
+    files = SourceFiles(base=None, sizes={source: 0}, times={source: "\n".join(found)}, is_whole=True)
+    return _ForeignSource(files=files, frame=lambda _: whole)
+
+
+def _version_files(spark: SparkSession, source: str, form: Literal["delta", "iceberg"]) -> list[str]:
+    """The files that the versions of a table have written, as names in ascending order, each with its size and time.
+
+    Raises:
+        UnsupportedError: There are none.
+    """
+    inner = f"_delta_log/{'?' * 20}.json" if form == "delta" else "metadata/*.metadata.json*"
+    place = _literal(source) if source.endswith(".metadata.json") else f"{_literal(source.rstrip('/'))}/{inner}"
+    try:
+        # Spark lists the folder, which only it may be able to reach.
+        files = spark.read.format("binaryFile").load(place)
+        rows = files.selectExpr("path", "length", "unix_micros(modificationTime) as time").collect()
+    except Exception as error:
+        if "PATH_NOT_FOUND" not in str(error):  # its class differs between sessions
+            raise
+        raise UnsupportedError(
+            f"{source}: Spark reads it as {form}, but there are no files {place} that say which version it has, by"
+            " which a later run would see what has changed: give the folder of the table, or pass"
+            f" spark.read.format({form!r}).load(...) to pyspark_lance.write. Nothing was written"
+        ) from error
+    return sorted(f"{row.path.rpartition('/')[2]} {row.length} {row.time}" for row in rows)
 
 
 def _literal(name: str) -> str:

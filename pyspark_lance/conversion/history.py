@@ -122,16 +122,9 @@ class ConversionHistory:
         if mode == "overwrite":
             continues = not changed and not deleted and self.dataset.version == self.newest
             return (left, False) if continues else (list(files.sizes), True)
-        if changed or (deleted and mode == "create"):
-            what = (
-                f"{len(changed)} files were changed, such as {changed[0]}"
-                if changed
-                else f"{deleted} files were deleted"
-            )
-            raise InvalidInputError(
-                f"{source} has changed since its conversion to {self.dataset.uri} began: {what}, and the table has"
-                " their old rows. mode='overwrite' converts all files again"
-            )
+        # Files of a table format disappear when their rows are written again, in other files.
+        if changed or (deleted and (mode == "create" or (left and files.is_table))):
+            raise InvalidInputError(_changes(files, source, self.dataset.uri, changed, deleted))
         return left, False
 
     def properties(self, files: SourceFiles, names: Sequence[str], *, begins: bool, number: int) -> dict[str, str]:
@@ -151,6 +144,21 @@ class ConversionHistory:
     def token(self, files: SourceFiles, names: Iterable[str], *, run: int) -> str:
         """The value of the idempotency key of the commit of these files in a run."""
         return _digest("\n".join([self.source, str(run), *(f"{name}\t{files.state(name)}" for name in names)]), 18)
+
+
+def _changes(files: SourceFiles, source: str, uri: str, changed: Sequence[str], deleted: int) -> str:
+    """The message about files that were changed or deleted after they were converted."""
+    if files.is_whole:
+        return (
+            f"{source} has another version than the one that was converted to {uri}, and Spark's reader does not say"
+            " which of its rows are new. mode='overwrite' converts all rows again; pyspark_lance.write(rows, uri,"
+            " mode='append') adds rows that you select. Nothing was written"
+        )
+    what = f"{len(changed)} files were changed, such as {changed[0]}" if changed else f"{deleted} files were deleted"
+    return (
+        f"{source} has changed since its conversion to {uri} began: {what}, and the table has their old rows."
+        " mode='overwrite' converts all files again"
+    )
 
 
 def _stream(source: str) -> str:

@@ -39,19 +39,26 @@ _VERSION: Final = re.compile(r"v?(\d+)[^/]*\.metadata\.json$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFiles:
-    """Parquet files of a source.
+    """Parquet files of a source; a table that Spark's own reader reads as a whole counts as one file.
 
     Attributes:
         base: The folder below which folders name partitions; None if no folder names a partition.
         sizes: Bytes of the files, by name.
-        times: Modification times of the files, by name, if files may be overwritten.
+        times: Modification times of the files, by name, if files may be overwritten; of a whole table its version.
         schema: The columns, with ids if files are read by these; None if the files define them.
+        is_whole: Whether Spark's own reader reads the table as a whole.
     """
 
     base: str | None
     sizes: Mapping[str, int]
-    times: Mapping[str, int] = field(default_factory=dict)
+    times: Mapping[str, int | str] = field(default_factory=dict)
     schema: StructType | None = None
+    is_whole: bool = False
+
+    @property
+    def is_table(self) -> bool:
+        """Whether a table format says which files are there, so that a file that disappears is not a mere clean-up."""
+        return self.is_whole or self.schema is not None
 
     def state(self, name: str) -> str:
         """Size and time of a file, which change when the file is overwritten."""
@@ -99,13 +106,15 @@ def _iceberg(source: str) -> SourceFiles:
     tasks = list(table.scan().plan_files())
     if any(task.delete_files for task in tasks):
         raise UnsupportedError(f"{source}: delete files of Iceberg can only be read by Spark with Iceberg's jar")
-    late = [field.name for field in table.schema().fields if getattr(field, "initial_default", None) is not None]
+    schema = table.schema()
+    fields = _library("pyiceberg.schema", "iceberg").index_by_id(schema)  # also those of structs, lists and maps
+    late = [schema.find_column_name(number) for number, one in fields.items() if one.initial_default is not None]
     if late:
         raise UnsupportedError(f"{source}: default values of the columns {late} can only be read with Iceberg's jar")
     sizes = {task.file.file_path: task.file.file_size_in_bytes for task in tasks}
-    arrow = table.schema().as_arrow()
-    schema: Any = _with_ids(from_arrow(pa.schema([field.remove_metadata() for field in arrow])), pa.struct(list(arrow)))
-    return SourceFiles(base=None, sizes=sizes, schema=schema)
+    arrow = schema.as_arrow()
+    columns: Any = _with_ids(from_arrow(pa.schema([one.remove_metadata() for one in arrow])), pa.struct(list(arrow)))
+    return SourceFiles(base=None, sizes=sizes, schema=columns)
 
 
 def _newest_metadata(source: str) -> str:

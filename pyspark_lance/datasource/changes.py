@@ -39,10 +39,6 @@ def check_feed_options(options: SourceOptions, *, streams: bool) -> bool:
     for one, other in (("startingVersion", "startingTimestamp"), ("endingVersion", "endingTimestamp")):
         if options.value(one) is not None and options.value(other) is not None:
             raise InvalidInputError(f"only one of the options {one} and {other} can be given")
-    if streams:
-        ends = [name for name in ("endingVersion", "endingTimestamp") if options.value(name) is not None]
-        if ends:
-            raise InvalidInputError(f"options {ends} are not for streams, which continue with each new version")
     return True
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import lance_core
 from lance_core import LanceDataset
@@ -19,7 +19,10 @@ from pyspark_lance.engine.sessions import is_utc, reject_memory
 from pyspark_lance.writing.committed_batches import DECISIONS
 from pyspark_lance.writing.options import WriteArguments
 
-__all__ = ["OPTIONS", "Option", "SourceOptions"]
+__all__ = ["OPTIONS", "Option", "SourceOptions", "Use"]
+
+
+Use = Literal["read", "readStream", "write", "writeStream"]
 
 
 class Option(NamedTuple):
@@ -27,7 +30,7 @@ class Option(NamedTuple):
 
     Attributes:
         name: The name; one that ends with `<key>` stands for all names that begin in this way.
-        used_by: The verbs that use it.
+        used_by: The uses of the data source that have it; the others reject it.
         meaning: The values and what they do.
     """
 
@@ -45,7 +48,7 @@ OPTIONS: Final = (
     Option("tag", "read", "name of the version"),
     Option("asof", "read", "ISO time: the version that was the latest then; a time without a zone is in UTC"),
     Option("timestampAsOf", "read", "the same as `asof`; a time without a zone needs `timeZone`"),
-    Option("timeZone", f"{_READS}, {_WRITES}", "zone of times that name none, such as `Asia/Tokyo`"),
+    Option("timeZone", f"{_READS}, write", "zone of times that name none, such as `Asia/Tokyo`"),
     Option("branch", f"{_READS}, {_WRITES}", "the branch that is read or written"),
     Option("columns", _READS, "names with commas between them, also `_rowid`, `_rowaddr` and fields such as `point.x`"),
     Option("filter", _READS, "SQL over columns of the table: only rows that meet it are read"),
@@ -62,15 +65,15 @@ OPTIONS: Final = (
     Option("maxVersionsPerTrigger", "readStream", "largest number of versions in one micro-batch"),
     Option("ignoreChanges", "readStream", "`true`: updated rows are read as new rows, and deletes are ignored"),
     Option("undecidedBatch", "writeStream", "what is done with a batch without a record: `error`, `write` or `skip`"),
-    Option("checkpointLocation", "readStream, writeStream", "where Spark keeps the progress of the query"),
+    Option("checkpointLocation", "writeStream", "where Spark keeps the progress of the query"),
     Option("vector_columns", _WRITES, "`v=128,w=64`: arrays that are stored as vectors of 128 and 64 items"),
     Option("schema_mode", _WRITES, "`strict`, `add_columns` or `overwrite`"),
     Option("mergeSchema", _WRITES, "`true`: the same as `schema_mode` `add_columns`"),
     Option("overwriteSchema", _WRITES, "`true`: the same as `schema_mode` `overwrite`"),
     Option("merge_on", "write", "`id,day`: rows replace those of the table that have the same values in these columns"),
     Option("replaceWhere", "write", "with mode overwrite: SQL that says which rows are replaced"),
-    Option("partition_by", "write", "`day,kind`: each data file holds rows of one value of these columns"),
-    Option("partitionOverwriteMode", "write", "`dynamic`, with mode overwrite: only partitions with rows are replaced"),
+    Option("partition_by", _WRITES, "`day,kind`: each data file holds rows of one value of these columns"),
+    Option("partitionOverwriteMode", _WRITES, "`dynamic`, in an overwrite: only partitions with rows are replaced"),
     Option("commit_message", _WRITES, "a string that the commit keeps"),
     Option("idempotency_key", "write", "`key=value`: nothing is written if a commit has this property already"),
     Option("idempotency_since", "write", "version at which the search for that commit ends; it is not searched itself"),
@@ -83,6 +86,26 @@ OPTIONS: Final = (
     Option("transaction.<key>", _WRITES, "a string of `transaction_properties`; Spark turns the key into lower case"),
     Option("storage.<key>", f"{_READS}, {_WRITES}", "options of the storage, by object_store's names"),
 )
+
+_GOES_ON: Final = "a stream continues with each new version"
+_FROM: Final = f"{_GOES_ON}; startingVersion gives the number of the first one whose rows are read"
+_UNTIL: Final = f"{_GOES_ON}; trigger(availableNow=True) ends the query with the one that is the latest when it begins"
+_IN_BATCH: Final = "use it in foreachBatch, with batch.write or pyspark_lance.write"
+_REMEDIES: Final = {
+    "readStream": {
+        **dict.fromkeys(("version", "versionAsOf", "tag", "asof", "timestampAsOf"), _FROM),
+        **dict.fromkeys(("endingVersion", "endingTimestamp"), _UNTIL),
+        "parallelism": "DataFrame.repartition distributes the rows of a batch",
+        "checkpointLocation": "it is an option of the writeStream of the query",
+    },
+    "writeStream": {
+        "idempotency_key": "a stream sets the key of each batch itself",
+        "idempotency_since": "a stream sets the key of each batch itself",
+        "merge_on": f"its batches append or overwrite all rows; {_IN_BATCH}, or pyspark_lance.merge",
+        "replaceWhere": f"its batches append or overwrite all rows; {_IN_BATCH}",
+    },
+}
+"""What to do instead, by the use of the data source for which an option is not."""
 
 _BLOBS: Final = {"descriptions": "blobs_descriptions", "bytes": "all_binary"}
 _NAMES: Final = [option.name for option in OPTIONS]
@@ -131,6 +154,23 @@ class SourceOptions:
             keys = [_key(name) for name in options]
             twice = [name for name in options if keys.count(_key(name)) > 1]
             raise InvalidInputError(f"only one of the options {twice} can be given")
+
+    def check_use(self, use: Use) -> None:
+        """Make sure that a use of the data source has all options that are given.
+
+        Raises:
+            InvalidInputError: An option would have no effect; the message names it and the remedy.
+        """
+        for option in OPTIONS:
+            uses = option.used_by.split(", ")
+            if use in uses or not self._is_given(option.name):
+                continue
+            remedy = _REMEDIES.get(use, {}).get(option.name, f"it is an option of {' and '.join(uses)}; leave it out")
+            raise InvalidInputError(f"option {option.name} is not for {use}: {remedy}")
+
+    def _is_given(self, name: str) -> bool:
+        prefix = name.removesuffix("<key>")
+        return self.value(name) is not None if prefix == name else self._with_prefix(prefix) is not None
 
     @property
     def storage(self) -> dict[str, str] | None:

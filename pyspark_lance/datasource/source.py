@@ -113,6 +113,7 @@ class DefaultSource(DataSource):
     @plain_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of the columns of `schema`, which are those of `schema()` or the user's own."""
+        self._options.check_use("read")
         parallelism = self._options.integer("parallelism") or self.parallelism
         parallelism = parallelism or max(_LEAST_PARALLELISM, os.cpu_count() or 1)
         if check_feed_options(self._options, streams=False):
@@ -142,6 +143,7 @@ class DefaultSource(DataSource):
     @plain_errors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """The writer; the schema is checked here, before any task runs."""
+        self._options.check_use("write")
         options = self._options.write_options(overwrite=overwrite)
         done, options = find_earlier_write(self._options.uri, options)
         if done is not None:
@@ -157,6 +159,7 @@ class DefaultSource(DataSource):
             return RejectedStreamReader(error)
 
     def _stream_reader(self, schema: StructType) -> StreamReader:
+        self._options.check_use("readStream")
         feed = to_arrow(schema) if check_feed_options(self._options, streams=True) else None
         columns = [field for field in schema if feed is None or field.name not in FEED_COLUMNS]
         plan = self._plan(type(schema)(columns))

@@ -76,15 +76,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: SourceOptions, source: pa.Schema, *, overwrite: bool) -> None:
         self._options = options
+        options.check_use("writeStream")
         write_options = options.write_options(overwrite=overwrite)
         options.undecided_batch  # noqa: B018 - so that a mistake shows before any task runs
-        if write_options.idempotency_key is not None:
-            raise InvalidInputError("option idempotency_key: a stream sets the key of each batch itself")
-        if write_options.merge_on is not None or write_options.replace_where is not None:
-            raise InvalidInputError(
-                "options merge_on and replaceWhere are not for streams, whose batches append or overwrite all rows: "
-                "use pyspark_lance.merge, or a write with replace_where, in foreachBatch"
-            )
         if not overwrite:
             write_options = replace(write_options, empty_output="skip")
         self._job = prepare_write(source, options.uri, write_options)

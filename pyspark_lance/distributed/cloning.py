@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import lance_core
 from lance_core import FileCopy, LanceDataset
 from pyspark_lance.engine.executor_tasks import TASKS_PER_CORE, Progress, run_all_tasks
-from pyspark_lance.engine.sessions import parallelism_of
+from pyspark_lance.engine.sessions import parallelism_of, reject_memory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,6 +55,8 @@ def deep_clone(
         >>> pyspark_lance.deep_clone(spark, "t.lance", "copy.lance").count_rows()
         3
     """
+    reject_memory(uri)
+    reject_memory(target)
     dataset = lance_core.dataset(uri, storage_options=storage_options)
 
     def copy(copies: Sequence[FileCopy]) -> None:

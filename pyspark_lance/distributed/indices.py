@@ -17,7 +17,7 @@ import lance_core
 from lance_core import Index, LanceDataset
 from lance_core.errors import LanceError, StoreError
 from pyspark_lance.engine.executor_tasks import TASKS_PER_CORE, Progress, run_all_tasks
-from pyspark_lance.engine.sessions import parallelism_of
+from pyspark_lance.engine.sessions import parallelism_of, reject_memory
 from pyspark_lance.types.column_names import case_sensitive, spelled_path
 from pyspark_lance.writing.orphan_files import delete_orphan_files
 
@@ -70,6 +70,7 @@ def create_scalar_index(
         >>> [index["name"] for index in lance.dataset("t.lance").list_indices()]
         ['id_idx']
     """
+    reject_memory(uri)
     dataset = lance_core.dataset(uri, storage_options=storage_options)
     if isinstance(column, str) and not case_sensitive(spark):
         column = spelled_path(dataset.schema, column)

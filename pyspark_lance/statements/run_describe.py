@@ -114,10 +114,17 @@ def show_tables(context: Context, statement: records.ShowTables) -> DataFrame:
     """Run a SHOW TABLES or SHOW NAMESPACES.
 
     SHOW TABLES of a catalog lists the tables of all its namespaces, that of a namespace only its own.
+
+    Raises:
+        InvalidInputError: The statement names a path.
     """
     catalog = context.finder.catalog(statement.parts[0])
-    assert catalog is not None, "the caller has checked"
     within = statement.parts[1:]
+    if catalog is None:
+        raise InvalidInputError(
+            f"SHOW {statement.what} lists a catalog, and not the path {'.'.join(within)}: give the folder a name by"
+            f" pyspark_lance.register_catalog(spark, 'lake', {within[0]!r}), then SHOW {statement.what} IN lake"
+        )
     exact = case_sensitive(context.spark)
     names = [one for one in context.finder.tables(catalog) if _is_within(one, within, exact=exact)]
     if statement.what == "TABLES":

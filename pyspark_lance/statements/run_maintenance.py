@@ -14,8 +14,7 @@ from pyspark_lance.distributed.indices import create_scalar_index
 from pyspark_lance.statements import records
 from pyspark_lance.statements.context import Context
 from pyspark_lance.statements.run_refs import version_reference
-from pyspark_lance.statements.run_tables import list_table, new_table
-from pyspark_lance.types.column_names import spelled_path
+from pyspark_lance.statements.run_tables import list_table, new_table, spelled_column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -75,7 +74,7 @@ def vacuum(context: Context, statement: records.Vacuum) -> DataFrame:
 def create_index(context: Context, statement: records.CreateIndex) -> DataFrame:
     """Run a CREATE INDEX."""
     dataset, location = context.target(statement.table)
-    column, kind = spelled_path(dataset.schema, statement.column), statement.kind.upper()
+    column, kind = spelled_column(context, dataset, statement.column), statement.kind.upper()
     kind = _KINDS.get(kind, kind)
     before = dataset.describe_indices()
     # Without a name, lance_core names the index as pylance does: another kind of index on the same column stays.

@@ -49,6 +49,7 @@ __all__ = [
     "new_table",
     "rename_column",
     "set_properties",
+    "spelled_column",
     "unset_properties",
 ]
 
@@ -299,14 +300,15 @@ def add_columns(context: Context, statement: records.AddColumns) -> DataFrame:
     return context.nothing()
 
 
-def _spelled(context: Context, dataset: LanceDataset, path: str) -> str:
+def spelled_column(context: Context, dataset: LanceDataset, path: str) -> str:
+    """A column, or a dotted path to a field, as the table spells it, by `spark.sql.caseSensitive`."""
     return path if case_sensitive(context.spark) else spelled_path(dataset.schema, path)
 
 
 def drop_columns(context: Context, statement: records.DropColumns) -> DataFrame:
     """Run an ALTER TABLE ... DROP COLUMNS."""
     dataset, _ = context.target(statement.table)
-    names = [_spelled(context, dataset, name) for name in statement.columns]
+    names = [spelled_column(context, dataset, name) for name in statement.columns]
     if statement.if_exists:
         names = [name for name in names if name.partition(".")[0] in dataset.schema.names]
     check_not_partitioned_by(statement.table, dataset, names)
@@ -319,7 +321,7 @@ def drop_columns(context: Context, statement: records.DropColumns) -> DataFrame:
 def rename_column(context: Context, statement: records.RenameColumn) -> DataFrame:
     """Run an ALTER TABLE ... RENAME COLUMN."""
     dataset, _ = context.target(statement.table)
-    name = _spelled(context, dataset, statement.column)
+    name = spelled_column(context, dataset, statement.column)
     check_not_partitioned_by(statement.table, dataset, [name])
     taken = [one for one in _beside(dataset.schema, name) if one.lower() == statement.to.lower()]
     if taken and not case_sensitive(context.spark):
@@ -392,7 +394,7 @@ def _check_retype(path: str, stored: pa.Field, wanted: pa.Field) -> None:
 def alter_column(context: Context, statement: records.AlterColumn) -> DataFrame:
     """Run an ALTER TABLE ... ALTER COLUMN."""
     dataset, _ = context.target(statement.table)
-    path = _spelled(context, dataset, statement.column)
+    path = spelled_column(context, dataset, statement.column)
     if statement.comment is not None:
         dataset.update_field_metadata({path: {COMMENT: statement.comment}})
         return context.nothing()

@@ -302,10 +302,12 @@ def show(cursor: Cursor) -> records.Show | records.ShowTables:
         what = "TABLES" if cursor.peek(-1).upper == "TABLES" else "NAMESPACES"
         if not cursor.takes("IN", "FROM"):
             cursor.fail("IN and a catalog")
-        parts = cursor.table().parts
+        table = cursor.table()
+        if table.ref is not None:
+            cursor.fail(f"a catalog or a namespace, which has no branches: leave out @{table.ref}", cursor.peek(-1))
         cursor.takes("LIKE")
         pattern = None if cursor.is_done else cursor.string("a pattern")
-        return records.ShowTables(parts=parts, what=what, pattern=pattern)
+        return records.ShowTables(parts=table.parts, what=what, pattern=pattern)
     if cursor.takes("CREATE TABLE"):
         return records.Show(table=cursor.table(), what="CREATE TABLE")
     if cursor.takes("TBLPROPERTIES"):

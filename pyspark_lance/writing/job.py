@@ -37,7 +37,7 @@ from pyspark_lance.keys.collations import PLAIN_SLICES, check_columns
 from pyspark_lance.types.column_names import matched_names
 from pyspark_lance.writing.committed_batches import batch_of
 from pyspark_lance.writing.options import WriteArguments
-from pyspark_lance.writing.orphan_files import delete_orphan_files
+from pyspark_lance.writing.orphan_files import committed_fragments, delete_orphan_files
 from pyspark_lance.writing.replace_where import replace_rows, row_rules
 from pyspark_lance.writing.row_checks import RowRules, all_hashes, slices_of
 from pyspark_lance.writing.schema_plan import ADD_FIRST, WritePlan, plan_write
@@ -121,7 +121,7 @@ class WriteJob:
         if committed is None:
             self.clean(())
             return None
-        self.clean(_own_fragments(committed.dataset) if committed.deduplicated else fragments)
+        self.clean(committed_fragments(committed, fragments))
         return _result(committed, reports, self.options)
 
     def clean(self, keep: Iterable[FragmentMetadata], *, failed: bool = False) -> None:
@@ -190,11 +190,6 @@ class WriteJob:
         base = open_version(self.uri, self.base_version, self.options.storage_options, self.base_identity)
         assert base is not None, "the version has an identity"
         return base
-
-
-def _own_fragments(dataset: LanceDataset) -> list[FragmentMetadata]:
-    """The fragments of a version that an earlier attempt committed, or this attempt if the answer was lost."""
-    return [fragment.metadata for fragment in dataset.get_fragments()]
 
 
 def _result(committed: CommitResult, reports: Sequence[WriteReport], options: WriteArguments) -> WriteResult:

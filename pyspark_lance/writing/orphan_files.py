@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 import lance_core
-from lance_core import FragmentMetadata
+from lance_core import CommitResult, FragmentMetadata
 from lance_core.errors import LanceError
 
-__all__ = ["delete_orphan_files"]
+__all__ = ["committed_fragments", "delete_orphan_files"]
 
 _LOGGER = logging.getLogger("pyspark_lance")
 
@@ -26,6 +26,17 @@ _POLL_SECONDS: Final = 0.2
 _STILL_POLLS: Final = 15
 """Polls in a row without a new file after which the workers of failed tasks are assumed to have ended."""
 _MOST_POLLS: Final = 150
+
+
+def committed_fragments(done: CommitResult, made: Iterable[FragmentMetadata]) -> list[FragmentMetadata]:
+    """The fragments whose files stay after a commit.
+
+    Args:
+        done: The result of the commit. If it found a version that has made the same change, all fragments of this
+            version stay: it may be the commit of this job, whose answer was lost.
+        made: The fragments that the job has written.
+    """
+    return [one.metadata for one in done.dataset.get_fragments()] if done.deduplicated else list(made)
 
 
 def delete_orphan_files(

@@ -61,9 +61,11 @@ def row_rules(options: WriteArguments, stored: pa.Schema) -> RowRules:
     if options.replace_where is not None:
         # An empty table in memory with the same columns parses the condition.
         uri = f"memory://lance-replace-where/{uuid.uuid4().hex}"
-        empty = lance_core.write_dataset(stored.empty_table(), uri)
-        condition = empty.parse_filter(options.replace_where, assume_utc=options.assume_utc)
-        lance_core.LanceDataset.drop(uri)
+        try:
+            empty = lance_core.write_dataset(stored.empty_table(), uri)
+            condition = empty.parse_filter(options.replace_where, assume_utc=options.assume_utc)
+        finally:
+            LanceDataset.drop(uri, ignore_not_found=True)
         check_condition("replaceWhere", condition, stored, _IN_TWO)
     return RowRules(
         condition=condition,

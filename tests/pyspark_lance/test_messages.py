@@ -120,8 +120,15 @@ def test_remedies_work(spark, uri):
         lambda spark, uri: pyspark_lance.update(uri, {"id": "1"}, where="id = 1", spark=spark),
         lambda spark, uri: pyspark_lance.delete(uri, where="id = 1", spark=spark),
         lambda _, uri: SourceOptions({"path": uri}).uri,
+        pyspark_lance.compact,
+        lambda spark, uri: pyspark_lance.execute_tasks(spark, uri, [None]),
+        lambda spark, uri: pyspark_lance.create_scalar_index(spark, uri, "id", "BTREE"),
+        lambda spark, uri: pyspark_lance.deep_clone(spark, uri, "copy.lance"),
+        lambda spark, uri: pyspark_lance.deep_clone(spark, "copy.lance", uri),
+        lambda spark, uri: pyspark_lance.to_parquet(uri, "copy.parquet", spark=spark),
+        lambda spark, uri: pyspark_lance.read_changes(spark, uri, begin_version=1),
+        lambda spark, uri: pyspark_lance.write_columns(spark.range(3), uri, on="id"),
     ],
-    ids=["write", "read", "merge", "update", "delete", "source"],
 )
 def test_tables_in_memory_are_rejected_before_any_task(spark, verb):
     uri = "memory://rejected-by-spark/t.lance"

@@ -297,6 +297,19 @@ def test_tasks_run_anywhere_and_are_committed_once(tmp_path):
     assert column(dataset.uri, "v") == {i: i if i > 2 else None for i in (0, 2, 3, 4, 5, 7, 8, 9)}
 
 
+def test_a_commit_that_finds_itself_keeps_its_files(tmp_path):
+    dataset = created(tmp_path / "t")
+    plan = dataset.plan_columns(pa.schema([("v", pa.int64())]), where="id = 3")
+    found = lance_core.dataset(dataset.uri).to_table(["id"], "id = 3", with_row_address=True)
+    values = pa.table({"_rowaddr": found["_rowaddr"], "v": [7]})
+    written = [task.write(dataset, values.to_reader()) for task in plan.tasks]
+    for is_again in (False, True):
+        done = dataset.commit_columns(plan, written, idempotency_key=("batch", "1"))
+        assert (done.version, done.deduplicated) == (3, is_again)
+        assert column(dataset.uri, "v")[3] == 7
+    lance_core.dataset(dataset.uri).validate()
+
+
 @BOTH
 @pytest.mark.parametrize("library", [lance, lance_core], ids=["pylance", "lance_core"])
 @pytest.mark.parametrize("appended", [0, 1])

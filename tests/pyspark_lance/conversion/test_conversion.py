@@ -2,8 +2,10 @@
 
 import os
 import pathlib
+import re
 import sys
 from datetime import timedelta
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +15,7 @@ import pyspark_lance
 from lance_core.errors import DatasetExistsError, InvalidInputError, LanceError, UndecidedWriteError, UnsupportedError
 from pyspark_lance import convert as convert_function
 from pyspark_lance.conversion.convert import _compare
+from pyspark_lance.conversion.sources import foreign_files
 
 ROWS = """
     select id, cast(id % 3 as int) as day, if(id % 4 = 0, null, concat('s', id)) as s, rand(1) as x,
@@ -208,6 +211,128 @@ def test_iceberg(spark, tmp_path, uri, lance):
     assert by_id(found) == by_id(twice)
     assert pyspark_lance.convert(table.metadata_location, f"{uri}-2").rows == 12
     assert "parquet.field.id" not in str(found.schema.field("id").metadata)
+
+
+@pytest.mark.parametrize("path", ["s", "s.x", "l.element.x", "m.value.x"])
+def test_default_values_of_columns_that_iceberg_added_later_are_rejected(tmp_path, path):
+    sql = pytest.importorskip("pyiceberg.catalog.sql")
+    catalog = sql.SqlCatalog("here", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=tmp_path.as_uri())
+    catalog.create_namespace("n")
+    struct = pa.struct([("x", pa.int64())])
+    columns = {"s": pa.int64() if path == "s" else struct, "l": pa.list_(struct), "m": pa.map_(pa.string(), struct)}
+    table = catalog.create_table("n.t", schema=pa.schema(list(columns.items())))
+    place = pathlib.Path(table.metadata_location.removeprefix("file://"))
+    assert foreign_files(str(place), "iceberg").schema.names == ["s", "l", "m"]
+    number = table.schema().find_field(path).field_id
+    # pyiceberg writes no default values yet; Spark and others do.
+    changed = re.sub(rf'("id":{number},"name":"\w+",)', r'\1"initial-default":5,', place.read_text())
+    place.write_text(changed)
+    with pytest.raises(UnsupportedError, match=rf"default values of the columns \['{re.escape(path)}'\]"):
+        foreign_files(str(place), "iceberg")
+
+
+def formats_of_a_jar():
+    """Data sources in the place of the jars: a table of these reads the files that its newest metadata lists."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader
+
+    class Table(DataSource):
+        def schema(self):
+            return "id long"
+
+        def reader(self, schema):
+            return Reader(self.options)
+
+    class Reader(DataSourceReader):
+        def __init__(self, options):
+            self.options = options
+
+        def read(self, partition):
+            import pathlib
+
+            import pyarrow.parquet as pq
+
+            folder = pathlib.Path(self.options["path"])
+            wanted = self.options.get("versionAsOf")
+            newest = max(folder.glob("_delta_log/*.json" if wanted else "metadata/*.metadata.json"))
+            log = newest if wanted is None else folder / "_delta_log" / f"{int(wanted):020}.json"
+            for file in log.read_text().split():
+                yield from ((one,) for one in pq.read_table(folder / file).column("id").to_pylist())
+
+    def source(name):
+        return type(name, (Table,), {"name": classmethod(lambda _: name)})
+
+    return [source("delta"), source("iceberg")]
+
+
+@pytest.fixture
+def with_jars(spark, connect):
+    """A session that has readers for Delta and Iceberg."""
+    if connect:
+        pytest.skip("a registered data source would stay in the session of the other tests")
+    session = spark.newSession()
+    for one in formats_of_a_jar():
+        session.dataSource.register(one)
+    return session
+
+
+METADATA = {"delta": "_delta_log/{:020}.json", "iceberg": "metadata/v{}.metadata.json"}
+
+
+def new_version(source, form, number, *files):
+    place = source / METADATA[form].format(number)
+    place.parent.mkdir(exist_ok=True, parents=True)
+    place.write_text("\n".join(files))
+
+
+@pytest.mark.parametrize("form", METADATA)
+def test_a_table_that_spark_reads_is_converted_again_once_it_has_another_version(with_jars, form, uri, lance, tmp_path):
+    source, convert = tmp_path / "source", partial(pyspark_lance.convert, spark=with_jars)
+    put(source, "a.parquet", id=[0, 1, 2])
+    put(source, "b.parquet", id=[*range(3, 10)])
+    new_version(source, form, 1, "a.parquet")
+    assert (convert(source, uri, mode="append").rows, ids(lance, uri)) == (3, [0, 1, 2])
+    for mode in ("append", "create", "overwrite"):  # there is nothing new
+        again = convert(source, uri, mode=mode)
+        assert (again.version, again.commits, again.skipped) == (1, 0, 1)
+    new_version(source, form, 2, "a.parquet", "b.parquet")
+    for mode in ("append", "create"):
+        with pytest.raises(InvalidInputError, match=r"another version .* Spark's reader .*mode='overwrite'.* Nothing"):
+            convert(source, uri, mode=mode)
+    assert (lance.dataset(uri).version, ids(lance, uri)) == (1, [0, 1, 2])
+    for verify in (False, True):
+        result = convert(source, uri, mode="overwrite", verify=verify)
+        assert (result.rows, ids(lance, uri)) == (0 if result.skipped and not verify else 10, [*range(10)])
+        assert (result.commits, result.skipped) == ((0, 1) if verify else (1, 0))
+    # The same version again, of a table that was made again.
+    new_version(source, form, 2, "b.parquet")
+    with pytest.raises(InvalidInputError, match="another version"):
+        convert(source, uri, mode="append")
+    assert convert(source, uri, mode="overwrite").rows == 7
+    assert ids(lance, uri) == [*range(3, 10)]
+
+
+def test_a_table_that_spark_reads_without_a_version_is_rejected(with_jars, uri, tmp_path):
+    (tmp_path / "source" / "_delta_log").mkdir(parents=True)
+    for form in METADATA:
+        with pytest.raises(UnsupportedError, match=rf"Spark reads it as {form}, but there are no files .*Nothing was"):
+            pyspark_lance.convert(tmp_path / "source", uri, spark=with_jars, source_format=form)
+    assert not pathlib.Path(uri).exists()
+
+
+def test_rows_that_a_table_format_has_written_again_are_not_appended_twice(spark, tmp_path, uri, lance):
+    deltalake = pytest.importorskip("deltalake")
+    place = str(tmp_path / "delta")
+    for number in (1, 2):
+        deltalake.write_deltalake(place, pa.table({"id": [number]}), mode="append")
+    convert = partial(pyspark_lance.convert, place, uri, mode="append")
+    assert (convert().rows, ids(lance, uri)) == (2, [1, 2])
+    deltalake.write_deltalake(place, pa.table({"id": [3]}), mode="append")
+    assert (convert().rows, ids(lance, uri)) == (1, [1, 2, 3])
+    deltalake.DeltaTable(place).optimize.compact()
+    with pytest.raises(InvalidInputError, match=r"3 files were deleted, .*mode='overwrite'"):
+        convert()
+    assert ids(lance, uri) == [1, 2, 3]
+    assert pyspark_lance.convert(place, uri, mode="overwrite").rows == 3
 
 
 def test_sources_that_cannot_be_converted(spark, folder, uri, tmp_path, monkeypatch):

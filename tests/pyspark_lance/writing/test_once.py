@@ -85,6 +85,19 @@ def test_a_commit_after_the_search_is_found_by_a_commit_that_replaces_rows(uri, 
     assert {path.name for path in Path(uri, "data").iterdir()} == used
 
 
+@pytest.mark.parametrize("rules", [{}, {"mode": "overwrite", "replace_where": "id = 1"}, {"merge_on": ("id",)}])
+def test_a_commit_that_finds_itself_keeps_its_files(uri, rules):
+    """Spark may call the commit again whose answer was lost."""
+    lance_core.write_dataset(ROWS, uri)
+    job = prepare_write(ROWS.schema, uri, WriteArguments(idempotency_key=TOKEN, **rules))
+    job = KeyMergeJob.of(job) if rules.get("merge_on") else job
+    messages = [job.task()(0, 0, iter(pa.table({"id": [1]}).to_batches()))]
+    for _ in range(2):
+        assert job.finish(messages).version == 2
+        lance_core.dataset(uri).validate()
+        assert lance_core.dataset(uri).to_table()["id"].to_pylist() == ([1] if rules else [1, 1])
+
+
 @pytest.mark.parametrize("rules", [{"mode": "overwrite", "replace_where": "id = 1"}, {"merge_on": ("id",)}])
 def test_a_table_that_another_writer_creates_is_neither_replaced_nor_appended_to(uri, rules):
     job = prepare_write(ROWS.schema, uri, WriteArguments(**rules))

@@ -35,6 +35,7 @@ from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Merge, Operation, Update, UpdateMode
+from lance_core.table.paths import data_key
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, Transaction
 from lance_core.verbs.columns.write_columns.match import matched_rows
 from lance_core.verbs.columns.write_columns.rebase import PendingColumns, rebased_columns
@@ -217,7 +218,10 @@ def commit_columns(
         remove_files(pending.last.rewritten if pending.last is not None else ())
         raise
     if done.deduplicated or done.transaction is None:
-        _remove_unused([*own, *committed.rewritten])
+        # The version that was found may have these files: a commit whose answer was lost finds itself.
+        paths = {file.path for fragment in done.manifest.fragments for file in fragment.files}
+        adopted = {*paths, *map(data_key, paths)}  # a base need not have a folder of data files
+        _remove_unused([one for one in (*own, *committed.rewritten) if one[1] not in adopted])
         return done.manifest, ColumnsResult(version=done.manifest.version, read_version=plan.version, deduplicated=True)
     used = {source.data_file(one.file)[1] for one in committed.written}
     _remove_unused([one for one in (*own, *committed.rewritten) if one[1] not in used])
