@@ -29,13 +29,11 @@ def check_nulls(field: Field, array: pa.Array) -> None:
 
 
 def has_strict_items(field: Field) -> bool:
-    """Whether a field below this one is not nullable."""
-    return any(_is_strict(child) for child in field.children)
-
-
-def _is_strict(field: Field) -> bool:
-    """Whether the field or one below it is not nullable; the entries and keys of maps are never null."""
-    return any(not node.nullable and node.name not in ("entries", "key") for node, _ in field.walk())
+    """Whether a field below this one is not nullable, besides the entries and keys of maps, which are never null."""
+    if field.logical_type == "map":
+        key, value = field.children[0].children
+        return not value.nullable or has_strict_items(key) or has_strict_items(value)
+    return any(not child.nullable or has_strict_items(child) for child in field.children)
 
 
 def _check_items(array: pa.Array, name: str) -> None:

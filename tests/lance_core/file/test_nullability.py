@@ -16,6 +16,16 @@ CASES = {
     "struct": (pa.field("c", STRUCT), [{"x": None}], [{"x": 1}]),
     "null struct": (pa.field("c", STRUCT), [{"x": 1}, None, {"x": None}], [{"x": 1}, None]),
     "list of structs": (pa.field("c", pa.list_(STRUCT)), [[{"x": None}]], [[None, {"x": 1}], None]),
+    "struct with the names of a map": (
+        pa.field("c", pa.struct([pa.field("key", pa.int8(), nullable=False), ("value", pa.int8())])),
+        [{"key": None, "value": 1}],
+        [{"key": 1, "value": None}],
+    ),
+    "struct of entries": (
+        pa.field("c", pa.struct([pa.field("entries", STRUCT, nullable=False)])),
+        [{"entries": None}],
+        [{"entries": {"x": 1}}, None],
+    ),
     "map": (pa.field("c", pa.map_(pa.string(), STRICT.with_name("value"))), [[("a", None)]], [[("a", 1)], None]),
 }
 
