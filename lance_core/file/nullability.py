@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 
 from lance_core.encoding.levels.shred import has_nulls_inside
@@ -48,8 +50,12 @@ def _check_items(array: pa.Array, name: str) -> None:
                 )
             _check_items(values, name)
     elif pa.types.is_map(kind):
-        first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
-        _check_item(kind.item_field, array.items.slice(first, last - first), name)
+        # As lists of structs, which can be flattened: maps cannot.
+        entries = array.values
+        lists: Any = pa.Array.from_buffers(
+            pa.list_(entries.type), len(array), array.buffers()[:2], offset=array.offset, children=[entries]
+        )
+        _check_items(lists, name)
     elif is_any_list(kind):
         _check_item(kind.value_field, array.flatten(), name)
 
