@@ -317,6 +317,15 @@ def test_types_that_the_reference_library_cannot_hold_are_rejected(tmp_path, ver
     assert not list(tmp_path.iterdir())
 
 
+def test_a_dictionary_inside_of_another_type_of_a_legacy_file_is_rejected_before_anything_is_written(tmp_path):
+    kind = pa.struct([("d", pa.dictionary(pa.int8(), pa.string()))])
+    with pytest.raises(UnsupportedError, match="field 'd': a 0.1 file cannot hold a dictionary inside"):
+        DataFileWriter(
+            open_store(str(tmp_path)), "f", schema_from_arrow(pa.schema([("c", kind)])), version=FileVersion.V0_1
+        )
+    assert not list(tmp_path.iterdir())
+
+
 def test_fixed_size_lists_of_structs(tmp_path):
     structs = pa.StructArray.from_arrays(
         [pa.array(range(5000)), pa.array([str(i) if i % 3 else None for i in range(5000)])], ["x", "y"]
