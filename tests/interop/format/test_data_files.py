@@ -319,10 +319,21 @@ def test_types_that_the_reference_library_cannot_hold_are_rejected(tmp_path, ver
 
 def test_a_dictionary_inside_of_another_type_of_a_legacy_file_is_rejected_before_anything_is_written(tmp_path):
     kind = pa.struct([("d", pa.dictionary(pa.int8(), pa.string()))])
-    with pytest.raises(UnsupportedError, match="field 'd': a 0.1 file cannot hold a dictionary inside"):
+    with pytest.raises(UnsupportedError, match=r"field 'd': a 0\.1 file cannot hold a dictionary inside"):
         DataFileWriter(
             open_store(str(tmp_path)), "f", schema_from_arrow(pa.schema([("c", kind)])), version=FileVersion.V0_1
         )
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("version", ["0.1", "2.0"])
+@pytest.mark.parametrize(
+    "kind", [pa.map_(pa.string(), pa.int8()), pa.list_(pa.map_(pa.string(), pa.int8())), pa.list_(POINT, 2)], ids=str
+)
+def test_types_that_an_old_version_cannot_hold_are_rejected_before_anything_is_written(tmp_path, version, kind):
+    schema = schema_from_arrow(pa.schema([("c", kind)]))
+    with pytest.raises(UnsupportedError, match=f"field '.*cannot be stored in a {version} file: write version 2.2"):
+        DataFileWriter(open_store(str(tmp_path)), "f", schema, version=FileVersion(version))
     assert not list(tmp_path.iterdir())
 
 
