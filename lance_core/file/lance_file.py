@@ -225,6 +225,8 @@ class LanceFileWriter:
     def close(self) -> int | None:
         """Finish the file, and return the number of its rows; None if it was closed already.
 
+        If this fails, the file is dropped.
+
         Raises:
             SchemaError: No rows were written and no schema was given, so that the columns are unknown.
         """
@@ -235,14 +237,25 @@ class LanceFileWriter:
                 raise SchemaError(
                     f"{self._key}: Schema is unknown and file cannot be created: a file without rows needs a schema"
                 )
-            file = self._writer(self._schema)
-            for data in self._global_buffers:
-                file.add_global_buffer(data)
-            for key, value in self._schema_metadata.items():
-                file.add_schema_metadata(key, value)
-            written = file.finish()
-            self.closed, self.size_bytes = True, written.size_bytes
-            return written.num_rows
+            try:
+                return self._finish(self._writer(self._schema))
+            except BaseException:
+                self._abort()
+                raise
+
+    def _finish(self, file: DataFileWriter) -> int:
+        for data in self._global_buffers:
+            file.add_global_buffer(data)
+        for key, value in self._schema_metadata.items():
+            file.add_schema_metadata(key, value)
+        written = file.finish()
+        self.closed, self.size_bytes = True, written.size_bytes
+        return written.num_rows
+
+    def _abort(self) -> None:
+        self.closed = True
+        if self._file is not None:
+            self._file.abort()
 
     def add_schema_metadata(self, key: str, value: str) -> None:
         """Add a key to the metadata of the file's schema, or replace its value.
@@ -292,9 +305,7 @@ class LanceFileWriter:
             self.close()
         else:
             with self._lock:
-                self.closed = True
-                if self._file is not None:
-                    self._file.abort()
+                self._abort()
 
     def _writer(self, schema: Schema) -> DataFileWriter:
         if self._file is None:
