@@ -3,6 +3,7 @@
 import threading
 
 import lance.file as theirs
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -80,6 +81,16 @@ def test_a_page_of_2_0_is_as_small_as_asked_for(tmp_path, module):
             file.write_batch(TABLE.select(["a"]))
         assert len(ours.LanceFileReader(path).metadata().columns[0].pages) == pages
         assert theirs.LanceFileReader(path).read_all().to_table() == TABLE.select(["a"])
+
+
+def test_the_cache_of_all_columns_bounds_their_pages(tmp_path):
+    rows = pa.table({str(i): np.arange(300_000) for i in range(60)})  # 2.3 MiB per column
+    pages = []
+    for cache in (30 << 20, None, 200 << 20):
+        with ours.LanceFileWriter(tmp_path / "one.lance", data_cache_bytes=cache) as file:
+            file.write_batch(rows)
+        pages.append(len(theirs.LanceFileReader(str(tmp_path / "one.lance")).metadata().columns[0].pages))
+    assert pages == [5, 2, 1]
 
 
 def test_a_session_opens_lists_and_moves_files(tmp_path):
