@@ -16,7 +16,7 @@ from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.file.description import LanceFileMetadata, LanceFileStatistics, described, measured
 from lance_core.file.reader import DataFileReader
 from lance_core.file.version import DEFAULT_VERSION, FileVersion
-from lance_core.file.writer import DEFAULT_PAGE_BYTES, DataFileWriter
+from lance_core.file.writer import DEFAULT_PAGE_BYTES, TOTAL_BUFFERED, DataFileWriter
 from lance_core.schema import Schema, is_json_type, resolve_extensions, schema_from_arrow, schema_to_arrow
 from lance_core.schema.jsonb import jsonb_array
 from lance_core.store import ObjectStore, canonical_uri, open_store
@@ -168,8 +168,8 @@ class LanceFileWriter:
         version: Version of the file; None for the default.
         storage_options: Credentials and options of the storage, under object_store's names.
         max_page_bytes: Bytes of a column that fill a page; None for 8 MiB. From 2.1 on at least 64 KiB.
-        data_cache_bytes: Most buffered bytes of all columns together; None for the maximum, 96 MiB. From 2.1 on at
-            least 64 KiB per column.
+        data_cache_bytes: Most buffered bytes of all columns together, so that pages of files with many columns are
+            smaller than `max_page_bytes`; None for 96 MiB. From 2.1 on at least 64 KiB per column.
         **others: Other arguments of pylance, which are rejected.
 
     Raises:
@@ -225,6 +225,8 @@ class LanceFileWriter:
     def close(self) -> int | None:
         """Finish the file, and return the number of its rows; None if it was closed already.
 
+        If this fails, the file is dropped.
+
         Raises:
             SchemaError: No rows were written and no schema was given, so that the columns are unknown.
         """
@@ -235,14 +237,25 @@ class LanceFileWriter:
                 raise SchemaError(
                     f"{self._key}: Schema is unknown and file cannot be created: a file without rows needs a schema"
                 )
-            file = self._writer(self._schema)
-            for data in self._global_buffers:
-                file.add_global_buffer(data)
-            for key, value in self._schema_metadata.items():
-                file.add_schema_metadata(key, value)
-            written = file.finish()
-            self.closed, self.size_bytes = True, written.size_bytes
-            return written.num_rows
+            try:
+                return self._finish(self._writer(self._schema))
+            except BaseException:
+                self._abort()
+                raise
+
+    def _finish(self, file: DataFileWriter) -> int:
+        for data in self._global_buffers:
+            file.add_global_buffer(data)
+        for key, value in self._schema_metadata.items():
+            file.add_schema_metadata(key, value)
+        written = file.finish()
+        self.closed, self.size_bytes = True, written.size_bytes
+        return written.num_rows
+
+    def _abort(self) -> None:
+        self.closed = True
+        if self._file is not None:
+            self._file.abort()
 
     def add_schema_metadata(self, key: str, value: str) -> None:
         """Add a key to the metadata of the file's schema, or replace its value.
@@ -292,16 +305,23 @@ class LanceFileWriter:
             self.close()
         else:
             with self._lock:
-                self.closed = True
-                if self._file is not None:
-                    self._file.abort()
+                self._abort()
 
     def _writer(self, schema: Schema) -> DataFileWriter:
         if self._file is None:
-            sizes = [DEFAULT_PAGE_BYTES if self._page_bytes is None else self._page_bytes]
+            cache_bytes = TOTAL_BUFFERED if self._cache_bytes is None else self._cache_bytes
+            page_bytes = DEFAULT_PAGE_BYTES if self._page_bytes is None else self._page_bytes
             if self._cache_bytes is not None:
-                sizes.append(max(1, self._cache_bytes // max(1, len(schema.fields))))
-            self._file = DataFileWriter(self._store, self._key, schema, version=self._version, page_bytes=min(sizes))
+                # Pages of 2.0 can be smaller than `DataFileWriter` makes them because of `buffered_bytes`.
+                page_bytes = min(page_bytes, max(1, cache_bytes // max(1, len(schema.fields))))
+            self._file = DataFileWriter(
+                self._store,
+                self._key,
+                schema,
+                version=self._version,
+                page_bytes=page_bytes,
+                buffered_bytes=cache_bytes,
+            )
         return self._file
 
 

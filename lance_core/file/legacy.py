@@ -36,7 +36,7 @@ from lance_core.file.statistics import PageBounds, StatisticsCollector
 from lance_core.file.version import FileVersion
 from lance_core.schema import Field, Schema, arrow_type_of, schema_from_protobuf, schema_to_protobuf
 from lance_core.schema.library import LIBRARY, LIBRARY_VERSION
-from lance_core.store import ObjectStore, ObjectWriter
+from lance_core.store import ObjectStore
 
 __all__ = ["LegacyFileReader", "LegacyFileWriter"]
 
@@ -51,23 +51,26 @@ class LegacyFileWriter:
     """Writes batches of columns into a 0.1 file.
 
     Args:
-        sink: The target of the bytes.
+        store: The store of the file.
+        key: The file's key.
         schema: The columns.
         kinds: Their Arrow types.
+
+    Attributes:
+        sink: The target of the bytes.
 
     Raises:
         UnsupportedError: A dictionary is nested in another type.
         CorruptFileError: Two fields have the same id.
     """
 
-    def __init__(self, sink: ObjectWriter, schema: Schema, kinds: Sequence[pa.DataType]) -> None:
+    def __init__(self, store: ObjectStore, key: str, schema: Schema, kinds: Sequence[pa.DataType]) -> None:
         for top in schema.fields:
             for field, _ in top.walk():
                 if field is not top and field.logical_type.startswith("dict:"):
                     raise UnsupportedError(
                         f"field {field.name!r}: a 0.1 file cannot hold a dictionary inside of another type"
                     )
-        self._sink = sink
         self._schema = schema
         self._kinds = kinds
         self._collected: list[list[pa.Array]] = [[] for _ in schema.fields]
@@ -77,6 +80,7 @@ class LegacyFileWriter:
         self._dictionaries: dict[int, Any] = {}
         self._statistics = StatisticsCollector(schema)
         self.position = 0
+        self.sink = store.open_writer(key)
 
     def write(self, columns: Sequence[Sequence[pa.Array]], num_rows: int) -> None:
         """Append rows: for each column its arrays."""
@@ -185,7 +189,7 @@ class LegacyFileWriter:
         return position
 
     def _write(self, data: Any) -> None:
-        self._sink.write(data)
+        self.sink.write(data)
         self.position += memoryview(data).nbytes
 
 

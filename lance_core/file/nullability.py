@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 
 from lance_core.encoding.levels.shred import has_nulls_inside
@@ -29,13 +31,11 @@ def check_nulls(field: Field, array: pa.Array) -> None:
 
 
 def has_strict_items(field: Field) -> bool:
-    """Whether a field below this one is not nullable."""
-    return any(_is_strict(child) for child in field.children)
-
-
-def _is_strict(field: Field) -> bool:
-    """Whether the field or one below it is not nullable; the entries and keys of maps are never null."""
-    return any(not node.nullable and node.name not in ("entries", "key") for node, _ in field.walk())
+    """Whether a field below this one is not nullable, besides the entries and keys of maps, which are never null."""
+    if field.logical_type == "map":
+        key, value = field.children[0].children
+        return not value.nullable or has_strict_items(key) or has_strict_items(value)
+    return any(not child.nullable or has_strict_items(child) for child in field.children)
 
 
 def _check_items(array: pa.Array, name: str) -> None:
@@ -50,8 +50,12 @@ def _check_items(array: pa.Array, name: str) -> None:
                 )
             _check_items(values, name)
     elif pa.types.is_map(kind):
-        first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
-        _check_item(kind.item_field, array.items.slice(first, last - first), name)
+        # As lists of structs, which can be flattened: maps cannot.
+        entries = array.values
+        lists: Any = pa.Array.from_buffers(
+            pa.list_(entries.type), len(array), array.buffers()[:2], offset=array.offset, children=[entries]
+        )
+        _check_items(lists, name)
     elif is_any_list(kind):
         _check_item(kind.value_field, array.flatten(), name)
 

@@ -108,12 +108,12 @@ class DataFileWriter:
         self._releaser = Releaser(self._collected)
         self._num_rows = 0
         self._done = False
-        self._sink = store.open_writer(key)
-        self._file = PageFile(self._sink, key, schema, version)
         self._blobs = BlobFiles(store, key)
         self._legacy: LegacyFileWriter | None = None
         if version is FileVersion.V0_1:
-            self._legacy = LegacyFileWriter(self._sink, schema, self._plan.arrow_schema.types)
+            self._legacy = LegacyFileWriter(store, key, schema, self._plan.arrow_schema.types)
+        self._sink = store.open_writer(key) if self._legacy is None else self._legacy.sink
+        self._file = PageFile(self._sink, key, schema, version)
 
     @property
     def num_rows(self) -> int:

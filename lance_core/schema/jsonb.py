@@ -31,6 +31,7 @@ _ZERO, _NAN, _INFINITY, _MINUS_INFINITY, _SIGNED, _UNSIGNED, _FLOAT = 0x00, 0x10
 _SIZES: Final = (1, 2, 4, 8)
 _MOST_LENGTH: Final = (1 << 28) - 1
 _MOST_LEVELS: Final = 200
+_SAFE_DIGITS: Final = 308
 
 
 def jsonb_array(strings: pa.Array, name: str) -> pa.Array:
@@ -104,7 +105,9 @@ def parsed(string: str) -> Any:
         ValueError: The string is not valid JSON: it has a constant such as NaN, a number that is too large, or a
             key that occurs twice.
     """
-    return json.loads(string, object_pairs_hook=_object, parse_constant=_no_constant, parse_float=_finite)
+    return json.loads(
+        string, object_pairs_hook=_object, parse_constant=_no_constant, parse_float=_finite, parse_int=_integer
+    )
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -121,8 +124,15 @@ def _no_constant(name: str) -> NoReturn:
 def _finite(string: str) -> float:
     value = float(string)
     if math.isinf(value):
-        raise ValueError(f"{string} is too large")
+        shown = string if len(string) <= 40 else f"a number of {len(string)} characters"
+        raise ValueError(f"{shown} is too large")
     return value
+
+
+def _integer(string: str) -> int:
+    if len(string) > _SAFE_DIGITS:  # it may exceed the largest float64, as which integers beyond 64 bits are stored
+        _finite(string)
+    return int(string)
 
 
 def _container(value: dict[str, Any] | list[Any], level: int) -> bytes:

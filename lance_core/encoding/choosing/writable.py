@@ -1,6 +1,7 @@
 """Checks that values can be written: some types of a schema cannot be stored in files of every version.
 
-    fixed size lists        of numbers, of such lists, of the null type, and of structs
+    maps                    from 2.1 on, although pylance writes them from 2.2 on
+    fixed size lists        of numbers, of such lists, of the null type, and, as maps, of structs
     fixed_size_binary(0)    as a constant page in 2.2, not before
     packed structs          stored row by row in one column (see `paths.is_packed`); their fields can be
         2.0                     numbers of whole bytes, and fixed size lists of such numbers
@@ -22,6 +23,7 @@ from lance_core.errors import UnsupportedError
 from lance_core.schema import Field, arrow_type_of
 
 _OLDEST = "0.1"
+_WITHOUT_LEVELS = ("0.1", "2.0")
 _ZERO_WIDTH = ("2.2",)
 """Versions with constant pages, whose value may have no bytes."""
 
@@ -54,7 +56,13 @@ def check_writable(field: Field, packable: Packable | None, version: str) -> Non
     """
     if packable is not None and is_packed(field) and not is_blob_v2(field):
         _check_packed(field, packable, version)
+    is_wide = field.logical_type.startswith("fixed_size_list")
     if field.children:
+        if version in _WITHOUT_LEVELS and (is_wide or field.logical_type == "map"):
+            what = "fixed size lists of structs" if is_wide else "maps"
+            raise UnsupportedError(
+                f"field {field.name!r}: {what} cannot be stored in a {version} file: write version 2.2"
+            )
         return
     kind = arrow_type_of(field)
     items, _ = _peeled(kind)

@@ -44,7 +44,7 @@ def encode_batch(field: Field, array: Any) -> Iterator[EncodedFieldPage]:
         array: Its values in one batch; dictionary arrays have the dictionary of the file.
 
     Raises:
-        UnsupportedError: The type needs a later version.
+        UnsupportedError: The version cannot store the type.
     """
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
@@ -55,12 +55,10 @@ def encode_batch(field: Field, array: Any) -> Iterator[EncodedFieldPage]:
         # The nulls of the struct become nulls of its children.
         for child, values in zip(field.children, array.flatten(), strict=True):
             yield from encode_batch(child, values)
-    elif field.logical_type in ("list", "list.struct", "large_list", "large_list.struct"):
+    elif field.children:
         offsets, values = _list_parts(array)
         yield EncodedFieldPage(field=field, length=offsets.size, data=offsets.view(np.uint8), offsets=None)
         yield from encode_batch(field.children[0], values)
-    elif field.children:
-        raise UnsupportedError(f"field {field.name!r}: type {field.logical_type} needs version 2.2")
     else:
         yield encode_page(field, array)
 

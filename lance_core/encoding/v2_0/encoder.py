@@ -40,12 +40,10 @@ def encode_field(field: Field, array: pa.Array) -> list[list[EncodedPage]]:
 
     Raises:
         SchemaError: A struct is null, which 2.0 cannot store.
-        UnsupportedError: The type needs a later version.
+        UnsupportedError: The version cannot store the type.
     """
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
-    if field.logical_type == "map" or (field.children and field.logical_type.startswith("fixed_size_list")):
-        raise UnsupportedError(f"field {field.name!r}: type {field.logical_type} needs version 2.2")
     if is_packed(field):
         return [[_encode_packed(field, array)]]
     if field.logical_type == "struct":

@@ -199,11 +199,11 @@ class _Rewriter:
                     writer.write(part)
                     left = left.slice(part.num_rows)
                     if writer.num_rows >= limit or (most_bytes is not None and writer.has_reached(most_bytes)):
-                        finished, writer = writer, None
-                        yield _fragment(finished.finish())
+                        written, writer = writer.finish(), None
+                        yield _fragment(written)
             if writer is not None:
-                finished, writer = writer, None
-                yield _fragment(finished.finish())
+                written, writer = writer.finish(), None
+                yield _fragment(written)
         finally:
             if writer is not None:
                 writer.abort()

@@ -317,6 +317,26 @@ def test_types_that_the_reference_library_cannot_hold_are_rejected(tmp_path, ver
     assert not list(tmp_path.iterdir())
 
 
+def test_a_dictionary_inside_of_another_type_of_a_legacy_file_is_rejected_before_anything_is_written(tmp_path):
+    kind = pa.struct([("d", pa.dictionary(pa.int8(), pa.string()))])
+    with pytest.raises(UnsupportedError, match=r"field 'd': a 0\.1 file cannot hold a dictionary inside"):
+        DataFileWriter(
+            open_store(str(tmp_path)), "f", schema_from_arrow(pa.schema([("c", kind)])), version=FileVersion.V0_1
+        )
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("version", ["0.1", "2.0"])
+@pytest.mark.parametrize(
+    "kind", [pa.map_(pa.string(), pa.int8()), pa.list_(pa.map_(pa.string(), pa.int8())), pa.list_(POINT, 2)], ids=str
+)
+def test_types_that_an_old_version_cannot_hold_are_rejected_before_anything_is_written(tmp_path, version, kind):
+    schema = schema_from_arrow(pa.schema([("c", kind)]))
+    with pytest.raises(UnsupportedError, match=f"field '.*cannot be stored in a {version} file: write version 2.2"):
+        DataFileWriter(open_store(str(tmp_path)), "f", schema, version=FileVersion(version))
+    assert not list(tmp_path.iterdir())
+
+
 def test_fixed_size_lists_of_structs(tmp_path):
     structs = pa.StructArray.from_arrays(
         [pa.array(range(5000)), pa.array([str(i) if i % 3 else None for i in range(5000)])], ["x", "y"]
@@ -493,6 +513,26 @@ def test_pylance_reads_blobs_of_ours(tmp_path, version):
     dataset = lance.LanceDataset.commit(root, lance.LanceOperation.Overwrite(table.schema, [fragment]), read_version=1)
     rows = [1, 2, 7, 299]
     assert [blob.readall() for blob in dataset.take_blobs("c", indices=rows)] == [BLOBS[i] for i in rows]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("kind", ["struct", "list"])
+def test_blobs_inside_of_other_types(tmp_path, version, kind):
+    item = BLOB_SCHEMA.field("c")
+    values = pa.array(BLOBS, pa.large_binary())
+    if kind == "struct":
+        column = pa.StructArray.from_arrays([values], fields=[item])
+    else:
+        column = pa.ListArray.from_arrays([0, *range(1, 301, 13), 300], values, type=pa.list_(item))
+    table = pa.table({"n": column})
+    written = write_ours(tmp_path, table, version, batch_rows=100, page_bytes=1000)
+    assert read_ours(tmp_path, written.key).to_pylist() == table.to_pylist()
+    assert LanceFileReader(str(tmp_path / written.key)).read_all().to_table().to_pylist() == table.to_pylist()
+    if kind == "list" and version != "2.0":
+        return  # pylance cannot read its own
+    with LanceFileWriter(str(tmp_path / "theirs.lance"), table.schema, version=version) as writer:
+        writer.write_batch(table)
+    assert read_ours(tmp_path, "theirs.lance").to_pylist() == table.to_pylist()
 
 
 def test_we_read_blobs_of_2_2(tmp_path):

@@ -3,11 +3,12 @@
 import threading
 
 import lance.file as theirs
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from lance_core import file as ours
-from lance_core.errors import InvalidInputError, NotFoundError, UnsupportedError
+from lance_core.errors import InvalidInputError, NotFoundError, SchemaError, UnsupportedError
 
 TABLE = pa.table({"a": [1, 2, 3], "s": ["x", "y", None], "n": [{"b": 1}, {"b": 2}, None]})
 BOTH = pytest.mark.parametrize("writer", [ours, theirs], ids=["ours", "theirs"])
@@ -82,6 +83,16 @@ def test_a_page_of_2_0_is_as_small_as_asked_for(tmp_path, module):
         assert theirs.LanceFileReader(path).read_all().to_table() == TABLE.select(["a"])
 
 
+def test_the_cache_of_all_columns_bounds_their_pages(tmp_path):
+    rows = pa.table({str(i): np.arange(300_000) for i in range(60)})  # 2.3 MiB per column
+    pages = []
+    for cache in (30 << 20, None, 200 << 20):
+        with ours.LanceFileWriter(tmp_path / "one.lance", data_cache_bytes=cache) as file:
+            file.write_batch(rows)
+        pages.append(len(theirs.LanceFileReader(str(tmp_path / "one.lance")).metadata().columns[0].pages))
+    assert pages == [5, 2, 1]
+
+
 def test_a_session_opens_lists_and_moves_files(tmp_path):
     (tmp_path / "local").write_bytes(b"abcdef")
     seen = []
@@ -119,6 +130,22 @@ def test_a_session_opens_lists_and_moves_files(tmp_path):
         assert not session.contains("copy")
     assert seen[0] == seen[1]
     assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize("with_block", [True, False])
+def test_a_file_that_cannot_be_finished_is_dropped(tmp_path, with_block):
+    writer = ours.LanceFileWriter(tmp_path / "one.lance", version="2.0")
+    writer.write_batch(TABLE.select(["n"]))
+    with pytest.raises(SchemaError, match="null structs"):
+        if with_block:
+            with writer:
+                pass
+        else:
+            writer.close()
+    assert not list(tmp_path.iterdir())
+    assert writer.close() is None
+    with pytest.raises(InvalidInputError, match="closed"):
+        writer.write_batch(TABLE.select(["n"]))
 
 
 def test_what_is_not_possible_is_rejected(tmp_path):

@@ -5,6 +5,7 @@ from lance_core.errors import SchemaError
 from lance_core.file import DataFileReader, DataFileWriter, FileVersion
 from lance_core.file.nullability import check_nulls
 from lance_core.schema import schema_from_arrow
+from lance_core.schema.relabel import relabel
 from lance_core.store.memory import MemoryStore
 
 STRICT = pa.field("x", pa.int8(), nullable=False)
@@ -16,6 +17,17 @@ CASES = {
     "struct": (pa.field("c", STRUCT), [{"x": None}], [{"x": 1}]),
     "null struct": (pa.field("c", STRUCT), [{"x": 1}, None, {"x": None}], [{"x": 1}, None]),
     "list of structs": (pa.field("c", pa.list_(STRUCT)), [[{"x": None}]], [[None, {"x": 1}], None]),
+    "struct with the names of a map": (
+        pa.field("c", pa.struct([pa.field("key", pa.int8(), nullable=False), ("value", pa.int8())])),
+        [{"key": None, "value": 1}],
+        [{"key": 1, "value": None}],
+    ),
+    "struct of entries": (
+        pa.field("c", pa.struct([pa.field("entries", STRUCT, nullable=False)])),
+        [{"entries": None}],
+        [{"entries": {"x": 1}}, None],
+    ),
+    "key of a map": (pa.field("c", pa.map_(STRUCT, pa.int8())), [[({"x": None}, 1)]], [[({"x": 1}, None)], None]),
     "map": (pa.field("c", pa.map_(pa.string(), STRICT.with_name("value"))), [[("a", None)]], [[("a", 1)], None]),
 }
 
@@ -42,6 +54,19 @@ def test_nulls_are_rejected_at_every_level(name):
 def test_nulls_of_data_whose_type_allows_them_are_rejected():
     with pytest.raises(SchemaError, match="not nullable"):
         write(CASES["list"][0], [[1], [None]], pa.list_(pa.field("element", pa.int8())))
+
+
+def test_what_a_null_map_hides_does_not_count():
+    field, _, good = CASES["map"]
+    values = relabel(pa.array([[("a", 1)], [("b", None)]], pa.map_(pa.string(), pa.int8())), field.type)
+    buffers = [pa.py_buffer(b"\x01"), values.buffers()[1]]
+    hidden = pa.Array.from_buffers(field.type, 2, buffers, children=[values.values])
+    top = schema_from_arrow(pa.schema([field])).fields[0]
+    assert hidden.to_pylist() == good
+    check_nulls(top, hidden)
+    check_nulls(top, hidden.slice(1))
+    with pytest.raises(SchemaError, match="field 'value' is not nullable"):
+        check_nulls(top, values)
 
 
 def test_what_a_null_struct_further_out_hides_does_not_count():

@@ -8,6 +8,7 @@ import pytest
 import lance_core
 import lance_core.maintenance.compaction.facts as facts_module
 from lance_core.commit import load_manifest
+from lance_core.file import DataFileWriter
 from lance_core.maintenance.cleanup.plan import Selectors
 from lance_core.maintenance.compaction.compaction import plan_of
 from lance_core.store import open_store
@@ -25,6 +26,21 @@ def test_deleted_rows_are_left_out_of_each_batch(tmp_path, batch_size):
     assert len(dataset.get_fragments()) == 1
     assert dataset.to_table()["id"].to_pylist() == expected
     assert lance.dataset(uri).to_table()["id"].to_pylist() == expected
+
+
+def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path, monkeypatch):
+    uri = str(tmp_path / "t")
+    dataset = lance_core.write_dataset(pa.table({"id": range(6)}), uri, max_rows_per_file=2)
+    before = sorted(tmp_path.rglob("*"))
+
+    def complete(self):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(DataFileWriter, "complete", complete)
+    for target in (4, 100):
+        with pytest.raises(OSError, match="no space left"):
+            dataset.optimize.compact_files(target_rows_per_fragment=target, compaction_mode="reencode")
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_version_of_exactly_the_time_that_is_named_stays(tmp_path):
