@@ -154,6 +154,8 @@ def _compact(
 @click.option("--list", "list_files", is_flag=True, help="With --dry-run: list the files.")
 def cleanup(dataset: LanceDataset, output: CommandOutput, dry_run: bool, **arguments: Any) -> None:
     """Remove old versions and files that only they need."""
+    if arguments["list_files"] and not dry_run:
+        raise click.UsageError("--list is for --dry-run: give both, or neither to remove the files")
     selectors = select(
         arguments["older_than"],
         arguments["retain_versions"],

@@ -29,6 +29,10 @@ def branches(
 
     With BRANCH, show its changes in full.
     """
+    if orphans and (branch is not None or partition_by):
+        raise click.UsageError("--orphans lists branches without a record: give it alone")
+    if partition_by and branch is None:
+        raise click.UsageError("--partition-by is for one BRANCH: name it")
     if branch is not None:
         diff = dataset.branches.diff(branch, partition_by=list(partition_by) or None)
         output.record({**dataclasses.asdict(diff), "drift": diff.drift})
@@ -83,6 +87,8 @@ def promote(
 
     A branch that was promoted already makes no second version.
     """
+    if tag is not None and no_tag:
+        raise click.UsageError("give --tag or --no-tag, not both")
     done = dataset.branches.promote(branch, tag=tag or not no_tag, commit_message=message)
     if then_discard:
         dataset.branches.discard(branch)
@@ -110,6 +116,8 @@ def discard(
     """
     if (branch is None) == (older_than is None):
         raise click.UsageError("give a BRANCH, or --older-than")
+    if branch is not None and dry_run:
+        raise click.UsageError("--dry-run is for --older-than: `lance branches TABLE BRANCH` shows what BRANCH holds")
     if not (yes or dry_run or output.as_json):
         click.confirm(printable(f"Discard {branch or 'idle branches'} of {dataset.uri}?"), abort=True)
     if branch is not None:

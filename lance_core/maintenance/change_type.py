@@ -1,38 +1,40 @@
 """Changes the type of a column: its values are rewritten in one commit, and no other column is touched.
 
 check     every live value is converted once, and nothing is written
-drop      each index on the column, in a version of its own
-convert   the column, in new data files; the data files of other columns stay
-rebuild   each index, in a version of its own
+convert   the column, in new data files, and drop its indices; the data files of other columns stay
+rebuild   each index with its parameters, in a version of its own, again after conflicts
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 
-from lance_core.commit import commit
-from lance_core.errors import SchemaError, UnsupportedError
-from lance_core.maintenance.zone_maps import ROWS_PER_ZONE
-from lance_core.table.operations import CreateIndex
-from lance_core.table.transaction import Transaction
+from lance_core.commit import load_following
+from lance_core.errors import (
+    CommitConflictError,
+    IncompatibleConflictError,
+    LanceError,
+    SchemaError,
+    UnsupportedError,
+)
+from lance_core.index.kinds.registry import KINDS
+from lance_core.retry import retrying
+from lance_core.schema import Field, arrow_type_of
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.columns.alter import Convert, retype_columns
 from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.files.column_files import live_batches
 from lance_core.verbs.indices.create import create_scalar_index
-from lance_core.verbs.inspect.indices import IndexDescription, describe_indices
 
 __all__ = ["change_type"]
 
-_REBUILT: Final[Mapping[str, str]] = {
-    "ZoneMap": "ZONEMAP",
-    "BTree": "BTREE",
-    "Bitmap": "BITMAP",
-    "BloomFilter": "BLOOMFILTER",
-}
-"""The `index_type` that builds each kind of index again."""
+_REBUILT: Final = ("ZoneMap", "BTree", "Bitmap", "BloomFilter")
+"""The kinds of indices that are built again."""
 
 
 def change_type(
@@ -55,9 +57,11 @@ def change_type(
 
     Raises:
         SchemaError: The column does not exist, or `convert` raises this error; nothing was written.
-        UnsupportedError: The column has an index that cannot be built here; nothing was written.
-        RetryableConflictError: Another writer changed the same rows at the same time. Indices that were dropped before
-            the conflict have to be built again by the caller.
+        UnsupportedError: The column has an index that cannot be built here, or not for the new type; nothing was
+            written.
+        RetryableConflictError: Another writer changed the same rows at the same time; nothing was committed.
+        IncompatibleConflictError: The column has its new type, but an index could not be built again; the message has
+            the calls that build the indices.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -68,19 +72,18 @@ def change_type(
     schema = dataset.source.manifest.schema
     if column not in (field.name for field in schema.fields):
         raise SchemaError(f"there is no column {column!r}; the columns are {[field.name for field in schema.fields]}")
-    indices = [one for one in describe_indices(dataset.source) if column in one.field_names]
-    for index in indices:
-        if index.index_type not in _REBUILT or len(index.field_names) > 1:
-            raise UnsupportedError(
-                f"column {column!r} has the {index.index_type} index {index.name!r}, which cannot be rebuilt here; "
-                "drop it, change the type, and build it again"
-            )
+    indices = _indices_on(dataset.source, schema.column(column), data_type)
     _check(dataset, column, data_type, convert)
-    for index in indices:
-        _drop(dataset, index, transaction_properties)
     dataset.move_to(retype_columns(dataset.source, {column: data_type}, convert, transaction_properties))
-    for index in indices:
-        _build(dataset, column, index, transaction_properties)
+    for number, index in enumerate(indices):
+        try:
+            _build(dataset, column, index, transaction_properties)
+        except LanceError as error:
+            calls = " and ".join(one.call(column) for one in indices[number:])
+            raise IncompatibleConflictError(
+                f"column {column!r} has the type {data_type} since version {dataset.version}, but not all its indices "
+                f"were built again; do not change the type again, but call {calls}: {error}"
+            ) from error
 
 
 def _check(dataset: Handle, column: str, data_type: pa.DataType, convert: Convert) -> None:
@@ -90,28 +93,64 @@ def _check(dataset: Handle, column: str, data_type: pa.DataType, convert: Conver
             convert(rows.column(0), pa.field(column, data_type))
 
 
-def _drop(dataset: Handle, index: IndexDescription, properties: Mapping[str, str] | None) -> None:
-    base = dataset.source.manifest
-    removed = tuple(one for one in base.indices if one.name == index.name)
-    transaction = Transaction(
-        read_version=base.version,
-        operation=CreateIndex(removed_indices=removed),
-        properties=dict(properties or {}),
-    )
-    dataset.move_to(commit(dataset.source.store, transaction, base=base).manifest)
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """An index that is built again.
+
+    Attributes:
+        name: Its name.
+        kind: Its kind, as `create_scalar_index` takes it.
+        parameters: Its parameters.
+    """
+
+    name: str
+    kind: str
+    parameters: Mapping[str, int | float]
+
+    def call(self, column: str) -> str:
+        """The call in Python that builds it."""
+        given = "".join(f", {key}={value!r}" for key, value in self.parameters.items())
+        return f"create_scalar_index({column!r}, {self.kind!r}, name={self.name!r}{given})"
 
 
-def _build(dataset: Handle, column: str, index: IndexDescription, properties: Mapping[str, str] | None) -> None:
-    kind = _REBUILT[index.index_type]
-    arguments = {"rows_per_zone": ROWS_PER_ZONE} if kind == "ZONEMAP" else {}
-    made = create_scalar_index(
-        dataset.source,
-        [column],
-        kind,
-        index.name,
-        replace=True,
-        train=True,
-        arguments=arguments,
-        properties=properties,
-    )
-    dataset.move_to(made)
+def _indices_on(source: Snapshot, field: Field, data_type: pa.DataType) -> list[_Index]:
+    """The indices on a column, which can be built again for values of another type.
+
+    Raises:
+        UnsupportedError: An index cannot be built again.
+    """
+    ids, found = {node.id for node, _ in field.walk()}, dict[str, _Index]()
+    for index in source.manifest.indices:
+        if ids.isdisjoint({*index.fields, *index.covering_fields}):
+            continue
+        kind = KINDS.get(index.kind) if index.kind in _REBUILT else None
+        if kind is None or index.fields != (field.id,) or index.covering_fields or not kind.accepts(data_type):
+            raise UnsupportedError(
+                f"column {field.name!r} has the {index.kind} index {index.name!r}, which cannot be rebuilt here for "
+                f"values of type {data_type}; drop it, change the type, and build it again"
+            )
+        content = source.indices.try_read(index, arrow_type_of(field))
+        known = found[index.name].parameters if index.name in found else kind.parameters
+        found[index.name] = _Index(
+            index.name, kind.name, known if content is None else {**known, **content.parameters()}
+        )
+    return list(found.values())
+
+
+def _build(dataset: Handle, column: str, index: _Index, properties: Mapping[str, str] | None) -> None:
+    def attempt(source: Snapshot, _: int) -> Manifest:
+        return create_scalar_index(
+            source,
+            [column],
+            index.kind,
+            index.name,
+            replace=True,
+            train=True,
+            arguments=index.parameters,
+            properties=properties,
+        )
+
+    def following(source: Snapshot, _: CommitConflictError) -> Snapshot:
+        return source.at(load_following(source.store, source.manifest))
+
+    dataset.move_to(retrying(dataset.source, attempt, following))

@@ -54,6 +54,13 @@ def _dictionaries(array: pa.Array, path: tuple[str, ...]) -> Iterator[tuple[tupl
             yield from _dictionaries(array.field(index), (*path, field.name))
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         yield from _dictionaries(array.values, (*path, "item"))
+    elif pa.types.is_map(kind):
+        yield from _dictionaries(_as_list(array), path)
+
+
+def _as_list(array: pa.MapArray) -> pa.ListArray:
+    """The list of structs that a map is; Arrow has no kernels for maps."""
+    return array.cast(pa.list_(pa.struct([array.type.key_field, array.type.item_field])))
 
 
 def without_unused_values(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -79,6 +86,10 @@ def _pruned(array: pa.Array) -> pa.Array:
             type=kind,
             mask=array.is_null(),
         )
+    if pa.types.is_map(kind):
+        pruned = _pruned(_as_list(array))
+        keys, values = pruned.values.field(0), pruned.values.field(1)
+        return pa.MapArray.from_arrays(pruned.offsets, keys, values, type=kind, mask=array.is_null())
     whole = pa.concat_arrays([array])  # without an offset, which from_arrays takes for rows
     items = whole.flatten()
     lengths = pc.fill_null(pc.list_value_length(whole), 0)

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 from lance_core.commit import load_latest
 from lance_core.errors import LanceError, ObjectNotFoundError
 from lance_core.file.reader import DataFileReader
+from lance_core.maintenance.compaction.dictionary_values import dictionary_columns, has_unused_values
 from lance_core.maintenance.erasure.condition import ErasureCondition
 from lance_core.maintenance.erasure.names import Columns, Node
 from lance_core.maintenance.erasure.report import ErasureFinding, ErasureReading, ErasureReport
@@ -218,12 +219,18 @@ class _PlaceCollector:
             return None  # of another tool: its bytes were searched
 
     def _is_without_rows(self, path: str) -> bool:
-        """Whether a data file that nothing refers to can be read by its own schema, and no row of it matches."""
+        """Whether a data file that nothing refers to can be read by its own schema, and cannot hold a row.
+
+        No row of it matches, and no dictionary of it has a value that no row has, which may be one of an erased row.
+        """
         try:
             reader = DataFileReader.open(self.root, path)
             expression = self.condition.of(reader.schema)
             columns = reader.schema.project(columns_of(expression))
-            return not any(pc.any(matching(batch, expression)).as_py() for batch in reader.read(columns))
+            if any(pc.any(matching(batch, expression)).as_py() for batch in reader.read(columns)):
+                return False
+            dictionaries = dictionary_columns(reader.schema)
+            return not (dictionaries and has_unused_values(reader.read(reader.schema.project(dictionaries))))
         except LanceError:
             return False
 

@@ -95,6 +95,7 @@ def alter_columns(source: Snapshot, alterations: Sequence[Mapping[str, Any]]) ->
         check_primary_key(altered.fields)
     if not casts:
         return _project(source, altered, preserves_nullability=not strict)
+    _check_not_indexed(source, casts)
     return _cast(source, altered.with_ids(source.manifest.max_field_id + 1), casts)
 
 
@@ -106,6 +107,8 @@ def retype_columns(
 ) -> Manifest:
     """Commit a version in which columns have other types; a function converts their values.
 
+    The version has no index on these columns.
+
     Args:
         source: The version to change.
         types: The new type of each top-level column.
@@ -114,7 +117,6 @@ def retype_columns(
 
     Raises:
         SchemaError: A column does not exist.
-        UnsupportedError: A column has an index.
     """
     changes = [
         _Alteration(
@@ -231,6 +233,13 @@ def _project(source: Snapshot, schema: Schema, *, preserves_nullability: bool) -
     return commit(source.store, transaction, base=source.manifest).manifest
 
 
+def _check_not_indexed(source: Snapshot, casts: Sequence[_Alteration]) -> None:
+    ids = {node.id for change in casts for node, _ in change.old.walk()}
+    for index in source.manifest.indices:
+        if ids & {*index.fields, *index.covering_fields}:
+            raise UnsupportedError(f"a column with an index cannot be cast: drop the index {index.name!r} first")
+
+
 def _cast(
     source: Snapshot,
     schema: Schema,
@@ -240,9 +249,6 @@ def _cast(
 ) -> Manifest:
     """Write the cast columns with new field ids; the old values stay in their files, where no field refers to them."""
     old_ids = {node.id for change in casts for node, _ in change.old.walk()}
-    for index in source.manifest.indices:
-        if old_ids & {*index.fields, *index.covering_fields}:
-            raise UnsupportedError(f"a column with an index cannot be cast: drop the index {index.name!r} first")
     before = source.manifest.schema.by_id().keys()
     new_ids = {node.id for node, _ in schema.walk() if node.id not in before}
     if source.manifest.data_storage_version in ("0.1", "2.0"):

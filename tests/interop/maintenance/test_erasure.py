@@ -337,6 +337,40 @@ def test_files_of_nobody(tmp_path):
     check_erased(uri, crowd[1])
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_dictionary_of_a_file_of_nobody_may_hold_a_value_of_the_rows(tmp_path, wrapped):
+    uri = str(tmp_path / "t")
+    names = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int32()), ["alice", "bobby-tables"])
+    values = pa.StructArray.from_arrays([names], ["name"]) if wrapped else names
+    where = ("one.name" if wrapped else "one") + " = 'bobby-tables'"
+    lance_core.write_dataset(pa.table({"one": values}), uri)
+    clean = pa.array(["alice"]).dictionary_encode()
+    lance_core.write_fragments(
+        pa.table({"one": pa.StructArray.from_arrays([clean], ["name"]) if wrapped else clean}), uri
+    )
+    lance_core.write_fragments(pa.table({"one": values.slice(0, 1)}), uri)
+    report = lance_core.dataset(uri).erase_rows(where)
+    assert [one.kind for one in report.remaining] == ["data"]
+    left = [path for path in Path(uri).rglob("*") if path.is_file() and b"bobby-tables" in path.read_bytes()]
+    assert [path.relative_to(uri).as_posix() for path in left] == [report.remaining[0].path]
+    assert not report.proven
+    assert lance_core.dataset(uri).erase_rows(where, delete_unverified=True).proven
+
+
+def test_a_dictionary_in_a_map_loses_the_values_of_erased_rows(tmp_path):
+    uri = str(tmp_path / "t")
+    names = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int32()), ["alice", "bobby-tables"])
+    maps = pa.MapArray.from_arrays([0, None, 1, 2], pa.array(["a", "b"]), names)
+    people = pa.table({"id": [1, 2, 3], "names": maps})
+    lance_core.write_dataset(people, uri, data_storage_version="2.2")
+    lance_core.write_dataset(people.slice(0, 2), uri, mode="append")
+    assert lance_core.dataset(uri).erase_rows("id = 3", delete_unverified=True).proven
+    assert not [path for path in Path(uri).rglob("*") if path.is_file() and b"bobby-tables" in path.read_bytes()]
+    left = {"id": [1, 2, 1, 2], "names": [[("a", "alice")], None, [("a", "alice")], None]}
+    assert lance_core.dataset(uri).to_table().to_pydict() == left
+    assert lance.dataset(uri).to_table().to_pydict() == left
+
+
 def test_rows_that_come_meanwhile_are_reported_or_erased(tmp_path, monkeypatch):
     uri = str(tmp_path / "t")
     crowd = people(0, 4)

@@ -447,6 +447,26 @@ class TestBranches:
         assert "Aborted" in CliRunner().invoke(cli, ["discard", table, "other"], input="n\n").output
         assert "other" in lance_core.dataset(table).branches.list()
 
+    @pytest.mark.parametrize("asked", [(), ("--yes",), ("--json",)])
+    def test_a_dry_run_of_one_discards_nothing(self, table, branch, asked):
+        result = CliRunner().invoke(cli, ["discard", table, "other", "--dry-run", *asked])
+        assert (result.exit_code, "--dry-run is for --older-than" in result.output) == (2, True)
+        assert "other" in lance_core.dataset(table).branches.list()
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("branches", "other", "--orphans"),
+            ("branches", "--partition-by", "day"),
+            ("promote", "other", "--tag", "one", "--no-tag"),
+            ("cleanup", "--list", "--retain-versions", "1"),
+        ],
+    )
+    def test_options_without_effect_are_rejected_before_anything_is_done(self, table, branch, arguments):
+        before = lance_core.dataset(table).versions()
+        call(arguments[0], table, *arguments[1:], code=2)
+        assert lance_core.dataset(table).versions() == before
+
 
 def test_a_negative_number_of_rows_is_named_as_it_was_given(tmp_path):
     lance_core.write_dataset(pa.table({"n": [1]}), tmp_path / "t")
