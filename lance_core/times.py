@@ -1,4 +1,4 @@
-"""Parses points in time and time zones as users write them, and converts times to UTC."""
+"""Parses points in time, time zones and durations as users write them, and converts times to UTC."""
 
 from __future__ import annotations
 
@@ -9,9 +9,24 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from lance_core.errors import InvalidInputError
 
-__all__ = ["ago", "moment", "since_epoch", "zone_named"]
+__all__ = ["ago", "moment", "parse_duration", "since_epoch", "zone_named"]
 
 _OFFSET: Final = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?")
+_PART: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Zµ]+)\s*")
+# Those of pylance: "m" are minutes, "M" months.
+SECONDS: Final = {
+    **dict.fromkeys(("ns", "nsec", "nanos"), 1e-9),
+    **dict.fromkeys(("us", "usec", "µs", "micros"), 1e-6),
+    **dict.fromkeys(("ms", "msec", "millis"), 1e-3),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), 86_400.0),
+    **dict.fromkeys(("w", "wk", "wks", "week", "weeks"), 7 * 86_400.0),
+    **dict.fromkeys(("M", "month", "months"), 2_630_016.0),
+    **dict.fromkeys(("y", "yr", "yrs", "year", "years"), 31_557_600.0),
+}
+"""The seconds of each unit of a duration."""
 
 
 def ago(age: timedelta) -> datetime:
@@ -67,6 +82,27 @@ def zone_named(name: str) -> tzinfo:
         return UTC if name.strip() == "Z" else ZoneInfo(name.strip())
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise InvalidInputError(f"{name!r} is not a time zone, such as Asia/Tokyo or +09:00") from error
+
+
+def parse_duration(string: str) -> timedelta:
+    """A duration in pylance's notation, such as `500ms`, `14d` or `1h 30m`.
+
+    Raises:
+        InvalidInputError: The string is not a duration, or is one of more than 999,999,999 days.
+    """
+    position, seconds = 0, 0.0
+    while position < len(string):
+        match = _PART.match(string, position)
+        if match is None or match[2] not in SECONDS:
+            raise InvalidInputError(f"{string!r} is not a duration, such as 30s, 500ms or 1h 30m")
+        seconds += float(match[1]) * SECONDS[match[2]]
+        position = match.end()
+    if not position:
+        raise InvalidInputError("a duration is missing; write it as 30s, 500ms or 1h 30m")
+    try:
+        return timedelta(seconds=seconds)
+    except OverflowError as error:
+        raise InvalidInputError(f"{string!r} is longer than {timedelta.max.days:,} days") from error
 
 
 def since_epoch(nanoseconds: int) -> datetime:

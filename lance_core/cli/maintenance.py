@@ -13,14 +13,14 @@ from lance_core.cli.command import FOUND_PROBLEMS, command, parse_version
 from lance_core.cli.output import CommandOutput, human_bytes
 from lance_core.commit import list_versions
 from lance_core.dataset.lance_dataset import LanceDataset
-from lance_core.errors import LanceError
-from lance_core.maintenance.cleanup.automatic import parse_age
+from lance_core.errors import InvalidInputError, LanceError
 from lance_core.maintenance.cleanup.run import cleanup_old_versions, explain_cleanup_old_versions, select
 from lance_core.maintenance.compaction.compaction import Compaction, compact
 from lance_core.maintenance.compaction.options import COMPACTION_MODES
 from lance_core.maintenance.verify.files import Problem
 from lance_core.maintenance.verify.files import verify as verify_version
 from lance_core.printing import printable
+from lance_core.times import parse_duration
 
 __all__ = ["cleanup", "compact_command", "materialize_deletions", "parse_option_age", "restore", "verify"]
 
@@ -28,8 +28,8 @@ __all__ = ["cleanup", "compact_command", "materialize_deletions", "parse_option_
 def parse_option_age(context: click.Context, parameter: click.Parameter, value: str | None) -> timedelta | None:
     """Read an age such as 14d or "1h 30m"."""
     try:
-        return None if value is None else parse_age(value)
-    except ValueError as error:
+        return None if value is None else parse_duration(value)
+    except InvalidInputError as error:
         raise click.BadParameter(str(error), context, parameter) from error
 
 

@@ -17,6 +17,7 @@ from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 from lance_core.errors import ArgumentTypeError, InvalidInputError
+from lance_core.times import parse_duration
 
 __all__ = ["OWN_OPTIONS", "S3_OPTIONS", "CommitLock", "StorageOptions", "parse_seconds"]
 
@@ -51,8 +52,7 @@ OWN_OPTIONS = ("base_path_schemes", "dynamodb_endpoint", "manifest_store")
 
 _CANONICAL = {alias: name for name, aliases in S3_OPTIONS.items() for alias in (name, *aliases)}
 _NESTED = ("client_kwargs", "config_kwargs")
-_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|)\s*", re.IGNORECASE)
-_UNITS = {"ms": 0.001, "mi": 60.0, "m": 60.0, "s": 1.0, "se": 1.0, "": 1.0}
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 
 class StorageOptions(Mapping[str, str]):
@@ -131,15 +131,20 @@ class StorageOptions(Mapping[str, str]):
 
 
 def parse_seconds(key: str, string: str) -> float:
-    """Return the seconds of a duration such as `30`, `30s`, `500ms` or `2 minutes`.
+    """Return the seconds of a duration in pylance's notation, such as `30s`, `500ms` or `1h 30m`.
+
+    A number alone is a number of seconds, as in the options of s3fs.
 
     Raises:
         InvalidInputError: The string is not a duration.
     """
-    match = _DURATION.fullmatch(string)
-    if match is None:
-        raise InvalidInputError(f"storage option {key!r} is not a duration")
-    return float(match[1]) * _UNITS[match[2].lower()[:2]]
+    given = f"{string}s" if _NUMBER.fullmatch(string.strip()) else string
+    try:
+        return parse_duration(given).total_seconds()
+    except InvalidInputError:
+        raise InvalidInputError(
+            f"storage option {key!r} is not a duration, such as 30, 30s, 500ms or 1h 30m"
+        ) from None  # the value, which the cause names, appears in no error
 
 
 def _flattened(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -47,7 +47,9 @@ def checked_stream(file: bytes | memoryview, max_rows: int, max_bytes: int) -> p
     for message in _messages(stream):
         length, sizes = _claims(message)
         rows += length
-        if length < 0 or rows > max_rows or sum(sizes) > max_bytes:
+        if min(length, *sizes) < 0:  # a negative size would make room for a large one in the sum
+            raise CorruptFileError(f"an Arrow batch declares {length} rows in buffers of {sizes} bytes")
+        if rows > max_rows or sum(sizes) > max_bytes:
             raise CorruptFileError(
                 f"an Arrow batch declares {length} rows, {rows} with the batches before it, in {sum(sizes)} bytes; at "
                 f"most {max_rows} rows, and {max_bytes} bytes in a batch, are possible"

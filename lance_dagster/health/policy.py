@@ -23,19 +23,19 @@ __all__ = ["LanceMaintenancePolicy", "parse_age", "policy_of", "recorded_metadat
 
 NEVER: Final = "never"
 
-_PART: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*")
-# The units of lance_core.maintenance, which a code location does not import: "m" is minutes, "M" is months.
+_PART: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Zµ]+)\s*")
+# Those of lance_core.times, as a code location does not import the core: "m" are minutes, "M" months.
 _SECONDS: Final = {
+    **dict.fromkeys(("ns", "nsec", "nanos"), 1e-9),
+    **dict.fromkeys(("us", "usec", "µs", "micros"), 1e-6),
+    **dict.fromkeys(("ms", "msec", "millis"), 1e-3),
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
     **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
     **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
     **dict.fromkeys(("d", "day", "days"), 86_400.0),
-    **dict.fromkeys(("w", "week", "weeks"), 7 * 86_400.0),
+    **dict.fromkeys(("w", "wk", "wks", "week", "weeks"), 7 * 86_400.0),
     **dict.fromkeys(("M", "month", "months"), 2_630_016.0),
-    **dict.fromkeys(("y", "year", "years"), 31_557_600.0),
-    **dict.fromkeys(("ms", "msec", "millis"), 1e-3),
-    **dict.fromkeys(("us", "usec", "micros"), 1e-6),
-    **dict.fromkeys(("ns", "nsec", "nanos"), 1e-9),
+    **dict.fromkeys(("y", "yr", "yrs", "year", "years"), 31_557_600.0),
 }
 
 
@@ -200,7 +200,10 @@ def parse_age(age: str) -> timedelta | None:
         position = match.end()
     if not age.strip():
         raise ValueError(f'{age!r} is not a duration; write "7d", "12h" or "1h 30m", or "{NEVER}"')
-    return timedelta(seconds=seconds)
+    try:
+        return timedelta(seconds=seconds)
+    except OverflowError as error:
+        raise ValueError(f'{age!r} is longer than {timedelta.max.days:,} days; write "{NEVER}"') from error
 
 
 def policy_of(

@@ -141,9 +141,12 @@ class _SparkJob(Generic[_Result]):
         return [stage for job in jobs if (info := tracker.getJobInfo(job)) is not None for stage in info.stageIds]
 
 
-def _seconds(duration: str | None) -> float:
-    """A duration in Spark's notation, such as 2s or 500ms."""
-    found = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|min)?\s*", duration or "")
-    if found is None:
+def _seconds(duration: str) -> float:
+    """A duration in Spark's notation, such as 2s or 500ms; a number alone is in milliseconds, the setting's unit."""
+    found = re.fullmatch(r"\s*([0-9]+)([a-z]*)\s*", duration.lower())
+    if found is None or found[2] not in _UNITS:  # Spark rejects it when it starts a task of Python
         return 2.0
-    return int(found.group(1)) * {"ms": 0.001, "m": 60.0, "min": 60.0}.get(found.group(2) or "s", 1.0)
+    return int(found[1]) * _UNITS[found[2]]
+
+
+_UNITS: Final = {"": 1e-3, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}

@@ -1,6 +1,7 @@
 """What a table may do to its reader."""
 
 import re
+import struct
 import sys
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from lance_core.file import column
 from lance_core.maintenance.verify.files import verify
 from lance_core.store import fsspec as fsspec_module
 from lance_core.store import open_store
+from lance_core.table.deletion import DeletionFileType, DeletionVector
 from lance_core.table.fragment import BasePath
 from lance_core.table.rowids import encode_row_ids
 from lance_core.table.transaction import WriterVersion
@@ -164,6 +166,21 @@ def test_bombs_in_deletion_files_are_not_unpacked(tmp_path, kind, claim):
     done = processes.run([sys.executable, "-c", LIMITED, path])
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("_deletions/") >= 4, done.stdout + done.stderr
+
+
+def test_a_negative_size_in_a_deletion_file_makes_no_room_for_a_large_one():
+    file = bytearray(DeletionVector(range(1000)).to_bytes(DeletionFileType.ARROW)[0])
+    buffers = re.search(rb"\x02\x00{27}(.{8})", file, re.DOTALL)  # two: an empty one, and the compressed offsets at 0
+    assert buffers is not None
+    (size,) = struct.unpack("<q", buffers[1])
+    body = file.index(struct.pack("<q", 4000), buffers.end())  # the size of the offsets after decompression
+    place = size // 8 * 8 - 8
+    file[buffers.start() + 4 : buffers.start() + 20] = struct.pack("<qq", place, 8)
+    file[body : body + 8] = struct.pack("<q", 1 << 40)
+    file[body + place : body + place + 8] = struct.pack("<q", -1 << 40)
+    message = re.escape("declares 1000 rows in buffers of [-1099511627776, 1099511627776] bytes")
+    with pytest.raises(CorruptFileError, match=message):
+        DeletionVector.from_bytes(bytes(file), DeletionFileType.ARROW, num_rows=2000)
 
 
 EARLY = """

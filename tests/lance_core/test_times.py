@@ -8,7 +8,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import InvalidInputError
-from lance_core.times import moment, zone_named
+from lance_core.times import moment, parse_duration, zone_named
 
 TOKYO = zoneinfo.ZoneInfo("Asia/Tokyo")
 NINE = dt.datetime(2026, 1, 2, 9, tzinfo=dt.UTC)
@@ -74,3 +74,29 @@ def test_texts_are_in_utc_wherever_the_machine_is(tmp_path, monkeypatch):
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("string", "seconds"),
+    [
+        ("14d", 14 * 86_400), ("1209600s", 1_209_600), ("1h 30m", 5400), ("2weeks", 14 * 86_400), ("0s", 0),
+        ("1.5h", 5400), ("1M", 2_630_016), ("1m", 60), ("500 millis", 0.5), ("7µs", 7e-6), ("2wks", 14 * 86_400),
+        ("1yr", 31_557_600), ("1h30m", 5400), (" 1 hr ", 3600),
+    ],
+)  # fmt: skip
+def test_durations(string, seconds):
+    assert parse_duration(string).total_seconds() == seconds
+
+
+@pytest.mark.parametrize(
+    "string", ["", " ", "d", "3", "3 parsecs", "-1d", "1H", "٣s", ".5s", "1.s", "500 milliseconds"]
+)
+def test_what_is_no_duration(string):
+    with pytest.raises(InvalidInputError, match="duration"):
+        parse_duration(string)
+
+
+def test_durations_that_are_too_long():
+    for string in ("999999999999y", "9" * 400 + "d"):
+        with pytest.raises(InvalidInputError, match="longer than 999,999,999 days"):
+            parse_duration(string)

@@ -15,58 +15,22 @@ is not cleaned.
 from __future__ import annotations
 
 import logging
-import re
-from datetime import timedelta
 from typing import Final
 
 from lance_core.errors import LanceError, VersionNotFoundError
 from lance_core.maintenance.cleanup.run import CleanupStats, cleanup_old_versions, select
 from lance_core.store import ObjectStore
 from lance_core.table.manifest.manifest import Manifest
+from lance_core.times import parse_duration
 from lance_core.verbs.context.branch_roots import store_of_branch
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.references import read_branches, report_torn
 
-__all__ = ["auto_cleanup", "auto_cleanup_after", "parse_age"]
+__all__ = ["auto_cleanup", "auto_cleanup_after"]
 
 _logger = logging.getLogger(__name__)
 
 PREFIX: Final = "lance.auto_cleanup."
-
-_PART = re.compile(r"\s*(\d+)\s*([a-zA-Z]+)\s*")
-_SECONDS: Final = {
-    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
-    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
-    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
-    **dict.fromkeys(("d", "day", "days"), 86400.0),
-    **dict.fromkeys(("w", "week", "weeks"), 7 * 86400.0),
-    **dict.fromkeys(("M", "month", "months"), 2630016.0),
-    **dict.fromkeys(("y", "year", "years"), 31557600.0),
-    **dict.fromkeys(("ms", "msec", "millis"), 1e-3),
-    **dict.fromkeys(("us", "usec", "micros"), 1e-6),
-    **dict.fromkeys(("ns", "nsec", "nanos"), 1e-9),
-}
-
-
-def parse_age(age: str) -> timedelta:
-    """Read an age such as "14d" or "1h 30m".
-
-    Raises:
-        ValueError: The string is not a duration.
-    """
-    position, seconds = 0, 0.0
-    while position < len(age):
-        match = _PART.match(age, position)
-        if match is None or match[2] not in _SECONDS:
-            raise ValueError(f"{age!r} is not a duration")
-        seconds += int(match[1]) * _SECONDS[match[2]]
-        position = match.end()
-    if not position:
-        raise ValueError("a duration is missing")
-    try:
-        return timedelta(seconds=seconds)
-    except OverflowError as error:
-        raise ValueError(f"{age!r} is too long a duration") from error
 
 
 def auto_cleanup_after(store: ObjectStore, manifest: Manifest) -> None:
@@ -96,7 +60,7 @@ def auto_cleanup(dataset: Handle) -> CleanupStats | None:
         if age is None and retain is None:
             return None
         selectors = select(
-            parse_age(age) if age is not None else None,
+            parse_duration(age) if age is not None else None,
             int(retain) if retain is not None else None,
             error_if_tagged_old_versions=False,
         )

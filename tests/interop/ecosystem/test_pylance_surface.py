@@ -12,6 +12,7 @@ import pytest
 import lance_core
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.lance import manifest_needs_migration
+from lance_core.store.options import parse_seconds
 from lance_core.vector import vec_to_table
 
 BOTH = pytest.mark.parametrize("library", [lance, lance_core], ids=["pylance", "ours"])
@@ -424,3 +425,23 @@ def test_what_is_not_given_is_what_pylance_takes():
                 others.add((name, argument))
     assert compared > 200
     assert {argument for _, argument in others} == {"max_rows_per_group"}  # of files of version 0.1
+
+
+@pytest.mark.parametrize(
+    "duration",
+    [
+        "5ns", "5us", "5µs", "5ms", "5 millis", "5msec", "500 milliseconds", "1.5s", "1secs", "1H", "1h 30m", "1hrs",
+        "2wks", "1wk", "1M", "1yr", "5S", "soon", "0.5d", "٣s", "-1s", "9999999999999y",
+    ],
+)  # fmt: skip
+def test_durations_in_storage_options_are_those_of_pylance(duration):
+    options = {"aws_region": "us-east-1", "aws_endpoint": "http://127.0.0.1:9", "allow_http": "true"}
+    options |= {"aws_skip_signature": "true", "client_max_retries": "0", "timeout": duration}
+    with pytest.raises(ValueError) as theirs:
+        lance.dataset("s3://bucket/table", storage_options=options)
+    try:
+        parse_seconds("timeout", duration)
+    except InvalidInputError:
+        assert "as Duration" in str(theirs.value)
+    else:
+        assert "as Duration" not in str(theirs.value)  # it failed to connect

@@ -1,4 +1,5 @@
 import pickle
+import traceback
 
 import pytest
 
@@ -73,10 +74,20 @@ def test_uris_with_credentials_are_rejected(uri):
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("30", 30), ("1.5s", 1.5), ("500ms", 0.5), ("2 minutes", 120), ("3 m", 180)]
+    ("text", "seconds"),
+    [("30", 30), ("1.5", 1.5), ("1.5s", 1.5), ("500ms", 0.5), ("500 millis", 0.5), ("2 minutes", 120), ("3 m", 180)],
 )
 def test_durations(text, seconds):
     assert parse_seconds("timeout", text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "canary", "500 milliseconds", "30S", "9999999999999y"])
+def test_other_strings_are_no_durations_and_are_not_shown(text):
+    with pytest.raises(
+        InvalidInputError, match="'timeout' is not a duration, such as 30, 30s, 500ms or 1h 30m"
+    ) as raised:
+        parse_seconds("timeout", text)
+    assert "canary" not in "".join(traceback.format_exception(raised.value))
 
 
 def test_ranges_are_merged_over_small_gaps_only():
