@@ -164,7 +164,7 @@ def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]] = frozense
         if entry.name.endswith(SUFFIX):
             if os.path.lexists(os.path.join(entry.path, DEREGISTERED)):  # noqa: PTH118 - as scandir gives it
                 continue
-            yield prefix + entry.name, _has_versions(os.path.join(entry.path, VERSIONS_PREFIX))  # noqa: PTH118 - the same
+            yield prefix + entry.name, _has_versions(os.path.join(entry.path, VERSIONS_PREFIX))  # noqa: PTH118 - as scandir gives it
         else:
             yield from _walk(entry.path, f"{prefix}{entry.name}/", above | {own})
 
