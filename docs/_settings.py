@@ -105,6 +105,7 @@ def settings_page() -> str:
             "## Options of Spark's data source",
             "",
             '`spark.read.format("lance").option(name, value)`. Case and underscores in a name do not matter.',
+            "Each use (`read`, `readStream`, `write`, `writeStream`) rejects options that it does not have.",
             "",
             *_table(["option", "of", "meaning"], ([f"`{one.name}`", one.used_by, one.meaning] for one in OPTIONS)),
             "",
