@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Self
 
 import pyarrow as pa
 
 from lance_core.errors import SchemaError
 from lance_core.schema.arrow import field_to_arrow, resolve_extensions, schema_from_arrow, schema_to_arrow
-from lance_core.schema.field import Field, Schema
+from lance_core.schema.field import Field, Schema, split_path
 from lance_core.schema.keys import clustering_key, primary_key
 
 __all__ = ["LanceField", "LanceSchema"]
@@ -119,13 +120,17 @@ class LanceSchema:
         exact = self.field(name)
         if exact is not None:
             return exact
-        level, found = list(self.record.fields), None
-        for part in name.lower().split("."):
-            found = next((field for field in level if field.name.lower() == part), None)
-            if found is None:
-                return None
-            level = list(found.children)
-        return LanceField(found) if found is not None else None
+        found = _named(self.record.fields, name)  # as in an exact match, the whole path may be the name of a column
+        if found is not None:
+            return LanceField(found)
+        try:
+            first, *rest = split_path(name)
+        except SchemaError:
+            return None
+        found = _named(self.record.fields, first)
+        for part in rest:
+            found = None if found is None else _named(found.children, part)
+        return None if found is None else LanceField(found)
 
     def unenforced_primary_key(self) -> list[LanceField]:
         """The fields of the primary key, in its order."""
@@ -150,3 +155,8 @@ class LanceSchema:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the record."""
         return LanceSchema, (self.record,)
+
+
+def _named(fields: Sequence[Field], name: str) -> Field | None:
+    """The first field of that name regardless of case."""
+    return next((field for field in fields if field.name.lower() == name.lower()), None)

@@ -11,6 +11,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import SchemaError
+from lance_core.schema import LanceSchema
 from lance_core.verbs.files import fragment_writer
 
 NAMES = ["k.x", ".", "a`b", "`a`", "_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version"]
@@ -91,3 +92,24 @@ def test_columns_that_have_such_names_may_stay(tmp_path: Path, monkeypatch: pyte
     kept = made.lance_schema.record
     operation = lance_core.LanceOperation.Project(lance_core.schema.LanceSchema(replace(kept, fields=kept.fields[:1])))
     assert lance_core.LanceDataset.commit(made.uri, operation, read_version=1).schema.names == ["a`b"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["`a B`", "a b", "s.`t-U`", "s.t-u", "`S`.v", "`s`.`V`", "S.v.x", "", "`", "s.`t-u", "s.", "s..v", "Ab", "aB"],
+)
+def test_paths_regardless_of_case(path: str) -> None:
+    inner = pa.struct([("T-u", pa.int64()), ("V", pa.int64())])
+    schema = pa.schema([("A b", pa.int64()), ("S", inner), ("ab", pa.int8()), ("AB", pa.int8())])
+    theirs = lance.schema.LanceSchema.from_pyarrow(schema).field_case_insensitive(path)
+    found = LanceSchema.from_pyarrow(schema).field_case_insensitive(path)
+    assert (found and found.id()) == (theirs and theirs.id())
+
+
+def test_names_with_dots_regardless_of_case() -> None:
+    schema = LanceSchema.from_pyarrow(pa.schema([("A.b", pa.int64()), ("S", pa.struct([("T.u", pa.int64())]))]))
+    for path, exact in (("a.B", "A.b"), ("`a.B`", "`A.b`"), ("s.`t.u`", "S.`T.u`")):
+        found = schema.field_case_insensitive(path)
+        assert found is not None
+        assert found == schema.field(exact)
+    assert schema.field_case_insensitive("s.t.u") is None
