@@ -152,6 +152,14 @@ def test_options_of_a_compaction_that_mean_nothing(table, options):
     assert table.latest_version == 2
 
 
+@pytest.mark.parametrize("size", [0, -1])
+@pytest.mark.parametrize("mode", ["try_binary_copy", "force_binary_copy"])
+def test_a_copy_of_pages_reads_at_least_a_byte_at_a_time(table, size, mode):
+    with pytest.raises(InvalidInputError, match=f"binary_copy_read_batch_bytes must be greater than 0, got {size}"):
+        table.optimize.compact_files(binary_copy_read_batch_bytes=size, compaction_mode=mode)
+    assert table.latest_version == 1
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

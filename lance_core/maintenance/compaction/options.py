@@ -208,6 +208,7 @@ _AT_LEAST_ONE: Final = (
     "target_bytes_per_fragment",
     "num_threads",
     "batch_size",
+    "binary_copy_read_batch_bytes",
     "max_source_fragments",
     "max_source_rows",
     "max_source_bytes",
