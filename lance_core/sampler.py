@@ -47,21 +47,18 @@ def maybe_sample(
         raise InvalidInputError(f"n {n}, batch_size {batch_size} and max_takes {max_takes} must be positive")
     source = dataset if isinstance(dataset, LanceDataset) else open_dataset(dataset)
     wanted: Any = [columns] if isinstance(columns, str) else columns
-    total = source.count_rows()
-    if n >= total:
+    if n >= source.count_rows():
         yield from source.to_batches(wanted, filt, batch_size=batch_size)
         return
-    candidates = np.arange(total) if filt is None else _matching(source, filt)
-    chosen = _chosen(candidates, n, max_takes)
+    chosen = _chosen(np.asarray(_positions(source, filt)), n, max_takes)
     for start in range(0, len(chosen), batch_size):
         table = source.take(chosen[start : start + batch_size], wanted).combine_chunks()
         yield from table.to_batches()
 
 
-def _matching(source: LanceDataset, filt: str) -> np.ndarray[Any, Any]:
-    """Positions of the rows for which a filter is true."""
-    positions = source.to_table(["_rowoffset"], filt)["_rowoffset"]
-    return np.sort(positions.to_numpy())
+def _positions(source: LanceDataset, filt: str | None) -> range | np.ndarray[Any, Any]:
+    """Positions of the rows for which a filter is true; None for the default one of the handle, or all rows."""
+    return source._row_positions(filt)  # noqa: SLF001 - part of the library
 
 
 def _chosen(candidates: np.ndarray[Any, Any], n: int, max_takes: int) -> np.ndarray[Any, Any]:
@@ -129,12 +126,12 @@ class ShardedBatchSampler:
             raise InvalidInputError(
                 f"batch_size must be at least 1 and batch_readahead at least 0, not {batch_size} and {batch_readahead}"
             )
+        rows = _positions(dataset, filter)
         if filter is None:
-            total = dataset.count_rows()
-            starts = range(self._rank * batch_size, total, self._world_size * batch_size)
-            batches: list[Any] = [range(start, min(start + batch_size, total)) for start in starts]
+            starts = range(self._rank * batch_size, len(rows), self._world_size * batch_size)
+            batches: list[Any] = [rows[start : start + batch_size] for start in starts]
         else:
-            mine = _matching(dataset, filter)[self._rank :: self._world_size]
+            mine = rows[self._rank :: self._world_size]
             batches = [mine[start : start + batch_size] for start in range(0, len(mine), batch_size)]
         for rows in self._ordered(batches):
             yield from _rows(dataset, rows, columns, with_row_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -74,11 +74,11 @@ def zone_named(name: str) -> tzinfo:
         InvalidInputError: The string names no time zone.
     """
     found = _OFFSET.fullmatch(name.strip())
-    if found is not None:
-        hours, minutes, seconds = (int(part or 0) for part in found.groups()[1:])
-        offset = timedelta(hours=hours, minutes=minutes, seconds=seconds)
-        return timezone(-offset if found[1] == "-" else offset)
     try:
+        if found is not None:
+            offset = time(*(int(part or 0) for part in found.groups()[1:]))
+            since = timedelta(hours=offset.hour, minutes=offset.minute, seconds=offset.second)
+            return timezone(-since if found[1] == "-" else since)
         return UTC if name.strip() == "Z" else ZoneInfo(name.strip())
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise InvalidInputError(f"{name!r} is not a time zone, such as Asia/Tokyo or +09:00") from error

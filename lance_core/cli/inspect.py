@@ -55,7 +55,14 @@ def info(dataset: LanceDataset, output: CommandOutput) -> None:
 
 
 @command("versions", versioned=False)
-@click.option("-n", "--limit", default=20, show_default=True, help="How many of the newest to show; 0 for all.")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    help="How many of the newest to show; 0 for all.",
+)
 def versions(dataset: LanceDataset, output: CommandOutput, limit: int) -> None:
     """List versions, newest first."""
     store = dataset.source.store

@@ -6,6 +6,8 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -380,7 +382,7 @@ class ReadingVerbs(Handle):
         return blob_ranges_at(self.source, blob_column, requests, selector)
 
     def sample(self, num_rows: int, columns: Columns = None, randomize_order: bool = True) -> pa.Table:
-        """Rows chosen at random, none of them twice.
+        """Rows chosen at random, none of them twice; a filter in `default_scan_options` selects the rows.
 
         Args:
             num_rows: How many.
@@ -394,11 +396,19 @@ class ReadingVerbs(Handle):
             >>> lance.write_dataset({"id": [1, 2, 3]}, "t.lance").sample(2).num_rows
             2
         """
-        total = self.count_rows()
-        if not 0 <= num_rows <= total:
-            raise InvalidInputError(f"sample: num_rows must be from 0 to {total}, all rows, not {num_rows}")
-        indices = random.sample(range(total), num_rows)
-        return self.take(indices if randomize_order else sorted(indices), columns)
+        rows = self._row_positions()
+        if not 0 <= num_rows <= len(rows):
+            raise InvalidInputError(f"sample: num_rows must be from 0 to {len(rows)}, all rows, not {num_rows}")
+        chosen = random.sample(range(len(rows)), num_rows)
+        return self.take([int(rows[place]) for place in (chosen if randomize_order else sorted(chosen))], columns)
+
+    def _row_positions(self, filter: Filter = None) -> range | npt.NDArray[np.integer[Any]]:  # noqa: A002 - pylance's name
+        """The positions, ascending, of the rows that a scan reads: those of a filter, or of the default options."""
+        if filter is None and not self._scan_defaults:
+            return range(self.count_rows())
+        # Deleted rows have no position.
+        found = self.scanner(["_rowoffset"], filter, include_deleted_rows=False).to_table()
+        return np.sort(found["_rowoffset"].to_numpy())
 
     def slice(self, start: int, end: int, columns: Columns = None) -> pa.Table:
         """The rows from position `start` up to `end` (excluded); fewer if the dataset ends before.

@@ -9,7 +9,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import ArgumentTypeError, InvalidInputError, SchemaError
-from lance_core.maintenance import Compaction
+from lance_core.maintenance import Compaction, compact
 from lance_core.table.refs import check_branch_name, check_tag_name
 from lance_core.times import ago
 
@@ -150,6 +150,33 @@ def test_options_of_a_compaction_that_mean_nothing(table, options):
     with pytest.raises(InvalidInputError, match=f"{name} must be a number, not 'x'"):
         Compaction.plan(table, {name: "x"})
     assert table.latest_version == 2
+
+
+@pytest.mark.parametrize("size", [0, -1])
+@pytest.mark.parametrize("mode", ["try_binary_copy", "force_binary_copy"])
+def test_a_copy_of_pages_reads_at_least_a_byte_at_a_time(table, size, mode):
+    with pytest.raises(InvalidInputError, match=f"binary_copy_read_batch_bytes must be greater than 0, got {size}"):
+        table.optimize.compact_files(binary_copy_read_batch_bytes=size, compaction_mode=mode)
+    assert table.latest_version == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"partition_by": "id"}, "partition_by must be a list of names of columns, not 'id'"),
+        ({"partition_by": [1]}, r"partition_by must be a list of names of columns, not \[1\]"),
+        ({"excluded_fragment_ids": "12"}, "excluded_fragment_ids must be a list of ids of fragments, not '12'"),
+        ({"excluded_fragment_ids": ["1"]}, "excluded_fragment_ids must be a list of ids of fragments, not"),
+        ({"excluded_fragment_ids": 5}, "excluded_fragment_ids must be a list of ids of fragments, not 5"),
+        ({"materialize_deletions": "false"}, "materialize_deletions must be True or False, not 'false'"),
+        ({"defer_index_remap": "no"}, "defer_index_remap must be True or False, not 'no'"),
+    ],
+)
+@pytest.mark.parametrize("call", [Compaction.plan, Compaction.execute, compact])
+def test_options_of_a_compaction_of_a_wrong_type(table, options, words, call):
+    with pytest.raises(ArgumentTypeError, match=words):
+        call(table, options)
+    assert table.latest_version == 1
 
 
 @pytest.mark.parametrize("library", ["lance_core", "lance"])

@@ -50,8 +50,13 @@ def test_zones_as_spark_takes_them():
     }
     assert zone_named("Z").utcoffset(NINE) == zone_named("UTC").utcoffset(NINE) == dt.timedelta(0)
     assert zone_named("-03:30").utcoffset(NINE) == -dt.timedelta(hours=3, minutes=30)
-    with pytest.raises(InvalidInputError, match="is not a time zone"):
-        zone_named("Nowhere/Atlantis")
+    assert zone_named("-23:59:59").utcoffset(NINE) == -dt.timedelta(hours=23, minutes=59, seconds=59)
+
+
+@pytest.mark.parametrize("name", ["Nowhere/Atlantis", "+24:00", "-99:00", "GMT+24", "+09:60", "+0900:61", "", "+"])
+def test_what_is_no_zone(name):
+    with pytest.raises(InvalidInputError, match="is not a time zone, such as"):
+        zone_named(name)
 
 
 def test_texts_are_in_utc_wherever_the_machine_is(tmp_path, monkeypatch):

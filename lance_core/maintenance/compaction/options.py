@@ -8,12 +8,12 @@ it, else from the defaults. pylance does not have `deletions_only`, `partition_b
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Final, Self
 
-from lance_core.errors import InvalidInputError
+from lance_core.errors import ArgumentTypeError, InvalidInputError
 
 __all__ = ["COMPACTION_MODES", "CONFIG_PREFIX", "FORCE_COPY", "REENCODE", "TRY_COPY", "CompactionOptions"]
 
@@ -98,6 +98,10 @@ class CompactionOptions:
                     f"CompactionOptions::{name} must be greater than 0"
                     + (" (use None for no limit)" if name.startswith("max_source") else f", got {value}")
                 )
+        for name in _FLAGS:
+            value = getattr(self, name)
+            if not isinstance(value, int) and type(value).__name__ not in ("bool", "bool_"):  # of numpy
+                raise ArgumentTypeError(f"CompactionOptions::{name} must be True or False, not {value!r}")
         for name in _AT_LEAST_NOTHING:
             value = getattr(self, name)
             if value is not None and not isinstance(value, int | float):
@@ -131,7 +135,7 @@ class CompactionOptions:
             if name not in names:
                 raise InvalidInputError(f"Invalid compaction option: {name}")
             if value is not None:
-                values[name] = tuple(value) if name in _TUPLES else value
+                values[name] = _items(name, value) if name in _TUPLES else value
         return cls(**values)
 
     @property
@@ -158,11 +162,21 @@ class CompactionOptions:
         """Read the result of `to_json`, or the options in a plan of pylance; unknown keys are ignored."""
         names = {field.name for field in dataclasses.fields(cls)}
         values = {name: value for name, value in data.items() if name in names and value is not None}
-        for name in _TUPLES & values.keys():
+        for name in _TUPLES.keys() & values.keys():
             values[name] = tuple(values[name])
         if values.get("compaction_mode") in _MODES_OF_JSON:
             values["compaction_mode"] = _MODES_OF_JSON[values["compaction_mode"]]
         return cls(**values)
+
+
+def _items(name: str, value: object) -> tuple[Any, ...]:
+    """The items of an option that is a list."""
+    kind, words = _TUPLES[name]
+    if not isinstance(value, str | bytes | Mapping) and isinstance(value, Iterable):
+        items = tuple(value)
+        if all(isinstance(item, kind) for item in items):
+            return items
+    raise ArgumentTypeError(f"CompactionOptions::{name} must be a list of {words}, not {value!r}")
 
 
 def _flag(text: str) -> bool:
@@ -178,7 +192,11 @@ def _names(string: str) -> tuple[str, ...]:
 # pylance names modes by its enum's variants in some plans.
 _MODES_OF_JSON: Final = {"Reencode": REENCODE, "TryBinaryCopy": TRY_COPY, "ForceBinaryCopy": FORCE_COPY}
 
-_TUPLES: Final = frozenset({"excluded_fragment_ids", "partition_by"})
+_TUPLES: Final[Mapping[str, tuple[type, str]]] = {
+    "excluded_fragment_ids": (Integral, "ids of fragments"),
+    "partition_by": (str, "names of columns"),
+}
+_FLAGS: Final = ("materialize_deletions", "defer_index_remap", "deletions_only", "repair_pages", "merge_results")
 _AT_LEAST_NOTHING: Final = (
     "target_rows_per_fragment",
     "max_rows_per_group",
@@ -190,6 +208,7 @@ _AT_LEAST_ONE: Final = (
     "target_bytes_per_fragment",
     "num_threads",
     "batch_size",
+    "binary_copy_read_batch_bytes",
     "max_source_fragments",
     "max_source_rows",
     "max_source_bytes",

@@ -123,3 +123,33 @@ def test_automatic_cleanup_is_switched_as_pylance_does(uri):
     assert lance_core.dataset(uri).config() == ours
     with pytest.raises(InvalidInputError, match="older_than_seconds"):
         dataset.optimize.enable_auto_cleanup({"interval": 1})
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"filter": "id >= 90"}, range(90, 100)),
+        ({"filter": "id >= 90", "with_row_id": True}, range(90, 100)),
+        ({"offset": 5, "limit": 10}, range(5, 15)),
+        ({"batch_size": 7}, range(100)),
+    ],
+)
+def test_default_options_of_scans_select_the_rows_of_samples(tmp_path, options, expected):
+    """pylance counts and samples all rows of such a handle, but scans those of the options."""
+    lance_core.write_dataset({"id": list(range(100))}, tmp_path / "t", max_rows_per_file=30)
+    handle = lance_core.dataset(tmp_path / "t", default_scan_options=options)
+    rows = list(expected)
+    assert (
+        handle.to_table(["id"])["id"].to_pylist()
+        == lance.dataset(tmp_path / "t", default_scan_options=options).to_table(["id"])["id"].to_pylist()
+        == rows
+    )
+    assert handle.sample(len(rows), randomize_order=False)["id"].to_pylist() == rows
+    assert set(handle.sample(4)["id"].to_pylist()) <= set(rows)
+    with pytest.raises(InvalidInputError, match=f"from 0 to {len(rows)}, all rows"):
+        handle.sample(len(rows) + 1)
+    some = [one for batch in sampler.maybe_sample(handle, 4, "id") for one in batch["id"].to_pylist()]
+    assert len(some) == 4
+    assert set(some) <= set(rows)
+    shares = [sampler.ShardedBatchSampler(rank, 2)(handle, batch_size=3, columns=["id"]) for rank in range(2)]
+    assert sorted(one for share in shares for batch in share for one in batch["id"].to_pylist()) == rows

@@ -468,8 +468,9 @@ class TestBranches:
         assert lance_core.dataset(table).versions() == before
 
 
-def test_a_negative_number_of_rows_is_named_as_it_was_given(tmp_path):
+@pytest.mark.parametrize(("name", "option"), [("head", "--rows"), ("versions", "--limit")])
+def test_a_negative_number_is_named_as_it_was_given(tmp_path, name, option):
     lance_core.write_dataset(pa.table({"n": [1]}), tmp_path / "t")
-    result = CliRunner().invoke(cli, ["head", str(tmp_path / "t"), "-n", "-1"])
+    result = CliRunner().invoke(cli, [name, str(tmp_path / "t"), "-n", "-1"])
     assert result.exit_code == 2
-    assert "Invalid value for '-n' / '--rows': -1 is not in the range x>=0." in result.output
+    assert f"Invalid value for '-n' / '{option}': -1 is not in the range x>=0." in result.output
