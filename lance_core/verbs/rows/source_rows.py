@@ -76,8 +76,6 @@ class _Parts(Sequence[pa.RecordBatch]):
         self._places = {name: place for place, name in enumerate(self._names)}
         self._kept: OrderedDict[int, pa.RecordBatch] = OrderedDict()
         self._num_kept = max(1, _KEPT_ARRAYS // max(len(schema), 1))
-        advise: Any = getattr(mapped, "madvise", None)  # Windows has no madvise
-        self._advise: Callable[[int], None] = advise if advise is not None else lambda _: None
 
     def __len__(self) -> int:
         """The number of parts."""
@@ -104,7 +102,9 @@ class _Parts(Sequence[pa.RecordBatch]):
 
     def release(self) -> None:
         """Release the pages of the file from memory; they are read again when they are used."""
-        self._advise(mmap.MADV_DONTNEED)
+        advise: Any = getattr(self._mapped, "madvise", None)  # Windows has neither it nor its options
+        if advise is not None:
+            advise(mmap.MADV_DONTNEED)
 
     def _read(self, index: int, schema: pa.Schema) -> pa.RecordBatch:
         start, end = self._ends[index - 1] if index else 0, self._ends[index]

@@ -34,11 +34,13 @@ from lance_core.verbs.context.snapshot import Snapshot
 __all__ = ["with_payloads"]
 
 _BATCH_BYTES: Final = 32 * 1024 * 1024
-"""About how many bytes of payloads are in memory at once; a batch has at least one row. External blobs without a size
-count as 0."""
+"""About how many bytes of payloads are in memory at once; a batch has at least one row."""
 
 _AT_ONCE: Final = 8
 """Objects that are read in parallel."""
+
+_UNKNOWN_BYTES: Final = _BATCH_BYTES // _AT_ONCE
+"""What an external blob without a size counts as: no more of them are in memory than are read in parallel."""
 
 _MAX_FILE: Final = 2**62
 _MANAGED: Final = 4
@@ -80,7 +82,7 @@ def with_payloads(
         UnsupportedError: A blob has an unknown kind, or a URI whose scheme is not allowed.
     """
     fields = [field for field in schema.fields if gives_payloads(field)]
-    sizes = sum((_sizes(field.name, batch.column(field.name)) for field in fields), np.zeros(batch.num_rows, np.int64))
+    sizes = sum((_sizes(field, batch.column(field.name)) for field in fields), np.zeros(batch.num_rows, np.int64))
     for start, end in _steps(sizes):
         part = batch.slice(start, end - start)
         arrays = {
@@ -103,10 +105,13 @@ def _steps(sizes: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def _sizes(name: str, entries: Any) -> npt.NDArray[np.int64]:
+def _sizes(field: Field, entries: Any) -> npt.NDArray[np.int64]:
     found = pc.fill_null(entries.field("size"), 0).to_numpy(zero_copy_only=False)
     if len(found) and int(found.max()) >= _MAX_FILE:
-        raise CorruptFileError(f"column {name!r}: a blob of {found.max()} bytes is larger than any file")
+        raise CorruptFileError(f"column {field.name!r}: a blob of {found.max()} bytes is larger than any file")
+    if is_blob_v2_payload(field):  # other fields hold such blobs as references
+        kinds = pc.fill_null(entries.field("kind"), 0).to_numpy(zero_copy_only=False)
+        found = np.where((kinds == BlobKind.EXTERNAL) & (found == 0), _UNKNOWN_BYTES, found)
     present = entries.is_valid().to_numpy(zero_copy_only=False)
     return np.where(present, found, 0).astype(np.int64)
 

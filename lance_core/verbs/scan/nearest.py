@@ -159,7 +159,8 @@ class NearestScanner(LanceScanner):
         if self._with_distance:
             at = schema.get_field_index(DISTANCE)
             rows = rows.add_column(at, schema.field(at), pa.array(distances.astype(np.float32)))
-        yield from self._sized(iter(pa.Table.from_arrays(rows.columns, schema=schema).to_batches()))
+        found = pa.Table.from_arrays(rows.columns, schema=schema) if schema.names else rows
+        yield from self._sized(iter(found.to_batches()))
 
     def count_rows(self) -> int:
         """Number of rows that are found."""

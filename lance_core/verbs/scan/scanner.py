@@ -37,7 +37,7 @@ from lance_core.verbs.scan.read_counter import ReadCounter, counted
 from lance_core.verbs.scan.read_fragment import live_count, live_counts
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS
 from lance_core.verbs.scan.small_fragments import FEWEST, coalesced
-from lance_core.verbs.scan.take import take_addresses, whole_numbers
+from lance_core.verbs.scan.take import in_order, take_addresses, whole_numbers
 from lance_core.verbs.scan.take_blobs import BlobFile, payloads_at_addresses
 
 __all__ = ["LanceScanner"]
@@ -156,7 +156,7 @@ class LanceScanner:
         wanted = whole_numbers("indices", indices)
         if len(wanted) and not (wanted.min() >= 0 and wanted.max() < table.num_rows):
             raise InvalidInputError(f"a position is outside the {table.num_rows} rows of the scan")
-        return table.take(pa.array(wanted))
+        return in_order(table, wanted)
 
     def count_rows(self) -> int:
         """Number of rows; without a filter only metadata is read."""

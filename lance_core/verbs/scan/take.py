@@ -16,10 +16,11 @@ from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
+from lance_core.verbs.scan.projection import rows_without_columns
 from lance_core.verbs.scan.read_fragment import Rows, live_counts, physical_rows
 from lance_core.verbs.scan.small_fragments import coalesced_rows
 
-__all__ = ["take_addresses", "take_rows", "whole_numbers"]
+__all__ = ["in_order", "take_addresses", "take_rows", "whole_numbers"]
 
 _Integers = npt.NDArray[np.int64]
 
@@ -44,7 +45,7 @@ def take_rows(
     for position in np.unique(owner).tolist():
         rows = unique[owner == position] - (ends[position] - counts[position])
         parts.append((fragments[position], _physical_offsets(source, fragments[position], rows)))
-    return _in_order(_gathered(source, parts, options), order)
+    return in_order(_gathered(source, parts, options), order)
 
 
 def whole_numbers(name: str, numbers: Any) -> npt.NDArray[np.int64] | npt.NDArray[np.uint64]:
@@ -93,7 +94,7 @@ def take_addresses(
     ids, offsets = fragment_ids(unique), row_offsets(unique)
     by_id = {fragment.id: fragment for fragment in fragments}
     parts = [(by_id[number], offsets[ids == number]) for number in np.unique(ids).tolist()]
-    return _in_order(_gathered(source, parts, options), order)
+    return in_order(_gathered(source, parts, options), order)
 
 
 def _gathered(source: Snapshot, parts: Sequence[tuple[Fragment, _Integers]], options: ScanOptions) -> pa.Table:
@@ -114,10 +115,12 @@ def _runs(offsets: _Integers) -> Rows:
     return range(int(offsets[0]), int(offsets[-1]) + 1) if whole else offsets
 
 
-def _in_order(table: pa.Table, order: _Integers) -> pa.Table:
-    """The rows of a table in the order of these positions."""
+def in_order(table: pa.Table, order: npt.NDArray[np.int64] | npt.NDArray[np.uint64]) -> pa.Table:
+    """The rows of a table in the order of these positions; Arrow's `take` counts no rows of a table without columns."""
     is_same = len(order) == table.num_rows and bool((np.diff(order) == 1).all())
-    return table if is_same or not table.num_columns else table.take(pa.array(order))
+    if not table.num_columns:
+        return pa.Table.from_batches([rows_without_columns(len(order))], schema=table.schema)
+    return table if is_same else table.take(pa.array(order))
 
 
 def _physical_offsets(source: Snapshot, fragment: Fragment, rows: _Integers) -> _Integers:

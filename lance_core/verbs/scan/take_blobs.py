@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from io import BytesIO
+from typing import Final, NoReturn
 
 import pyarrow as pa
 
@@ -18,6 +19,9 @@ from lance_core.verbs.scan.row_ids import check_live, take_ids, unsigned
 from lance_core.verbs.scan.take import take_addresses, take_rows
 
 __all__ = ["BlobFile", "blob_ranges_at", "blobs_at", "payloads_at_addresses"]
+
+
+_READ_ONLY: Final = "a blob of a dataset cannot be written to; update changes its payload"
 
 
 class BlobFile(BytesIO):
@@ -40,7 +44,21 @@ class BlobFile(BytesIO):
     def write(self, data: object) -> int:
         """Raise `UnsupportedError`: `update` changes payloads."""
         del data
-        raise UnsupportedError("a blob of a dataset cannot be written to")
+        raise UnsupportedError(_READ_ONLY)
+
+    def writelines(self, lines: object) -> NoReturn:
+        """Raise `UnsupportedError`: `update` changes payloads."""
+        del lines
+        raise UnsupportedError(_READ_ONLY)
+
+    def truncate(self, size: int | None = None) -> NoReturn:
+        """Raise `UnsupportedError`: `update` changes payloads."""
+        del size
+        raise UnsupportedError(_READ_ONLY)
+
+    def getbuffer(self) -> memoryview:
+        """The payload as read-only memory."""
+        return super().getbuffer().toreadonly()
 
     def readall(self) -> bytes:
         """The rest of the payload."""

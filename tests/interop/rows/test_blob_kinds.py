@@ -229,3 +229,13 @@ def test_objects_and_files_of_blobs_on_s3(s3, writer, below):
     assert read["b"].to_pylist() == [results[row] for row in order]
     ours.cleanup_old_versions(timedelta(0), delete_unverified=True)
     check_reads(uri, ours.to_table(blob_handling="all_binary")["b"].to_pylist(), storage_options=options)
+
+
+def test_objects_of_unknown_size_are_read_a_few_at_a_time(tmp_path):
+    (tmp_path / "object").write_bytes(b"payload")
+    rows = table([(tmp_path / "object").as_uri()] * 20)
+    made = lance_core.write_dataset(rows, tmp_path / "t", allow_external_blob_outside_bases=True)
+    batches = list(made.to_batches(columns=["b"], blob_handling="all_binary"))
+    assert pa.Table.from_batches(batches)["b"].to_pylist() == [b"payload"] * 20
+    assert max(batch.num_rows for batch in batches) <= 8
+    assert len(list(made.to_batches(columns=["b"], blob_handling="as_stored"))) == 1

@@ -132,3 +132,16 @@ def test_a_table_of_pylances_blob_arrays_is_read_and_changed(tmp_path):
     for library in (lance, lance_core):
         blobs = library.dataset(tmp_path / "t").take_blobs("b", indices=range(9))
         assert [blob and blob.read() for blob in blobs] == wanted
+
+
+@pytest.mark.parametrize("change", [lambda b: b.write(b"x"), lambda b: b.writelines([b"x"]), lambda b: b.truncate(1)])
+def test_a_blob_is_only_read(tmp_path, change):
+    path = str(tmp_path / "t.lance")
+    write(path, "2.2", False)
+    for module in (lance, lance_core):
+        blob = module.dataset(path).take_blobs("b", indices=[3])[0]
+        with pytest.raises((OSError, UnsupportedError)):
+            change(blob)
+        assert blob.read() == b"bar"
+    with lance_core.dataset(path).take_blobs("b", indices=[3])[0].getbuffer() as view:
+        assert view.readonly

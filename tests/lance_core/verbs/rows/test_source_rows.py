@@ -1,5 +1,8 @@
 """Sources of merges that are streams: their rows lie in a file once they are many, and the result is the same."""
 
+import mmap
+from types import SimpleNamespace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -163,3 +166,17 @@ def test_what_cannot_be_merged_shows_before_a_stream_is_read(tmp_path):
     reader = pa.RecordBatchReader.from_batches(pa.schema([("id", pa.string())]), batches())
     with pytest.raises(ValueError, match="should have type"):
         dataset.merge_insert("id").when_matched_update_all().execute(reader)
+
+
+def test_a_system_whose_files_take_no_advice(small_limits, tmp_path, monkeypatch):
+    """Windows has neither `madvise` nor its options."""
+
+    class Mapped(mmap.mmap):
+        @property
+        def madvise(self):
+            raise AttributeError("madvise")
+
+    monkeypatch.setattr(source_rows, "mmap", SimpleNamespace(mmap=Mapped, ACCESS_READ=mmap.ACCESS_READ))
+    table = lance_core.write_dataset(rows(range(100)), tmp_path / "t")
+    merge = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+    assert merge.execute(stream(rows(range(50, 400), 2)))["num_inserted_rows"] == 300

@@ -296,3 +296,17 @@ def test_the_history_of_a_handle(tmp_path, ahead):
     handle = lance_core.dataset(tmp_path, version=4)
     versions = [(one.version, one.count_rows(), record.operation.name) for one, record in handle.history(ahead=ahead)]
     assert versions == [(4, 4, "Append"), (3, 3, "Append"), (2, 2, "Append"), (1, 1, "Overwrite")]
+
+
+def test_rows_without_columns_are_taken(tmp_path):
+    vectors = pa.array([[1.0], [2.0], [3.0]], pa.list_(pa.float32(), 1))
+    dataset = lance_core.write_dataset(pa.table({"i": [1, 2, 3], "v": vectors}), tmp_path / "t")
+    for rows in ([0, 0, 2], [2, 0], [1, 2], []):
+        assert dataset.take(rows, columns=[]).num_rows == len(rows)
+        assert dataset.get_fragments()[0].take(rows, columns=[]).num_rows == len(rows)
+        assert dataset.scanner(columns=[]).take(rows).num_rows == len(rows)
+        assert dataset.to_arrow_dataset().take(rows, columns=[]).num_rows == len(rows)
+    plain = {"columns": [], "disable_scoring_autoprojection": True, "nearest": {"column": "v", "q": [1], "k": 2}}
+    assert dataset.to_table(**plain).num_rows == 2
+    assert sum(batch.num_rows for batch in dataset.to_batches(**plain)) == 2
+    assert dataset.to_table(columns=[], order_by=["i"], limit=2).num_rows == 2
