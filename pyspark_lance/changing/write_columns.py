@@ -137,12 +137,8 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
     df = collated(df, [one for one in dataset.schema if one.name in keys])
     stored = _stored(dataset, df, keys, vector_columns, field_metadata)
     scope = _scope(dataset, df, where)
-    plan = dataset.plan_columns(
-        stored,
-        where=scope,
-        missing=missing,
-        allow_external_blob_outside_bases=allow_external_blob_outside_bases,
-    )
+    blobs = {"allow_external_blob_outside_bases": allow_external_blob_outside_bases}
+    plan = dataset.plan_columns(stored, where=scope, missing=missing, **blobs)
     task = ColumnsTask(
         uri=dataset.uri,
         version=dataset.version,
