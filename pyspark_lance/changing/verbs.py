@@ -146,7 +146,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         4
     """
     check_frame("merge: df must be", df)
-    keys = _spelled(on or (), df)
+    keys = _spelled(on, df)
     _check_clauses(keys, when_matched, when_not_matched, when_not_matched_by_source)
     parsed = _parsed(clauses, (when_matched, when_not_matched, when_not_matched_by_source, condition))
     options = ChangeOptions(
@@ -203,9 +203,9 @@ def _parsed(clauses: Mapping[str, Any] | None, others: tuple[str | None, ...]) -
     return parse_merge_clauses(clauses)
 
 
-def _spelled(on: str | Sequence[str], df: DataFrame) -> list[str]:
+def _spelled(on: str | Sequence[str] | None, df: DataFrame) -> list[str]:
     """The columns of the key in the spelling of a DataFrame; unknown names stay as they are."""
-    names = names_of("on", on)
+    names = names_of("on", () if on is None else on)
     found = matched_names(names, df.columns, exact=case_sensitive(df.sparkSession))
     return [found.get(name, name) for name in names]
 
@@ -294,7 +294,7 @@ def delete(
     dataset = lance_core.dataset(uri, storage_options=storage_options)
     if not isinstance(where, str):
         check_frame("delete: where must be a condition in Lance's SQL, or", where)
-        keys = _spelled(on or (), where)
+        keys = _spelled(on, where)
         _check_clauses(keys, "delete", None, None)
         _check_source(where, keys, "delete")
         clauses = _deleting(where, keys, dataset)

@@ -133,16 +133,12 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
         raise DatasetNotFoundError(f"there is no table at {uri}: write_columns needs a table with rows")
     df = df.withColumnsRenamed(_ROW_NAMES)
     df = in_case_of_table(df, batch_schema(df.schema), dataset.schema)
-    keys = _keys(dataset, names_of("on", on or ()), df)
+    keys = _keys(dataset, names_of("on", () if on is None else on), df)
     df = collated(df, [one for one in dataset.schema if one.name in keys])
     stored = _stored(dataset, df, keys, vector_columns, field_metadata)
     scope = _scope(dataset, df, where)
-    plan = dataset.plan_columns(
-        stored,
-        where=scope,
-        missing=missing,
-        allow_external_blob_outside_bases=allow_external_blob_outside_bases,
-    )
+    blobs = {"allow_external_blob_outside_bases": allow_external_blob_outside_bases}
+    plan = dataset.plan_columns(stored, where=scope, missing=missing, **blobs)
     task = ColumnsTask(
         uri=dataset.uri,
         version=dataset.version,

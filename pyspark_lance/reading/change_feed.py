@@ -168,11 +168,10 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
             "filter, key and split_updates need net changes without preimages; DataFrame.where filters other changes"
         )
     dataset = lance_core.dataset(uri, end_version, storage_options=storage_options)
-    exact = case_sensitive(spark)
+    exact, in_utc = case_sensitive(spark), is_utc(session_zone(spark))
     names = feed_columns(dataset, columns, case_sensitive=exact)
     key = _spelled(dataset, names_of("key", key), exact=exact)
     updates_of = None if updates_of is None else _spelled(dataset, names_of("updates_of", updates_of), exact=exact)
-    in_utc = is_utc(session_zone(spark))
     condition = comparable_filter("filter", filter, dataset, assume_utc=in_utc, remedy=_BY_SPLIT)
     wanted = [*names, *FEED_COLUMNS]
     pairs = (condition is not None or bool(key)) and not split_updates

@@ -15,7 +15,7 @@ from pyspark_lance.datasource.options import SourceOptions
 from pyspark_lance.writing.schema_plan import plan_write
 
 MODULES = sorted(Path(pyspark_lance.__file__).parent.rglob("*.py"))
-FUNCTIONS = ("write", "read", "merge", "update", "delete", "convert", "to_parquet", "compact", "create_scalar_index", "deep_clone")  # fmt: skip
+FUNCTIONS = ("write", "read", "read_changes", "merge", "update", "delete", "write_columns", "convert", "to_parquet", "compact", "create_scalar_index", "deep_clone")  # fmt: skip
 
 
 def messages_of(tree):
