@@ -244,13 +244,7 @@ def compact(
     for attempt in range(retries + 1):
         if attempt:
             time.sleep(backoff(attempt, first=0.1, longest=2.0))
-        try:
-            metrics = _compact_once(dataset, options, transaction_properties or {}, progress, keep_up=retries > 0)
-        except RetryableConflictError as error:
-            if not retries:
-                raise
-            _logger.warning("attempt %d: %s", attempt + 1, error)
-            metrics = CompactionMetrics(tasks_skipped=1)
+        metrics = _compact_once(dataset, options, transaction_properties or {}, progress, keep_up=retries > 0)
         done = replace(done + metrics, tasks_skipped=metrics.tasks_skipped)
         if not metrics.tasks_skipped:
             break
@@ -265,7 +259,7 @@ def _compact_once(
     *,
     keep_up: bool,
 ) -> CompactionMetrics:
-    """Make one plan, run its tasks, and commit their results."""
+    """Make one plan, run its tasks, and commit their results; with `keep_up` all of them may be skipped."""
     _follow(dataset)
     plan = plan_of(dataset.source, options)
     total, finished = sum(task.num_rows for task in plan.tasks), 0
@@ -280,7 +274,13 @@ def _compact_once(
             progress(finished, total)
     results.sort(key=lambda result: result.original_records[0].id)
     deferred = _is_asked_to_defer(options)
-    metrics = commit_what_fits(dataset, results, properties, deferred=deferred, keep_up=keep_up)
+    try:
+        metrics = commit_what_fits(dataset, results, properties, deferred=deferred, keep_up=keep_up)
+    except RetryableConflictError as error:
+        if not keep_up:
+            raise
+        _logger.warning("%s", error)
+        metrics = CompactionMetrics(tasks_skipped=len(results))
     if errors:
         raise errors[0]
     return metrics

@@ -98,10 +98,7 @@ class CompactionOptions:
                     f"CompactionOptions::{name} must be greater than 0"
                     + (" (use None for no limit)" if name.startswith("max_source") else f", got {value}")
                 )
-        for name in _FLAGS:
-            value = getattr(self, name)
-            if not isinstance(value, int) and type(value).__name__ not in ("bool", "bool_"):  # of numpy
-                raise ArgumentTypeError(f"CompactionOptions::{name} must be True or False, not {value!r}")
+        self._check_flags()
         for name in _AT_LEAST_NOTHING:
             value = getattr(self, name)
             if value is not None and not isinstance(value, int | float):
@@ -110,6 +107,12 @@ class CompactionOptions:
                 raise InvalidInputError(f"CompactionOptions::{name} must be at least 0, not {value}")
         if self.deletions_only and not self.materialize_deletions:
             raise InvalidInputError("deletions_only contradicts materialize_deletions=False")
+
+    def _check_flags(self) -> None:
+        for name in _FLAGS:
+            value = getattr(self, name)
+            if not isinstance(value, int) and type(value).__name__ not in ("bool", "bool_"):  # of numpy
+                raise ArgumentTypeError(f"CompactionOptions::{name} must be True or False, not {value!r}")
 
     @classmethod
     def of(cls, given: Mapping[str, Any] | None, config: Mapping[str, str]) -> Self:

@@ -8,7 +8,7 @@ import queue
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import IO, Final
 
 from lance_core.errors import StoreError
 from lance_core.maintenance.compaction.results import RewriteResult
@@ -49,16 +49,19 @@ def run_in_processes(
     for task in tasks:
         waiting.put(task)
     done: queue.SimpleQueue[tuple[CompactionTask, Outcome]] = queue.SimpleQueue()
-    processes = [_start() for _ in range(workers)]
+    processes: list[subprocess.Popen[bytes]] = []
     with ThreadPool(workers) as pool:
         try:
-            serving = [pool.submit(_serve, process, dataset, waiting, done) for process in processes]
+            serving = [pool.submit(_serve, processes, dataset, waiting, done) for _ in range(workers)]
             for _ in tasks:
                 yield done.get()
             for each in serving:
                 each.result()
         finally:
-            for process in processes:
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    waiting.get_nowait()  # so that no further process is started
+            for process in tuple(processes):
                 process.kill()
                 process.wait()
 
@@ -74,34 +77,49 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 def _serve(
-    process: subprocess.Popen[bytes],
+    processes: list[subprocess.Popen[bytes]],
     dataset: Handle,
     waiting: queue.SimpleQueue[CompactionTask],
     done: queue.SimpleQueue[tuple[CompactionTask, Outcome]],
 ) -> None:
-    """Send tasks to one process until none is left. Once the process is dead, each task that it takes fails."""
-    stdin, stdout = process.stdin, process.stdout
-    if stdin is None or stdout is None:
-        raise RuntimeError("a worker without pipes")
-    with stdin, stdout:
-        broken: Exception | None = None
-        try:
-            send(stdin, dataset)
-        except OSError as error:
-            broken = error
+    """Send tasks to one process until none is left; if it dies, its task fails, and a new one takes the next task."""
+    process = None
+    try:
         while True:
             try:
                 task = waiting.get_nowait()
             except queue.Empty:
-                break
-            if broken is None:
-                try:
-                    send(stdin, task)
-                    done.put((task, receive(stdout)))
-                    continue
-                except (OSError, EOFError) as error:
-                    broken = error
-            remedy = "compact again, with a lower num_threads if memory ran out"
-            done.put((task, StoreError(f"the worker process of {task} died: {broken}; {remedy}")))
-        with contextlib.suppress(OSError):
-            stdin.close()
+                return
+            try:
+                if process is None:
+                    process = _start()
+                    processes.append(process)
+                    send(_pipe(process.stdin), dataset)
+                send(_pipe(process.stdin), task)
+                outcome: Outcome = receive(_pipe(process.stdout))
+            except (OSError, EOFError) as error:
+                remedy = "compact again, with a lower num_threads if memory ran out"
+                outcome = StoreError(f"the worker process of {task} died: {error}; {remedy}")
+                _end(process)
+                process = None
+            done.put((task, outcome))
+    finally:
+        _end(process)
+
+
+def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+    if pipe is None:
+        raise RuntimeError("a worker without pipes")
+    return pipe
+
+
+def _end(process: subprocess.Popen[bytes] | None) -> None:
+    """End a process; all that it was asked for is done, or lost."""
+    if process is None:
+        return
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):  # what was left in its buffer has no reader
+                pipe.close()

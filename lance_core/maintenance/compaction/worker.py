@@ -17,8 +17,6 @@ import struct
 import sys
 from typing import IO, Any, Final
 
-from lance_core.errors import LanceError
-
 __all__ = ["main", "receive", "send"]
 
 _LENGTH: Final = struct.Struct("<Q")
@@ -62,6 +60,15 @@ def main() -> None:
             return
         try:
             result = task.execute(dataset)
-        except (LanceError, OSError, MemoryError) as error:
-            result = error
+        except Exception as error:  # noqa: BLE001 - the parent raises it, and the process can run other tasks
+            result = _portable(error)
         send(sink, result)
+
+
+def _portable(error: Exception) -> Exception:
+    """An error that the parent can read: the same one, or its type and message if it cannot be pickled."""
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - our own error
+    except Exception:  # noqa: BLE001 - classes of other libraries raise errors of any type
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

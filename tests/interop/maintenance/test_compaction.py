@@ -314,6 +314,19 @@ def test_a_delete_in_a_rewritten_group_is_a_retryable_conflict_and_no_damage(tmp
     assert lance.dataset(path).to_table().sort_by("id").equals(expected)
 
 
+def test_all_tasks_that_were_lost_are_counted(tmp_path):
+    path = str(tmp_path / "t")
+    write(path, [10] * 6)
+    dataset = lance_core.dataset(path)
+
+    def progress(done, total):
+        if done == total:
+            lance_core.dataset(path).update({"id": "id + 100"}, write_mode="rewrite_columns")
+
+    metrics = compact(dataset, {"target_rows_per_fragment": 20}, progress=progress, retries=1)
+    assert (metrics.fragments_removed, metrics.tasks_skipped) == (0, 3)
+
+
 def test_compacting_leaves_out_what_was_changed_meanwhile(tmp_path):
     path = str(tmp_path / "t")
     write(path, [100, 100, 100, 100])
