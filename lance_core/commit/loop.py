@@ -49,12 +49,13 @@ from lance_core.errors import (
     OutcomeUnknownError,
     RetryableConflictError,
     StoreError,
+    UnsupportedError,
     VersionNotFoundError,
 )
 from lance_core.retry import backoff
 from lance_core.store import ObjectStore, make_durable
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import ApplyContext, Clone, Overwrite, Restore
+from lance_core.table.operations import ApplyContext, Clone, Overwrite, Restore, UnknownOperation
 from lance_core.table.paths import DETACHED_BIT, Naming, is_detached
 from lance_core.table.transaction import Transaction, is_early
 from lance_core.table.watermarks import reject_moved
@@ -117,9 +118,15 @@ def commit(
         DatasetExistsError: The transaction would create a dataset that exists, or whose files were deleted while an
             external manifest store still has its versions.
         DatasetNotFoundError: The operation needs a dataset and there is none, or the dataset of `base` was dropped.
-        UnsupportedError: A version that is read, followed, restored or cloned has feature flags that are not known.
+        UnsupportedError: The operation is not known, or a version that is read, followed, restored or cloned has
+            feature flags that are not known.
         OutcomeUnknownError: The store failed, and whether the version was committed is not known.
     """
+    if isinstance(transaction.operation, UnknownOperation):
+        raise UnsupportedError(
+            f"{store.root}: an operation {transaction.operation.described} cannot be committed, since it is not known "
+            "here; commit it with the library that made it"
+        )
     if base is not None:
         base.check_writable()
     work = _CommitLoop(
