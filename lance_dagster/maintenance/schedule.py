@@ -120,7 +120,7 @@ def _spread(cron_schedule: str, jitter: timedelta) -> list[str]:
     """One cron schedule for each minute of the jitter."""
     fields = cron_schedule.split()
     count = int(jitter / timedelta(minutes=1)) + 1
-    if len(fields) != 5 or not (fields[0].isdigit() and fields[1].isdigit()) or count < 2:
+    if len(fields) != 5 or not (fields[0].isdecimal() and fields[1].isdecimal()) or count < 2:
         raise ValueError(f"{cron_schedule!r} cannot be spread over {jitter}: fixed minute and hour, whole minutes")
     first = int(fields[1]) * 60 + int(fields[0])
     if first + count > _DAY_MINUTES and fields[2:] != ["*", "*", "*"]:
