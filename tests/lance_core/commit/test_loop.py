@@ -96,6 +96,25 @@ def test_two_deletes_on_one_fragment_are_merged(path):
     lance.dataset(path).validate()
 
 
+def test_a_failure_while_deletions_are_merged_leaves_no_file(path, monkeypatch):
+    store = open_store(path)
+    base = load_latest(store)
+    transaction, affected = delete_rows(store, base, {0: [1, 2], 1: [0]})
+    lance.dataset(path).delete("a = 4 or a = 15")
+    before = {found.key for found in store.list("_deletions/")}
+    real = LocalStore.put
+
+    def put(self, key, data, **durable):
+        if key.startswith("_deletions/1-"):
+            raise StoreError("the disk is full")
+        return real(self, key, data, **durable)
+
+    monkeypatch.setattr(LocalStore, "put", put)
+    with pytest.raises(StoreError, match="the disk is full"):
+        commit(store, transaction, base=base, affected_rows=affected)
+    assert {found.key for found in store.list("_deletions/")} == before
+
+
 def test_pylance_merges_over_ours(path):
     stale = lance.dataset(path)
     store = open_store(path)
