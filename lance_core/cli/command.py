@@ -73,7 +73,7 @@ def command(name: str, *, versioned: bool = True) -> Callable[[F], click.Command
 
 def parse_version(version: str) -> int | str:
     """A version number, or else a tag."""
-    return int(version) if version.isdigit() else version
+    return int(version) if version.isdecimal() else version
 
 
 def _key_value(item: str) -> tuple[str, str]:

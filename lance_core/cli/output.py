@@ -109,7 +109,7 @@ class CommandOutput:
     def _console(self, width: int = _WIDE) -> Console:
         """The console. If the output is not a terminal, lines have at least `width` characters."""
         console = Console(highlight=False, markup=False, emoji=False)
-        is_asked = width == _WIDE and os.environ.get("COLUMNS", "").isdigit()
+        is_asked = width == _WIDE and os.environ.get("COLUMNS", "").isdecimal()
         if console.is_terminal or is_asked:
             return console
         return Console(highlight=False, markup=False, emoji=False, width=max(console.width, width))

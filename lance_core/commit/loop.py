@@ -25,7 +25,7 @@ from lance_core.commit.conflict import AffectedRows, Verdict, judge
 from lance_core.commit.handler import Clock, VersionWriter
 from lance_core.commit.listeners import LISTENERS
 from lance_core.commit.proofs import committed_batch, known_idempotent_commit, proof_of, reject_later_attempt
-from lance_core.commit.rebase import Rebased, rebase
+from lance_core.commit.rebase import Rebased, drop_files, rebase
 from lance_core.commit.records import CommitOptions, Committed
 from lance_core.commit.relation import carries_on
 from lance_core.commit.repair import repaired
@@ -48,13 +48,13 @@ from lance_core.errors import (
     LanceError,
     OutcomeUnknownError,
     RetryableConflictError,
-    StoreError,
+    UnsupportedError,
     VersionNotFoundError,
 )
 from lance_core.retry import backoff
 from lance_core.store import ObjectStore, make_durable
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import ApplyContext, Clone, Overwrite, Restore
+from lance_core.table.operations import ApplyContext, Clone, Overwrite, Restore, UnknownOperation
 from lance_core.table.paths import DETACHED_BIT, Naming, is_detached
 from lance_core.table.transaction import Transaction, is_early
 from lance_core.table.watermarks import reject_moved
@@ -117,9 +117,15 @@ def commit(
         DatasetExistsError: The transaction would create a dataset that exists, or whose files were deleted while an
             external manifest store still has its versions.
         DatasetNotFoundError: The operation needs a dataset and there is none, or the dataset of `base` was dropped.
-        UnsupportedError: A version that is read, followed, restored or cloned has feature flags that are not known.
+        UnsupportedError: The operation is not known, or a version that is read, followed, restored or cloned has
+            feature flags that are not known.
         OutcomeUnknownError: The store failed, and whether the version was committed is not known.
     """
+    if isinstance(transaction.operation, UnknownOperation):
+        raise UnsupportedError(
+            f"{store.root}: an operation {transaction.operation.described} cannot be committed, since it is not known "
+            "here; commit it with the library that made it"
+        )
     if base is not None:
         base.check_writable()
     work = _CommitLoop(
@@ -286,10 +292,10 @@ class _CommitLoop:
         except OutcomeUnknownError:
             raise
         except LanceError:
-            self._drop(rebased)
+            drop_files(self.store, rebased.written)
             raise
         if committed is None:
-            self._drop(rebased)
+            drop_files(self.store, rebased.written)
             return None
         _logger.debug("committed version %d of %s in attempt %d", committed.version, self.store.root, attempt)
         return Committed(manifest=committed, transaction=rebased.transaction, attempts=attempt)
@@ -448,7 +454,7 @@ class _CommitLoop:
         try:
             prepared = self.prepare(rebased.transaction, latest)
         except LanceError:
-            self._drop(rebased)
+            drop_files(self.store, rebased.written)
             raise
         return Rebased(transaction=prepared.transaction, written=(*rebased.written, *prepared.written))
 
@@ -482,15 +488,6 @@ class _CommitLoop:
         if latest is None or not is_early(latest.writer_version):
             return manifest
         return repaired(self.store, manifest, latest)
-
-    def _drop(self, rebased: Rebased) -> None:
-        """Remove the files that were written for an attempt that was not committed."""
-        for key in rebased.written:
-            try:
-                self.store.delete(key)
-            except StoreError as error:
-                # Cleanup finds the file later; the error or conflict that ended the attempt matters more.
-                _logger.debug("%s/%s was left behind: %s", self.store.root, key, error)
 
 
 def _time_after(latest: Manifest | None) -> int:

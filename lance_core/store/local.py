@@ -82,7 +82,7 @@ class LocalStore(RootedStore, SingleDeletes):
     def get(self, key: str) -> BytesLike:
         """Return a whole object."""
         with self._opened(key) as fd:
-            data = _read(fd, 0, os.fstat(fd).st_size)
+            data = self._read(key, fd, 0, os.fstat(fd).st_size)
         count_read(1, len(data))
         return data
 
@@ -90,7 +90,7 @@ class LocalStore(RootedStore, SingleDeletes):
         """Return the last `length` bytes, or all of a shorter file, and the file's size."""
         with self._opened(key) as fd:
             size = os.fstat(fd).st_size
-            data = _read(fd, max(0, size - length), size)
+            data = self._read(key, fd, max(0, size - length), size)
         count_read(1, len(data))
         return data, size
 
@@ -102,7 +102,7 @@ class LocalStore(RootedStore, SingleDeletes):
             for read in merged:
                 if read.end > size:
                     raise StoreError(f"{self.path_of(key)}: bytes up to {read.end} wanted, the file has {size}")
-            parts = _read_all(fd, merged, size)
+            parts = self._read_all(key, fd, merged, size)
         count_read(len(parts), sum(map(len, parts)))
         return split_merged(ranges, merged, parts)
 
@@ -110,7 +110,7 @@ class LocalStore(RootedStore, SingleDeletes):
         """Return a whole file with its size and time."""
         with self._opened(key) as fd:
             status = os.fstat(fd)
-            data = _read(fd, 0, status.st_size)
+            data = self._read(key, fd, 0, status.st_size)
         count_read(1, len(data))
         return data, _meta(key, status)
 
@@ -220,6 +220,31 @@ class LocalStore(RootedStore, SingleDeletes):
         with self.open_writer(target_key) as writer:
             writer.copy_range(self, source_key, 0, size)
 
+    def _read(self, key: str, fd: int, start: int, end: int) -> BytesLike:
+        """Read a range of a file that had at least `end` bytes."""
+        data = os.pread(fd, end - start, start)
+        if len(data) == end - start:
+            return data
+        parts = [data]
+        position = start + len(data)
+        while position < end:  # a single call reads at most 2 GiB
+            data = os.pread(fd, end - position, position)
+            if not data:
+                raise StoreError(f"{self.path_of(key)}: bytes up to {end} wanted, the file has {position}")
+            parts.append(data)
+            position += len(data)
+        return b"".join(parts)
+
+    def _read_all(self, key: str, fd: int, merged: Sequence[MergedRange], size: int) -> list[BytesLike]:
+        """Read some ranges: as copies if they are small in total, else as views of one mapping of the file."""
+        if sum(read.end - read.start for read in merged) < MAPPED_READ_BYTES:
+            return [self._read(key, fd, read.start, read.end) for read in merged]
+        try:
+            mapped = memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED))
+        except ValueError as error:  # the file has become shorter
+            raise StoreError(f"{self.path_of(key)}: bytes up to {merged[-1].end} wanted: {error}") from error
+        return [mapped[read.start : read.end] for read in merged]
+
     @contextlib.contextmanager
     def _opened(self, key: str) -> Iterator[int]:
         with self._errors(key), opened(self.path_of(key)) as fd:
@@ -276,30 +301,6 @@ def _status(entry: os.DirEntry[str], *, follow: bool) -> os.stat_result | None:
 
 def _meta(key: str, status: os.stat_result) -> ObjectMeta:
     return ObjectMeta(key=key, size=status.st_size, modified=status.st_mtime, e_tag=e_tag_of(status))
-
-
-def _read(fd: int, start: int, end: int) -> BytesLike:
-    """Read a range of a file that has at least `end` bytes."""
-    data = os.pread(fd, end - start, start)
-    if len(data) == end - start:
-        return data
-    parts = [data]
-    position = start + len(data)
-    while position < end:  # a single call reads at most 2 GiB
-        data = os.pread(fd, end - position, position)
-        if not data:
-            raise StoreError(f"the file ends at byte {position}, {end} wanted")
-        parts.append(data)
-        position += len(data)
-    return b"".join(parts)
-
-
-def _read_all(fd: int, merged: Sequence[MergedRange], size: int) -> list[BytesLike]:
-    """Read some ranges: as copies if they are small in total, else as views of one mapping of the file."""
-    if sum(read.end - read.start for read in merged) < MAPPED_READ_BYTES:
-        return [_read(fd, read.start, read.end) for read in merged]
-    mapped = memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED))
-    return [mapped[read.start : read.end] for read in merged]
 
 
 def _link(source: str, target: str) -> None:

@@ -109,8 +109,10 @@ class MemoryStore(SingleDeletes, LinklessStore):
         start = f"{self._root}/{check_prefix(prefix)}"
         found = sorted(name for name in list(_objects) if name.startswith(start))
         keys = [name[length:] for name in found if start_after is None or name[length:] > start_after]
-        for key in keys[:limit]:
-            yield self.head(key)
+        found = ((key, _objects.get(f"{self._root}/{key}")) for key in keys)
+        present = ((key, entry) for key, entry in found if entry is not None)  # others may delete objects meanwhile
+        for key, (data, modified, e_tag) in itertools.islice(present, limit):
+            yield ObjectMeta(key=key, size=len(data), modified=modified, e_tag=e_tag)
 
     def forget_unused(self) -> None:
         """Remove all objects, unless another store of this root or of a root below it is in use."""

@@ -241,7 +241,7 @@ def _attempts(s3_options: dict[str, str]) -> int:
     string = s3_options.get("client_max_retries")
     if string is None:
         return _DEFAULT_ATTEMPTS
-    if not string.isdigit():
+    if not string.isdecimal():
         raise InvalidInputError("storage option 'client_max_retries' is not a number")
     return int(string) + 1
 

@@ -61,9 +61,12 @@ def decode_row_ids(data: bytes, most: int = _MAX_ROWS) -> U64Array:
     except DecodeError as error:
         raise CorruptFileError("row ids: not a RowIdSequence") from error
     parts = []
-    for segment in message.segments:
-        parts.append(_decode_segment(segment, most))
-        most -= len(parts[-1])
+    try:
+        for segment in message.segments:
+            parts.append(_decode_segment(segment, most))
+            most -= len(parts[-1])
+    except CorruptFileError as error:
+        raise CorruptFileError(f"row ids: {error}") from error
     return _concatenated(parts)
 
 
@@ -123,7 +126,10 @@ def decode_versions(data: bytes, most: int = _MAX_ROWS) -> U64Array:
         message = rowids_pb2.RowDatasetVersionSequence.FromString(data)
     except DecodeError as error:
         raise CorruptFileError("row versions: not a RowDatasetVersionSequence") from error
-    lengths = [_segment_length(run.span, most) for run in message.runs]
+    try:
+        lengths = [_segment_length(run.span, most) for run in message.runs]
+    except CorruptFileError as error:
+        raise CorruptFileError(f"row versions: {error}") from error
     if sum(lengths) > most:
         raise CorruptFileError(f"row versions: {sum(lengths)} rows where there are at most {most}")
     return np.repeat(np.array([run.version for run in message.runs], np.uint64), lengths)
@@ -234,7 +240,7 @@ def _concatenated(parts: Sequence[U64Array]) -> U64Array:
 def _decode_segment(segment: rowids_pb2.U64Segment, most: int) -> U64Array:
     ids = _decode_any_segment(segment, most)
     if len(ids) > most:
-        raise CorruptFileError(f"row ids: {len(ids)} rows where there are at most {most}")
+        raise CorruptFileError(f"{len(ids)} rows where there are at most {most}")
     return ids
 
 
@@ -255,7 +261,7 @@ def _decode_any_segment(segment: rowids_pb2.U64Segment, most: int) -> U64Array:
         return _decode_array(segment.sorted_array)
     if kind == "array":
         return _decode_array(segment.array)
-    raise CorruptFileError("row ids: a segment of an unknown kind")
+    raise CorruptFileError("a segment of an unknown kind")
 
 
 def _segment_length(segment: rowids_pb2.U64Segment, most: int) -> int:
@@ -266,7 +272,7 @@ def _segment_length(segment: rowids_pb2.U64Segment, most: int) -> int:
 
 def _checked_range(start: int, end: int, most: int) -> U64Array:
     if not start <= end <= start + most:
-        raise CorruptFileError(f"row ids: a range of {end - start} rows where there are at most {most}")
+        raise CorruptFileError(f"a range of {end - start} rows where there are at most {most}")
     return np.arange(start, end, dtype=np.uint64)
 
 
@@ -279,7 +285,7 @@ def _decode_array(array: rowids_pb2.EncodedU64Array) -> U64Array:
             return np.frombuffer(array.u32_array.offsets, "<u4").astype(np.uint64) + np.uint64(array.u32_array.base)
         return np.frombuffer(array.u64_array.values, "<u8").astype(np.uint64)
     except ValueError as error:
-        raise CorruptFileError("row ids: an array is truncated") from error
+        raise CorruptFileError("an array is truncated") from error
 
 
 def _encode_array(values: U64Array) -> rowids_pb2.EncodedU64Array:

@@ -366,7 +366,7 @@ def last_data_change(dataset: lance_core.LanceDataset) -> int:
         if one.changes_rows:
             return one.version
         found = one.properties.get(DATA_VERSION, "")
-        number = int(found) if found.isdigit() else one.read_version or one.version
+        number = int(found) if found.isdecimal() else one.read_version or one.version
     return number
 
 

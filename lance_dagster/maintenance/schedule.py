@@ -126,7 +126,7 @@ def _spread(cron_schedule: str, jitter: timedelta) -> list[str]:
     """
     fields = cron_schedule.split()
     count = int(jitter / timedelta(minutes=1)) + 1
-    if len(fields) != 5 or not (fields[0].isdigit() and fields[1].isdigit()) or count < 2:
+    if len(fields) != 5 or not (fields[0].isdecimal() and fields[1].isdecimal()) or count < 2:
         raise ValueError(
             f"{cron_schedule!r} cannot be spread over {jitter}: give a fixed minute and hour, and at least one minute"
         )

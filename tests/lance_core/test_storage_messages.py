@@ -74,6 +74,12 @@ def test_a_denial_says_what_to_do(code, remedy):
     assert remedy in str(error)
 
 
+@pytest.mark.parametrize("given", ["²", "-1", "1.5", "often"])
+def test_a_number_of_retries_is_a_whole_number(given):
+    with pytest.raises(InvalidInputError, match="'client_max_retries' is not a number"):
+        lance_core.dataset("s3://nowhere/t.lance", storage_options={**KEYS, "client_max_retries": given})
+
+
 def test_no_credentials_are_named_without_their_text():
     class NoCredentialsError(Exception):
         pass

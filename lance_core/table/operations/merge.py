@@ -95,8 +95,9 @@ class Merge:
 
 def _with_row_ids(fragments: list[Fragment], base: Manifest, version: int) -> tuple[list[Fragment], int]:
     """Give ids to the rows of fragments that are new."""
-    new = [fragment for fragment in fragments if fragment.id not in base.fragments.ids and fragment.row_ids is None]
-    added = [fragment for fragment in fragments if fragment.id not in base.fragments.ids]
+    known = set(base.fragments.ids)
+    added = [fragment for fragment in fragments if fragment.id not in known]
+    new = [fragment for fragment in added if fragment.row_ids is None]
     given = [decode_row_ids(fragment.row_ids) for fragment in added if fragment.row_ids is not None]
     # Rows of a branch have ids of their own, which are in use from now on.
     free = max([base.next_row_id, *(int(ids.max()) + 1 for ids in given if len(ids))])

@@ -48,11 +48,11 @@ def merge_with_added_columns(
         files: Collects the new deletion files.
         removal: The rows to delete.
     """
-    base = source.manifest
+    base, removed = source.manifest, frozenset(removal.removed_fragment_ids)
     emptied = [
         with_deletions(source, fragment, removal.affected_rows[fragment.id], files)
         for fragment in base.fragments
-        if fragment.id in removal.removed_fragment_ids
+        if fragment.id in removed
     ]
     make_durable(source.store, [one.deletion_file.key(one.id) for one in emptied if one.deletion_file is not None])
     changed = {fragment.id: fragment for fragment in (*removal.updated_fragments, *emptied)}

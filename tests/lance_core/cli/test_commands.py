@@ -239,6 +239,7 @@ def test_exit_codes(table, tmp_path):
     [
         (["info", "--version", "99"], "`lance versions TABLE` lists those that do"),
         (["info", "--version", "nope"], "`lance tags TABLE` lists those that do"),
+        (["info", "--version", "²"], "`lance tags TABLE` lists those that do"),
         (["branches", "nope"], "`lance branches TABLE` lists those that do"),
     ],
 )

@@ -29,12 +29,13 @@ from lance_core.errors import (
     InvalidInputError,
     RetryableConflictError,
     StoreError,
+    UnsupportedError,
     VersionNotFoundError,
 )
 from lance_core.store import open_store
 from lance_core.store.local import LocalStore
 from lance_core.table import DeletionFile, DeletionVector, Transaction, new_deletion_file_id
-from lance_core.table.operations import Delete, Overwrite, Restore, Update, UpdateConfig, UpdateMap
+from lance_core.table.operations import Delete, Overwrite, Restore, UnknownOperation, Update, UpdateConfig, UpdateMap
 from lance_core.table.paths import Naming, transaction_key
 from lance_core.testing.racing import race
 from tests.lance_core.commit.tables import appending, creation, fragment_of
@@ -93,6 +94,25 @@ def test_two_deletes_on_one_fragment_are_merged(path):
     rest = lance.dataset(path).to_table().column("a").to_pylist()
     assert rest == [i for i in range(40) if i not in (1, 2, 4, 10, 21)]
     lance.dataset(path).validate()
+
+
+def test_a_failure_while_deletions_are_merged_leaves_no_file(path, monkeypatch):
+    store = open_store(path)
+    base = load_latest(store)
+    transaction, affected = delete_rows(store, base, {0: [1, 2], 1: [0]})
+    lance.dataset(path).delete("a = 4 or a = 15")
+    before = {found.key for found in store.list("_deletions/")}
+    real = LocalStore.put
+
+    def put(self, key, data, **durable):
+        if key.startswith("_deletions/1-"):
+            raise StoreError("the disk is full")
+        return real(self, key, data, **durable)
+
+    monkeypatch.setattr(LocalStore, "put", put)
+    with pytest.raises(StoreError, match="the disk is full"):
+        commit(store, transaction, base=base, affected_rows=affected)
+    assert {found.key for found in store.list("_deletions/")} == before
 
 
 def test_pylance_merges_over_ours(path):
@@ -436,3 +456,14 @@ def test_a_transaction_file_that_stays_behind_hides_no_error(path, monkeypatch):
         with pytest.raises(StoreError, match="the disk is full"):
             commit(store, appending(1))
     assert commit(store, appending(1)).manifest.version == 2
+
+
+@pytest.mark.parametrize("read_version", [1, 2])
+@pytest.mark.parametrize("detached", [False, True])
+def test_an_unknown_operation_is_not_committed(tmp_path, read_version, detached):
+    for mode in ("create", "append"):
+        lance_core.write_dataset({"a": [1]}, tmp_path / "t", mode=mode)
+    unknown = Transaction(read_version=read_version, operation=UnknownOperation(described="of a newer library"))
+    with pytest.raises(UnsupportedError, match=r"of a newer library cannot be committed.*the library that made it"):
+        commit(open_store(tmp_path / "t"), unknown, options=CommitOptions(detached=detached))
+    assert lance_core.dataset(tmp_path / "t").version == 2

@@ -81,6 +81,24 @@ def test_durable_writes_reach_the_disk_before_they_are_named(tmp_path, monkeypat
     assert calls == ["fsync", "rename", "fsync"]
 
 
+@pytest.mark.parametrize("size", [100, 2 << 20], ids=["copied", "mapped"])
+def test_a_file_that_shrinks_while_it_is_read_is_named(tmp_path, monkeypatch, size):
+    store = open_store(tmp_path)
+    store.put("data/x", bytes(size))
+    real = local_module.os.fstat
+
+    def before_it_shrinks(fd):
+        status = real(fd)
+        local_module.os.truncate(store.path_of("data/x"), 10)
+        return status
+
+    monkeypatch.setattr(local_module.os, "fstat", before_it_shrinks)
+    with pytest.raises(StoreError, match=f"data/x: bytes up to {size} wanted"):
+        store.get_ranges("data/x", [(0, size)])
+    monkeypatch.undo()
+    assert len(store.get("data/x")) == 10
+
+
 def test_a_mapped_read_outlives_the_file(tmp_path):
     store = LocalStore(str(tmp_path))
     store.put("k", b"z" * (2 << 20))

@@ -162,6 +162,17 @@ def test_a_few_bytes_do_not_become_billions_of_rows():
         decode_versions(versions.SerializeToString(), 10)
 
 
+def test_a_bad_span_names_what_it_belongs_to():
+    segment = rowids_pb2.U64Segment()
+    segment.array.u64_array.values = b"123"
+    versions = rowids_pb2.RowDatasetVersionSequence()
+    versions.runs.add(version=1, span=segment)
+    with pytest.raises(CorruptFileError, match=r"^row versions: an array is truncated"):
+        decode_versions(versions.SerializeToString())
+    with pytest.raises(CorruptFileError, match=r"^row ids: an array is truncated"):
+        decode_row_ids(rowids_pb2.RowIdSequence(segments=[segment]).SerializeToString())
+
+
 def test_numbers_that_stand_for_nothing():
     message = DeletionFile(file_type=DeletionFileType.ARROW, read_version=1, id=1, num_deleted_rows=1).to_protobuf()
     message.file_type = 6

@@ -347,6 +347,19 @@ def test_a_merge_must_not_lose_fragments():
         applied(Merge(fragments=(fragment(0),), schema=SCHEMA), manifest_of(fragment(0), fragment(1)))
 
 
+def test_a_merge_searches_no_list_of_ids(monkeypatch):
+    class Ids(list):
+        def __contains__(self, one):
+            raise AssertionError("a list is searched")
+
+    base = applied(
+        Overwrite(fragments=(fragment(),), schema=SCHEMA), None, table_format=TableFormat(stable_row_ids=True)
+    )
+    monkeypatch.setattr(base.fragments, "_ids", Ids(base.fragments.ids))
+    merged = applied(Merge(fragments=(*base.fragments, fragment(9)), schema=SCHEMA), base)
+    assert decode_row_ids(merged.fragments[1].row_ids).tolist() == list(range(10, 20))
+
+
 def test_overwrite_takes_no_deletions_and_no_empty_files():
     deletions = DeletionFile(file_type=DeletionFileType.ARROW, read_version=1, id=5, num_deleted_rows=1)
     with pytest.raises(InvalidInputError, match="deletion"):

@@ -502,8 +502,9 @@ class TestSchedule:
         assert sorted(asked) == sorted(names)
 
     def test_a_schedule_that_cannot_be_spread(self):
-        with pytest.raises(ValueError, match="fixed minute"):
-            build_maintenance_schedule(self.job(), "*/5 * * * *", jitter=timedelta(minutes=9))
+        for cron in ("*/5 * * * *", "² 3 * * *"):
+            with pytest.raises(ValueError, match="fixed minute"):
+                build_maintenance_schedule(self.job(), cron, jitter=timedelta(minutes=9))
         with pytest.raises(ValueError, match="another day"):
             build_maintenance_schedule(self.job(), "55 23 * * 1", jitter=timedelta(minutes=9))
 

@@ -77,7 +77,7 @@ def type_of(node: exp.DataType, sql: str) -> pa.DataType:
         UnsupportedError: The type is not known.
     """
     name = node.this.name if isinstance(node.this, exp.DType) else str(node.this)
-    numbers = [int(parameter.name) for parameter in node.expressions if parameter.name.isdigit()]
+    numbers = [int(parameter.name) for parameter in node.expressions if parameter.name.isdecimal()]
     if name == "DECIMAL" and len(numbers) == 2 and 0 < numbers[0] <= 38:
         return pa.decimal128(*numbers)
     if name in _TIMESTAMPS and (not numbers or numbers[0] in _UNITS):

@@ -16,6 +16,7 @@ __all__ = ["like", "regexp_count", "regexp_like", "regexp_match", "regexp_replac
 
 _BOOL: Final = pa.bool_()
 _FLAGS: Final = frozenset("imsU")
+_GROUPS: Final = frozenset("0123456789")
 _REFERENCE: Final = re.compile(r"\$\{(\w+)\}|\$(\w+)|\$\$|\\(\d)|\\")
 
 
@@ -100,7 +101,7 @@ def _reference(match: re.Match[str]) -> str:
     group = match[1] or match[2] or match[3]
     if group is None:
         return "$" if match[0] == "$$" else "\\\\"
-    if not group.isdigit() or len(group) > 1:
+    if group not in _GROUPS:
         raise UnsupportedError(f"the group {group!r} in a replacement is not supported")
     return f"\\{group}"
 

@@ -133,6 +133,8 @@ UNSUPPORTED = {
     "ts AT TIME ZONE 'UTC' > ts": "^ts AT TIME ZONE 'UTC' is not supported",
     "regexp_like(s, n)": "pattern.*position 1 ",
     "regexp_like(s, 'a', 'x')": "flags",
+    "regexp_replace(s, '(a)', '$²')": "the group '²' in a replacement is not supported",
+    "regexp_replace(s, '(a)', '$٣')": "the group '٣' in a replacement is not supported",
     "s LIKE ANY ('a')": "LIKE ANY.* is not supported",
     "substr(s, i) = 'a'": "integer literal.*position 1 ",
     "date_part('century', d) = 1": "century.*position 1 ",
