@@ -202,3 +202,9 @@ def test_a_root_that_does_not_exist_has_no_tables_and_a_file_is_no_root(tmp_path
         assert find(f"memory://none-{next(_numbers)}") == []
         with pytest.raises(InvalidInputError, match=r"a_file.py is a file: give the folder that the tables are in"):
             find(file)
+
+
+def test_update_columns_needs_a_column_to_set(table):
+    (fragment,) = table.get_fragments()
+    with pytest.raises(SchemaError, match="the data has no column but 'id', by which rows are matched"):
+        fragment.update_columns(pa.table({"id": [1]}), "id")
