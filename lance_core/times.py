@@ -76,7 +76,8 @@ def zone_named(name: str) -> tzinfo:
     found = _OFFSET.fullmatch(name.strip())
     try:
         if found is not None:
-            offset = time(*(int(part or 0) for part in found.groups()[1:]))
+            hours, minutes, seconds = (int(part or 0) for part in found.groups()[1:])
+            offset = time(hours, minutes, seconds)  # rejects what a clock does not show
             since = timedelta(hours=offset.hour, minutes=offset.minute, seconds=offset.second)
             return timezone(-since if found[1] == "-" else since)
         return UTC if name.strip() == "Z" else ZoneInfo(name.strip())

@@ -245,8 +245,13 @@ class FragmentChanges:
         """
         manifest = self._source.manifest
         maker = joined(data_obj, schema, manifest.schema, left_on, right_on)
+        if not maker.makes.names:
+            raise SchemaError(
+                f"update_columns: the data has no column but {right_on or left_on!r}, by which rows are matched: add "
+                "a column with new values"
+            )
         unknown = [name for name in maker.makes.names if name not in manifest.schema.names]
-        if unknown or not maker.makes.names:
+        if unknown:
             what = "; _row... are metadata columns, which" if any(name.startswith("_row") for name in unknown) else ""
             raise SchemaError(
                 f"update_columns: the dataset has no columns {unknown}; it has {manifest.schema.names}: a column that "

@@ -209,3 +209,9 @@ def test_a_segment_that_is_no_uuid(table, segment):
     table.create_scalar_index("id", "BTREE")
     with pytest.raises(InvalidInputError, match="is no UUID; describe_indices lists the segments"):
         table.prewarm_index("id_idx", index_segments=[segment])
+
+
+def test_update_columns_needs_a_column_to_set(table):
+    (fragment,) = table.get_fragments()
+    with pytest.raises(SchemaError, match="the data has no column but 'id', by which rows are matched"):
+        fragment.update_columns(pa.table({"id": [1]}), "id")

@@ -1,6 +1,7 @@
 """Worker processes of a compaction that die or meet an error."""
 
 import importlib
+import itertools
 import subprocess
 import sys
 
@@ -18,10 +19,10 @@ pool = importlib.import_module("lance_core.maintenance.compaction.pool")
 def test_a_process_that_dies_fails_its_own_task_alone(tmp_path, monkeypatch, workers):
     table = lance_core.write_dataset({"id": list(range(8))}, tmp_path / "t", max_rows_per_file=1)
     tasks = Compaction.plan(table, {"target_rows_per_fragment": 2}).tasks
-    start, started = pool._start, []
+    start, started, numbers = pool._start, [], itertools.count()
 
     def starting():
-        if started:
+        if next(numbers):
             process = start()
         else:
             process = subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
