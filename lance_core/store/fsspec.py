@@ -224,6 +224,7 @@ _LIBRARIES: Final = {
 
 def _filesystem(scheme: str, options: StorageOptions) -> Any:
     import fsspec  # noqa: PLC0415 - a tenth of the time to import lance_core, unused by local tables
+    from fsspec.registry import registry  # noqa: PLC0415 - see above
 
     arguments = {key: value for key, value in options.items() if key not in OWN_OPTIONS}
     try:
@@ -233,6 +234,11 @@ def _filesystem(scheme: str, options: StorageOptions) -> Any:
         remedy = f"pip install {library}" if library else "install the fsspec library that serves it"
         raise UnsupportedError(f"{scheme}:// needs an fsspec library that is not installed: {remedy}") from None
     except ValueError:
+        if scheme in registry:  # its class was found, and rejects the options
+            raise InvalidInputError(
+                f"the filesystem of {scheme}:// cannot be opened with the storage options {sorted(arguments)}; its "
+                "documentation names those that it needs, such as an account and its credentials"
+            ) from None
         raise UnsupportedError(
             f"no store serves the scheme {scheme!r}: install a file system of fsspec for it, or give a path such as "
             "/folder/table, or file:/folder/table, where the same files can be reached"

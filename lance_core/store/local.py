@@ -235,7 +235,7 @@ class LocalStore(RootedStore, SingleDeletes):
             position += len(data)
         return b"".join(parts)
 
-    def _read_all(self, key: str, fd: int, merged: Sequence[MergedRange], size: int) -> list[BytesLike]:
+    def _read_all(self, key: str, fd: int, merged: Sequence[MergedRange], size: int) -> Sequence[BytesLike]:
         """Read some ranges: as copies if they are small in total, else as views of one mapping of the file."""
         if sum(read.end - read.start for read in merged) < MAPPED_READ_BYTES:
             return [self._read(key, fd, read.start, read.end) for read in merged]

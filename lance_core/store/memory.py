@@ -109,8 +109,8 @@ class MemoryStore(SingleDeletes, LinklessStore):
         start = f"{self._root}/{check_prefix(prefix)}"
         found = sorted(name for name in list(_objects) if name.startswith(start))
         keys = [name[length:] for name in found if start_after is None or name[length:] > start_after]
-        found = ((key, _objects.get(f"{self._root}/{key}")) for key in keys)
-        present = ((key, entry) for key, entry in found if entry is not None)  # others may delete objects meanwhile
+        entries = ((key, _objects.get(f"{self._root}/{key}")) for key in keys)
+        present = ((key, entry) for key, entry in entries if entry is not None)  # others may delete objects meanwhile
         for key, (data, modified, e_tag) in itertools.islice(present, limit):
             yield ObjectMeta(key=key, size=len(data), modified=modified, e_tag=e_tag)
 

@@ -111,7 +111,7 @@ class _SparkJob(Generic[_Result]):
             stages = None
         if stages is None:
             # Tasks cannot be observed here: Spark kills the worker of a task that does not end within this time.
-            time.sleep(_seconds(self._session.conf.get("spark.python.task.killTimeout", "2s")) + 1)
+            time.sleep(_seconds(self._session.conf.get("spark.python.task.killTimeout", "2s") or "2s") + 1)
             return
         tracker, end, still = self._session.sparkContext.statusTracker(), time.monotonic() + _LONGEST_WAIT, 0
         while still < _STILL_POLLS and time.monotonic() < end:

@@ -1,4 +1,6 @@
+import fsspec
 import pytest
+from fsspec.registry import _registry
 
 from lance_core.errors import AlreadyExistsError, InvalidInputError, ObjectNotFoundError, StoreError, UnsupportedError
 from lance_core.store import open_store
@@ -21,6 +23,17 @@ class TestFsspecStore(ObjectConformance):
         with pytest.raises(UnsupportedError, match="no atomic creation"):
             store.put_if_absent("v/1", b"first")
         assert list(store.list("")) == []
+
+
+def test_a_file_system_that_rejects_its_options_is_not_an_unknown_scheme(monkeypatch):
+    class NeedsAccount(fsspec.AbstractFileSystem):
+        def __init__(self, **_):
+            raise ValueError("hunter2")
+
+    monkeypatch.setitem(_registry, "az", NeedsAccount)
+    with pytest.raises(InvalidInputError, match=r"az:// cannot be opened with the storage options \['key'\]") as caught:
+        open_store("az://container/t.lance", {"key": "1"})
+    assert "hunter2" not in str(caught.value)
 
 
 def test_unknown_schemes_are_named():
