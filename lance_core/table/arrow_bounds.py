@@ -47,7 +47,7 @@ def checked_stream(file: bytes | memoryview, max_rows: int, max_bytes: int) -> p
     for message in _messages(stream):
         length, sizes = _claims(message)
         rows += length
-        if min(length, *sizes) < 0:  # a negative size would make room for a large one in the sum
+        if min((length, *sizes)) < 0:  # a negative size would make room for a large one in the sum
             raise CorruptFileError(f"an Arrow batch declares {length} rows in buffers of {sizes} bytes")
         if rows > max_rows or sum(sizes) > max_bytes:
             raise CorruptFileError(
