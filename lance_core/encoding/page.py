@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from google.protobuf.message import Message
 from lance_core.errors import CorruptFileError
 
 __all__ = [
+    "SMALL_PAGE",
     "ByteRange",
     "Bytes",
     "BytesLike",
@@ -45,6 +46,9 @@ ByteRange: TypeAlias = tuple[int, int]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 BytesLike: TypeAlias = Any
 """Anything with the buffer protocol: bytes, memoryview, numpy and Arrow buffers."""
+
+SMALL_PAGE: Final = 64 * 1024
+"""Pages up to this size are read whole, without looking up first where the wanted values are."""
 
 _GAP_BYTES = 16 * 1024
 """Runs with gaps up to this size are read as one range: the bytes between them cost less than another range."""

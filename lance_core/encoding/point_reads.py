@@ -25,7 +25,7 @@ from lance_core.encoding.compression.chunks import ChunkGatherer, Counts
 from lance_core.encoding.compression.flat import flat_bits
 from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock
 from lance_core.encoding.levels.repdef import Layer, wire_layers
-from lance_core.encoding.page import ByteRange, BytesLike, PageInfo, Steps, as_bytes
+from lance_core.encoding.page import SMALL_PAGE, ByteRange, BytesLike, PageInfo, Steps, as_bytes
 from lance_core.encoding.structural.chunk_layout import take_one_apart
 from lance_core.encoding.structural.gathered import decode_some_levels
 from lance_core.errors import CorruptFileError
@@ -34,7 +34,6 @@ __all__ = ["PointPage", "point_page", "read_points", "value_bits"]
 
 _VALID: Final = wire_layers([Layer.ALL_VALID_ITEM])
 _NULLABLE: Final = wire_layers([Layer.NULLABLE_ITEM])
-_SMALL_PAGE: Final = 64 * 1024
 _MOST_KEPT: Final = 1024 * 1024
 """Most bytes of chunk descriptions, or of a dictionary, that are cached for a page."""
 
@@ -152,7 +151,7 @@ class _Chunked(PointPage):
 
     def whole(self) -> ByteRange | None:
         start, end = self._page.buffer(1)
-        return (start, end) if end - start <= _SMALL_PAGE else None
+        return (start, end) if end - start <= SMALL_PAGE else None
 
     def learn(self, answers: Sequence[BytesLike]) -> int:
         meta = as_bytes(answers[0])

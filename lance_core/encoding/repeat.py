@@ -31,7 +31,7 @@ from lance_core._proto.file2_pb2 import Encoding
 from lance_core.encoding.compression import COMPRESSIONS
 from lance_core.encoding.compression.fastlanes import BLOCK_VALUES
 from lance_core.encoding.compression.general import Compressor, compressor
-from lance_core.encoding.compression.out_of_line_bitpacking import pack_flags
+from lance_core.encoding.compression.out_of_line_bitpacking import PACKED_LEVELS, pack_flags
 from lance_core.encoding.compression.variable import block_of_values, chunk_of_values
 from lance_core.encoding.description import page_encoding
 from lance_core.encoding.levels.repdef import Layer, wire_layers
@@ -46,7 +46,6 @@ _MOST_BYTES: Final = 64 * 1024
 _ALIGNMENT: Final = 8
 _CHUNK_FILLS: Final = tuple(b"\xfe" * length for length in range(_ALIGNMENT))
 _MANY_ITEMS: Final = 256
-_PACKED_LEVELS: Final = 512
 _DESCRIPTIONS: Final = 64
 
 
@@ -312,6 +311,6 @@ def _chunk(values: bytes, nulls: npt.NDArray[np.bool_] | None) -> bytes:
 
 def _levels(nulls: npt.NDArray[np.bool_]) -> bytes:
     """Definition levels, which are 1 for nulls: words of 16 bits, or one bit each."""
-    if nulls.size < _PACKED_LEVELS:
+    if nulls.size < PACKED_LEVELS:
         return nulls.astype("<u2").tobytes()
     return pack_flags(nulls)

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from lance_core._proto.encodings_v2_1_pb2 import PageLayout
 from lance_core.encoding.choosing.strategy import TINY_VALUES, PageEncoding
+from lance_core.encoding.compression.out_of_line_bitpacking import PACKED_LEVELS
 from lance_core.encoding.datablock import DataBlock, FixedSizeListBlock, FixedWidthBlock, VariableBlock
 from lance_core.encoding.page import EncodedPage
 from lance_core.encoding.repeat import Leaf, Pattern, constant_page, pattern_of, repeated
@@ -27,8 +28,6 @@ _MOST_USES: Final = 256
 _WORSE: Final = 1.25
 """A choice is dropped if a page has more bytes per value than the page of the choice, by this factor."""
 _PADDING: Final = 64
-_PACKED_LEVELS: Final = 512
-"""Pages with at least this many levels store them bit-packed."""
 
 _Key: TypeAlias = tuple[int, bool, int]
 
@@ -121,7 +120,7 @@ class Choices:
 
 
 def _key(column: int, num_values: int, *, has_levels: bool) -> _Key:
-    return column, has_levels, (num_values > TINY_VALUES) + (num_values >= _PACKED_LEVELS)
+    return column, has_levels, (num_values > TINY_VALUES) + (num_values >= PACKED_LEVELS)
 
 
 def _is_small(block: DataBlock) -> bool:

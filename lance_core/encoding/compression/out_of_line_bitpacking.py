@@ -10,7 +10,7 @@ block decides which of the two. W is the `bits_per_value` of the flat `values` i
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,10 @@ from lance_core.encoding.compression.registry import Compression
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, require_fixed_width
 from lance_core.errors import CorruptFileError, InvalidInputError
 
-__all__ = ["COMPRESSION", "pack_flags"]
+__all__ = ["COMPRESSION", "PACKED_LEVELS", "pack_flags"]
+
+PACKED_LEVELS: Final = 512
+"""Pages whose chunks have at least this many levels on average store them bit-packed."""
 
 
 def _packed_width(encoding: CompressiveEncoding, bits: int) -> int:

@@ -40,6 +40,7 @@ from lance_core.encoding.levels.repdef import (
     wire_layers,
 )
 from lance_core.encoding.page import (
+    SMALL_PAGE,
     Bytes,
     BytesLike,
     EncodedPage,
@@ -55,8 +56,6 @@ from lance_core.encoding.structural.entries import EntryForm, control_bytes, fin
 from lance_core.errors import CorruptFileError
 
 __all__ = ["bytes_of_bits", "decode", "encode", "group_key", "plain_layout"]
-
-_SMALL_PAGE = 64 * 1024
 
 
 def encode(
@@ -184,7 +183,7 @@ def group_key(page: PageInfo, layout: FullZipLayout, *, is_whole: bool) -> bytes
     A large page that is read whole is decoded alone, because decoding it together with others would copy it.
     """
     start, end = page.buffer(0)
-    is_large = is_whole and end - start > _SMALL_PAGE
+    is_large = is_whole and end - start > SMALL_PAGE
     if is_large or layout.bits_rep or layout.WhichOneof("details") != "bits_per_value":
         return None
     shared = FullZipLayout()
@@ -263,7 +262,7 @@ def _read_indexed(page: PageInfo, rows: RowRuns) -> Steps[tuple[Bytes, Counts, C
     width, rest = divmod(index_end - index_start, page.num_rows + 1)
     if rest or width not in (1, 2, 4, 8):
         raise CorruptFileError(f"a repetition index of {index_end - index_start} bytes for {page.num_rows} rows")
-    whole = rows.covers(page.num_rows) or end - start <= _SMALL_PAGE
+    whole = rows.covers(page.num_rows) or end - start <= SMALL_PAGE
     if whole:
         answers = yield [(index_start, index_end), (start, end)]
         index = as_bytes(answers[0]).view(f"<u{width}").astype(np.int64)

@@ -32,6 +32,7 @@ from lance_core.encoding.compression import (
     encode_blocks,
 )
 from lance_core.encoding.compression.chunks import Counts
+from lance_core.encoding.compression.out_of_line_bitpacking import PACKED_LEVELS
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock
 from lance_core.encoding.levels.repdef import (
     Layer,
@@ -43,6 +44,7 @@ from lance_core.encoding.levels.repdef import (
     wire_layers,
 )
 from lance_core.encoding.page import (
+    SMALL_PAGE,
     ByteRange,
     Bytes,
     BytesLike,
@@ -61,8 +63,6 @@ from lance_core.errors import CorruptFileError
 __all__ = ["Dictionary", "decode", "encode", "group_key"]
 
 _MAX_CHUNK_BYTES_2_1: Final = 32 * 1024
-# Pages below this size are read whole, without looking up their chunks first.
-_SMALL_PAGE: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +144,7 @@ def _level_bounds(levels: Levels, counts: Counts) -> Counts:
 def _encode_levels(array: LevelArray, counts: Counts, limit: int, target: CompressiveEncoding) -> ChunkBuffers:
     block = FixedWidthBlock(data=array.view(np.uint8), bits_per_value=16, num_values=array.size)
     bits = limit.bit_length()
-    packed = array.size >= 512 * counts.size and bits <= 4
+    packed = array.size >= PACKED_LEVELS * counts.size and bits <= 4
     encoding, buffers = encode_blocks(block, "out_of_line_bitpacking" if packed else "flat", counts)
     target.CopyFrom(encoding)
     return buffers
@@ -220,7 +220,7 @@ def decode(pages: Sequence[PageInfo], layers: tuple[Layer, ...], rows: RowRuns) 
     is_list = count_lists(layers) > 0
     has_items = layouts[0].num_dictionary_items > 0
     data_ranges = [page.buffer(1) for page in pages]
-    whole = rows.covers(total_rows) or sum(end - start for start, end in data_ranges) <= _SMALL_PAGE
+    whole = rows.covers(total_rows) or sum(end - start for start, end in data_ranges) <= SMALL_PAGE
     own_ranges = [[page.buffer(i) for i in (0, *range(2, 2 + has_items + is_list))] for page in pages]
     asked = [r for own in own_ranges for r in own] + (data_ranges if whole else [])
     answers = yield asked

@@ -20,9 +20,8 @@ from lance_core.encoding.compression import (
     decode_blocks,
     decode_miniblock,
     decode_per_value,
-    dictionary,
 )
-from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, block_to_array
+from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, array_to_block, block_to_array
 
 ROWS = 20_000
 
@@ -100,7 +99,8 @@ def decode_page(page: Page, kind: pa.DataType) -> tuple[pa.Array, list[str]]:
     if layout.num_dictionary_items:
         names.append("dictionary:" + name_of(layout.dictionary))
         items = decode_block(layout.dictionary, page.buffers[2], layout.num_dictionary_items)
-        block = dictionary.expand(items, block)
+        assert isinstance(block, FixedWidthBlock)
+        block = array_to_block(block_to_array(items, kind).take(pa.array(block.view())))
     if chunks.definition is None:
         return block_to_array(block, kind), names
     names.append("levels:" + name_of(layout.def_compression))
