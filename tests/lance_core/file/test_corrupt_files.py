@@ -140,7 +140,9 @@ def test_a_column_that_is_described_outside_of_its_place_is_rejected_at_once(tmp
     footer = Footer.from_bytes(bytes(data[-40:]))
     struct.pack_into("<Q", data, footer.column_table + 16, footer.column_table)
     (tmp_path / "bad.lance").write_bytes(data)
-    with pytest.raises(CorruptFileError, match=r"bad\.lance: the metadata of column 1 is not between the pages and the offset table"):
+    with pytest.raises(
+        CorruptFileError, match=r"bad\.lance: the metadata of column 1 is not between the pages and the offset table"
+    ):
         DataFileReader.open(open_store(str(tmp_path)), "bad.lance")
 
 
