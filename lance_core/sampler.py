@@ -15,6 +15,7 @@ import pyarrow as pa
 from lance_core.arguments import checked, checked_methods
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.dataset.lance_dataset import dataset as open_dataset
+from lance_core.dataset.reading import row_positions
 from lance_core.errors import InvalidInputError
 
 __all__ = ["ShardedBatchIterator", "ShardedBatchSampler", "ShardedFixedBatchSampler", "maybe_sample"]
@@ -58,7 +59,7 @@ def maybe_sample(
 
 def _positions(source: LanceDataset, filt: str | None) -> range | np.ndarray[Any, Any]:
     """Positions of the rows for which a filter is true; None for the default one of the handle, or all rows."""
-    return source._row_positions(filt)  # noqa: SLF001 - part of the library
+    return row_positions(source, filt)
 
 
 def _chosen(candidates: np.ndarray[Any, Any], n: int, max_takes: int) -> np.ndarray[Any, Any]:

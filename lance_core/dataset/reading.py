@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from lance_core.dataset.sql import SqlQueryBuilder
 
-__all__ = ["ReadingVerbs"]
+__all__ = ["ReadingVerbs", "row_positions"]
 
 
 class ReadingVerbs(Handle):
@@ -396,19 +396,11 @@ class ReadingVerbs(Handle):
             >>> lance.write_dataset({"id": [1, 2, 3]}, "t.lance").sample(2).num_rows
             2
         """
-        rows = self._row_positions()
+        rows = row_positions(self, None)
         if not 0 <= num_rows <= len(rows):
             raise InvalidInputError(f"sample: num_rows must be from 0 to {len(rows)}, all rows, not {num_rows}")
         chosen = random.sample(range(len(rows)), num_rows)
         return self.take([int(rows[place]) for place in (chosen if randomize_order else sorted(chosen))], columns)
-
-    def _row_positions(self, filter: Filter = None) -> range | npt.NDArray[np.integer[Any]]:  # noqa: A002 - pylance's name
-        """The positions, ascending, of the rows that a scan reads: those of a filter, or of the default options."""
-        if filter is None and not self._scan_defaults:
-            return range(self.count_rows())
-        # Deleted rows have no position.
-        found = self.scanner(["_rowoffset"], filter, include_deleted_rows=False).to_table()
-        return np.sort(found["_rowoffset"].to_numpy())
 
     def slice(self, start: int, end: int, columns: Columns = None) -> pa.Table:
         """The rows from position `start` up to `end` (excluded); fewer if the dataset ends before.
@@ -459,6 +451,15 @@ class ReadingVerbs(Handle):
         """
         record = self._manifest.fragments.get(fragment_id)
         return None if record is None else LanceFragment(self.source, record)
+
+
+def row_positions(dataset: ReadingVerbs, condition: Filter) -> range | npt.NDArray[np.integer[Any]]:
+    """The positions, in order, of the rows that a scan with a condition and the default options selects."""
+    if condition is None and not dataset._scan_defaults:  # noqa: SLF001 - part of the class
+        return range(dataset.count_rows())
+    # Deleted rows have no position.
+    found = dataset.scanner(["_rowoffset"], condition, include_deleted_rows=False).to_table()
+    return np.sort(found["_rowoffset"].to_numpy())
 
 
 def _check_buffer(size: int | None) -> None:

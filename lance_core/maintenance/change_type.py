@@ -94,7 +94,7 @@ def _check(dataset: Handle, column: str, data_type: pa.DataType, convert: Conver
 
 
 @dataclass(frozen=True, slots=True)
-class _Index:
+class _DroppedIndex:
     """An index that is built again.
 
     Attributes:
@@ -113,13 +113,13 @@ class _Index:
         return f"create_scalar_index({column!r}, {self.kind!r}, name={self.name!r}{given})"
 
 
-def _indices_on(source: Snapshot, field: Field, data_type: pa.DataType) -> list[_Index]:
+def _indices_on(source: Snapshot, field: Field, data_type: pa.DataType) -> list[_DroppedIndex]:
     """The indices on a column, which can be built again for values of another type.
 
     Raises:
         UnsupportedError: An index cannot be built again.
     """
-    ids, found = {node.id for node, _ in field.walk()}, dict[str, _Index]()
+    ids, found = {node.id for node, _ in field.walk()}, dict[str, _DroppedIndex]()
     for index in source.manifest.indices:
         if ids.isdisjoint({*index.fields, *index.covering_fields}):
             continue
@@ -131,13 +131,13 @@ def _indices_on(source: Snapshot, field: Field, data_type: pa.DataType) -> list[
             )
         content = source.indices.try_read(index, arrow_type_of(field))
         known = found[index.name].parameters if index.name in found else kind.parameters
-        found[index.name] = _Index(
+        found[index.name] = _DroppedIndex(
             index.name, kind.name, known if content is None else {**known, **content.parameters()}
         )
     return list(found.values())
 
 
-def _build(dataset: Handle, column: str, index: _Index, properties: Mapping[str, str] | None) -> None:
+def _build(dataset: Handle, column: str, index: _DroppedIndex, properties: Mapping[str, str] | None) -> None:
     def attempt(source: Snapshot, _: int) -> Manifest:
         return create_scalar_index(
             source,
