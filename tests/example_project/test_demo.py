@@ -285,7 +285,7 @@ def test_only_what_the_example_made_is_deleted(tmp_path, monkeypatch):
     monkeypatch.setenv("LANCE_EXAMPLE_HOME", str(tmp_path))
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake" / "mine.txt").write_text("mine")
-    with pytest.raises(SystemExit, match="did not make"):
+    with pytest.raises(SystemExit, match="did not create"):
         clear_example_home()
     assert (tmp_path / "lake" / "mine.txt").exists()
     shutil.rmtree(tmp_path / "lake")
