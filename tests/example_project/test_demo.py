@@ -172,7 +172,7 @@ def test_at_last_a_week_on_a_branch_is_promoted_by_one_commit(demo, source):
     assert fork == table.version - 1
     branch = table.checkout_version(("backfill/week", None))
     assert ordered(branch.to_table()) == ordered(table.to_table()) == ordered(source)
-    maintenance, story = demo[1].split("maintenance: small fragments become large ones")
+    maintenance, story = demo[1].split("maintenance: small fragments are merged")
     assert "backfill/week" not in maintenance
     assert "branch backfill/week: its changes before the promotion" in story
     assert "7 days, 2013-01-15 .. 2013-01-21" in story
@@ -213,7 +213,7 @@ def test_what_is_printed_is_what_the_tables_say(demo):
             properties = table.read_transaction(version["version"]).transaction_properties
             if properties and not {"dagster.maintenance", "promoted_from"} & properties.keys():
                 assert properties["dagster.run_id"][:8] in printed
-    assert "maintenance: small fragments become large ones" in printed
+    assert "maintenance: small fragments are merged" in printed
     assert f"{RANGE} keys, {FIRST} .. {LAST}" in printed
 
 
@@ -285,7 +285,7 @@ def test_only_what_the_example_made_is_deleted(tmp_path, monkeypatch):
     monkeypatch.setenv("LANCE_EXAMPLE_HOME", str(tmp_path))
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake" / "mine.txt").write_text("mine")
-    with pytest.raises(SystemExit, match="did not make"):
+    with pytest.raises(SystemExit, match="did not create"):
         clear_example_home()
     assert (tmp_path / "lake" / "mine.txt").exists()
     shutil.rmtree(tmp_path / "lake")

@@ -170,7 +170,7 @@ class TestOps:
         [
             ({"lance/nonsense": 1}, "input 'x' (no asset): metadata 'lance/nonsense' is not accepted"),
             ({"lance/filtre": "n > 1"}, "is 'lance/filter' meant?"),
-            ({"lance/version": 1}, "the output of an op has one version"),
+            ({"lance/version": 1}, "the output of an op has only one version"),
             ({"columns": ["m"]}, "columns ['m'] are not among the table's columns ['n']"),
         ],
     )

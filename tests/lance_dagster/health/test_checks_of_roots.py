@@ -40,7 +40,7 @@ def failed(lake, checks, assets=()):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"root": True}, r'root=True is the root of the IO manager.*give the URI of the root, such as root="s3:'),
+        ({"root": True}, r'root=True is the root of the IO manager.*pass the URI of the root, such as root="s3:'),
         ({"root": ""}, "root_uri is empty"),
         ({"policies": {"a": False}}, "policies choose among the tables below a root, and there is none"),
         ({"storage_options": {"aws_region": "x"}}, "storage_options and schema are for the tables below a root"),

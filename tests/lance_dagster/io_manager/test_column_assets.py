@@ -228,7 +228,7 @@ def test_rows_that_the_output_lacks(lake, missing):
         (lambda _, t: with_vectors(pa.table({"id": [*t["id"].to_pylist(), 7]})), "not among the rows of the scope"),
         (lambda _, t: with_vectors(pa.concat_tables([t, t.slice(0, 1)])), "twice|several"),
         (lambda *_: with_vectors(pa.table({"id": ids_of("2024-01-02")})), "not among the rows of the scope"),
-        (lambda _, t: t, "has no column besides"),
+        (lambda _, t: t, "has only the columns"),
         (lambda _, t: with_vectors(t).rename_columns(["key", "vector"]), "lacks the key column 'id'"),
         (lambda _, t: t.append_column("vector", pa.nulls(len(t))), "its type is not known"),
         (lambda _, t: t.append_column("blob", pa.nulls(len(t), pa.large_binary())), "asset that writes its rows"),
@@ -632,7 +632,7 @@ def test_the_column_asset_as_an_input(lake):
         ({"lance/missing": "keep"}, "is for write_mode columns"),
         ({"lance/key": "id"}, "is for write_mode columns"),
         ({"lance/write_mode": "columns", "lance/table": "t"}, "names the asset itself"),
-        ({"lance/write_mode": "columns", "lance/table": 7}, "is the key of the asset"),
+        ({"lance/write_mode": "columns", "lance/table": 7}, "must be the key of the asset"),
         ({"lance/write_mode": "columns", "lance/table": "images", "lance/schema_mode": "add_columns"}, "by itself"),
     ],
 )

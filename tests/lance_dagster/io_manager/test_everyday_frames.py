@@ -96,7 +96,7 @@ def test_what_loses_nothing_is_cast_and_reported(lake, make, mode):
     assert ("n" in casts) == (make is of_pandas)
 
 
-FRACTION = ({"n": 1.5}, "column 'n' is of type double, but the table has int64, and the value 1.5 cannot be stored")
+FRACTION = ({"n": 1.5}, "column 'n' is of type double, but the table has int64, and the value 1.5 cannot be cast")
 LARGE = (
     {"n": 5, "small": 2**31},
     "column 'small' is of type int64, but the table has int32, and the value 2147483648",

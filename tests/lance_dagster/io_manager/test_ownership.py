@@ -146,7 +146,7 @@ def test_memory_is_rejected_where_steps_run_in_other_processes(tmp_path):
         assert not result.success
         said = errors(result)
     assert "root_uri 'memory://ownership' is the memory of one process" in said
-    assert "Give the job in_process_executor" in said
+    assert "Use in_process_executor" in said
 
 
 def test_memory_is_fine_in_one_process():

@@ -158,7 +158,7 @@ class TestStepRetry:
 
         manager = FailsAfterCommit(root_uri=lake.root, empty_output="skip")
         result = lake.run(events, resources={"io_manager": manager}, fails=True)
-        assert "Let empty_output be write, which clears what the earlier attempt wrote\n" in errors(result)
+        assert "Set empty_output to write, which removes these rows\n" in errors(result)
         manager = FailsAfterCommit(root_uri=lake.root, empty_output="skip")
         result = lake.run(events, resources={"io_manager": manager}, fails=True)
         assert "earlier attempt wrote, or restore version 1 and start a new run" in errors(result)

@@ -192,7 +192,7 @@ class TestPartitions:
         lake.run(daily(of_days), partition="2024-01-01", write_mode="error")
         lake.run(daily(of_days), partition="2024-01-02", write_mode="error")
         result = lake.run(daily(of_days), span=("2024-01-02", "2024-01-03"), write_mode="error", fails=True)
-        assert "1 rows of the run's partitions" in errors(result)
+        assert "has 1 rows in the run's partitions" in errors(result)
         assert lake.rows("analytics/events") == [(date(1), 1), (date(2), 2)]
 
     @pytest.mark.parametrize("before", [(), (1,)], ids=["new", "old"])
@@ -464,7 +464,7 @@ class TestSchema:
         assert lake.rows("analytics/events") == [([3.0, 4.0],)]
         result = lake.run(source(frame(([1.0],), schema=schema)), fails=True)
         assert "column 'v' is of type list<item: float>" in errors(result)
-        assert "the value [1.0] cannot be stored" in errors(result)
+        assert "the value [1.0] cannot be cast" in errors(result)
 
 
 @pytest.mark.filterwarnings("ignore::dagster.BetaWarning")  # Dagster warns of its own bounds checks
@@ -683,7 +683,7 @@ class TestRejections:
         assert "builtins.int, which LanceIOManager cannot store; it can store pyspark" in errors(
             lake.run(number, fails=True)
         )
-        assert "annotate it `-> None`" in errors(lake.run(nothing, fails=True))
+        assert "annotate the asset `-> None`" in errors(lake.run(nothing, fails=True))
 
     def test_an_unknown_entry_is_rejected(self, lake):
         result = lake.run(source(frame(), metadata={"lance/branch": "dev"}), fails=True)

@@ -452,7 +452,7 @@ class TestUndo:
         result = defs.resolve_job_def(job.name).execute_in_process(
             instance=lake.instance, tags={"lance/undo_run": "first"}, run_config=QUIET, raise_on_error=False
         )
-        assert "take back second, which re-executed it" in errors(result)
+        assert "undo run second, which re-executed it" in errors(result)
         assert answer("undo", lake.root, "--run", "second", "--dry-run")[0]["run_id"] == "second"
 
     @pytest.mark.parametrize("by", ["job", "library"])

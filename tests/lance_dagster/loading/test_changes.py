@@ -253,7 +253,7 @@ def test_updates_of_a_table_without_stable_row_ids_name_the_metadata(lake):
     messages = [entry.user_message for entry in lake.instance.all_logs(first.run_id)]
     assert any("has no stable row ids, so that later runs fail" in message for message in messages)
     said = errors(lake.run(*assets, fails=True))
-    assert "Give the input's asset the metadata lance/stable_row_ids: True" in said
+    assert "Set the metadata lance/stable_row_ids: True of the input's asset" in said
     assert "input 'source' (asset source)" in said
     lake.run(*assets, tags={"lance/full_refresh": "true"})
     assert lake.rows("copy") == [(1, 0), (2, 1), (3, 2)]
@@ -628,7 +628,7 @@ class TestUndo:
         _, first = copy.run(lake)
         lance.write_dataset(rows(9), lake.uri("source"), mode="append")
         _, second = copy.run(lake)
-        with pytest.raises(CannotUndoError, match="undo it first"):
+        with pytest.raises(CannotUndoError, match="undo that run first"):
             plan_undo(lake.table("copy"), first.run_id)
         plan_undo(lake.table("copy"), second.run_id).commit()
         plan_undo(lake.table("copy"), first.run_id).commit()
