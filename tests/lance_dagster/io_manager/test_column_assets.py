@@ -231,7 +231,7 @@ def test_rows_that_the_output_lacks(lake, missing):
         (lambda _, t: t, "has only the columns"),
         (lambda _, t: with_vectors(t).rename_columns(["key", "vector"]), "lacks the key column 'id'"),
         (lambda _, t: t.append_column("vector", pa.nulls(len(t))), "its type is not known"),
-        (lambda _, t: t.append_column("blob", pa.nulls(len(t), pa.large_binary())), "asset that writes its rows"),
+        (lambda _, t: t.append_column("blob", pa.nulls(len(t), pa.large_binary())), "asset that writes the rows"),
     ],
 )
 def test_what_changes_nothing(lake, make, message):
