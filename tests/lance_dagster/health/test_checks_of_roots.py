@@ -155,7 +155,7 @@ class TestComponents:
         ("text", "message"),
         [
             ("root: true\nhealth_checks: true", "health_checks lists tables while the code location is loaded"),
-            ("root: true\nexternal_assets: true", "external_assets looks for tables.*such as root: s3://bucket/lake"),
+            ("root: true\nexternal_assets: true", "external_assets lists tables.*such as root: s3://bucket/lake"),
             ("tables: [a]\nexternal_assets: true", "external_assets does nothing without root"),
             ("root: /x\nstorage_options: {a: b}", "storage_options does nothing without root and health_checks or"),
             ("tables: [a]\nhealth_checks: true\ndefault_schema: b", "default_schema does nothing without root and"),

@@ -633,7 +633,10 @@ def test_the_column_asset_as_an_input(lake):
         ({"lance/key": "id"}, "is for write_mode columns"),
         ({"lance/write_mode": "columns", "lance/table": "t"}, "names the asset itself"),
         ({"lance/write_mode": "columns", "lance/table": 7}, "must be the key of the asset"),
-        ({"lance/write_mode": "columns", "lance/table": "images", "lance/schema_mode": "add_columns"}, "by itself"),
+        (
+            {"lance/write_mode": "columns", "lance/table": "images", "lance/schema_mode": "add_columns"},
+            "changes no others",
+        ),
     ],
 )
 def test_definitions_that_do_not_go_together(lake, metadata, message):

@@ -226,7 +226,7 @@ def test_a_retry_of_partitions_of_which_one_was_read_further_meanwhile(lake):
     copy.run(lake, partition="2024-01-02")
     again = {"dagster/parent_run_id": failed.run_id, "dagster/root_run_id": failed.run_id}
     _, failed = copy.run(lake, span=span, tags=again, fails=True)
-    assert "run them one by one, or with the tag lance/full_refresh=true" in errors(failed)
+    assert "run the partitions one by one, or with the tag lance/full_refresh=true" in errors(failed)
 
 
 def test_a_partition_whose_rows_have_all_left(lake):
