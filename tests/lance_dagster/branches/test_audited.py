@@ -212,7 +212,7 @@ def test_without_a_blocking_check_it_is_rejected(lake, checks):
     with pytest.raises(dg.DagsterInvalidDefinitionError) as caught:
         location(lake, build_audited_job([events], name="audited"), checks=checks).resolve_job_def("audited")
     said = f"{caught.value} {caught.value.__cause__}"
-    assert "job audited: events has no blocking check" in said
+    assert "job audited: no check of events is blocking" in said
     assert "allow_unaudited=True" in said
     job = build_audited_job([events], name="audited", allow_unaudited=True)
     run(lake, job=job, partition="2024-01-01", n="-1", checks=checks)

@@ -161,7 +161,7 @@ class TestStepRetry:
         assert "Set empty_output to write, which removes these rows\n" in errors(result)
         manager = FailsAfterCommit(root_uri=lake.root, empty_output="skip")
         result = lake.run(events, resources={"io_manager": manager}, fails=True)
-        assert "earlier attempt wrote, or restore version 1 and start a new run" in errors(result)
+        assert "which removes these rows, or restore version 1 and start a new run" in errors(result)
 
     @pytest.mark.parametrize(("policy", "rows"), [("replace", [1, 10]), ("adopt", [1, 10]), ("append", [1, 2, 10])])
     def test_of_rows_that_cannot_be_identified(self, lake, policy, rows):
