@@ -145,7 +145,7 @@ class TestPromote:
         for one in (*writers, done.run_id):
             (found,) = lineage([written.table("events")], run_id=one)
             assert (found["version"], found["run_id"]) == (2, done.run_id)
-        with pytest.raises(CannotUndoError, match=f"the writes of 2 runs at once .* run {done.run_id}, which"):
+        with pytest.raises(CannotUndoError, match=f"to which 2 runs wrote; undo run {done.run_id}, which"):
             plan_undo(written.table("events"), writers[0])
         plan_undo(written.table("events"), done.run_id).commit()
         assert written.rows("events") == [("2024-01-01", 0), ("2024-01-02", 0)]

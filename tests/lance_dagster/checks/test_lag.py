@@ -109,7 +109,7 @@ def test_a_branch_has_a_lag_of_its_own(lake, table):
 
 @pytest.mark.parametrize("max_age", ["never", dt.timedelta(days=-1)])
 def test_a_limit_that_is_no_time(max_age):
-    with pytest.raises(ValueError, match="max_age must be a time"):
+    with pytest.raises(ValueError, match="max_age must be a length of time"):
         build_lance_lag_checks(["copy"], max_age)
 
 
