@@ -51,15 +51,10 @@ def maybe_sample(
     if n >= source.count_rows():
         yield from source.to_batches(wanted, filt, batch_size=batch_size)
         return
-    chosen = _chosen(np.asarray(_positions(source, filt)), n, max_takes)
+    chosen = _chosen(np.asarray(row_positions(source, filt)), n, max_takes)
     for start in range(0, len(chosen), batch_size):
         table = source.take(chosen[start : start + batch_size], wanted).combine_chunks()
         yield from table.to_batches()
-
-
-def _positions(source: LanceDataset, filt: str | None) -> range | np.ndarray[Any, Any]:
-    """Positions of the rows for which a filter is true; None for the default one of the handle, or all rows."""
-    return row_positions(source, filt)
 
 
 def _chosen(candidates: np.ndarray[Any, Any], n: int, max_takes: int) -> np.ndarray[Any, Any]:
@@ -127,7 +122,7 @@ class ShardedBatchSampler:
             raise InvalidInputError(
                 f"batch_size must be at least 1 and batch_readahead at least 0, not {batch_size} and {batch_readahead}"
             )
-        rows = _positions(dataset, filter)
+        rows = row_positions(dataset, filter)
         if filter is None:
             starts = range(self._rank * batch_size, len(rows), self._world_size * batch_size)
             batches: list[Any] = [rows[start : start + batch_size] for start in starts]

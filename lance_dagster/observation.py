@@ -188,7 +188,7 @@ def _foreign_versions(
         if start and dataset.version - start > _MOST_PER_TICK:
             dataset = _at_end_of_tick(dataset, start)
         found = list(islice(read_history(dataset, after=start), _MOST_PER_TICK))
-    except (LanceError, OSError) as error:  # the other tables are still reported; the next tick tries this one again
+    except (LanceError, OSError) as error:  # the other tables are still reported; the next tick reads this one again
         context.log.warning("%s cannot be read: %s", ref.name, error)
         return [], None
     foreign = [one for one in found if one.run_id is None and not one.is_maintenance]

@@ -81,7 +81,11 @@ class LanceSparkResource(dg.ConfigurableResource["LanceSparkResource"], CheckedA
                 "local master, or name a server elsewhere by sc://host:port"
             )
         with _starting:
-            return self._find() or self._start()
+            found = self._find()
+            if found is None:
+                return self._start()
+            self._configure(found)
+            return found
 
     @property
     def session(self) -> "SparkSession":
@@ -141,6 +145,23 @@ class LanceSparkResource(dg.ConfigurableResource["LanceSparkResource"], CheckedA
             raise dg.DagsterInvariantViolationError(
                 f"LanceSparkResource: this process has a session on the Spark Connect server {found}, and {wanted} is "
                 "asked for. Give all resources of a code location the same master, or none"
+            )
+
+    def _configure(self, session: "SparkSession") -> None:
+        """Set the configuration in an existing session, and warn of settings that are fixed once a session runs."""
+        fixed = []
+        for key, value in self.config.items():
+            if session.conf.get(key, None) == value:
+                continue
+            if session.conf.isModifiable(key):
+                session.conf.set(key, value)
+            else:
+                fixed.append(key)
+        if fixed:
+            dg.get_dagster_logger().warning(
+                "LanceSparkResource: %s cannot be set any more, as this process already has a session; give the first "
+                "resource of the process this config",
+                ", ".join(fixed),
             )
 
     def _start(self) -> "SparkSession":

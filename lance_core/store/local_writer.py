@@ -53,6 +53,8 @@ class LocalWriter(ObjectWriter):
         self._shares = True
         self._sync: threading.Thread | None = None
         self._sync_error: OSError | None = None
+        # An interrupted writer aborts a file while a thread may still close it.
+        self._ending = threading.RLock()
         self.staging = f"{path}#{secrets.randbits(63)}"
         self.e_tag = ""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -152,6 +154,12 @@ class LocalWriter(ObjectWriter):
 
     def flush(self) -> None:
         """Close the staging file; if the writer is durable, sync it before."""
+        with self._ending:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._fd < 0:
+            return
         self._end_sync()
         try:
             if self._sync_error is not None:
@@ -178,11 +186,12 @@ class LocalWriter(ObjectWriter):
         if not self._durable:
             self.close()
             return ()
-        try:
-            os.rename(self.staging, self._path)
-        except OSError as error:
-            self.abort()
-            raise store_error(self._path, error) from error
+        with self._ending:
+            try:
+                os.rename(self.staging, self._path)
+            except OSError as error:
+                self.abort()
+                raise store_error(self._path, error) from error
         return self.flush, self._sync_name
 
     def _sync_name(self) -> None:
@@ -192,15 +201,15 @@ class LocalWriter(ObjectWriter):
             raise store_error(self._path, error) from error
 
     def _close(self, *, syncs_name: bool) -> int:
-        if self._fd >= 0:
-            self.flush()
-        try:
-            os.rename(self.staging, self._path)
-            if syncs_name:
-                sync_directory(os.path.dirname(self._path))
-        except OSError as error:
-            self.abort()
-            raise store_error(self._path, error) from error
+        with self._ending:
+            self._flush()
+            try:
+                os.rename(self.staging, self._path)
+                if syncs_name:
+                    sync_directory(os.path.dirname(self._path))
+            except OSError as error:
+                self.abort()
+                raise store_error(self._path, error) from error
         return self._size
 
     def abort(self) -> None:
@@ -208,6 +217,10 @@ class LocalWriter(ObjectWriter):
 
         A staging file that cannot be removed is left to cleanup; the result of the write does not depend on it.
         """
+        with self._ending:
+            self._abort()
+
+    def _abort(self) -> None:
         self._end_sync()
         if self._fd >= 0:
             os.close(self._fd)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import lance_core
 from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.store import canonical_uri
 from lance_dagster.undo.plan import Undo
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _location(root: str, dataset: lance_core.LanceDataset) -> TableLocation:
     """The location of a table, whose schema and name are the folders below the root."""
     from lance_dagster.tables.location import TableLocation  # noqa: PLC0415 - imports Dagster
 
-    uri = dataset.root_uri
-    below = uri.removeprefix(root.rstrip("/") + "/") if uri != root else "/".join(uri.split("/")[-2:])
+    uri, root = dataset.root_uri, canonical_uri(root)
+    below = uri.removeprefix(root + "/") if uri != root else "/".join(uri.split("/")[-2:])
     schema, _, table = below.removesuffix(".lance").rpartition("/")
     return TableLocation(uri=uri, schema=schema, table=table)

@@ -124,8 +124,8 @@ def write_columns_of(output: TableOutput, handler: LanceTypeHandler, obj: Any) -
     for number in request.left_out:
         assert request.read is not None
         output.context.log.warning(
-            "%s: rows with %d keys of version %d of %s, which the step has read, were deleted since and are left out",
-            output.where, number, request.read.version, output.uri,
+            "%s: rows deleted since version %d of %s, which the step has read, are left out (at most %d keys)",
+            output.where, request.read.version, output.uri, number,
         )  # fmt: skip
     return outcome
 

@@ -30,6 +30,7 @@ from lance_dagster.properties import RUN_ID, STEP_KEY
 from lance_dagster.tables.location import below_root
 from lance_dagster.tables.names import RESERVED_FOLDER
 from lance_dagster.tables.settings import (
+    INPUT_KEYS_OF_ASSETS,
     INPUT_PINS,
     OUTPUT_KEYS,
     OutputSettings,
@@ -141,6 +142,10 @@ def load_op_output(
         raise dg.DagsterInvalidDefinitionError(
             f"{where}: metadata {pins[0]} is for inputs that are assets, and the output of an op has only one version; "
             "remove the entry"
+        )
+    for key in sorted(INPUT_KEYS_OF_ASSETS & metadata.keys()):
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where}: metadata {key} is for inputs that are assets, not for the output of an op; remove the entry"
         )
     uri = _uri(context, settings)
     dataset = _open(uri, settings)

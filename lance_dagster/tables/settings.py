@@ -58,6 +58,7 @@ from pyspark_lance import EmptyOutput, OutOfPartition, SchemaMode
 
 __all__ = [
     "INPUT_KEYS",
+    "INPUT_KEYS_OF_ASSETS",
     "INPUT_PINS",
     "OUTPUT_KEYS",
     "PREFIX",
@@ -280,7 +281,9 @@ class TableSettings(TableRoot):
 INPUT_PINS = ("lance/version", "lance/tag", "lance/as_of")
 """Entries that choose the version of an input's table; at most one of them is allowed."""
 
-INPUT_KEYS = {*INPUT_PINS, "lance/filter", "lance/missing", "lance/changes"}
+INPUT_KEYS_OF_ASSETS = {"lance/missing", "lance/changes"}
+"""Entries about an asset's history, which the output of an op does not have."""
+INPUT_KEYS = {*INPUT_PINS, *INPUT_KEYS_OF_ASSETS, "lance/filter"}
 
 
 def check_input(metadata: Mapping[str, object], where: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError, VersionNotFoundError
-from lance_dagster import LanceTableResource
+from lance_dagster import BranchPolicy, LanceTableResource
 
 
 @dg.asset(key_prefix=["deep", "nyc"])
@@ -121,3 +121,17 @@ def test_listing_of_a_store_without_folders():
     assert lance_core.list_tables("memory://listed") == ["a/one.lance", "a/two.lance", "b/three.lance"]
     lance = LanceTableResource(root_uri="memory://listed")
     assert lance.tables() == ["a/one", "a/two", "b/three"]
+
+
+@pytest.mark.parametrize("spelled", ["{}", "{}/", "file://{}", "{}/./"])
+def test_it_follows_the_branch_policy_of_the_same_root_however_it_is_spelled(lake, spelled):
+    lake.run(planes)
+    opened = []
+
+    @dg.asset(deps=[planes])
+    def looked(lance: LanceTableResource) -> None:
+        opened.append(lance.open(planes).branch)
+
+    root = LanceTableResource(root_uri=spelled.format(lake.root))
+    run = lake.run(planes, looked, resources={"lance": root}, branching=BranchPolicy.per_run())
+    assert opened == [f"dagster/run/{run.run_id}"]

@@ -85,3 +85,16 @@ def test_it_starts_a_session_whose_executors_run_this_python(connect):
         pytest.skip("a process of its own, once is enough")
     done = processes.run([sys.executable, "-c", FRESH])
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_its_configuration_reaches_a_session_that_is_there(spark, caplog):
+    key, before = "spark.sql.shuffle.partitions", spark.conf.get("spark.sql.shuffle.partitions")
+    try:
+        assert LanceSparkResource(config={key: "7", "spark.executor.memory": "secret"}).session is spark
+        assert spark.conf.get(key) == "7"
+    finally:
+        spark.conf.set(key, before)
+    found = [one for one in caplog.messages if "cannot be set any more" in one]
+    assert len(found) == 1
+    assert "LanceSparkResource: spark.executor.memory cannot" in found[0]
+    assert "secret" not in found[0]

@@ -1,5 +1,8 @@
 import errno
 import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -247,3 +250,27 @@ class TestRangesOfOtherFiles:
                 writer.copy_range(store, "source", 0, 8192)
         assert len(asked) == 1
         assert bytes(store.get("target")) == self.DATA[:8192] * 3
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_file_is_aborted_once_a_thread_has_closed_it(tmp_path, monkeypatch, early):
+    """An interruption can abort a file that a thread closes: the descriptor, which may be another's, is closed once."""
+    writer = LocalStore(str(tmp_path)).open_writer("k")
+    writer.write(b"data")
+    closing, is_aborting, fsync = threading.Event(), threading.Event(), os.fsync
+
+    def slow(fd):
+        closing.set()
+        is_aborting.wait(10)
+        time.sleep(0.1)  # the other thread is in `abort`
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    calls = writer.close_early() if early else [writer.close]
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(calls[0])
+        assert closing.wait(10)
+        is_aborting.set()
+        writer.abort()
+        ended.result()
+    assert [path.name for path in tmp_path.iterdir()] == ["k"]

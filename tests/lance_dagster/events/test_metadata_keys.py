@@ -171,6 +171,11 @@ class TestOps:
             ({"lance/nonsense": 1}, "input 'x' (no asset): metadata 'lance/nonsense' is not accepted"),
             ({"lance/filtre": "n > 1"}, "is 'lance/filter' meant?"),
             ({"lance/version": 1}, "the output of an op has only one version"),
+            (
+                {"lance/changes": "since_last_run"},
+                "lance/changes is for inputs that are assets, not for the output of an",
+            ),
+            ({"lance/missing": "empty"}, "lance/missing is for inputs that are assets, not for the output of an op"),
             ({"columns": ["m"]}, "columns ['m'] are not among the table's columns ['n']"),
         ],
     )

@@ -473,7 +473,8 @@ class TestUndo:
             lake.table("boats").checkout_version(done.version - 1).restore()
         assert lake.table("boats").count_rows() == len(lake.table("boats").checkout_version(1).to_table())
 
-    def test_the_instance_learns_what_the_table_holds(self, lake, tmp_path, monkeypatch):
+    @pytest.mark.parametrize("spelled", ["{root}", "{root}/", "{name}", "./{name}/"])
+    def test_the_instance_learns_what_the_table_holds(self, lake, tmp_path, monkeypatch, spelled):
         monkeypatch.delenv("DAGSTER_HOME", raising=False)
         with dg.DagsterInstance.local_temp(str(tmp_path)) as lake.instance:
             lake.run(boats)
@@ -483,11 +484,15 @@ class TestUndo:
             command("undo", lake.root, "--run", run, "--dry-run", "--report", fails=2)
             (tmp_path / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
             monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
-            command("undo", lake.root, "--run", run, "--yes", "--report")
+            monkeypatch.chdir(Path(lake.root).parent)
+            command(
+                "undo", spelled.format(root=lake.root, name=Path(lake.root).name), "--run", run, "--yes", "--report"
+            )
             event = lake.instance.get_latest_materialization_event(dg.AssetKey("boats")).asset_materialization
             said = {key: entry.value for key, entry in event.metadata.items()}
             assert (said["lance/version"], said["dagster/row_count"], said["lance/undid_run"]) == (3, 1, run)
             assert said["dagster/uri"] == lake.uri("boats")
+            assert said["dagster/table_name"] == "public.boats"
             assert event.tags["dagster/data_version"].endswith(":main:3")
 
     def test_one_table_that_cannot_keeps_all_as_they_are(self, lake):

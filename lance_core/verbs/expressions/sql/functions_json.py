@@ -36,6 +36,7 @@ _STEP: Final = re.compile(
     r"""\.(?P<name>[^.\[\]"'\s()?@*$]+)|\."(?P<quoted>[^"]*)"|\[\s*"(?P<double>[^"]*)"\s*\]|\[\s*'(?P<single>[^']*)'\s*\]"""
     r"""|\[\s*(?P<index>\d+)\s*\]|(?P<last>\[\s*last\s*\])|(?P<all>\[\s*\*\s*\])|(?P<every>\.\*)"""
 )
+_MOST_DIGITS: Final = 18
 _ALL: Final = object()
 _LAST: Final = object()
 _EVERY: Final = object()
@@ -70,6 +71,8 @@ def _steps(path: str) -> tuple[object, ...]:
         if found is None:
             raise UnsupportedError(f"the JSON path {path!r}, from {rest[position:]!r} on, is not supported")
         kind, part = found.lastgroup, found[found.lastgroup or 0]
+        if kind == "index" and len(part) > _MOST_DIGITS:
+            raise UnsupportedError(f"the JSON path {path!r} has a position of {len(part)} digits, which no list has")
         marks = {"all": _ALL, "last": _LAST, "every": _EVERY}
         steps.append(marks.get(kind or "", int(part) if kind == "index" else part))
         position = found.end()

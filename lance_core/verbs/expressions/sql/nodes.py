@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from decimal import Decimal, DecimalException
 from typing import Any, Final
 
 import pyarrow as pa
@@ -41,6 +42,7 @@ from lance_core.verbs.expressions.sql.words import CLOCKS
 __all__ = ["NODES", "ROOT_NODES", "logic", "name_of"]
 
 _BOOL: Final = pa.bool_()
+_MOST_DIGITS: Final = 4_000
 _COMPARISONS: Final[dict[type[exp.Expr], str]] = {
     exp.EQ: "=",
     exp.NEQ: "<>",
@@ -175,15 +177,25 @@ def _is_never_null(node: exp.Expr) -> bool:
     return True
 
 
-def _literal(_: Compiler, node: exp.Expr) -> Typed:
+def _literal(c: Compiler, node: exp.Expr) -> Typed:
     string = str(node.this)
     if node.is_string:
         return literal(string, pa.string())
+    if not _has_possible_size(string):
+        return unsupported(node, c.sql, f"a number beyond 1e{_MOST_DIGITS} or below 1e-{_MOST_DIGITS}")
     try:
         number = int(string)
     except ValueError:
         return number_literal(NumberLiteral(string))
     return integer(number)
+
+
+def _has_possible_size(number: str) -> bool:
+    """Whether a number can be computed with: Python converts integers of 4,300 digits at most."""
+    try:
+        return len(number) <= _MOST_DIGITS and abs(Decimal(number).adjusted()) <= _MOST_DIGITS
+    except DecimalException:
+        return False
 
 
 def _hexadecimal(c: Compiler, node: exp.Expr) -> Typed:

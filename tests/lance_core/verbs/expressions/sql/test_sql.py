@@ -323,3 +323,22 @@ def test_a_zone_is_assumed_only_where_it_may_be():
             parse_filter(text, TIMES, assume_utc=False)
     for text in ZONE_WRITTEN:
         assert parse_filter(text, TIMES, assume_utc=False).equals(parse_filter(text, TIMES))
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        *(f"i < {number}" for number in ("1" * 5_000, "1" * 5_000 + ".0", "1e5000", "1e-5000", "1e" + "9" * 5_000)),
+        "i IN (1, " + "1" * 5_000 + ")",
+        "CAST(" + "1" * 5_000 + " AS INT) = 1",
+        f"i BETWEEN 1 AND {'1' * 5_000}",
+    ],
+)
+def test_numbers_that_no_computation_could_use_are_rejected(sql):
+    with pytest.raises(UnsupportedError, match="a number beyond 1e4000 or below 1e-4000 is not supported, at position"):
+        parse_filter(sql, TABLE.schema)
+
+
+def test_a_position_in_json_has_few_digits():
+    with pytest.raises(UnsupportedError, match="has a position of 5000 digits, which no list has"):
+        parse_filter(f"json_extract('[1]', '$[{'1' * 5_000}]') IS NULL", TABLE.schema)
