@@ -139,11 +139,11 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         root = self.table_root
         if running is None or self.branching.kind != "off":
             return root
-        from lance_core.store import canonical_uri  # noqa: PLC0415 - code locations load without it
+        import lance_core  # noqa: PLC0415 - code locations load without it
 
-        own = canonical_uri(root.root_uri)
+        own = lance_core.canonical_uri(root.root_uri)
         others = (getattr(one, "table_root", None) for one in running.resources)
-        same = (one for one in others if isinstance(one, TableRoot) and canonical_uri(one.root_uri) == own)
+        same = (one for one in others if isinstance(one, TableRoot) and lance_core.canonical_uri(one.root_uri) == own)
         return replace(
             root, branching=next((one.branching for one in same if one.branching.kind != "off"), self.branching)
         )

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import lance_core
 from lance_core.errors import InvalidInputError, UnsupportedError
-from lance_core.store import canonical_uri
 from lance_dagster.undo.plan import Undo
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def _location(root: str, dataset: lance_core.LanceDataset) -> TableLocation:
     """The location of a table, whose schema and name are the folders below the root."""
     from lance_dagster.tables.location import TableLocation  # noqa: PLC0415 - imports Dagster
 
-    uri, root = dataset.root_uri, canonical_uri(root)
+    uri, root = dataset.root_uri, lance_core.canonical_uri(root)
     below = uri.removeprefix(root + "/") if uri != root else "/".join(uri.split("/")[-2:])
     schema, _, table = below.removesuffix(".lance").rpartition("/")
     return TableLocation(uri=uri, schema=schema, table=table)

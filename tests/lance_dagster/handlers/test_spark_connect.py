@@ -17,4 +17,4 @@ def test_the_same_on_spark_connect():
     command = [sys.executable, "-m", "pytest", "-q", "-k", SAME, *(str(TESTS / name) for name in FILES)]
     done = processes.run(command, cwd=TESTS.parents[1], env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert " 13 passed" in f" {done.stdout.splitlines()[-1]}", done.stdout
+    assert " 14 passed" in f" {done.stdout.splitlines()[-1]}", done.stdout
