@@ -155,6 +155,7 @@ def promote(
         VersionNotFoundError: There is no such branch.
         BranchConflictError: The parent changed the same rows, columns or slices since the fork, or it is not known
             whether it did; the message names the version.
+        RetryableConflictError: Other writers committed during each attempt; the branch can be promoted again.
         IncompatibleConflictError: The fork version was deleted.
         SchemaError: The branch dropped or changed columns, or added columns that cannot be null.
         InvalidInputError: The tag exists, the branch was promoted and changed since then, or the parent lacks a base
@@ -208,9 +209,13 @@ class _PromotionCall:
         files.copy()
         try:
             done = self._commit(latest)
-        except CommitConflictError:
-            files.discard()
-            raise
+        except BranchConflictError:
+            # Each promotion of the branch copies to the same keys, and this conflict is final for all of them.
+            committed = self._committed(self._latest())
+            if committed is None:
+                files.discard()
+                raise
+            done = self._by_another(committed)
         self._finish(done.manifest)
         result = replace(self._result(done.manifest.version), files_copied=len(files), bytes_copied=files.num_bytes)
         return replace(result, deduplicated=done.deduplicated), done.manifest
@@ -299,13 +304,14 @@ class _PromotionCall:
             lambda latest, _: self._put_on(latest, transaction),
             lambda _before, _error: self._latest(),
             conflict_retries=REBASE_ATTEMPTS - 1,
-            exhausted=lambda _, error: self._conflict(transaction.properties, error),
+            is_retryable=lambda error: not isinstance(error, BranchConflictError),
+            exhausted=self._contention,
         )
 
     def _put_on(self, latest: Manifest, transaction: Transaction) -> Committed:
         committed = self._committed(latest)
-        if committed is not None:  # by another promotion of the same branch
-            return Committed(manifest=committed, transaction=transaction, attempts=0, deduplicated=True)
+        if committed is not None:
+            return self._by_another(committed)
         branch, parent = self.branch, self.branch.parent
         made = commits_between(parent.store, branch.fork_version, latest.version)
         files = UncommittedFiles(parent.at(latest))
@@ -322,9 +328,13 @@ class _PromotionCall:
             raise self._conflict(transaction.properties, error) from error
         try:
             return self._put(followed, affected, latest)
-        except RetryableConflictError:
+        except CommitConflictError:
             files.discard()
             raise
+
+    def _by_another(self, committed: Manifest) -> Committed:
+        """The commit that another promotion of the branch made meanwhile."""
+        return Committed(manifest=committed, transaction=None, attempts=0, deduplicated=True)
 
     def _put(self, transaction: Transaction, affected: AffectedRows, base: Manifest) -> Committed:
         return commit(
@@ -394,6 +404,14 @@ class _PromotionCall:
             f"branch {branch.name!r} cannot be promoted: since its version {branch.fork_version}, which the branch was "
             f"forked from, {branch.parent_name} has changed what the branch changed, or it is not known whether it "
             f"has: {where or error}. Nothing was committed. Discard the branch, fork again and write again"
+        )
+
+    def _contention(self, attempts: int, error: CommitConflictError) -> RetryableConflictError:
+        """The error after the last attempt, which keeps the copied files: a next promotion needs them again."""
+        return RetryableConflictError(
+            f"branch {self.branch.name!r} was not promoted: during each of {attempts} attempts another writer committed "
+            f"to {self.branch.parent_name} ({error}). Nothing was committed; promote the branch again when fewer "
+            "writers are active"
         )
 
     def _check_tag(self, committed: Manifest | None) -> None:
