@@ -160,7 +160,6 @@ class PageFile:
         descriptor = self.append(descriptor_to_bytes(self._described(), num_rows))
         buffers = [descriptor, *self._global_buffers]
         start, column_table = self._position, []
-        # Blobs inside of other types are written like other bytes.
         blobs = {plan.first_column for plan in self.plan.columns if plan.is_blob}
         for index, own_pages in enumerate(self._pages):
             if self._version.has_levels:

@@ -110,9 +110,17 @@ def _computed(schema: Schema, version: FileVersion) -> FileWritePlan:
 
 
 def _check_blobs(schema: Schema, version: FileVersion) -> None:
-    """Make sure that blobs of 2.2 are top-level columns of a 2.2 file."""
+    """Make sure that blobs are top-level columns, and that blobs of 2.2 are in a 2.2 file.
+
+    The reference library reads the blobs that it writes inside of structs, but not plain bytes in their place.
+    """
     for top in schema.fields:
         for field, _ in top.walk():
-            if is_blob_v2(field) and (field is not top or version is not FileVersion.V2_2):
-                where = "inside of another type" if field is not top else f"in a {version.value} file"
-                raise UnsupportedError(f"field {field.name!r}: blobs of 2.2 cannot be stored {where}")
+            is_inside = field is not top and version is not FileVersion.V0_1
+            if is_inside and (blob.is_blob(field) or is_blob_v2(field)):
+                raise UnsupportedError(
+                    f"field {field.name!r} of column {top.name!r}: blobs inside of other types cannot be written; "
+                    "write rows of this table with pylance, or to a table where the blobs are a column of their own"
+                )
+            if is_blob_v2(field) and version is not FileVersion.V2_2:
+                raise UnsupportedError(f"column {top.name!r}: blobs of 2.2 cannot be stored in a {version.value} file")

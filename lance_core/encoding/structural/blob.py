@@ -186,7 +186,16 @@ def gives_payloads(field: Field) -> bool:
 
 
 def described_schema(schema: Schema) -> Schema | None:
-    """The columns with descriptors in place of payloads; None if there are no payloads among them."""
+    """The columns with descriptors in place of payloads; None if there are no payloads among them.
+
+    Raises:
+        UnsupportedError: Payloads of blobs of 2.2 are inside of another type.
+    """
+    for top in schema.fields:
+        if any(gives_payloads(field) for child in top.children for field, _ in child.walk()):
+            raise UnsupportedError(
+                f"column {top.name!r}: blobs of 2.2 inside of other types cannot be read; choose other columns"
+            )
     if not any(map(gives_payloads, schema.fields)):
         return None
     return replace(schema, fields=tuple(described(f) if gives_payloads(f) else f for f in schema.fields))

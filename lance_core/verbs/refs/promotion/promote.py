@@ -409,9 +409,9 @@ class _PromotionCall:
     def _contention(self, attempts: int, error: CommitConflictError) -> RetryableConflictError:
         """The error after the last attempt, which keeps the copied files: a next promotion needs them again."""
         return RetryableConflictError(
-            f"branch {self.branch.name!r} was not promoted: during each of {attempts} attempts another writer committed "
-            f"to {self.branch.parent_name} ({error}). Nothing was committed; promote the branch again when fewer "
-            "writers are active"
+            f"branch {self.branch.name!r} was not promoted: during each of {attempts} attempts another writer "
+            f"committed to {self.branch.parent_name} ({error}). Nothing was committed; promote the branch again "
+            "when fewer writers are active"
         )
 
     def _check_tag(self, committed: Manifest | None) -> None:

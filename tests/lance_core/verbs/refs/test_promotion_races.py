@@ -1,6 +1,5 @@
 """Promotions beside other writers, and beside each other: files that a version refers to are never deleted."""
 
-import pyarrow as pa
 import pytest
 
 import lance_core
@@ -65,7 +64,7 @@ def test_contention_can_be_repeated(main, monkeypatch):
             raise RetryableConflictError(f"commit {number}")
 
     before_commits(monkeypatch, busy)
-    with pytest.raises(RetryableConflictError, match="5 attempts another writer committed to main.*promote the branch again"):
+    with pytest.raises(RetryableConflictError, match=r"5 attempts another writer committed to main.*promote"):
         lance_core.dataset(main.uri).branches.promote("fix")
     lance_core.dataset(main.uri).branches.promote("fix")
     assert rows(main) == [1, 12]
