@@ -39,7 +39,7 @@ def check_files(table):
     fragments = [one.metadata for one in table.get_fragments()]
     assert names(table, "data") == {file.path for one in fragments for file in one.files}
     assert names(table, "_deletions") == {
-        one.deletion_file.path.split("/")[-1] for one in fragments if one.deletion_file
+        one.deletion_file.path(one.id).split("/")[-1] for one in fragments if one.deletion_file
     }
     assert names(table, "_indices") == {index["uuid"] for index in table.list_indices()}
     assert not [path for path in Path(table.uri).rglob("*") if "tmp" in path.name]

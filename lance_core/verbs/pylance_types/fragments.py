@@ -136,6 +136,10 @@ class DeletionFile:
         """The values by name, as JSON takes them."""
         return asdict(self)
 
+    def path(self, fragment_id: int) -> str:
+        """The path of the file below its base, "_deletions/{fragment}-{read_version}-{id}.arrow" or ".bin"."""
+        return self.to_record().key(fragment_id)
+
     def to_record(self) -> records_of_deletion.DeletionFile:
         """The record of the table layer."""
         if self.file_type not in _FILE_TYPES:

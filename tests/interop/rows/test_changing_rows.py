@@ -53,6 +53,9 @@ def test_many_deletions_become_a_bitmap(tmp_path):
     pair = Pair(tmp_path, pa.table({"a": range(20_000)}))
     pair.run(lambda d, _: d.delete("a % 2 = 1"))
     assert pair.ours.get_fragments()[0].deletion_file().endswith(".bin")
+    assert [
+        one.get_fragments()[0].metadata.deletion_file.path(0) for one in (pair.ours, lance.dataset(pair.ours.uri))
+    ] == [pair.ours.get_fragments()[0].deletion_file()] * 2
 
 
 @pytest.mark.parametrize("verb", ["delete", "update"])
