@@ -6,7 +6,8 @@
 Both are upper bounds: Spark evaluates the whole query on frames that contain at least what it needs.
 
 - A column is needed if its name occurs anywhere in the query, or if a star could stand for it.
-- A condition is pushed from the WHERE next to the table unless an outer join could make nulls of the table's rows.
+- A condition is pushed from the WHERE next to the table, unless an outer join could make nulls of the table's rows, or
+  a semi or anti join hides the table from the WHERE.
 """
 
 from __future__ import annotations
@@ -27,11 +28,15 @@ __all__ = ["Need", "needs_of"]
 
 _WIDE: Final = frozenset({"PIVOT", "UNPIVOT", "NATURAL", "TRANSFORM", "IDENTIFIER"})
 """Words of queries that may need columns without naming them."""
+_VISIBLE: Final = frozenset({"", "INNER", "CROSS"})
+"""Kinds of joins whose right table the WHERE sees, as sqlglot names them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What is needed of a table.
+    """What is needed of a table: its rows, and whether all of its columns.
+
+    Without `has_all`, the caller keeps the columns whose names occur in the query.
 
     Attributes:
         alias: The alias of the table in the query; empty without one.
@@ -206,7 +211,9 @@ def _conditions(exp: Any, table: Any, select: Any, params: Mapping[str, Any], *,
         return ()
     if select.args.get("sample") or any(join.side in ("RIGHT", "FULL") or join.method for join in joins):
         return ()
-    if is_joined and (table.parent.side or table.parent.parent is not select):
+    if is_joined and (
+        table.parent.side or table.parent.kind.upper() not in _VISIBLE or table.parent.parent is not select
+    ):
         return ()
     where = select.args.get("where")
     is_only = len(joins) == 0 and not select.args.get("laterals")

@@ -34,14 +34,18 @@ def run(*arguments, **env):
 
 
 def check_files(table):
-    """After maintenance there are the files of the table, and no others."""
+    """After maintenance there are the files of the latest version and of those that a branch was forked from, and no others."""
     table.cleanup_old_versions(older_than=dt.timedelta(0), delete_unverified=True)
-    fragments = [one.metadata for one in table.get_fragments()]
+    forked = {one["parent_version"] for one in table.branches.list().values()}
+    assert {one["version"] for one in table.versions()} == forked | {table.latest_version}
+    kept = [table.checkout_version(version) for version in forked | {table.latest_version}]
+    fragments = [one.metadata for version in kept for one in version.get_fragments()]
     assert names(table, "data") == {file.path for one in fragments for file in one.files}
     assert names(table, "_deletions") == {
         one.deletion_file.path(one.id).split("/")[-1] for one in fragments if one.deletion_file
     }
-    assert names(table, "_indices") == {index["uuid"] for index in table.list_indices()}
+    indices = {path.parent.name for path in Path(table.uri, "_indices").rglob("*") if path.is_file()}
+    assert indices == {index["uuid"] for version in kept for index in version.list_indices()}
     assert not [path for path in Path(table.uri).rglob("*") if "tmp" in path.name]
     table.validate()
 

@@ -25,6 +25,22 @@ def reads(query, params=None, **settings):
     return [(str(needs[start].filter(SCHEMA)), needs[start].has_all) for start in sorted(needs)]
 
 
+@pytest.mark.parametrize("join", ["ANTI JOIN", "SEMI JOIN", "LEFT ANTI JOIN", "LEFT SEMI JOIN"])
+def test_nothing_is_pushed_into_a_table_that_a_join_hides(join):
+    """There the name in the WHERE is that of the first table."""
+    first, hidden = reads(f"SELECT * FROM {{t}} {join} {{t}} AS t USING (id) WHERE t.id = 1")
+    assert first == ("(id == 1)", True)
+    assert hidden[0] == "None"
+
+
+@pytest.mark.parametrize("join", ["JOIN", "INNER JOIN", "CROSS JOIN", ","])
+def test_conditions_are_pushed_into_joined_tables(join):
+    assert reads(f"SELECT 1 FROM {{t}} AS a {join} {{t}} AS b WHERE b.id = 1") == [
+        ("None", False),
+        ("(id == 1)", False),
+    ]
+
+
 @pytest.mark.parametrize(
     "query",
     [
