@@ -26,7 +26,11 @@ __all__ = ["cleanup", "compact_command", "materialize_deletions", "parse_option_
 
 
 def parse_option_age(context: click.Context, parameter: click.Parameter, value: str | None) -> timedelta | None:
-    """Read an age such as 14d or "1h 30m"."""
+    """Read an age such as 14d or "1h 30m".
+
+    Raises:
+        BadParameter: The value is not a duration.
+    """
     try:
         return None if value is None else parse_duration(value)
     except InvalidInputError as error:
@@ -44,18 +48,18 @@ _RETRIES = click.option(
 
 @command("compact", versioned=False)
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
-@click.option("--target-rows", type=int, help="Merge fragments with fewer rows.  [1048576]")
-@click.option("--target-bytes", type=int, help="Merge fragments with fewer bytes, up to this size.")
+@click.option("--target-rows", type=click.IntRange(min=1), help="Merge fragments with fewer rows.  [1048576]")
+@click.option("--target-bytes", type=click.IntRange(min=1), help="Merge fragments with fewer bytes, up to this size.")
 @click.option("--threshold", type=float, help="Rewrite fragments with more than this share of deleted rows.  [0.1]")
 @click.option("--keep-deletions", is_flag=True, help="Do not rewrite fragments for their deletions.")
 @click.option("--partition-by", multiple=True, metavar="COLUMN", help="Never merge different values of COLUMN.")
 @click.option("--mode", type=click.Choice(COMPACTION_MODES), help="How pages are rewritten.  [try_binary_copy]")
 @click.option("--repair-pages", is_flag=True, help="Also rewrite fragments with pages that verify reports.")
 @click.option("--exclude", type=int, multiple=True, metavar="FRAGMENT", help="Leave this fragment as it is.")
-@click.option("--max-fragments", type=int, help="The most fragments to rewrite.")
-@click.option("--max-rows", type=int, help="The most rows to rewrite.")
-@click.option("--max-bytes", type=int, help="The most bytes to rewrite.")
-@click.option("--processes", type=int, help="Processes to use.")
+@click.option("--max-fragments", type=click.IntRange(min=1), help="The most fragments to rewrite.")
+@click.option("--max-rows", type=click.IntRange(min=1), help="The most rows to rewrite.")
+@click.option("--max-bytes", type=click.IntRange(min=1), help="The most bytes to rewrite.")
+@click.option("--processes", type=click.IntRange(min=1), help="Processes to use.")
 @_RETRIES
 def compact_command(
     dataset: LanceDataset, output: CommandOutput, dry_run: bool, retries: int, **arguments: Any
@@ -87,7 +91,7 @@ def compact_command(
 @command("materialize-deletions", versioned=False)
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("--threshold", type=float, help="Only in fragments with more than this share of deleted rows.  [0.1]")
-@click.option("--processes", type=int, help="Processes to use.")
+@click.option("--processes", type=click.IntRange(min=1), help="Processes to use.")
 @_RETRIES
 def materialize_deletions(
     dataset: LanceDataset,
@@ -140,17 +144,21 @@ def _compact(
     "--older-than",
     callback=parse_option_age,
     metavar="AGE",
-    help='Remove versions older than this, such as 14d or "1h 30m".  [14d]',
+    help='Remove versions older than this, such as 14d or "1h 30m".  [14d; any age with --retain-versions or --only]',
 )
-@click.option("--retain-versions", type=int, help="How many of the newest versions to keep.")
+@click.option(
+    "--retain-versions",
+    type=click.IntRange(min=1),
+    help="How many of the newest versions to keep; without --older-than, all others are removed, of whatever age.",
+)
 @click.option("--only", type=int, multiple=True, metavar="VERSION", help="Remove only this version; can be repeated.")
 @click.option("--in-use", type=int, multiple=True, metavar="VERSION", help="Keep this version; can be repeated.")
 @click.option(
     "--delete-unverified", is_flag=True, help="Remove unreferenced files and versions of any age. Stop writers!"
 )
 @click.option("--fail-on-tags", is_flag=True, help="Fail if a tagged version is selected, rather than keep it.")
-@click.option("--rate", type=int, help="Most deletions per second.")
-@click.option("--concurrency", type=int, help="Most deletions at a time.")
+@click.option("--rate", type=click.IntRange(min=1), help="Most deletions per second.")
+@click.option("--concurrency", type=click.IntRange(min=1), help="Most deletions at a time.")
 @click.option("--list", "list_files", is_flag=True, help="With --dry-run: list the files.")
 def cleanup(dataset: LanceDataset, output: CommandOutput, dry_run: bool, **arguments: Any) -> None:
     """Remove old versions and files that only they need."""
@@ -194,6 +202,8 @@ def verify(dataset: LanceDataset, output: CommandOutput, all_versions: bool) -> 
 
     The exit code is 4 if there is a problem.
     """
+    if all_versions and click.get_current_context().params["at_version"] is not None:
+        raise click.UsageError("--all checks all versions: leave out --version")
     numbers = list_versions(dataset.source.store) if all_versions else [dataset.version]
     problems: list[Problem] = []
     checked = 0

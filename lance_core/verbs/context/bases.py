@@ -157,19 +157,22 @@ def write_targets(
                 "target_all_bases=False writes only to base paths, and the dataset has none; add_bases adds one"
             )
         return chosen
-    return [own if _is_root(store, name) else target(_find(bases, name)) for name in target_bases or ()] or [own]
+    found = [_find(bases, name, store.root) for name in target_bases or ()]
+    return [own if base is None else target(base) for base in found] or [own]
 
 
-def _find(bases: Sequence[BasePath], name: str) -> BasePath:
+def _find(bases: Sequence[BasePath], name: str, root: str) -> BasePath | None:
+    """The base path with a name, path or URI; None for the dataset's root."""
     for base in bases:
         if base.name == name:
             return base
     for base in bases:
         if name == base.path or canonical_uri(name) == canonical_uri(base.path):
             return base
+    if canonical_uri(name) == root:
+        return None
     known = [base.name or base.path for base in bases]
-    raise InvalidInputError(f"Base reference {name!r} not found in available bases {known}")
-
-
-def _is_root(store: ObjectStore, name: str) -> bool:
-    return "/" in name and canonical_uri(name) == store.root
+    raise InvalidInputError(
+        f"Base reference {name!r} not found in available bases {known}; give the name, path or URI of one of them, or "
+        "add one with add_bases"
+    )

@@ -371,6 +371,12 @@ class TestBases:
             dataset.insert(pa.table({"a": [1]}), target_bases=["b"], target_all_bases=True)
         assert dataset.latest_version == 4
 
+    def test_the_uri_that_opened_a_dataset_selects_its_root(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        dataset = lance_core.write_dataset(pa.table({"a": [1]}), "t.lance")
+        dataset.insert(pa.table({"a": [2]}), target_bases=["t.lance"])
+        assert [file.base_id for one in dataset.get_fragments() for file in one.data_files()] == [None, None]
+
     def test_bases_that_moved_are_found_once_the_manifest_says_so(self, maker, other, tmp_path):
         """A dataset and its bases are copied, and the base paths edited: nothing else names the old places."""
         old, new = tmp_path / "old", tmp_path / "new"

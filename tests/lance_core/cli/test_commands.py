@@ -461,6 +461,7 @@ class TestBranches:
             ("branches", "--partition-by", "day"),
             ("promote", "other", "--tag", "one", "--no-tag"),
             ("cleanup", "--list", "--retain-versions", "1"),
+            ("verify", "--all", "--version", "1"),
         ],
     )
     def test_options_without_effect_are_rejected_before_anything_is_done(self, table, branch, arguments):
@@ -475,3 +476,13 @@ def test_a_negative_number_is_named_as_it_was_given(tmp_path, name, option):
     result = CliRunner().invoke(cli, [name, str(tmp_path / "t"), "-n", "-1"])
     assert result.exit_code == 2
     assert f"Invalid value for '-n' / '{option}': -1 is not in the range x>=0." in result.output
+
+
+@pytest.mark.parametrize(
+    ("name", "option"), [("compact", "--max-rows"), ("compact", "--processes"), ("cleanup", "--retain-versions")]
+)
+def test_a_limit_below_one_is_named_as_it_was_given(tmp_path, name, option):
+    lance_core.write_dataset(pa.table({"n": [1]}), tmp_path / "t")
+    result = CliRunner().invoke(cli, [name, str(tmp_path / "t"), option, "0"])
+    assert result.exit_code == 2
+    assert f"Invalid value for '{option}': 0 is not in the range x>=1." in result.output
