@@ -19,7 +19,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import dagster as dg
 
@@ -47,6 +47,9 @@ _BACKFILL_STATES: Mapping[str, State] = {
     "CANCELED": "canceled",
 }
 _RUN_STATES: Mapping[str, State] = {"SUCCESS": "succeeded", "FAILURE": "failed", "CANCELED": "canceled"}
+
+_STATE_KEY: Final = "lance/branch_state"
+"""Why a branch is reported or discarded: an entry of the observation, or a tag of the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +150,8 @@ def _tick(
         key = f"{action}:{branch}:{'.'.join(str(found.version) for found in where)}"
         if action in ("promote", "discard"):
             job = rules.promote if action == "promote" else rules.discard
-            requests.append(dg.RunRequest(run_key=key, job_name=job, tags={BRANCH_TAG: branch}))
+            why = {_STATE_KEY: reason} if reason else {}
+            requests.append(dg.RunRequest(run_key=key, job_name=job, tags={BRANCH_TAG: branch} | why))
         elif action == "report":
             known.add(key)
             if key not in reported:
@@ -240,7 +244,7 @@ def _reports(instance: dg.DagsterInstance, where: list[_Found], reason: str) -> 
     for found in where:
         metadata: dict[str, Any] = {
             BRANCH_TAG: found.branch,
-            "lance/branch_state": reason,
+            _STATE_KEY: reason,
             **branch_entries(found.main, instance, found.ref.key),
         }
         yield dg.AssetObservation(asset_key=found.ref.key, metadata=metadata)

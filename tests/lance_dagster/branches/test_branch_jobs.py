@@ -400,7 +400,9 @@ class TestSensor:
         assert self.requests(discarding) == [("lance_discard", BRANCH)]
 
     def test_a_canceled_backfill_is_discarded(self, written, monkeypatch):
-        assert self.requests(self.tick(written, monkeypatch, "CANCELED")) == [("lance_discard", BRANCH)]
+        discarded = self.tick(written, monkeypatch, "CANCELED")
+        assert self.requests(discarded) == [("lance_discard", BRANCH)]
+        assert discarded.run_requests[0].tags["lance/branch_state"] == "its backfill or run was canceled"
         kept = self.tick(written, monkeypatch, "CANCELED", on_cancel="report")
         assert len(kept.asset_events) == 1
 
