@@ -86,9 +86,9 @@ STATEMENTS = {
     "update": "UPDATE lake.counted SET n = key * 2 WHERE key IN (SELECT id + 3 FROM range(5))",
     "delete": "DELETE FROM lake.counted WHERE key IN (SELECT id * 2 FROM range(5))",
     "add column": "ALTER TABLE lake.counted ADD COLUMNS (note string)",
-    "retype": "ALTER TABLE lake.counted ALTER COLUMN n TYPE double",
+    "retype": "ALTER TABLE lake.counted ALTER COLUMN n TYPE int",
     "optimize": "OPTIMIZE lake.counted",
-    "index": "CREATE INDEX by_key ON lake.counted (key) USING BTREE",
+    "index": "CREATE INDEX by_key ON lake.counted USING BTREE (key)",
     "restore": "RESTORE TABLE lake.counted TO VERSION AS OF 1",
     "promote": "PROMOTE BRANCH edits ON lake.counted",
 }
