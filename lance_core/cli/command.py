@@ -1,4 +1,7 @@
-"""The parts that commands share: the table, storage options, output and exit codes."""
+"""The parts that commands share: the table, storage options, output and exit codes.
+
+The exit codes: 1 failed, 3 can be repeated, 4 problems found.
+"""
 
 from __future__ import annotations
 

@@ -83,6 +83,10 @@ class CommitVerbs(Handle):
             CommitConflictError: Another writer's commit rules this one out; `.retryable` says whether doing the
                 change again on the latest version can help.
             SchemaError: A column has a name that `write_dataset` would reject.
+            ArgumentTypeError: `operation` is neither an operation nor a transaction.
+            InvalidInputError: The operation needs a read version, `commit_message` is given with a transaction, or
+                the timeout is not positive.
+            UnsupportedError: An argument of pylance is not offered.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -125,13 +129,17 @@ class CommitVerbs(Handle):
         commit_timeout: timedelta | None = COMMIT_TIMEOUT,
         **others: Any,
     ) -> BulkCommitResult:
-        """Commit several appends as one version, with the arguments of `commit`. Their properties are not kept.
+        """Commit several appends as one version, with those arguments of `commit` that it shares.
+
+        The properties of the transactions are not kept.
 
         Returns:
             "dataset": the dataset at the new version; "merged": the committed transaction.
 
         Raises:
-            UnsupportedError: A transaction is not an append.
+            InvalidInputError: No transaction is given, or the timeout is not positive.
+            UnsupportedError: A transaction is not an append, or an argument of pylance is not offered.
+            CommitConflictError: Another writer's commit rules this one out.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -165,7 +173,8 @@ class CommitVerbs(Handle):
         A symbolic link is removed and its target stays; if the root is one, nothing else is done.
 
         Rows of the dataset and its branches in an external manifest store are deleted last. An interrupted drop can be
-        repeated; a drop also removes the rows that remain when somebody else has deleted the files.
+        repeated, but does not delete the tags any more if the manifests were deleted: `clones.release` on the source
+        does. A drop also removes the rows that remain when somebody else has deleted the files.
 
         Args:
             base_uri: The dataset's root.

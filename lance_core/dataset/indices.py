@@ -100,7 +100,7 @@ class IndexVerbs(Handle):
         """
         removed = tuple(index for index in self._manifest.indices if index.name == name)
         if not removed:
-            raise IndexNotFoundError(f"Lance index not found: name={name}")
+            raise IndexNotFoundError(f"Lance index not found: name={name}; list_indices() lists those of the table")
         transaction = Transaction(read_version=self.version, operation=CreateIndex(removed_indices=removed))
         self._manifest = commit(self._store, transaction, base=self._manifest).manifest
 

@@ -439,7 +439,7 @@ class ReadingVerbs(Handle):
             [3, 1]
         """
         if filter is not None:
-            raise UnsupportedError("get_fragments: not offered: filter")
+            raise UnsupportedError("get_fragments: filter is not offered: use scanner(filter=..., fragments=[...])")
         return LanceFragment.all_of(self.source)
 
     def get_fragment(self, fragment_id: int) -> LanceFragment | None:

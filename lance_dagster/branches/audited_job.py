@@ -199,7 +199,9 @@ def _publish_asset(
     refs = table_refs(assets)
     partitions = {one.partitions_def for one in assets if one.partitions_def is not None}
     if len(partitions) > 1:
-        raise dg.DagsterInvalidDefinitionError(f"job {name}: its assets have different partitions")
+        raise dg.DagsterInvalidDefinitionError(
+            f"job {name}: its assets have different partitions; give them one partitions_def, or make one job for each"
+        )
 
     # The argument `backfill_policy` is in beta; users who do not use it must not see the warning.
     policies = [one.backfill_policy for one in assets if one.backfill_policy is not None]

@@ -26,17 +26,17 @@ def build_lance_overdue_checks(
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN,
     io_manager_key: str = "io_manager",
 ) -> list[dg.AssetChecksDefinition]:
-    """Checks that a run of maintenance has found a table healthy, or has finished it, within some time.
+    """Checks that fail if no run of maintenance has maintained a table, or found it healthy, within some time.
 
     The checks read the log to which each run of a maintenance job appends, `{root}/_maintenance/log.lance`, and find a
-    table there by its URI. An asset passes if its metadata `lance/maintenance` is False. Without a URI as `root`, a
-    table that does not exist fails, except that a check that only warns passes if the asset was never materialized.
+    table there by its URI. An asset passes if its metadata `lance/maintenance` is False. Unless `root` is a URI,
+    a table that does not exist fails; with severity WARN it passes while its asset was never materialized.
 
     Args:
         assets: Assets, specs or keys.
         max_age: Time after which maintenance is overdue: a string such as "2d" or "36h", or a timedelta.
-        root: The `root` of the maintenance job: the URI of the folder that holds the log; None or True for the root of
-            the IO manager. It adds no tables: `lance_external_assets` returns the assets of a root's tables.
+        root: The URI of the root whose `_maintenance/log.lance` is read; None, True or False for the root of the IO
+            manager. Only `assets` are checked: `lance_external_assets` returns those of a root.
         severity: The severity of a failed check.
         io_manager_key: The resource that knows where the tables and the log are.
 

@@ -6,7 +6,8 @@
     dry run    `dry_run` in the configuration, or the run tag `lance/dry_run`: only the report
 
 All tables are surveyed before the first one is changed: an obstacle in one of them stops the run. No event, log or
-commit holds the condition or a string of it. The run fails if rows may be left.
+commit holds the condition, or a string of it, except where the name of an asset, a partition's key or `request` is that
+string. The run fails if rows may be left.
 """
 
 import json
@@ -58,19 +59,25 @@ class Condition(dg.Config):
         Raises:
             Failure: The configuration gives no source or several, or the source cannot be read or is empty.
         """
-        given = [value for value in (self.file, self.env, self.plain) if value]
+        sources = {"where.file": self.file, "where.env": self.env, "where.plain": self.plain}
+        given = [(source, value) for source, value in sources.items() if value]
         if len(given) != 1:
             raise dg.Failure(
                 f"the condition needs one source, not {len(given)}: give `where.file`, `where.env` or `where.plain`"
             )
-        if self.plain:
-            return self.plain
+        source, found = given[0]
         try:
-            found = os.environ.get(self.env, "") if self.env else Path(given[0]).read_text(encoding="utf-8")
+            if self.file:
+                found = Path(self.file).read_text(encoding="utf-8")
+            elif self.env:
+                found = os.environ.get(self.env, "")
         except (OSError, ValueError) as error:
-            raise dg.Failure(f"where.file: {given[0]} cannot be read ({type(error).__name__})") from None
+            raise dg.Failure(
+                f"where.file: {self.file} cannot be read ({type(error).__name__}); mount it where the run executes, "
+                "as UTF-8"
+            ) from None
         if not found.strip():
-            raise dg.Failure(f"{'where.env' if self.env else 'where.file'}: {given[0]} holds no condition")
+            raise dg.Failure(f"{source}{'' if self.plain else f': {given[0][1]}'} holds no condition")
         return found.strip()
 
 

@@ -197,7 +197,9 @@ def skips_empty(num_rows: int, request: WriteRequest) -> bool:
         return False
     if request.output.empty_output == "skip":
         return True
-    raise InvalidInputError("the output has no rows, and empty_output is error")
+    raise InvalidInputError(
+        "the output has no rows, and empty_output is error; set lance/empty_output to skip or write to allow it"
+    )
 
 
 class LanceTypeHandler(ABC):

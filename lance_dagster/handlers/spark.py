@@ -11,7 +11,7 @@ import dagster as dg
 import pyarrow as pa
 
 from lance_core import WriteResult
-from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from lance_core.errors import SchemaError, UnsupportedError
 from lance_dagster.handlers.arrow_schema import owners
 from lance_dagster.handlers.arrow_write import write_arrow
 from lance_dagster.handlers.base import CHANGE_TYPE, LanceTypeHandler, ReadRequest, WriteRequest, skips_empty
@@ -88,10 +88,8 @@ class SparkHandler(LanceTypeHandler):
     def check(self, value: DataFrame, request: WriteRequest) -> bool:
         """Check that there are rows, and check their partitions and keys, by jobs that read only these columns."""
         output, slices, value = request.output, request.slices, with_known_types(value, request)
-        if output.empty_output != "write" and value.isEmpty():
-            if output.empty_output == "skip":
-                return False
-            raise InvalidInputError("the output has no rows, and empty_output is error")
+        if output.empty_output != "write" and value.isEmpty() and skips_empty(0, request):
+            return False
         if slices is not None and output.out_of_partition == "error":
             slices.assign_all(value.select(*slices.columns).distinct().toArrow(), request.uri)
         if output.write_mode == "merge":
@@ -366,10 +364,8 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
 
     output, slices = request.output, request.slices
     is_empty = output.empty_output != "write" and value.isEmpty()
-    if is_empty and (request.deletes is None or request.deletes.isEmpty()):
-        if output.empty_output == "skip":
-            return None
-        raise InvalidInputError("the output has no rows, and empty_output is error")
+    if is_empty and (request.deletes is None or request.deletes.isEmpty()) and skips_empty(0, request):
+        return None
     if slices is not None and changes_others(output) and request.existing is not None:
         _check_plain(output)
         table = value.toArrow()

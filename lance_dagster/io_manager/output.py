@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import dagster as dg
 import pyarrow as pa
@@ -50,6 +50,8 @@ __all__ = [
     "without_change_type",
     "write_request",
 ]
+
+_OTHER_MODES: Final = "set lance/write_mode to append, overwrite or merge"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +200,9 @@ def commit_mode(output: TableOutput, plan: PartitionPlan | None) -> CommitMode:
     if mode == "append" or output.attempts.versions:  # the rows of earlier attempts are removed
         return "append"
     if wants_no_table(output.settings, plan) and not is_new:
-        raise DatasetExistsError(f"{output.where}: the table {output.location.uri} exists, and write_mode is {mode}")
+        raise DatasetExistsError(
+            f"{output.where}: the table {output.location.uri} exists, and write_mode is {mode}; {_OTHER_MODES}"
+        )
     if plan is None or mode == "create_only":
         return "create" if existing is None else "append"
     if existing is None:
@@ -206,7 +210,8 @@ def commit_mode(output: TableOutput, plan: PartitionPlan | None) -> CommitMode:
     rows = existing.count_rows(filter=plan.slices.expression(existing.schema))
     if rows:
         raise DatasetExistsError(
-            f"{output.where}: {output.location.uri} has {rows} rows in the run's partitions, and write_mode is error"
+            f"{output.where}: {output.location.uri} has {rows} rows in the run's partitions, and write_mode is "
+            f"error; {_OTHER_MODES}"
         )
     return "replace"
 

@@ -169,7 +169,9 @@ def _columns_by_dimension(partition_expr: object, names: Sequence[str]) -> Mappi
     columns = {str(name): column for name, column in partition_expr.items()}
     for name, column in columns.items():
         if not isinstance(column, str) or not column:
-            raise InvalidInputError(f"metadata partition_expr for dimension {name!r} is not a column name: {column!r}")
+            raise InvalidInputError(
+                f"metadata partition_expr: dimension {name!r} must have the name of a column, not {column!r}"
+            )
     if len(set(columns.values())) != len(columns):
         raise InvalidInputError(f"metadata partition_expr uses one column for two dimensions: {columns}")
     return columns

@@ -305,9 +305,11 @@ def check_input(metadata: Mapping[str, object], where: str) -> None:
     ):
         raise dg.DagsterInvalidDefinitionError(f"{where}: metadata columns must be a list of names, not {columns!r}")
     if version is not None and (not isinstance(version, int) or isinstance(version, bool)):
-        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/version is not int: {version!r}")
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where}: metadata lance/version must be the number of a version, not {version!r}"
+        )
     if tag is not None and not isinstance(tag, str):
-        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/tag is not str: {tag!r}")
+        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/tag must be the name of a tag, not {tag!r}")
     if given["lance/missing"] not in (None, "error", "empty"):
         raise dg.DagsterInvalidDefinitionError(
             f"{where}: metadata lance/missing must be one of error, empty, not {given['lance/missing']!r}"

@@ -238,7 +238,8 @@ def to_parquet(
     for name in names:
         if frame.schema[name].dataType.simpleString() == "string" and not frame.where(f"{quoted(name)} = ''").isEmpty():
             raise InvalidInputError(
-                f"partition_by {name!r}: a Hive partition cannot distinguish an empty string from null"
+                f"partition_by {name!r}: a Hive partition cannot distinguish an empty string from null; "
+                "replace the empty strings first, or partition by another column"
             )
     frame.write.mode(mode).partitionBy(*names).parquet(str(target))
     if not verify or mode == "append":

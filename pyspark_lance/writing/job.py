@@ -354,5 +354,8 @@ def _version_to_add(base: LanceDataset, options: WriteArguments) -> str:
     """The file version of fragments that are added to a table: the table's."""
     wanted = options.data_storage_version
     if wanted is not None and wanted != base.data_storage_version:
-        raise InvalidInputError(f"data_storage_version {wanted!r}: the table has {base.data_storage_version!r}")
+        raise InvalidInputError(
+            f"data_storage_version {wanted!r}: the table has {base.data_storage_version!r}; leave it out, or "
+            "write to a new table"
+        )
     return base.data_storage_version

@@ -141,4 +141,4 @@ def check_together(options: WriteArguments) -> None:
     if options.replace_where is not None and options.is_dynamic:
         raise InvalidInputError("replaceWhere and partitionOverwriteMode 'dynamic' do not go together")
     if options.keeps_rows and options.schema_mode == "overwrite":
-        raise InvalidInputError("schema_mode 'overwrite' needs a mode that replaces all rows")
+        raise InvalidInputError("schema_mode 'overwrite' needs a mode that replaces all rows, such as 'overwrite'")

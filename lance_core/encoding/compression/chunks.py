@@ -109,7 +109,9 @@ class ChunkLimits:
 
     def __post_init__(self) -> None:
         if not 2 <= self.max_values <= 32768 or self.max_bytes < 16:
-            raise InvalidInputError(f"chunks of {self.max_values} values and {self.max_bytes} bytes are not possible")
+            raise InvalidInputError(
+                f"a chunk has 2 to 32768 values and at least 16 bytes, not {self.max_values} and {self.max_bytes}"
+            )
 
     def values_per_chunk(self, bits_per_value: int) -> int:
         """The largest power of two of values of that width that fits a chunk.
@@ -171,7 +173,7 @@ def check_length(data: bytes | memoryview, needed: int) -> None:
 
 
 def is_run(places: Sequence[int]) -> bool:
-    """Whether ascending places follow each other without a gap."""
+    """Whether places, at least one, follow each other without a gap; a `range` has step 1."""
     return isinstance(places, range) or places[-1] - places[0] + 1 == len(places)
 
 
@@ -249,7 +251,10 @@ def chunk_counts(num_values: int, per_chunk: int) -> Counts:
 
 
 def split_evenly(data: Bytes, counts: Counts, bits_per_value: int) -> ChunkBuffers:
-    """Chunks over values that lie back to back; nothing is copied."""
+    """Chunks over values that lie back to back; nothing is copied.
+
+    All chunks but the last have equal counts of values, which take whole bytes.
+    """
     if not counts.size:
         return ChunkBuffers(data=data, starts=np.empty(0, np.int64), sizes=np.empty(0, np.int64))
     starts = np.arange(counts.size, dtype=np.int64) * (int(counts[0]) * bits_per_value // 8)

@@ -185,7 +185,7 @@ class ZoneMap(Zones):
         return None if zones is None else self.spread(zones, view, covered)
 
     def certain(self, test: Test, wanted: bool, view: View, covered: Bools) -> Candidates | None:
-        """The fragments in which a test is true, or false, for every row: those with a single value.
+        """The fragments in which a test is true, or false, for every row: each zone holds a single value.
 
         Raises:
             CorruptFileError: The zones contradict the fragments.

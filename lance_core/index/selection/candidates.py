@@ -42,7 +42,7 @@ from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.rowids import row_ids_of
 
-__all__ = ["IndexAnswers", "Selection", "ask", "fields_of", "select", "view_of"]
+__all__ = ["IndexAnswers", "Selection", "ask", "field_at", "select", "view_of"]
 
 
 _ORDER: Final = ("ZoneMap", "Bitmap", "LabelList", "BTree", "BloomFilter")
@@ -151,7 +151,7 @@ def view_of(manifest: Manifest) -> View:
     )
 
 
-def fields_of(schema: Schema, path: Path) -> Field | None:
+def field_at(schema: Schema, path: Path) -> Field | None:
     """The field at a path, through structs only; None if there is none."""
     fields, found = schema.fields, None
     for part in path:
@@ -209,7 +209,7 @@ class IndexAnswers:
     def answer(self, test: Test, wanted: bool) -> Candidates:
         """The rows for which a test can be true, or false."""
         result = Candidates.every(self.view)
-        node = fields_of(self.manifest.schema, test.path)
+        node = field_at(self.manifest.schema, test.path)
         exact = np.zeros(len(self.view.ids), np.bool_)
         for segments in sorted(self.indices(test), key=lambda segments: _ORDER.index(segments[0].index.kind)):
             assert node is not None
@@ -226,7 +226,7 @@ class IndexAnswers:
 
     def indices(self, test: Test) -> Iterator[list[Segment]]:
         """The indices on the field of a test, as their segments."""
-        node = fields_of(self.manifest.schema, test.path)
+        node = field_at(self.manifest.schema, test.path)
         # Writers disagree whether a field of a null struct is null.
         if node is None or (len(test.path) > 1 and isinstance(test, IsNull | IsNan)):
             return

@@ -1,7 +1,8 @@
 """Finds rows that certainly match a filter by indices alone, so that a count reads few rows.
 
-An answer may have too few rows, never too many. A BITMAP is certain of rows with an entry under a single value, a
-ZONEMAP of fragments that hold one value. Only fragments that a single segment covers count.
+An answer may have too few rows, never too many. A BITMAP is certain of the rows under a value, if no row of its
+segment is under two values; a ZONEMAP of fragments each of whose zones holds one value, without nulls. Only fragments
+that a single segment covers count.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from lance_core.index.kinds.bitmap import BitmapIndex
 from lance_core.index.kinds.zonemap import ZoneMap
 from lance_core.index.query.conditions import All, AnyOf, CaseWhen, Condition, Constant, Not, Test
 from lance_core.index.query.rows import Candidates
-from lance_core.index.selection.candidates import IndexAnswers, ask, fields_of
+from lance_core.index.selection.candidates import IndexAnswers, ask, field_at
 from lance_core.index.selection.segments import IndexReader, Segment
 from lance_core.schema import Field, arrow_type_of
 from lance_core.table.manifest.manifest import Manifest
@@ -54,7 +55,7 @@ def _certain(condition: Condition, wanted: bool, asked: IndexAnswers) -> Candida
         return Candidates.every(asked.view)
     if not isinstance(condition, Test):
         return Candidates.no(asked.view)
-    node = fields_of(asked.manifest.schema, condition.path)
+    node = field_at(asked.manifest.schema, condition.path)
     result = Candidates.no(asked.view)
     if node is not None and len(condition.path) == 1:
         for segments in asked.indices(condition):

@@ -106,7 +106,7 @@ class CompactionOptions:
             if value is not None and not value >= 0:  # also rejects NaN
                 raise InvalidInputError(f"CompactionOptions::{name} must be at least 0, not {value}")
         if self.deletions_only and not self.materialize_deletions:
-            raise InvalidInputError("deletions_only contradicts materialize_deletions=False")
+            raise InvalidInputError("deletions_only contradicts materialize_deletions=False; leave one of them out")
 
     def _check_flags(self) -> None:
         for name in _FLAGS:

@@ -180,7 +180,9 @@ def with_new_columns(manifest: Manifest, columns: pa.Schema) -> tuple[Schema, Sc
     known = set(manifest.schema.names)
     for name in columns.names:
         if name in known:
-            raise SchemaError(f"Column {name} already exists in the dataset")
+            raise SchemaError(
+                f"Column {name} already exists in the dataset; drop_columns drops it, update changes its values"
+            )
         check_column_name(name)
         if manifest.data_storage_version == "0.1" and pa.types.is_dictionary(columns.field(name).type):
             raise UnsupportedError(f"Column {name}: a dictionary cannot be added to a dataset of the file version 0.1")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,7 @@ _NULL = re.compile(
     r"\s*(CAST\s*\(\s*NULL\s+AS\b[^()]*(\([^()]*\))?\s*\)|arrow_cast\s*\(\s*NULL\s*,\s*'[^']*'\s*\))\s*", re.IGNORECASE
 )
 """SQL that consists of one typed null."""
+_ONE_ROW_EACH: Final = "give one row for each row of the dataset, in its order"
 
 
 class ColumnMaker(Protocol):
@@ -126,7 +127,9 @@ class _Stream:
             if not self._rest.num_rows:
                 batch = next(self._batches, None)
                 if batch is None:
-                    raise InvalidInputError("Stream ended before producing values for all rows in dataset")
+                    raise InvalidInputError(
+                        f"Stream ended before producing values for all rows in dataset; {_ONE_ROW_EACH}"
+                    )
                 self._rest = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
             parts.append(self._rest.slice(0, wanted))
             self._rest = self._rest.slice(parts[-1].num_rows)
@@ -136,7 +139,7 @@ class _Stream:
     def finish(self) -> None:
         """Check that the stream is at its end."""
         if self._rest.num_rows or any(batch.num_rows for batch in self._batches):
-            raise InvalidInputError("Stream produced more values than expected for dataset")
+            raise InvalidInputError(f"Stream produced more values than expected for dataset; {_ONE_ROW_EACH}")
 
 
 class Joined:

@@ -366,7 +366,9 @@ def lance_schema(
 def _checked(batches: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch | pa.Table]:
     for batch in batches:
         if not isinstance(batch, pa.RecordBatch | pa.Table):
-            raise InvalidInputError(f"an iterable of batches gave a {type(batch).__name__}")
+            raise InvalidInputError(
+                f"an iterable of batches gave a {type(batch).__name__}; give pyarrow.RecordBatch or pyarrow.Table"
+            )
         yield _cast(batch, schema)
         del batch
 

@@ -244,7 +244,7 @@ class Slices:
         if len(counts) < len(codes):
             clash = np.flatnonzero(codes == np.argmax(counts))[:2]
             names = [self.slices[i].name for i in clash]
-            raise InvalidInputError(f"slices {names[0]!r} and {names[1]!r} hold the same rows")
+            raise InvalidInputError(f"slices {names[0]!r} and {names[1]!r} hold the same rows; leave one of them out")
         return codes, steps
 
 

@@ -53,7 +53,10 @@ def delete_uncommitted_files(
         1
     """
     if len(file_prefix) < 16:
-        raise InvalidInputError(f"file_prefix {file_prefix!r} is too short to distinguish one write from all others")
+        raise InvalidInputError(
+            f"file_prefix {file_prefix!r} is too short to distinguish one write from all others; it needs at least 16 "
+            "characters"
+        )
     store = open_store(uri, storage_options)
     kept = set[str]() if index_segments else {data_key(name) for name in keep}
     folders = tuple(f"{INDICES_PREFIX}{name}/" for name in keep) if index_segments else tuple(map(blob_folder, kept))

@@ -130,7 +130,7 @@ def _groups(manifest: Manifest, names: Collection[str] | None) -> list[list[Inde
             groups.setdefault(index.name, []).append(index)
     for name in names or ():
         if name not in groups:
-            raise IndexNotFoundError(f"Lance index not found: name={name}")
+            raise IndexNotFoundError(f"Lance index not found: name={name}; list_indices() lists those of the table")
     known = {name: group for name, group in groups.items() if all(is_supported(index) for index in group)}
     for name in names or ():
         if name not in known:

@@ -24,7 +24,7 @@ def prewarm(source: Snapshot, name: str, segments: Iterable[str | uuid.UUID] | N
     """
     own = {index.uuid: index for index in source.manifest.indices if index.name == name}
     if not own:
-        raise IndexNotFoundError(f"Lance index not found: name={name}")
+        raise IndexNotFoundError(f"Lance index not found: name={name}; list_indices() lists those of the table")
     wanted = list(own) if segments is None else [_key(segment) for segment in segments]
     for key in wanted:
         index = own.get(key)

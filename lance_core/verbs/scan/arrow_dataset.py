@@ -136,7 +136,10 @@ class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is
             UnsupportedError: The method is not offered.
         """
         del schema
-        raise UnsupportedError("replace_schema of the Arrow interface is not offered")
+        raise UnsupportedError(
+            "replace_schema of the Arrow interface is not offered: use LanceDataset.alter_columns, or "
+            "replace_schema_metadata"
+        )
 
     def sort_by(self, sorting: Any, **options: Any) -> NoReturn:
         """Not offered.
@@ -154,7 +157,9 @@ class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is
             UnsupportedError: The method is not offered.
         """
         del right_dataset, keys, options
-        raise UnsupportedError("join of the Arrow interface is not offered")
+        raise UnsupportedError(
+            "join of the Arrow interface is not offered: use to_table().join(...), or DuckDB over the dataset"
+        )
 
     def join_asof(self, right_dataset: Any, on: Any, by: Any, tolerance: Any, **options: Any) -> NoReturn:
         """Not offered.
@@ -163,7 +168,9 @@ class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is
             UnsupportedError: The method is not offered.
         """
         del right_dataset, on, by, tolerance, options
-        raise UnsupportedError("join_asof of the Arrow interface is not offered")
+        raise UnsupportedError(
+            "join_asof of the Arrow interface is not offered: use to_table().join_asof(...), or DuckDB over the dataset"
+        )
 
     def _both(self, other: pc.Expression | None) -> pc.Expression | None:
         if self._filter is None or other is None:

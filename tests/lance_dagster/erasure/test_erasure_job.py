@@ -9,6 +9,7 @@ import pytest
 
 import lance_core
 import lance_dagster
+from lance_dagster.erasure.jobs import Condition
 
 MARK = f"m{secrets.token_hex(12)}"
 
@@ -120,6 +121,26 @@ def test_a_bad_condition_is_not_repeated(lake, monkeypatch):
     run(lake, success=False, where={"env": "MISSING_VARIABLE"})
     run(lake, success=False, where={"file": "/nowhere"})
     run(lake, success=False, where={"env": "ERASE", "plain": "id = 1"})
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ({"plain": "  \n"}, r"where\.plain holds no condition"),
+        ({"env": "ERASE"}, r"where\.env: ERASE holds no condition"),
+        ({"file": "empty.sql"}, r"where\.file: empty\.sql holds no condition"),
+        (
+            {"file": "missing.sql"},
+            r"missing\.sql cannot be read \(FileNotFoundError\); mount it where the run executes",
+        ),
+    ],
+)
+def test_a_source_without_a_condition_fails(where, message, monkeypatch, tmp_path):
+    monkeypatch.setenv("ERASE", "  ")
+    monkeypatch.chdir(tmp_path)
+    Path("empty.sql").write_text("\n")
+    with pytest.raises(dg.Failure, match=message):
+        Condition(**where).read()
 
 
 def test_an_event_of_a_partition_says_what_that_partition_lost(lake):

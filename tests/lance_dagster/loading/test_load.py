@@ -208,7 +208,7 @@ class TestMetadata:
         ("metadata", "message"),
         [
             ({"lance/version": 1, "lance/tag": "good"}, "cannot be combined"),
-            ({"lance/version": "1"}, "is not int"),
+            ({"lance/version": "1"}, "must be the number of a version"),
             ({"lance/version": 9}, "VersionNotFoundError"),
             ({"lance/as_of": "yesterday"}, "yesterday"),
             ({"lance/branch": "dev"}, "'lance/branch' is not accepted"),

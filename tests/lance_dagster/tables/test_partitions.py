@@ -238,7 +238,7 @@ class TestDimensions:
             ("at", "must be a mapping such as"),
             ({"day": "at"}, r"the asset has \['day', 'region'\]"),
             ({"day": "at", "zone": "where"}, r"the asset has \['day', 'region'\]"),
-            ({"day": "at", "region": 3}, "'region' is not a column name"),
+            ({"day": "at", "region": 3}, "dimension 'region' must have the name of a column, not 3"),
             ({"day": "at", "region": "at"}, "one column for two dimensions"),
         ],
     )

@@ -87,7 +87,7 @@ def in_common_type(
         return left, right.to(left.type)
     kind = common_type(left, right, exact=exact)
     if kind is None:
-        raise InvalidInputError(f"{left.type} and {right.type} have no common type")
+        raise InvalidInputError(f"{left.type} and {right.type} have no common type; CAST one of them")
     return left.to(kind), right.to(kind)
 
 
@@ -125,7 +125,7 @@ def common_of(values: Sequence[Typed]) -> list[Typed]:
     for value in typed[1:]:
         found = common_type(kind, value, exact=False)
         if found is None:
-            raise InvalidInputError(f"{kind.type} and {value.type} have no common type")
+            raise InvalidInputError(f"{kind.type} and {value.type} have no common type; CAST one of them")
         kind = Typed(kind.expression, found)
     if pa.types.is_timestamp(kind.type):
         together = common_time_type([value.type for value in typed], kind.type.tz)

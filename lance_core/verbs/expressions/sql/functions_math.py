@@ -1,6 +1,7 @@
-"""SQL functions of numbers. A result that is not an integer is a float64, or a float32 for an argument of that type.
+"""SQL functions of numbers, by name: how each is compiled, and how many arguments it takes.
 
-Functions of two arguments follow DataFusion's rules about types, each its own.
+Most give a float64, or a float32 for a float32; abs, ceil, floor, round and mod keep decimals, abs and log keep a
+float16, power is always a float64, and atan2 and trunc with digits give a float32 for integers, as in DataFusion.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ def _absolute(value: Typed) -> Typed:
 def _whole(name: str) -> Callable[..., Typed]:
     def compiled(value: Typed, digits: Typed | None = None) -> Typed:
         if digits is not None:
-            raise UnsupportedError(f"{name} with a number of digits is not supported")
+            raise UnsupportedError(
+                f"{name} with a number of digits is not supported; scale the number: {name}(x * 100) / 100"
+            )
         if pa.types.is_decimal(value.type):
             # The next whole number may need one digit more, and the kernel does not check.
             kind = decimal_of(value.type, value.type.precision + 1, value.type.scale)
@@ -107,7 +110,7 @@ def _trunc(value: Typed, digits: Typed | None = None) -> Typed:
 
 def _digits(value: Typed) -> int:
     if not isinstance(value.value, int):
-        raise UnsupportedError("a number of digits that is not a literal is not supported")
+        raise UnsupportedError("a number of digits that is not a literal is not supported; write the number itself")
     return value.value
 
 
@@ -191,3 +194,4 @@ MATH_FUNCTIONS: Final[dict[str, tuple[Callable[..., Typed], int, int | None]]] =
     "tanh": (_in_python("tanh"), 1, None),
     "trunc": (_trunc, 1, 2),
 }
+"""By name: the function that compiles a call, the least number of arguments, and the most (None: the same)."""

@@ -120,7 +120,7 @@ def _to_timestamp(unit: str, number_unit: str) -> Callable[[Typed], Typed]:
             counted = Typed(value.expression.cast(pa.int64()).cast(kind), kind)
             return counted.to(pa.timestamp(unit))
         if pa.types.is_floating(value.type):
-            raise UnsupportedError("a timestamp from a float is not supported")
+            raise UnsupportedError("a timestamp from a float is not supported; CAST it to BIGINT first")
         return cast(value, pa.timestamp(unit), strict=True)
 
     return compiled

@@ -92,7 +92,9 @@ def _expression(pattern: Typed, flags: Typed | None) -> str | None:
     chosen = (_pattern_string(flags) if flags is not None else "").replace("g", "")
     unknown = set(chosen) - _FLAGS
     if unknown:
-        raise UnsupportedError(f"the flags {sorted(unknown)} of a regular expression are not supported")
+        raise UnsupportedError(
+            f"the flags {sorted(unknown)} of a regular expression are not supported; supported are g, i, m, s and U"
+        )
     return f"(?{chosen}){_pattern_string(pattern)}" if chosen else _pattern_string(pattern)
 
 
@@ -102,7 +104,7 @@ def _reference(match: re.Match[str]) -> str:
     if group is None:
         return "$" if match[0] == "$$" else "\\\\"
     if group not in _GROUPS:
-        raise UnsupportedError(f"the group {group!r} in a replacement is not supported")
+        raise UnsupportedError(f"the group {group!r} in a replacement is not supported; supported are \\0 to \\9")
     return f"\\{group}"
 
 

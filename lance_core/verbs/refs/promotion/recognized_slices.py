@@ -1,8 +1,9 @@
 """Find the conditions of the slices that a branch filled, of which its commits record only digests.
 
 The rows that the branch added or removed lie in its slices. A condition that such a row meets belongs to a slice if its
-digest is recorded. The conditions that are tried: one or two columns have the values of the row, or one column lies in
-the hour, day, week, month or year of its value. Slices over more columns, and other windows, are not found.
+digest is recorded. The conditions that are tried: one or two columns have the values of the row (one timestamp alone:
+the beginning of its hour), or one column lies in the hour, day, week, month or year of its value. Slices over more
+columns, and other windows, are not found.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ def _distinct(source: Snapshot, fragments: Sequence[Fragment], columns: list[str
         for batch, _ in live_rows(source, fragment, columns):
             table = _of_python(pa.Table.from_batches([batch]))
             if len(columns) == 1 and pa.types.is_timestamp(table.schema.field(0).type):
-                hours = pc.floor_temporal(table.column(0), unit="hour")  # no slice is shorter
+                hours = pc.floor_temporal(table.column(0), unit="hour")  # the shortest window that is looked for
                 table = pa.table({columns[0]: hours})
             distinct = table.group_by(columns).aggregate([])
             found |= dict.fromkeys(zip(*(distinct.column(name).to_pylist() for name in columns), strict=True))
