@@ -121,8 +121,35 @@ def wanted_rows(value: object, dataset: lance_core.LanceDataset, where: str) -> 
     raise AssertionError("check_input rejects other values")
 
 
-def _as_tuples(terms: Any) -> Any:
-    """Terms as pyarrow takes them: `[[a, op, v], ...]` or `[[[a, op, v], ...], ...]` with tuples, which JSON lacks."""
-    if terms and isinstance(terms[0], str):
-        return tuple(terms)
-    return [_as_tuples(term) for term in terms]
+def _as_tuples(filters: Sequence[Any]) -> list[Any]:
+    """The filters as pyarrow takes them: with tuples, which JSON lacks.
+
+    Either terms that all hold, `[[a, op, v], ...]`, or several of such lists, of which one holds.
+
+    Raises:
+        ValueError: The filters have another form, or a term that is true for no row.
+        TypeError: A term compares with a value of a wrong type.
+    """
+    if filters and all(_is_list(part) and part and _is_list(part[0]) for part in filters):
+        return [[_as_tuple(term) for term in terms] for terms in filters]
+    if not filters:
+        raise ValueError(f"it must be a list of [column, operator, value], not {filters!r}")
+    return [_as_tuple(term) for term in filters]
+
+
+def _as_tuple(term: Any) -> tuple[str, str, Any]:
+    if not (_is_list(term) and len(term) == 3 and isinstance(term[0], str)):
+        raise ValueError(f"it must be a list of [column, operator, value], not {term!r} among them")
+    column, operator, value = term
+    is_membership = operator in ("in", "not in")
+    if is_membership and not isinstance(value, list | tuple | set | frozenset):
+        # pyarrow takes a string for the list of its characters.
+        raise TypeError(f"{operator!r} needs a list of values, not {value!r}, for column {column!r}")
+    if value is None or (is_membership and None in value):
+        test = "IS NOT NULL" if operator in ("!=", "not in") else "IS NULL"
+        raise ValueError(f"{[*term]}: no row compares with null: use the SQL string '{column} {test}'")
+    return column, operator, value
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list | tuple)

@@ -178,6 +178,27 @@ class TestMetadata:
         assert "lance/filter" in text
         assert message in text
 
+    @pytest.mark.parametrize(
+        ("value", "message"),
+        [
+            ([["s", "=", None]], "no row compares with null: use the SQL string 's IS NULL'"),
+            ([["s", "!=", None]], "no row compares with null: use the SQL string 's IS NOT NULL'"),
+            ([["n", "not in", [1, None]]], "no row compares with null"),
+            ([[["n", "==", 2]], [["n", "in", [1, None]]]], "no row compares with null"),
+            ([["s", "in", "ab"]], "needs a list of values, not 'ab'"),
+            ([["n", "in", 1]], "needs a list of values, not 1"),
+            (["n", ">", 1], "[column, operator, value], not 'n' among"),
+            ([["n", ">"]], "[column, operator, value], not ['n', '>']"),
+            ([[["n", "=", 1]], ["s", "=", "b"]], "[column, operator, value], not [['n', '=', 1]]"),
+            ([], "[column, operator, value], not []"),
+            ([["n", "like", 1]], "is not a valid operator"),
+        ],
+    )
+    def test_lists_that_are_no_filters(self, filled, value, message):
+        text = loaded(filled, pa.Table, metadata={"lance/filter": value}, fails=True)
+        assert "metadata lance/filter" in text
+        assert message in text
+
     def test_version_and_time(self, filled):
         @dg.asset(name="numbers")
         def newer() -> pa.Table:
