@@ -52,7 +52,9 @@ ASSET_KEYS: Final[Mapping[str, str]] = {
 
 INPUT_ENTRIES: Final[Mapping[str, str]] = {
     "columns": "a list of columns, in the order wanted",
-    "lance/filter": "SQL string, `lance_filter(expression)`, or a list of `[column, operator, value]`",
+    "lance/filter": "SQL string, `lance_filter(expression)`, or a list of `[column, operator, value]` that all hold "
+    "(`=`, `!=`, `<`, `<=`, `>`, `>=`, `in`, `not in`); a list of such lists, of which one holds; nulls by SQL's "
+    "`IS NULL`",
     "lance/version": "a version's number",
     "lance/tag": "a tag",
     "lance/as_of": "a time, or its ISO form; without a zone it is in UTC",
