@@ -160,12 +160,11 @@ class PageFile:
         descriptor = self.append(descriptor_to_bytes(self._described(), num_rows))
         buffers = [descriptor, *self._global_buffers]
         start, column_table = self._position, []
-        blobs = {plan.first_column for plan in self.plan.columns if plan.is_blob}
-        for index, own_pages in enumerate(self._pages):
+        for field, own_pages in zip(self.plan.fields, self._pages, strict=True):
             if self._version.has_levels:
                 message = column_to_bytes(own_pages, is_blob=False)
             else:
-                message = column_to_bytes(_one_struct_page(own_pages), is_blob=index in blobs)
+                message = column_to_bytes(_one_struct_page(own_pages), is_blob=blob.is_blob(field))
             column_table.append((self._position, self._position + len(message)))
             self._write(message)
         table_position = self._position

@@ -146,8 +146,10 @@ def _as_tuple(term: Any) -> tuple[str, str, Any]:
         # pyarrow takes a string for the list of its characters.
         raise TypeError(f"{operator!r} needs a list of values, not {value!r}, for column {column!r}")
     if value is None or (is_membership and None in value):
-        test = "IS NOT NULL" if operator in ("!=", "not in") else "IS NULL"
-        raise ValueError(f"{[*term]}: no row compares with null: use the SQL string '{column} {test}'")
+        raise ValueError(
+            f"{[*term]}: no row compares with null; leave null out, or give an SQL string with {column} IS NULL or "
+            f"{column} IS NOT NULL"
+        )
     return column, operator, value
 
 

@@ -192,7 +192,7 @@ def described_schema(schema: Schema) -> Schema | None:
         UnsupportedError: Payloads of blobs of 2.2 are inside of another type.
     """
     for top in schema.fields:
-        if any(gives_payloads(field) for child in top.children for field, _ in child.walk()):
+        if top.children and any(gives_payloads(field) for field, _ in top.walk() if field is not top):
             raise UnsupportedError(
                 f"column {top.name!r}: blobs of 2.2 inside of other types cannot be read; choose other columns"
             )

@@ -1,7 +1,6 @@
 import errno
 import os
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -257,12 +256,11 @@ def test_a_file_is_aborted_once_a_thread_has_closed_it(tmp_path, monkeypatch, ea
     """An interruption can abort a file that a thread closes: the descriptor, which may be another's, is closed once."""
     writer = LocalStore(str(tmp_path)).open_writer("k")
     writer.write(b"data")
-    closing, is_aborting, fsync = threading.Event(), threading.Event(), os.fsync
+    closing, aborted, fsync, early_aborts = threading.Event(), threading.Event(), os.fsync, []
 
     def slow(fd):
         closing.set()
-        is_aborting.wait(10)
-        time.sleep(0.1)  # the other thread is in `abort`
+        early_aborts.append(aborted.wait(0.1))
         fsync(fd)
 
     monkeypatch.setattr(os, "fsync", slow)
@@ -270,7 +268,8 @@ def test_a_file_is_aborted_once_a_thread_has_closed_it(tmp_path, monkeypatch, ea
     with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(calls[0])
         assert closing.wait(10)
-        is_aborting.set()
         writer.abort()
+        aborted.set()
         ended.result()
+    assert True not in early_aborts
     assert [path.name for path in tmp_path.iterdir()] == ["k"]

@@ -181,8 +181,8 @@ class TestMetadata:
     @pytest.mark.parametrize(
         ("value", "message"),
         [
-            ([["s", "=", None]], "no row compares with null: use the SQL string 's IS NULL'"),
-            ([["s", "!=", None]], "no row compares with null: use the SQL string 's IS NOT NULL'"),
+            ([["s", "=", None]], "no row compares with null; leave null out, or give an SQL string with s IS NULL"),
+            ([["s", "!=", None]], "or s IS NOT NULL"),
             ([["n", "not in", [1, None]]], "no row compares with null"),
             ([[["n", "==", 2]], [["n", "in", [1, None]]]], "no row compares with null"),
             ([["s", "in", "ab"]], "needs a list of values, not 'ab'"),

@@ -57,7 +57,9 @@ def test_a_conflict_leaves_no_file(main, tmp_path, monkeypatch):
     assert rows(main) == [1]
 
 
-def test_contention_can_be_repeated(main, monkeypatch):
+def test_contention_can_be_repeated_and_keeps_the_files(main, tmp_path, monkeypatch):
+    copied = {path.name for path in (tmp_path / "t").glob("tree/fix/data/*")}
+
     def busy(number):
         if number <= 1 + promote.REBASE_ATTEMPTS:
             lance_core.dataset(main.uri).optimize.compact_files(materialize_deletions=True)
@@ -66,6 +68,9 @@ def test_contention_can_be_repeated(main, monkeypatch):
     before_commits(monkeypatch, busy)
     with pytest.raises(RetryableConflictError, match=r"5 attempts another writer committed to main.*promote"):
         lance_core.dataset(main.uri).branches.promote("fix")
+    # Another promotion of the branch, which copied the same files, may be about to commit them.
+    assert copied
+    assert copied <= data_files(tmp_path)
     lance_core.dataset(main.uri).branches.promote("fix")
     assert rows(main) == [1, 12]
 
