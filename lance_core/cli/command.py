@@ -9,7 +9,7 @@ import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
@@ -18,7 +18,7 @@ from lance_core.dataset.lance_dataset import dataset
 from lance_core.errors import LanceError
 from lance_core.printing import printable
 
-__all__ = ["FOUND_PROBLEMS", "command", "parse_version", "storage_options_of"]
+__all__ = ["FOUND_PROBLEMS", "command", "exit_with_error", "parse_version", "storage_options_of"]
 
 FAILED: Final = 1
 TRY_AGAIN: Final = 3
@@ -54,7 +54,7 @@ def command(name: str, *, versioned: bool = True) -> Callable[[F], click.Command
                 opened = dataset(table, None if chosen is None else parse_version(chosen), storage_options=options)
                 function(opened, output, **arguments)
             except (LanceError, OSError) as error:
-                _fail(error, output)
+                exit_with_error(error, output, "lance")
 
         made: Any = wrapped
         if versioned:
@@ -95,18 +95,24 @@ def _key_value(item: str) -> tuple[str, str]:
         raise click.BadParameter(printable(f"{key}: {value[1:]}: {reason}"), param_hint="--storage-option") from None
 
 
-def _fail(error: Exception, output: CommandOutput) -> None:
-    retryable = bool(getattr(error, "retryable", False))
+def exit_with_error(error: Exception, output: CommandOutput, program: str) -> NoReturn:
+    """Print an error and end the process: with status 3 if the command can be repeated, else with status 1.
+
+    Args:
+        error: The error.
+        output: Prints it as JSON, if that is asked for.
+        program: Name of the program, which stands in front of the message.
+    """
     message = str(error)
     for call, command_line in _COMMANDS.items():
         message = message.replace(call, command_line)
     if output.as_json:
         output.record({"error": {"code": getattr(error, "code", "os"), "message": message}})
     else:
-        click.echo(printable(f"lance: {message}"), err=True)
+        click.echo(printable(f"{program}: {message}"), err=True)
         for note in getattr(error, "__notes__", ()):
             click.echo(printable(note), err=True)
-    sys.exit(TRY_AGAIN if retryable else FAILED)
+    sys.exit(TRY_AGAIN if getattr(error, "retryable", False) else FAILED)
 
 
 def storage_options_of(items: tuple[str, ...]) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import islice
@@ -12,10 +11,9 @@ from typing import Any, Final, TypeVar
 import click
 
 import lance_core
-from lance_core.cli.command import storage_options_of
+from lance_core.cli.command import exit_with_error, storage_options_of
 from lance_core.cli.output import CommandOutput
 from lance_core.errors import LanceError
-from lance_core.printing import printable
 from lance_dagster.cli.undo_report import report_earlier_undo, report_undo, reporting_instance
 from lance_dagster.events.table_log import partitions_label
 from lance_dagster.lineage.history import read_history
@@ -24,8 +22,6 @@ from lance_dagster.undo.plan import AlreadyUndoneError, Undo, plan_undo
 
 __all__ = ["cli", "run"]
 
-FAILED: Final = 1
-TRY_AGAIN: Final = 3
 _TO_SECONDS: Final = len("2026-11-22T04:00:00")
 
 _LINEAGE_COLUMNS: Final = ("table", "branch", "version", "operation", "asset", "partitions", "time", "run_id", "inputs")
@@ -54,7 +50,7 @@ def _command(name: str, argument: str) -> Callable[[F], click.Command]:
             try:
                 function(uri, storage_options_of(storage_option) or None, output, **arguments)
             except (LanceError, OSError) as error:
-                _fail(error, output)
+                exit_with_error(error, output, "lance-dagster")
 
         made: Any = click.option("--json", "as_json", is_flag=True, help="Print JSON.")(wrapped)
         made = click.option(
@@ -228,13 +224,3 @@ def _input_for_people(read: Mapping[str, Any]) -> str:
 
 def _undone_for_people(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "undoes": "version " + ", ".join(map(str, row["undoes"]))}
-
-
-def _fail(error: Exception, output: CommandOutput) -> None:
-    if output.as_json:
-        output.record({"error": {"code": getattr(error, "code", "os"), "message": str(error)}})
-    else:
-        click.echo(printable(f"lance-dagster: {error}"), err=True)
-        for note in getattr(error, "__notes__", ()):
-            click.echo(printable(note), err=True)
-    sys.exit(TRY_AGAIN if getattr(error, "retryable", False) else FAILED)
