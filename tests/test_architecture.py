@@ -270,6 +270,35 @@ def test_importing_a_package_stays_light(package):
     assert done.stdout.strip() == "[]"
 
 
+def test_loading_a_code_location_loads_neither_tables_nor_arrow():
+    """Dagster loads code locations often, and in each process of a run: what only runs need is imported by runs."""
+    program = """
+import sys
+import dagster as dg
+from lance_dagster import *
+
+@dg.asset
+def rows(): ...
+
+policy = LanceMaintenancePolicy()
+maintenance = build_maintenance_job([rows], policy)
+branches = build_branch_jobs([rows])
+dg.Definitions(
+    [rows],
+    jobs=[maintenance, *branches, build_undo_job([rows]), build_erasure_job([rows]), build_change_type_job([rows]),
+          build_audited_job([rows], name="audited", allow_unaudited=True)],
+    schedules=[build_maintenance_schedule(maintenance)],
+    sensors=[build_maintenance_sensor(maintenance, [rows], policy), build_branch_sensor([rows], branches)],
+    asset_checks=[*build_lance_health_checks([rows], policy), *build_lance_integrity_checks([rows]),
+                  build_lance_primary_key_check(rows, ["id"]), build_lance_drift_check(rows)],
+    resources={"io_manager": LanceIOManager(root_uri="lake", branching=BranchPolicy())},
+).get_repository_def()
+print([name for name in ("lance_core.dataset", "lance_core.commit", "numpy", "pyarrow", "pyspark") if name in sys.modules])
+"""
+    done = processes.run([sys.executable, "-W", "ignore", "-c", program], check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_a_pipes_process_needs_no_dagster():
     done = processes.run(
         [sys.executable, "-c", "import sys; sys.modules['dagster'] = None; import lance_dagster.pipes"]

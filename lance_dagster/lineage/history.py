@@ -19,8 +19,6 @@ from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from lance_core.dataset import LANCE_COMMIT_MESSAGE_KEY
-from lance_core.errors import NotFoundError
 from lance_dagster.lineage.row_changes import live_rows, row_changes
 from lance_dagster.properties import (
     ASSET_KEY,
@@ -163,6 +161,8 @@ class TableVersion:
     @property
     def message(self) -> str | None:
         """The commit message."""
+        from lance_core.dataset import LANCE_COMMIT_MESSAGE_KEY  # noqa: PLC0415 - code locations load without it
+
         return self.properties.get(LANCE_COMMIT_MESSAGE_KEY)
 
     @property
@@ -308,6 +308,8 @@ def row_owners(dataset: lance_core.LanceDataset) -> list[str]:
 
 def _changes_rows(dataset: lance_core.LanceDataset, one: TableVersion) -> bool:
     """Whether a commit that set columns changed rows as well, such as the promotion of a branch with writes of both."""
+    from lance_core.errors import NotFoundError  # noqa: PLC0415 - code locations load without it
+
     if PROMOTED_FROM not in one.properties:
         return False
     after = dataset.checkout_version((one.branch, one.version))
