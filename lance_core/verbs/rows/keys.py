@@ -23,8 +23,9 @@ Codes = npt.NDArray[np.int64]
 MAX_EXACT_KEYS: Final = 100_000
 """The most keys that a filter lists; a filter for more keys may contain any key."""
 
-_DENSE_SHARE: Final = 4
-"""A lookup table from the smallest to the largest integer is used if it has at most this many entries per row."""
+_ENTRIES_PER_ROW: Final = 4
+_ENTRIES_PER_KEY: Final = 64
+"""A table from the smallest to the largest integer key has at most this many entries for each row or each key."""
 
 _BLOOM_BYTES: Final = 1 << 15
 _BLOOM_ITEMS: Final = 8192
@@ -48,6 +49,7 @@ class KeyIndex:
         self._columns = list(columns)
         self._values = [_unique(table.column(name)) for name in self._columns]
         self._pairs: list[Codes] = []
+        self._table: _LookupTable | None = None
         codes = _index_in(table.column(self._columns[0]), self._values[0])
         for name, values in zip(self._columns[1:], self._values[1:], strict=True):
             pairs = _paired(codes, _index_in(table.column(name), values), len(values))
@@ -69,12 +71,13 @@ class KeyIndex:
 
     def look_up(self, table: pa.Table) -> tuple[Codes, Codes]:
         """The ascending numbers of another table's rows whose keys are in the index, and the numbers of these keys."""
-        if len(self._columns) == 1:
-            numbers = _in_table(table.column(self._columns[0]), self._values[0])
-            if numbers is not None:
-                rows = np.flatnonzero(numbers >= 0)
-                return rows, numbers[rows].astype(np.int64)
-        found = _positions_of(table.column(self._columns[0]), self._values[0])
+        first = table.column(self._columns[0])
+        lookup = self._lookup_table(first)
+        if lookup is not None:
+            numbers = lookup.look_up(first)
+            rows = np.flatnonzero(numbers >= 0)
+            return rows, numbers[rows].astype(np.int64)
+        found = _positions_of(first, self._values[0])
         if len(self._columns) == 1:
             rows = np.flatnonzero(pc.is_valid(found).to_numpy())
             return rows, found.drop_null().to_numpy().astype(np.int64)
@@ -83,6 +86,51 @@ class KeyIndex:
             codes = _positions(known, _paired(codes, _index_in(table.column(name), values), len(values)))
         rows = np.flatnonzero(codes >= 0)
         return rows, codes[rows]
+
+    def _lookup_table(self, column: pa.ChunkedArray) -> _LookupTable | None:
+        """The table in which the values of a column are looked up; None if they are not integers, or far apart."""
+        keys = self._values[0]
+        if len(self._columns) > 1 or not pa.types.is_integer(column.type) or column.type != keys.type:
+            return None
+        if column.null_count or not len(keys) or len(keys) >= np.iinfo(np.int32).max:
+            return None
+        if self._table is None:
+            if _span(keys) >= max(len(column) * _ENTRIES_PER_ROW, len(keys) * _ENTRIES_PER_KEY):
+                return None
+            self._table = _LookupTable(keys)
+        return self._table
+
+
+class _LookupTable:
+    """The numbers of integer keys, in an array from the smallest to the largest key: a lookup does not hash the row.
+
+    Args:
+        keys: The distinct keys, without nulls; at least one.
+    """
+
+    def __init__(self, keys: pa.Array) -> None:
+        known = keys.to_numpy()
+        self._word = np.dtype(f"u{known.dtype.itemsize}")
+        # Differences of unsigned words wrap around, so values below the smallest are beyond the table, too.
+        self._first = np.array(known.min(), known.dtype).view(self._word)
+        self._numbers = np.full(_span(keys) + 2, -1, np.int32)
+        self._numbers[known.view(self._word) - self._first] = np.arange(len(known), dtype=np.int32)
+
+    def look_up(self, column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
+        """The number of the key that equals each value of a column without nulls; -1 for values that are no key."""
+        rows = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        places = rows.to_numpy().view(self._word) - self._first
+        last = len(self._numbers) - 1
+        if last < np.iinfo(self._word).max:
+            np.minimum(places, self._word.type(last), out=places)
+        wide = places.view(np.int64) if self._word.itemsize == 8 else places
+        found: npt.NDArray[np.int32] = self._numbers.take(wide, mode="clip")
+        return found
+
+
+def _span(integers: pa.Array) -> int:
+    bounds = pc.min_max(integers)
+    return int(bounds["max"].as_py() - bounds["min"].as_py())
 
 
 def inserted_keys(table: pa.Table, columns: Sequence[str], field_ids: Sequence[int]) -> KeyExistenceFilter:
@@ -161,31 +209,6 @@ def _unique(column: pa.ChunkedArray) -> pa.Array:
 def _positions_of(column: pa.ChunkedArray, values: pa.Array) -> pa.ChunkedArray:
     """The position of each value of a column in an array; null if the value is not in the array."""
     return pc.index_in(_plain(column), value_set=values, skip_nulls=True)
-
-
-def _in_table(column: pa.ChunkedArray, values: pa.Array) -> npt.NDArray[np.int32] | None:
-    """The position of each integer of a column in an array, -1 for none; None if a lookup table would be too large.
-
-    A lookup in a table from the smallest to the largest value takes a fraction of the time of hashing each row.
-    """
-    kind, size = column.type, len(column)
-    if kind != values.type or not pa.types.is_integer(kind) or column.null_count or not len(values) or not size:
-        return None
-    known = values.to_numpy()
-    least, span = int(known.min()), int(known.max()) - int(known.min())
-    if span >= size * _DENSE_SHARE or len(values) >= np.iinfo(np.int32).max:
-        return None
-    word = np.dtype(f"u{known.dtype.itemsize}")
-    first = np.array(least, known.dtype).view(word)
-    # Differences of unsigned words wrap around, so values below the smallest are beyond the table, too.
-    table = np.full(span + 2, -1, np.int32)
-    table[known.view(word) - first] = np.arange(len(known), dtype=np.int32)
-    rows = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    places = rows.to_numpy().view(word) - first
-    if span + 1 < np.iinfo(word).max:
-        np.minimum(places, word.type(span + 1), out=places)
-    found: npt.NDArray[np.int32] = table.take(places.view(np.int64) if word.itemsize == 8 else places, mode="clip")
-    return found
 
 
 def _dense(values: pa.ChunkedArray) -> Codes:
