@@ -56,6 +56,12 @@ FROM_OUTSIDE = {
     "lance_dagster/handlers": [
         "tests/lance_dagster/io_manager/test_kinds.py",
         "tests/lance_dagster/io_manager/test_write.py",
+        "tests/lance_dagster/loading/test_load.py",
+    ],
+    "lance_dagster/undo": ["tests/lance_dagster/lineage/test_lineage.py", "tests/lance_dagster/test_agreement.py"],
+    "pyspark_lance/catalog": [
+        "tests/pyspark_lance/statements/test_directory_catalog.py",
+        "tests/pyspark_lance/statements/test_names.py",
     ],
 }
 

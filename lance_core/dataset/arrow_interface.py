@@ -60,7 +60,7 @@ class ArrowInterface:
 
     @property
     def partition_expression(self) -> NoReturn:
-        """Not offered, as in pylance.
+        """The expression that all rows meet, as Arrow has it for partitions: not offered, as in pylance.
 
         Raises:
             UnsupportedError: The method is not offered.
@@ -68,7 +68,7 @@ class ArrowInterface:
         raise _not_offered("partition_expression", "a Lance table is not partitioned by folders")
 
     def filter(self, expression: Any) -> NoReturn:
-        """Not offered, as in pylance.
+        """A view of the rows that meet an Arrow expression: not offered, as in pylance.
 
         Raises:
             UnsupportedError: The method is not offered.
@@ -77,7 +77,7 @@ class ArrowInterface:
         raise _not_offered("filter", "use scanner(filter=...), or to_arrow_dataset().filter(...)")
 
     def replace_schema(self, schema: Any) -> NoReturn:
-        """Not offered, as in pylance.
+        """A view with another schema: not offered, as in pylance.
 
         Raises:
             UnsupportedError: The method is not offered.
@@ -86,7 +86,7 @@ class ArrowInterface:
         raise _not_offered("replace_schema", "use alter_columns, or replace_schema_metadata")
 
     def sort_by(self, sorting: Any, **options: Any) -> NoReturn:
-        """Not offered, as in pylance.
+        """The sorted rows: not offered, as in pylance.
 
         Raises:
             UnsupportedError: The method is not offered.
@@ -95,7 +95,7 @@ class ArrowInterface:
         raise _not_offered("sort_by", "use scanner(order_by=...)")
 
     def join(self, right_dataset: Any, keys: Any, **options: Any) -> NoReturn:
-        """Not offered, as in pylance.
+        """The rows joined to those of another dataset by keys: not offered, as in pylance.
 
         Raises:
             UnsupportedError: The method is not offered.
@@ -104,7 +104,7 @@ class ArrowInterface:
         raise _not_offered("join", "use to_table().join(...), or DuckDB over the dataset")
 
     def join_asof(self, right_dataset: Any, on: Any, by: Any, tolerance: Any, **options: Any) -> NoReturn:
-        """Not offered, as in pylance.
+        """The rows joined to the nearest rows of another dataset: not offered, as in pylance.
 
         Raises:
             UnsupportedError: The method is not offered.
