@@ -1,7 +1,6 @@
 """Compaction and cleanup against pylance, on 1M rows of mixed columns in 20 fragments; plans over 100,000 fragments."""
 
 import os
-import resource
 import shutil
 import tempfile
 import time
@@ -17,6 +16,7 @@ from lance_core.maintenance import compact
 from lance_core.optimize import Compaction
 from tests.benchmarks.bench_files import ROWS, mixed
 from tests.benchmarks.timing import medians, report
+from tests.memory import peak_mb
 
 FRAGMENTS = 20
 VERSIONS = 300
@@ -35,7 +35,7 @@ def main() -> None:
             measure_compaction(folder, name, prepare)
         measure_cleanup(folder)
         measure_plan(folder)
-        print(f"peak memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MB")
+        print(f"peak memory: {peak_mb():,} MB")
     finally:
         shutil.rmtree(folder)
 

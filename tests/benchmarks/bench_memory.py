@@ -4,7 +4,6 @@ Each job runs in a process of its own, whose highest resident set is what counts
 the library is shown beside it. A size in MB may be given: `python -m tests.benchmarks.bench_memory 500`.
 """
 
-import resource
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+
+from tests.memory import peak_mb
 
 BATCH_ROWS = 50_000
 LIMIT_MB = 400
@@ -48,7 +49,7 @@ def run(job: str, library_name: str, uri: str, megabytes: int) -> None:
     elif job == "scan":
         rows = sum(batch.num_rows for batch in library.dataset(uri).to_batches())
         assert rows > 0
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+    print(peak_mb())
 
 
 def main(megabytes: int) -> None:

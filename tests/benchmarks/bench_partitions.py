@@ -179,7 +179,7 @@ def main() -> None:
     """Run and print."""
     folder = Path(tempfile.mkdtemp())
     try:
-        for days in [int(text) for text in sys.argv[2:]] or SIZES:
+        for days in [int(text) for text in sys.argv[1:]] or SIZES:
             (folder / f"others{days}").mkdir()
             one_size(folder, days)
     finally:

@@ -7,7 +7,6 @@ Sources are parquet files with two splits. Times are medians of five runs after 
 """
 
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+
+from tests.memory import peak_mb
 
 SCALARS = """
     id, rand(1) * 1000 as x, concat('user-', pmod(hash(id), 1000000)) as name,
@@ -159,12 +160,10 @@ def memory(_: str, factor: str) -> None:
         schema = next(batches(1)).schema
         task = WriteTask(uri=f"{folder}/t.lance", job="0123456789abcdef", stored=schema)
         task.run(0, 0, batches(5))
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before = peak_mb()
         task.run(0, 0, batches(100 * int(factor)))
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(
-        f"writer task, {factor:>2} M rows: peak {peak / 1024:.0f} MiB, {(peak - before) / 1024:+.0f} by the partition"
-    )
+        peak = peak_mb()
+    print(f"writer task, {factor:>2} M rows: peak {peak} MiB, {peak - before:+} by the partition")
 
 
 if __name__ == "__main__":

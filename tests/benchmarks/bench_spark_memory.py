@@ -8,7 +8,6 @@ of that process; that after its imports and the first message is shown beside it
 """
 
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,8 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+
+from tests.memory import peak_mb
 
 LIMIT_MB: Final = 300
 MESSAGE_ROWS, MESSAGE_BYTES = 10_000, 64 << 20
@@ -64,19 +65,14 @@ def peak(name: str, megabytes: int) -> tuple[int, int]:
     def batches(source: pa.ipc.RecordBatchStreamReader) -> Iterator[pa.RecordBatch]:
         nonlocal first
         for batch in source:
-            first = first or highest_mb()
+            first = first or peak_mb()
             yield batch
 
     with tempfile.TemporaryDirectory() as folder, os.fdopen(reading, "rb") as pipe:
         task = WriteTask(uri=str(Path(folder, "t.lance")), job="0123456789abcdef", stored=schema)
         task.run(0, 0, batches(pa.ipc.open_stream(pipe)))
     os.wait()
-    return first, highest_mb()
-
-
-def highest_mb() -> int:
-    """The highest resident set of this process."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    return first, peak_mb()
 
 
 def feed(descriptor: int, schema: pa.Schema, megabytes: int) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 Job = Callable[[], object]
 
+_headers: set[str] = set()  # those that this process has printed
+
 
 def medians(jobs: dict[str, Job], rounds: int = 5, prepare: Job | None = None) -> dict[str, float]:
     """Median seconds of each job over `rounds` rounds after one that is not counted."""
@@ -23,7 +25,10 @@ def medians(jobs: dict[str, Job], rounds: int = 5, prepare: Job | None = None) -
 
 def report(rows: list[tuple[str, float, float, float]], ours: str = "ours", theirs: str = "pylance") -> None:
     """Print jobs as (name, our seconds, their seconds, ratio that must be reached); ratio = theirs / ours."""
-    print(f"{'job':<44}{ours + ' s':>12}{theirs + ' s':>12}{'ratio':>8}{'must':>7}")
+    header = f"{'job':<44}{ours + ' s':>12}{theirs + ' s':>12}{'ratio':>8}{'must':>7}"
+    if header not in _headers:
+        _headers.add(header)
+        print(header)
     for name, own, other, must in rows:
         mark = "" if other / own >= must else "  <-- below"
         print(f"{name:<44}{own:>12.3f}{other:>12.3f}{other / own:>8.2f}{must:>7.2f}{mark}", flush=True)
