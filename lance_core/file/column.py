@@ -146,6 +146,11 @@ class Expansion:
     def __init__(self, *, is_known: bool = True) -> None:
         self._times: float | None = 1.0 if is_known else None
 
+    @property
+    def is_known(self) -> bool:
+        """Whether a page was decoded, or the factor is about 1."""
+        return self._times is not None
+
     def weighed(self, page: PageTask | _WantedPage) -> float:
         """The bytes for which a page counts in what is read ahead; more than any budget for a small unknown page."""
         if self._times is None:
@@ -188,7 +193,14 @@ class RowStream:
         return sum(self._expansion.weighed(task) for task in self._waiting)
 
     def next_tasks(self, num_bytes: int) -> list[PageTask]:
-        """The tasks for the next pages, of about `num_bytes` bytes; empty when all have been started."""
+        """The tasks for the next pages, of about `num_bytes` bytes; empty when all have been started.
+
+        The tasks of earlier calls must have been run, or be running.
+        """
+        if self._waiting and not self._expansion.is_known:
+            # The factor of the first page tells how many of the following ones are decoded together.
+            first = self._waiting[0]
+            self._expansion.learn(first.result(), first.encoded_bytes)
         tasks: list[PageTask] = []
         total = 0.0
         while not self._exhausted and (not tasks or total < num_bytes):
