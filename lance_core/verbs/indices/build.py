@@ -17,7 +17,7 @@ from lance_core.schema import Field, Schema, arrow_type_of, quote_path
 from lance_core.table.fragment import Fragment
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.snapshot import Snapshot
-from lance_core.verbs.rows.removal import READ_AHEAD
+from lance_core.verbs.rows.removal import parallel_fragments
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
@@ -99,24 +99,25 @@ def build(
     schema = source.manifest.schema.project([field.path])
     options = ScanOptions(schema=schema, with_row_address=True, with_row_id=source.manifest.uses_stable_row_ids)
     scans = coalesced(FragmentScan(source, fragment, options) for fragment in fragments)
-    for scan, parts in _read(scans, field, beside=len(fragments) > 1):
+    at_once = parallel_fragments(source.store) if len(fragments) > 1 else 1
+    for scan, parts in _read(scans, field, at_once=at_once):
         builder.add(scan.fragment.id, scan.num_rows, parts)
     return builder.finish()
 
 
 def _read(
-    scans: Iterator[FragmentScan], field: IndexedField, *, beside: bool
+    scans: Iterator[FragmentScan], field: IndexedField, *, at_once: int
 ) -> Iterator[tuple[FragmentScan, Sequence[IndexedRows]]]:
-    """Yield the rows of each fragment in order; `beside` reads several fragments in parallel."""
-    if not beside:
+    """Yield the rows of each fragment in order; several fragments are read in parallel."""
+    if at_once == 1:
         yield from ((scan, _rows(scan, field)) for scan in scans)
         return
     waiting: deque[tuple[FragmentScan, Sequence[IndexedRows] | Future[Sequence[IndexedRows]]]] = deque()
-    with ThreadPool(READ_AHEAD) as pool:
+    with ThreadPool(at_once) as pool:
         for scan in scans:
             known = scan.known is not None
             waiting.append((scan, _rows(scan, field) if known else pool.submit(_rows, scan, field)))
-            if len(waiting) > READ_AHEAD:
+            if len(waiting) > at_once:
                 yield _done(*waiting.popleft())
         for scan, found in waiting:
             yield _done(scan, found)

@@ -31,7 +31,7 @@ from lance_core.verbs.rows.keys import KeyIndex, inserted_keys
 from lance_core.verbs.rows.merge_clauses import MergeClauses, MergeSource, WhenMatched, primary_key
 from lance_core.verbs.rows.merge_conditions import is_updated
 from lance_core.verbs.rows.moved_rows import MovedRows
-from lance_core.verbs.rows.removal import READ_AHEAD, Removal, live_rows, matching_rows, remove_rows
+from lance_core.verbs.rows.removal import Removal, live_rows, matching_rows, parallel_fragments, remove_rows
 from lance_core.verbs.rows.write_mode import (
     WriteMode,
     can_replace_columns,
@@ -197,7 +197,7 @@ class _MergeAttempt:
             claims = [self._claim(selection, fragment) for fragment, _ in parts]
             if len(parts) == 1:
                 return [look(parts[0], claims[0])]
-            with ThreadPool(READ_AHEAD) as pool:
+            with ThreadPool(parallel_fragments(self.base.store)) as pool:
                 return list(pool.map(look, parts, claims))
 
         return until_consistent(join)

@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
+from lance_core.file.pool import num_threads
 from lance_core.row_addresses import bitmap_of, offsets_of
 from lance_core.schema import Schema
-from lance_core.store import make_durable, put_durably
+from lance_core.store import ObjectStore, make_durable, put_durably
 from lance_core.table.deletion import DeletionFile, DeletionVector, new_deletion_file_id
 from lance_core.table.fragment import Fragment
 from lance_core.threads import ThreadPool
@@ -31,13 +32,13 @@ from lance_core.verbs.scan.read_fragment import live_count, live_offsets, physic
 from lance_core.verbs.scan.small_fragments import SMALL_FILE_ROWS, coalesced, coalesced_rows
 
 __all__ = [
-    "READ_AHEAD",
     "Removal",
     "RowsByFragment",
     "each_fragment",
     "each_matching",
     "live_rows",
     "matching_rows",
+    "parallel_fragments",
     "remove_rows",
     "rows_of",
     "with_deletions",
@@ -49,8 +50,13 @@ SCATTERED_SHARE: Final = 1 / 16
 RowsByFragment = dict[int, BitMap]
 """Offsets of rows by fragment id."""
 
-READ_AHEAD: Final = 8
-"""Fragments that are read in parallel: each costs a round trip on object storage."""
+_PARALLEL_REQUESTS: Final = 8
+"""Fragments that are read in parallel from object storage, where each costs a round trip."""
+
+
+def parallel_fragments(store: ObjectStore) -> int:
+    """The number of fragments that a verb reads in parallel: one per core where a read is no request to a server."""
+    return _PARALLEL_REQUESTS if store.put_is_a_request else num_threads()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,10 +118,11 @@ def _looked_at(plan: ScanPlan, look: Callable[[FragmentScan], BitMap]) -> Iterat
         yield from ((scan.fragment, rows) for scan in scans if (rows := look(scan)))
         return
     waiting: deque[tuple[Fragment, BitMap | Future[BitMap]]] = deque()
-    with ThreadPool(READ_AHEAD) as pool:
+    at_once = parallel_fragments(plan.source.store)
+    with ThreadPool(at_once) as pool:
         for scan in scans:
             waiting.append((scan.fragment, pool.submit(look, scan) if scan.known is None else look(scan)))
-            if len(waiting) > READ_AHEAD:
+            if len(waiting) > at_once:
                 yield from _with_rows(*waiting.popleft())
         for fragment, found in waiting:
             yield from _with_rows(fragment, found)
@@ -291,7 +298,7 @@ def remove_rows(source: Snapshot, rows: Iterable[tuple[Fragment, BitMap]], files
         if len(updated) > 1:
             _put(source, unwritten)
     if waiting:
-        with ThreadPool(READ_AHEAD) as pool:
+        with ThreadPool(parallel_fragments(source.store)) as pool:
             updated = list(pool.map(lambda one: with_deletions(source, one[0], one[1], files), waiting))
     if unwritten and files.pending is not None:
         files.pending.add(put_durably, source.store, unwritten[0].key, unwritten[0].data)

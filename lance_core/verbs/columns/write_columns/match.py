@@ -18,7 +18,7 @@ from lance_core.threads import ThreadPool
 from lance_core.verbs.columns.write_columns.tasks import ColumnTask
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.rows.keys import KeyIndex
-from lance_core.verbs.rows.removal import READ_AHEAD, live_rows
+from lance_core.verbs.rows.removal import live_rows, parallel_fragments
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
 
 __all__ = ["matched_rows"]
@@ -52,7 +52,7 @@ def matched_rows(
         return _look_up(source, fragment, BitMap.deserialize(task.scope), index, on)
 
     found, counts = {}, np.zeros(len(index.counts), np.int64)
-    with ThreadPool(READ_AHEAD) as pool:
+    with ThreadPool(parallel_fragments(source.store)) as pool:
         for task, (offsets, codes) in zip(tasks, pool.map(look, tasks), strict=True):
             counts += np.bincount(codes, minlength=len(counts))
             if len(codes):
