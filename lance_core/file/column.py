@@ -198,7 +198,7 @@ class RowStream:
         The tasks of earlier calls must have been run, or be running.
         """
         if self._waiting and not self._expansion.is_known:
-            # The factor of the first page tells how many of the following ones are decoded together.
+            # How many of the following pages are decoded together depends on the factor of the first one.
             first = self._waiting[0]
             self._expansion.learn(first.result(), first.encoded_bytes)
         tasks: list[PageTask] = []
