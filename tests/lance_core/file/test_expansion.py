@@ -39,4 +39,4 @@ def test_strings_of_small_fragments_are_decoded_together(tmp_path, decoded):
     rows = pa.table({"name": [f"row {number:04}" for number in range(40 * 100)]})
     table = lance_core.write_dataset(rows, tmp_path / "t.lance", max_rows_per_file=100, max_rows_per_group=100)
     assert table.to_table() == rows
-    assert len(decoded) == 2  # the page of the first fragment, whose values tell the factor, and the others together
+    assert len(decoded) == 2  # the first fragment, which gives the factor, and the others together
