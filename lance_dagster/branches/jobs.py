@@ -81,8 +81,8 @@ def build_branch_jobs(
 ) -> tuple[dg.JobDefinition, dg.JobDefinition]:
     """Make the two jobs that promote or discard a branch; the head of the module describes them.
 
-    All gates of all tables are checked before the first table is promoted. If a table then cannot be promoted, its main
-    is unchanged, the other tables are promoted, and the run fails.
+    Gates and conflicts of all tables are checked before the first table is promoted. If others then change a table in
+    the seconds until its own commit, its main is unchanged, other tables are promoted, and the run fails.
 
     Args:
         tables: Assets, specs or keys. Branches of external and observable assets are left alone unless their metadata
@@ -139,10 +139,46 @@ def _job(job: _BranchOps, name: str, work: Any, description: str, *, publishes: 
 def _promote(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConfig) -> None:
     from lance_core.errors import LanceError  # noqa: PLC0415 - code locations load without lance_core
     from lance_dagster.branches import promotion  # noqa: PLC0415 - code locations load without lance_core
-    from lance_dagster.branches.page import failed_checks  # noqa: PLC0415 - code locations load without lance_core
 
     branch, forced = _branch(context, config), is_tagged(context, FORCE_TAG) or config.force
     found = [(ref, main) for ref, main in _tables(job, context, config) if main is not None]
+    rejected = _rejected(job, context, found, branch, forced=forced)
+    tables = _by_table(found)
+    conflicts = promotion.check_promotions({_names(same): same[0][1] for same in tables}, branch)
+    if conflicts:
+        reasons = "; ".join(f"{name}: {one}" for name, one in conflicts.items())
+        raise dg.Failure(f"branch {branch} is not promoted, and main of all its tables is unchanged: {reasons}")
+    done, failed = 0, []
+    for same in tables:
+        main = same[0][1]
+        names = _names(same)
+        try:
+            run = {PROMOTION_RUN_ID: context.run.run_id, PROMOTION_JOB_NAME: context.run.job_name}
+            published = promotion.publish(main, branch, tag=True, properties=run)
+        except LanceError as error:
+            context.log.exception("%s: not promoted", names)
+            failed.append(f"{names}: {error}")
+            continue
+        for ref, own in same:
+            done += _report(job, context, ref, own, published, forced=rejected.get(ref.name))
+    if failed:
+        undo = f". Others were promoted: undo run {context.run.run_id} before you discard the branch" if done else ""
+        raise dg.Failure(f"branch {branch} was not promoted everywhere: {'; '.join(failed)}{undo}")
+    if not done:
+        raise dg.Failure(f"no table of this job has, or had, a branch {branch}")
+
+
+def _rejected(
+    job: _BranchOps, context: dg.OpExecutionContext, found: Sequence[tuple[TableRef, Any]], branch: str, *, forced: bool
+) -> dict[str, list[str]]:
+    """The gates that reject the branch, by asset, if the run forces the promotion.
+
+    Raises:
+        Failure: A gate rejects the branch, and the run does not force the promotion.
+    """
+    from lance_dagster.branches import promotion  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.branches.page import failed_checks  # noqa: PLC0415 - code locations load without lance_core
+
     gates = promotion.Gates(**job.gates)
     rejected: dict[str, list[str]] = {}
     for ref, main in found:
@@ -157,23 +193,11 @@ def _promote(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConf
         )
     if rejected:
         context.log.warning("branch %s is promoted because the run forces it, although %s", branch, reasons)
-    done, failed = 0, []
-    for same in _by_table(found):
-        main = same[0][1]
-        names = ", ".join(ref.name for ref, _ in same)
-        try:
-            run = {PROMOTION_RUN_ID: context.run.run_id, PROMOTION_JOB_NAME: context.run.job_name}
-            published = promotion.publish(main, branch, tag=True, properties=run)
-        except LanceError as error:
-            context.log.exception("%s: not promoted", names)
-            failed.append(f"{names}: {error}")
-            continue
-        for ref, own in same:
-            done += _report(job, context, ref, own, published, forced=rejected.get(ref.name))
-    if failed:
-        raise dg.Failure(f"branch {branch} was not promoted everywhere: {'; '.join(failed)}")
-    if not done:
-        raise dg.Failure(f"no table of this job has, or had, a branch {branch}")
+    return rejected
+
+
+def _names(same: Sequence[tuple[TableRef, Any]]) -> str:
+    return ", ".join(ref.name for ref, _ in same)
 
 
 def _by_table(found: Sequence[tuple[TableRef, Any]]) -> list[list[tuple[TableRef, Any]]]:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import dagster as dg
 
 import lance_core
-from lance_core.errors import NotFoundError, UnsupportedError, VersionNotFoundError
+from lance_core.errors import LanceError, NotFoundError, UnsupportedError, VersionNotFoundError
 from lance_dagster.branches.written_entries import written_entries
 from lance_dagster.events.reporting import (
     PartitionRows,
@@ -41,6 +41,7 @@ from lance_dagster.tables.refs import TableRef, TableRoot
 __all__ = [
     "Gates",
     "Published",
+    "check_promotions",
     "gate_problems",
     "promotion_events",
     "publish",
@@ -118,6 +119,27 @@ class Published:
         return self.promotion is not None and not self.promotion.deduplicated
 
 
+def check_promotions(tables: Mapping[str, lance_core.LanceDataset], branch: str) -> dict[str, str]:
+    """Why the branch of each table cannot be promoted; empty if all can be, or one table alone is asked about.
+
+    A promotion of one table is one commit, which succeeds or leaves main as it was. Of several tables all are checked
+    before the first commit, so that none is promoted without those that it was derived from.
+
+    Args:
+        tables: The tables by name; those without the branch do not count.
+        branch: The branch.
+    """
+    problems = {}
+    for name, main in tables.items() if len(tables) > 1 else ():
+        try:
+            _reject_settings_alone(main, branch, main.branches.promote(branch, dry_run=True))
+        except NotFoundError:
+            continue
+        except LanceError as error:
+            problems[name] = str(error)
+    return problems
+
+
 def publish(
     main: lance_core.LanceDataset, branch: str, *, tag: str | bool, properties: Mapping[str, str]
 ) -> Published | None:
@@ -131,14 +153,7 @@ def publish(
         promotion = main.branches.promote(branch, tag=tag, transaction_properties=properties)
     except NotFoundError:
         return _published_before(main, branch)
-    is_idle = promotion.deduplicated and _PROMOTED_VERSION not in main.branches.list()[branch]["metadata"]
-    settings = [one for one in promotion.left_behind if not one.startswith("index ")]
-    if is_idle and settings:
-        raise UnsupportedError(
-            f"branch {branch!r} has changed no rows or columns, only what a promotion does not apply: "
-            f"{', '.join(settings)}. Make the same changes on main, by update_config, update_metadata, "
-            "replace_schema_metadata or replace_field_metadata, and discard the branch"
-        )
+    is_idle = _reject_settings_alone(main, branch, promotion)
     known: Mapping[str, str] = {}
     operation = None
     try:
@@ -162,6 +177,19 @@ def publish(
         writers=writers,
         is_idle=is_idle,
     )
+
+
+def _reject_settings_alone(main: lance_core.LanceDataset, branch: str, promotion: Any) -> bool:
+    """Reject a branch that changed only settings; returns whether it changed nothing and was never promoted."""
+    is_idle = promotion.deduplicated and _PROMOTED_VERSION not in main.branches.list()[branch]["metadata"]
+    settings = [one for one in promotion.left_behind if not one.startswith("index ")]
+    if is_idle and settings:
+        raise UnsupportedError(
+            f"branch {branch!r} has changed no rows or columns, only what a promotion does not apply: "
+            f"{', '.join(settings)}. Make the same changes on main, by update_config, update_metadata, "
+            "replace_schema_metadata or replace_field_metadata, and discard the branch"
+        )
+    return is_idle
 
 
 def _published_before(main: lance_core.LanceDataset, branch: str) -> Published | None:

@@ -166,6 +166,7 @@ class Branches:
         tag: str | bool = True,
         commit_message: str | None = None,
         transaction_properties: Mapping[str, str] | None = None,
+        dry_run: bool = False,
     ) -> Promotion:
         """Commit the changes of a branch to its parent, in one version; the branch keeps its rows and files.
 
@@ -181,6 +182,9 @@ class Branches:
             tag: Name of a tag for the new version; True for `promoted.<branch>.<id>`, False for none.
             commit_message: Message of the commit.
             transaction_properties: Transaction properties of the commit, besides those of the branch's commits.
+            dry_run: Whether only to find out if the branch can be promoted now: the same errors are raised, and nothing
+                is committed or tagged. The result's `version` is then the parent's latest. The files are copied, as
+                conflicts are found by them; a promotion uses the copies, and cleanup removes those that none uses.
 
         Raises:
             VersionNotFoundError: There is no such branch.
@@ -205,8 +209,9 @@ class Branches:
             tag=tag,
             commit_message=commit_message,
             transaction_properties=transaction_properties,
+            dry_run=dry_run,
         )
-        if self._moved is not None and version.branch == self._refs.branch:
+        if not dry_run and self._moved is not None and version.branch == self._refs.branch:
             self._moved(version)
         return done
 

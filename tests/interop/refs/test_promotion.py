@@ -773,3 +773,18 @@ class TestTagsOfPromotions:
         nested.branches.discard("outer")
         (fork,) = set(nested.tags.list()) - {done.tag}
         assert fork.startswith("fork.other.")
+
+
+def test_a_dry_run_raises_what_a_promotion_would_raise_and_commits_nothing(tmp_path):
+    table = lance_core.write_dataset(day(0), tmp_path / "t")
+    table.create_branch("work").delete("n = 0")
+    tags = table.tags.list()
+    dry = table.branches.promote("work", dry_run=True)
+    assert (dry.rows_removed, dry.version, dry.deduplicated) == (1, 1, False)
+    assert lance.dataset(tmp_path / "t").version == 1
+    assert table.tags.list() == tags
+    lance.dataset(tmp_path / "t").delete("n = 0")
+    with pytest.raises(BranchConflictError, match="has changed what the branch changed"):
+        table.branches.promote("work", dry_run=True)
+    with pytest.raises(BranchConflictError, match="has changed what the branch changed"):
+        table.branches.promote("work")

@@ -12,6 +12,7 @@ import pytest
 import lance_core
 from lance_dagster import BranchPolicy, build_branch_jobs, build_branch_sensor, build_undo_job, lance_eager
 from lance_dagster.branches import page as branch_page
+from lance_dagster.branches import promotion
 from lance_dagster.branches import sensor as branch_sensor
 from lance_dagster.lineage.runs import lineage
 from lance_dagster.undo.plan import CannotUndoError, plan_undo
@@ -447,6 +448,44 @@ class TestSensor:
         assert {"lance_promote", "lance_discard"} <= {job.name for job in defs.resolve_all_job_defs()}
         with pytest.raises(ValueError, match="must be one of"):
             build_branch_sensor([events], jobs, on_failure="nope")
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_no_table_is_promoted_if_one_of_them_conflicts(lake, force):
+    """What was derived from rows of the branch is not published without them."""
+    lake.run(events, partition="2024-01-01")
+    lake.run(plain)
+    branch = {"lance/branch": "fix", "n": "2"}
+    lake.run(events, partition="2024-01-01", tags=branch, **TAGGED)
+    lake.run(plain, tags=branch, **TAGGED)
+    lake.run(events, partition="2024-01-01", tags={"n": "3"})
+    before = {name: lake.table(name).version for name in ("events", "plain")}
+    promote, _ = build_branch_jobs([plain, events])
+    result = run(lake, promote, config={"branch": "fix", "force": force}, fails=True)
+    assert "main of all its tables is unchanged: events: branch 'fix' cannot be promoted" in errors(result)
+    assert {name: lake.table(name).version for name in before} == before
+    assert lake.rows("plain") == [(0,)]
+
+
+def test_a_table_that_others_change_during_the_promotion_is_named_with_the_remedy(lake, monkeypatch):
+    lake.run(plain)
+    lake.run(events, partition="2024-01-01")
+    branch = {"lance/branch": "fix", "n": "2"}
+    lake.run(plain, tags=branch, **TAGGED)
+    lake.run(events, partition="2024-01-01", tags=branch, **TAGGED)
+
+    def nobody_else_yet(tables, branch):
+        lake.run(events, partition="2024-01-01", tags={"n": "3"})
+        return {}
+
+    monkeypatch.setattr(promotion, "check_promotions", nobody_else_yet)
+    promote, _ = build_branch_jobs([plain, events])
+    result = run(lake, promote, config={"branch": "fix"}, fails=True)
+    assert f"Others were promoted: undo run {result.run_id} before you discard the branch" in errors(result)
+    assert lake.rows("plain") == [(2,)]
+    monkeypatch.undo()
+    run(lake, build_undo_job([plain, events]), config={"run_id": result.run_id})
+    assert lake.rows("plain") == [(0,)]
 
 
 def test_on_object_storage(s3):

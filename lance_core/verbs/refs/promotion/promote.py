@@ -42,6 +42,7 @@ from lance_core.errors import (
     CommitConflictError,
     IncompatibleConflictError,
     InvalidInputError,
+    LanceError,
     RetryableConflictError,
     VersionNotFoundError,
 )
@@ -137,6 +138,7 @@ def promote(
     tag: str | bool = True,
     commit_message: str | None = None,
     transaction_properties: Mapping[str, str] | None = None,
+    dry_run: bool = False,
 ) -> tuple[Promotion, Manifest]:
     """Commit the changes of a branch to its parent, in one version.
 
@@ -146,6 +148,7 @@ def promote(
         tag: Name of the tag on the new version; True for a name made of the branch's, False for none.
         commit_message: Message of the commit.
         transaction_properties: Transaction properties; they replace those of the branch's commits with the same keys.
+        dry_run: Whether to do everything but put the version, tag and mark.
 
     Returns:
         The result, and the parent's version that has the branch's rows. Changes left behind are also logged as a
@@ -172,9 +175,10 @@ def promote(
         columns=AddedColumns.of(branch),
         tag=_tag_name(branch, tag),
         extra=dict(transaction_properties or {}) | {COMMIT_MESSAGE_KEY: commit_message or f"Promote branch {name}"},
+        dry_run=dry_run,
     )
     done, version = work.run()
-    if done.left_behind:
+    if done.left_behind and not dry_run:
         _logger.warning("branch %r keeps changes that were not promoted: %s", name, ", ".join(done.left_behind))
     return done, version
 
@@ -189,6 +193,7 @@ class _PromotionCall:
     columns: AddedColumns
     tag: str | None
     extra: Mapping[str, str]
+    dry_run: bool
 
     def run(self) -> tuple[Promotion, Manifest]:
         branch = self.branch
@@ -202,13 +207,16 @@ class _PromotionCall:
                 return replace(self._result(latest.version), deduplicated=True, tag=None), latest
         self._check_tag(committed)
         if committed is not None:
-            self._finish(committed)
+            if not self.dry_run:
+                self._finish(committed)
             return replace(self._result(committed.version), deduplicated=True), committed
         branch.check_bases(latest)
         files = OwnFiles.of(self.table.root, branch, self.changes)
         files.copy()
         try:
             done = self._commit(latest)
+        except _ReadyToPutError:
+            return self._result(latest.version), latest
         except BranchConflictError:
             # Each promotion of the branch copies to the same keys, and this conflict is final for all of them.
             committed = self._committed(self._latest())
@@ -328,7 +336,7 @@ class _PromotionCall:
             raise self._conflict(transaction.properties, error) from error
         try:
             return self._put(followed, affected, latest)
-        except CommitConflictError:
+        except (CommitConflictError, _ReadyToPutError):
             files.discard()
             raise
 
@@ -346,6 +354,7 @@ class _PromotionCall:
             ),
             affected_rows=affected,
             prepare=self._prepared,
+            ready=_stop if self.dry_run else None,
         )
 
     def _prepared(self, transaction: Transaction, latest: Manifest) -> Rebased:
@@ -461,6 +470,14 @@ class _PromotionCall:
             columns_added=self.columns.names,
             left_behind=left_behind(self.branch),
         )
+
+
+class _ReadyToPutError(LanceError):
+    """Ends the commit of a dry run, before it puts the version; the commit deletes the files that it has written."""
+
+
+def _stop() -> None:
+    raise _ReadyToPutError("a dry run puts no version")
 
 
 def _tag_name(branch: Branch, tag: str | bool) -> str | None:
