@@ -29,6 +29,7 @@ from lance_core.commit.rebase import Rebased, drop_files, rebase
 from lance_core.commit.records import CommitOptions, Committed
 from lance_core.commit.relation import carries_on
 from lance_core.commit.repair import repaired
+from lance_core.commit.replaced_columns import reject_replaced_columns
 from lance_core.commit.versions import (
     Listed,
     already_exists,
@@ -251,6 +252,7 @@ class _CommitLoop:
                 f"{self.store.root}: detached commits need V2 manifest names; migrate_manifest_paths_v2 renames the "
                 "manifests"
             )
+        reject_replaced_columns(self.store, self.original, base, base, {})
         while True:
             version = random.getrandbits(63) | DETACHED_BIT
             manifest = self._next(self.original, base, version)
@@ -444,6 +446,7 @@ class _CommitLoop:
                     f"Incompatible transaction: This {name} transaction is incompatible with concurrent transaction "
                     f"{other.operation.name} at version {version} of {self.store.root}."
                 )
+        reject_replaced_columns(self.store, self.original, latest, self.base, earlier)
 
     def _rebased(self, latest: Manifest | None) -> Rebased:
         if latest is None:

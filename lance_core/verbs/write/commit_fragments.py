@@ -219,6 +219,8 @@ class _Commit:
         """
         base, attempts = begin
         latest = load_following(self.store, base)
+        if latest.version == base.version:  # the conflict is in the fragments themselves
+            raise error
         committed = committed_attempts(self.store, self.request.write, base.version, latest)
         others = latest.version > base.version + len(committed)
         excluded = others and self.request.write is not None and self.request.write.conflict_policy == "exclusive"

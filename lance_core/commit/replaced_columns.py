@@ -1,0 +1,166 @@
+"""Rejects new data files whose columns have been replaced since they were written: their values would be read as nulls.
+
+Data files refer to columns by field id. A column that gets another type gets a new id, and so does a column that is
+dropped and added again: files that were written before, and are committed after that, have values that nobody reads. A
+column that was only dropped is no conflict, because the rows could have been committed before.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final, TypeAlias
+
+from lance_core.commit.versions import load_manifest
+from lance_core.errors import RetryableConflictError, VersionNotFoundError
+from lance_core.file import DataFileReader
+from lance_core.schema import UNASSIGNED, Field, Schema, quote_path
+from lance_core.store import ObjectStore, open_base
+from lance_core.table.fragment import TOMBSTONE, DataFile, Fragment
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.operations import Append, Merge, Operation, Overwrite, Project, Update
+from lance_core.table.operations.base import data_files
+from lance_core.table.paths import DATA_PREFIX, data_key
+from lance_core.table.transaction import Transaction
+
+__all__ = ["reject_replaced_columns"]
+
+_NO_FIELD: Final = frozenset((UNASSIGNED, TOMBSTONE))
+
+_Path: TypeAlias = tuple[Field, ...]
+"""A field with the fields above it, the top one first."""
+
+
+def reject_replaced_columns(
+    store: ObjectStore,
+    transaction: Transaction,
+    latest: Manifest,
+    base: Manifest | None,
+    committed: Mapping[int, Transaction],
+) -> None:
+    """Reject new fragments with values of a column that has another field id now.
+
+    Nothing is read unless a new file has a field that the table lacks.
+
+    Args:
+        store: The dataset's store.
+        transaction: The transaction as it was made.
+        latest: The version that it would follow.
+        base: A version that was read before.
+        committed: The transactions since its read version, by version.
+
+    Raises:
+        RetryableConflictError: The column of such a file was replaced.
+        ObjectNotFoundError: Such a file does not exist.
+    """
+    operation = transaction.operation
+    schema = operation.schema if isinstance(operation, Merge) else latest.schema
+    live = {field.id for field, _ in schema.walk()} | _NO_FIELD
+    unread = [file for file in data_files(_new_fragments(operation, latest)) if not live.issuperset(file.fields)]
+    if not unread:
+        return
+    history = _ColumnHistory.of(store, transaction.read_version, (base, latest), committed)
+    names = {_names(path) for path in _paths(schema.fields)}
+    for file in unread:
+        lost = live.symmetric_difference(file.fields) - live
+        known = history.paths
+        if not known.keys() >= lost:
+            known = {**_paths_by_id((_schema_of(store, latest, file),)), **known}
+        for field_id in sorted(lost):
+            paths = known.get(field_id, ())
+            if field_id in history.replaced or any(_has_successor(path, live, names) for path in paths):
+                column = repr(quote_path(_names(paths[-1]))) if paths else f"field id {field_id}"
+                raise RetryableConflictError(
+                    f"Retryable commit conflict: {store.root}: data file {file.path} has values of column {column}, "
+                    "which got another type or was dropped and added again after the file was written, so that its "
+                    "values would be lost; write the rows again"
+                )
+
+
+class _ColumnHistory:
+    """What the versions since the read version show of their columns.
+
+    Attributes:
+        paths: Each field by its id, as each version has it.
+        replaced: Ids of fields that a Merge, which only adds or replaces columns, has taken away.
+    """
+
+    __slots__ = ("paths", "replaced")
+
+    def __init__(self, schemas: Sequence[tuple[Schema | None, bool]]) -> None:
+        self.paths = _paths_by_id(schema for schema, _ in schemas if schema is not None)
+        self.replaced = set[int]()
+        for (before, _), (after, merged) in itertools.pairwise(schemas):
+            if before is not None and after is not None and merged:
+                self.replaced |= before.by_id().keys() - after.by_id().keys()
+
+    @classmethod
+    def of(
+        cls,
+        store: ObjectStore,
+        read_version: int,
+        manifests: Iterable[Manifest | None],
+        committed: Mapping[int, Transaction],
+    ) -> _ColumnHistory:
+        """Read the version before the first change of columns, if it is not one of some manifests."""
+        changes = [committed[version].operation for version in sorted(committed)]
+        schemas = [
+            (change.schema, isinstance(change, Merge))
+            for change in changes
+            if isinstance(change, Merge | Project | Overwrite)
+        ]
+        if not schemas:
+            return cls([])
+        known = next((one for one in manifests if one is not None and one.version == read_version), None)
+        try:
+            first = (known or load_manifest(store, read_version)).schema
+        except VersionNotFoundError:  # cleaned up; the files have the names of their columns, too
+            first = None
+        return cls([(first, False), *schemas])
+
+
+def _new_fragments(operation: Operation, latest: Manifest) -> Iterable[Fragment]:
+    match operation:
+        case Append():
+            return operation.fragments
+        case Update():
+            return operation.new_fragments
+        case Merge():
+            known = set(latest.fragments.ids)
+            return [fragment for fragment in operation.fragments if fragment.id not in known]
+        case _:
+            return ()
+
+
+def _has_successor(path: _Path, live: AbstractSet[int], names: AbstractSet[tuple[str, ...]]) -> bool:
+    """Whether a field of a path has another id now."""
+    return any(field.id not in live and _names(path[: depth + 1]) in names for depth, field in enumerate(path))
+
+
+def _schema_of(store: ObjectStore, manifest: Manifest, file: DataFile) -> Schema:
+    key = data_key(file.path)
+    if file.base_id is not None:
+        base = manifest.base_path(file.base_id)
+        store = open_base(base.path, store.root, store.options)
+        key = key if base.is_dataset_root else key.removeprefix(DATA_PREFIX)
+    return DataFileReader.open(store, key, size=file.file_size_bytes or None).schema
+
+
+def _paths_by_id(schemas: Iterable[Schema]) -> dict[int, list[_Path]]:
+    found: dict[int, list[_Path]] = {}
+    for schema in schemas:
+        for path in _paths(schema.fields):
+            found.setdefault(path[-1].id, []).append(path)
+    return found
+
+
+def _paths(fields: Iterable[Field], above: _Path = ()) -> Iterator[_Path]:
+    for field in fields:
+        path = (*above, field)
+        yield path
+        yield from _paths(field.children, path)
+
+
+def _names(path: _Path) -> tuple[str, ...]:
+    return tuple(field.name for field in path)
