@@ -71,17 +71,20 @@ class TableRef:
     def resolved(self, context: AnyContext) -> TableRef:
         """This reference with the metadata and partitions of the asset's definition, if the code location has one.
 
+        A spec adds its metadata to those of the definition, and the entries of the spec win.
+
         Args:
             context: The context of the op, asset, check or sensor, whose code location has the definition.
         """
-        if self.metadata is not None and self.partitions_def is not None:
+        is_complete = self.metadata is not None and not self.is_spec
+        if is_complete and self.partitions_def is not None:
             return self
         metadata, partitions_def = asset_definition(context, self.key)
-        return replace(
-            self,
-            metadata=metadata if self.metadata is None else self.metadata,
-            partitions_def=self.partitions_def or partitions_def,
-        )
+        if is_complete:
+            metadata = self.metadata
+        elif self.metadata is not None:
+            metadata = {**(metadata or {}), **self.metadata}
+        return replace(self, metadata=metadata, partitions_def=self.partitions_def or partitions_def)
 
 
 TableLike = TableRef | dg.AssetKey | dg.AssetSpec | dg.AssetsDefinition | dg.SourceAsset | str | Sequence[str]

@@ -9,7 +9,9 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 import yaml
+from dagster._core.definitions.reconstruct import ReconstructableRepository
 
+import lance_core
 from lance_dagster.components import LanceLakehouseComponent, LanceMaintenanceComponent
 from tests import processes
 from tests.lance_dagster.lake import QUIET
@@ -267,3 +269,64 @@ def test_an_unknown_key_of_maintenance_is_named_with_the_nearest():
 
 def test_the_branching_mode_off_may_be_a_yaml_boolean():
     assert build(LanceLakehouseComponent, "root_uri: /x\nbranching: {mode: off}").resources["io_manager"]
+
+
+NAMED_TABLE = """
+import dagster as dg, pyarrow as pa
+from lance_dagster.components import LanceLakehouseComponent
+
+DAYS = dg.StaticPartitionsDefinition(["a", "b"])
+
+@dg.asset(
+    key_prefix="shop", partitions_def=DAYS, metadata={{"partition_expr": "day", "schema": "sales", "table": "events"}}
+)
+def visits(context) -> pa.Table:
+    return pa.table({{"day": [context.partition_key] * 2, "id": [context.partition_key + str(i) for i in range(2)]}})
+
+lakehouse = LanceLakehouseComponent.resolve_from_yaml('''
+root_uri: {root}
+default_load_type: pyarrow
+maintenance: {{cron_schedule: "0 3 * * *", max_small_fragments: 1}}
+branching: {{mode: from_tag}}
+tables:
+  - key: shop/visits
+    checks: [health, integrity, drift]
+    primary_key: [id]
+''')
+assets = dg.Definitions(assets=[visits], executor=dg.in_process_executor)
+defs = dg.Definitions.merge(assets, lakehouse.build_defs(None))
+"""
+
+
+def test_a_listed_asset_whose_own_metadata_names_its_table(tmp_path):
+    """Run in a code location, as only there a job finds the definition of an asset."""
+    file = tmp_path / "location.py"
+    file.write_text(NAMED_TABLE.format(root=tmp_path / "lake"))
+    location = ReconstructableRepository.for_file(str(file), "defs")
+    (tmp_path / "home").mkdir()
+    with dg.DagsterInstance.local_temp(str(tmp_path / "home")) as instance:
+
+        def run(job, **tags):
+            made = location.get_reconstructable_job(job)
+            with dg.execute_job(made, instance=instance, run_config=QUIET, tags=tags) as result:
+                assert result.success
+                return {one.check_name: one.passed for one in result.get_asset_check_evaluations()}
+
+        def table():
+            return lance_core.dataset(str(tmp_path / "lake/sales/events.lance"))
+
+        for day in "ab":
+            checks = run("__ASSET_JOB", **{"dagster/partition": day})
+        assert not checks.pop("lance_small_fragments")
+        assert {"lance_drift", "lance_primary_key", "lance_integrity"} <= set(checks)
+        assert all(checks.values())
+        run("lance_maintenance")
+        assert len(table().fragment_ids()) == 1
+        run("__ASSET_JOB", **{"dagster/partition": "a", "lance/branch": "work"})
+        before = table().version
+        run("lance_promote", **{"lance/branch": "work"})
+        assert table().version == before + 1
+        run("lance_discard", **{"lance/branch": "work"})
+        assert table().branches.list() == {}
+        event = instance.get_latest_materialization_event(dg.AssetKey(["shop", "visits"])).asset_materialization
+        assert (event.partition, event.metadata["lance/version"].value) == ("a", before + 1)
