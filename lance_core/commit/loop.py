@@ -58,6 +58,7 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import ApplyContext, Clone, Overwrite, Restore, UnknownOperation
 from lance_core.table.paths import DETACHED_BIT, Naming, is_detached
 from lance_core.table.transaction import Transaction, is_early
+from lance_core.table.unread_files import unread_files
 from lance_core.table.watermarks import reject_moved
 from lance_core.threads import ThreadPool
 
@@ -252,7 +253,7 @@ class _CommitLoop:
                 f"{self.store.root}: detached commits need V2 manifest names; migrate_manifest_paths_v2 renames the "
                 "manifests"
             )
-        reject_replaced_columns(self.store, self.original, base, base, {})
+        self._reject_replaced_columns(base, {})
         while True:
             version = random.getrandbits(63) | DETACHED_BIT
             manifest = self._next(self.original, base, version)
@@ -446,7 +447,13 @@ class _CommitLoop:
                     f"Incompatible transaction: This {name} transaction is incompatible with concurrent transaction "
                     f"{other.operation.name} at version {version} of {self.store.root}."
                 )
-        reject_replaced_columns(self.store, self.original, latest, self.base, earlier)
+        self._reject_replaced_columns(latest, earlier)
+
+    def _reject_replaced_columns(self, latest: Manifest, earlier: dict[int, Transaction]) -> None:
+        """Reject new data files whose columns were replaced since they were written."""
+        unread = unread_files(self.original.operation, latest)
+        if unread:
+            reject_replaced_columns(self.store, unread, self.original, latest, self.base, earlier)
 
     def _rebased(self, latest: Manifest | None) -> Rebased:
         if latest is None:

@@ -10,23 +10,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from lance_core.commit.versions import load_manifest
 from lance_core.errors import RetryableConflictError, VersionNotFoundError
 from lance_core.file import DataFileReader
-from lance_core.schema import UNASSIGNED, Field, Schema, quote_path
+from lance_core.schema import Field, Schema, quote_path
 from lance_core.store import ObjectStore, open_base
-from lance_core.table.fragment import TOMBSTONE, DataFile, Fragment
+from lance_core.table.fragment import DataFile
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import Append, Merge, Operation, Overwrite, Project, Update
-from lance_core.table.operations.base import data_files
+from lance_core.table.operations import Merge, Overwrite, Project
 from lance_core.table.paths import DATA_PREFIX, data_key
 from lance_core.table.transaction import Transaction
+from lance_core.table.unread_files import live_field_ids
 
 __all__ = ["reject_replaced_columns"]
-
-_NO_FIELD: Final = frozenset((UNASSIGNED, TOMBSTONE))
 
 _Path: TypeAlias = tuple[Field, ...]
 """A field with the fields above it, the top one first."""
@@ -34,17 +32,17 @@ _Path: TypeAlias = tuple[Field, ...]
 
 def reject_replaced_columns(
     store: ObjectStore,
+    unread: Sequence[DataFile],
     transaction: Transaction,
     latest: Manifest,
     base: Manifest | None,
     committed: Mapping[int, Transaction],
 ) -> None:
-    """Reject new fragments with values of a column that has another field id now.
-
-    Nothing is read unless a new file has a field that the table lacks.
+    """Reject new data files with values of a column that has another field id now.
 
     Args:
         store: The dataset's store.
+        unread: The new data files with fields that the table lacks, as `unread_files` finds them.
         transaction: The transaction as it was made.
         latest: The version that it would follow.
         base: A version that was read before.
@@ -56,10 +54,7 @@ def reject_replaced_columns(
     """
     operation = transaction.operation
     schema = operation.schema if isinstance(operation, Merge) else latest.schema
-    live = {field.id for field, _ in schema.walk()} | _NO_FIELD
-    unread = [file for file in data_files(_new_fragments(operation, latest)) if not live.issuperset(file.fields)]
-    if not unread:
-        return
+    live = live_field_ids(operation, latest)
     history = _ColumnHistory.of(store, transaction.read_version, (base, latest), committed)
     names = {_names(path) for path in _paths(schema.fields)}
     for file in unread:
@@ -118,19 +113,6 @@ class _ColumnHistory:
         except VersionNotFoundError:  # cleaned up; the files have the names of their columns, too
             first = None
         return cls([(first, False), *schemas])
-
-
-def _new_fragments(operation: Operation, latest: Manifest) -> Iterable[Fragment]:
-    match operation:
-        case Append():
-            return operation.fragments
-        case Update():
-            return operation.new_fragments
-        case Merge():
-            known = set(latest.fragments.ids)
-            return [fragment for fragment in operation.fragments if fragment.id not in known]
-        case _:
-            return ()
 
 
 def _has_successor(path: _Path, live: AbstractSet[int], names: AbstractSet[tuple[str, ...]]) -> bool:
