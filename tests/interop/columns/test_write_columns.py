@@ -564,6 +564,67 @@ def test_rows_that_an_update_moved_without_stable_ids(tmp_path):
     assert column(stale.uri, "v") == {i: 10 * i for i in (0, 2, 3, 4, 5, 7, 8, 9)}
 
 
+def inserts(uri):
+    lance_core.dataset(uri).insert(table(1, 20))
+    lance.dataset(uri).update({"n": "0"}, where="id = 5")
+
+
+def upserts(uri):
+    rows = pa.concat_tables([table(1, 5), table(1, 20)])
+    lance.dataset(uri).merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(rows)
+
+
+def moves_into_the_scope(uri):
+    lance.dataset(uri).update({"day": "'d0'"}, where="id = 5")
+
+
+@BOTH
+@pytest.mark.parametrize("others", [inserts, upserts, moves_into_the_scope])
+@pytest.mark.parametrize("where", [None, "day = 'd0'"])
+def test_rows_that_others_inserted_or_moved_into_the_scope_keep_their_values(tmp_path, stable, others, where):
+    stale = created(tmp_path / "t", stable=stable)
+    seen = set(stale.to_table(["id"], filter=where)["id"].to_pylist())
+    others(stale.uri)
+    stale.write_columns({"id": [0], "n": [-1]}, on="id", where=where)
+    now = lance_core.dataset(stale.uri).checkout_version(lance_core.dataset(stale.uri).version - 1)
+    before = dict(zip(*now.to_table(["id", "n"]).to_pydict().values(), strict=True))
+    assert column(stale.uri, "n") == {i: -1 if i == 0 else None if i in seen else n for i, n in before.items()}
+
+
+@pytest.mark.parametrize("key", [["id"], ["day", "id"]])
+def test_all_rows_of_the_version_are_enough_beside_an_insert(tmp_path, key):
+    stale = created(tmp_path / "t", stable=False)
+    rows = stale.to_table([*key, "n"])
+    inserts(stale.uri)
+    stale.write_columns(rows.set_column(len(key), "n", pc.multiply(rows["n"], 2)), on=key, missing="error")
+    assert column(stale.uri, "n") == {i: 120 if i == 20 else 200 + 2 * i for i in (0, 2, 3, 4, 5, 7, 8, 9, 20)}
+
+
+def test_moved_rows_that_the_key_does_not_identify(tmp_path):
+    stale = created(tmp_path / "t", stable=False)
+    update = lance.dataset(stale.uri).update
+    update({"n": "0"}, where="id = 5")
+    stale.insert(table(1, 20))
+    twice = lance_core.dataset(stale.uri)
+    twice.insert(table(1, 20))
+    lance.dataset(stale.uri).update({"n": "0"}, where="id = 7")
+    with pytest.raises(IncompatibleConflictError, match=r"not unique, .* open the table again"):
+        twice.checkout_version(twice.version).write_columns({"id": [0], "n": [-1]}, on="id")
+    assert 0 not in [n for i, n in column(stale.uri, "n").items() if i not in (5, 7)]
+
+
+def test_moved_rows_beside_a_replaced_partition(tmp_path):
+    stale = created(tmp_path / "t", stable=False)
+    new = pa.table({"id": pa.array([3], pa.int64()), "day": ["d1"], "n": [7]})
+    slices = lance_core.Slices([lance_core.Slice(name="d1", conditions={"day": lance_core.Equals("d1")})])
+    fragments = lance_core.write_fragments(new, stale.uri, mode="append")
+    lance_core.commit_fragments(stale.uri, fragments, new.schema, mode="replace", slices=slices)
+    lance.dataset(stale.uri).update({"n": "0"}, where="id = 4")
+    with pytest.raises(IncompatibleConflictError, match=r"replaced a partition, .* open the table again"):
+        stale.write_columns({"id": [3, 4], "n": [-1, -1]}, on="id", missing="keep")
+    assert column(stale.uri, "n")[3] == 7
+
+
 @pytest.mark.parametrize("other", ["overwrite", "restore", "drop", "cast", "other type"])
 def test_others_that_rule_it_out(tmp_path, other):
     stale = created(tmp_path / "t")

@@ -19,7 +19,15 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.commit import CommitOptions, Committed, WriteAttempt, commit, load_following, reject_another
+from lance_core.commit import (
+    CommitOptions,
+    Committed,
+    WriteAttempt,
+    commit,
+    find_transaction,
+    load_following,
+    reject_another,
+)
 from lance_core.errors import (
     CommitConflictError,
     EarlierAttemptCommittedError,
@@ -36,8 +44,8 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Merge, Operation, Update, UpdateMode
 from lance_core.table.paths import data_key
-from lance_core.table.transaction import COMMIT_MESSAGE_KEY, Transaction
-from lance_core.verbs.columns.write_columns.match import matched_rows
+from lance_core.table.transaction import COMMIT_MESSAGE_KEY, SLICES_KEY, Transaction
+from lance_core.verbs.columns.write_columns.match import matched_rows, same_scope
 from lance_core.verbs.columns.write_columns.rebase import PendingColumns, rebased_columns
 from lance_core.verbs.columns.write_columns.tasks import (
     ColumnPlan,
@@ -260,6 +268,18 @@ def _checked(plan: ColumnPlan, written: Iterable[WrittenColumns | None]) -> tupl
     return files
 
 
+def _check_no_replacement(source: Snapshot, base: Snapshot) -> None:
+    """Reject the search for moved rows by key if a partition was replaced: its new rows may have the same keys."""
+    for version in range(source.manifest.version + 1, base.manifest.version + 1):
+        transaction = find_transaction(base.store, version)
+        if transaction is None or SLICES_KEY in transaction.properties:
+            raise IncompatibleConflictError(
+                f"Incompatible transaction: {base.store.root}: rows moved since version {source.manifest.version}, and "
+                f"version {version} replaced a partition, whose new rows may have the keys of the old ones: open the "
+                "table again, and write the columns again"
+            )
+
+
 def write_matched_columns(
     source: Snapshot,
     data: ReaderLike,
@@ -283,6 +303,13 @@ def write_matched_columns(
 
     def attempt(base: Snapshot) -> tuple[Manifest, ColumnsResult]:
         plan = plan_columns(base, values.schema, where, missing, allow_external=allow_external)
+        if base is not source:
+            _check_no_replacement(source, base)
+        if base is not source and missing != "keep":
+            # What the data lacks is set to null, or is an error: of rows of the version that the caller saw, no others.
+            seen = plan_columns(source, values.schema, where, missing, allow_external=allow_external).tasks
+            whole = plan_columns(base, values.schema, None, missing, allow_external=allow_external).tasks
+            plan = replace(plan, tasks=same_scope(source, seen, base, whole, keys))
         found = matched_rows(base, plan.tasks, table, keys)
         written: list[WrittenColumns] = []
         try:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
-from lance_core.errors import InvalidInputError, SchemaError
-from lance_core.row_addresses import offsets_of, row_addresses
+from lance_core.errors import IncompatibleConflictError, InvalidInputError, SchemaError
+from lance_core.row_addresses import bitmap_of, offsets_of, row_addresses
 from lance_core.schema import Schema, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import row_ids_of
@@ -21,7 +22,7 @@ from lance_core.verbs.rows.keys import KeyIndex
 from lance_core.verbs.rows.removal import live_rows, parallel_fragments
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
 
-__all__ = ["matched_rows"]
+__all__ = ["matched_rows", "same_scope"]
 
 _Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 _SHOWN = 5
@@ -60,6 +61,54 @@ def matched_rows(
                 found[task.fragment_id] = (addresses, pa.array(index.first[codes]))
     _check_table(source, index, keys, counts)
     return found
+
+
+def same_scope(
+    source: Snapshot, tasks: Sequence[ColumnTask], latest: Snapshot, whole: Sequence[ColumnTask], on: Sequence[str]
+) -> tuple[ColumnTask, ...]:
+    """The tasks of a later version for the rows of the scope of an earlier one, which are found by their key.
+
+    Rows that others inserted since then, and rows that they moved into the condition of a scope, are not among them.
+
+    Args:
+        source: The earlier version.
+        tasks: Its fragments, and the rows of the scope.
+        latest: The later version.
+        whole: Tasks for all rows of the later version.
+        on: The columns of the key.
+
+    Raises:
+        IncompatibleConflictError: The key does not identify the rows of the scope.
+    """
+    keys = pa.concat_tables(_keys_of(source, task, on) for task in tasks)
+    index = KeyIndex(keys, list(on))
+    found, counts = [], np.zeros(len(index.counts), np.int64)
+    for task in whole:
+        fragment = latest.manifest.fragments.get(task.fragment_id)
+        assert fragment is not None
+        offsets, codes = _look_up(latest, fragment, BitMap.deserialize(task.scope), index, on)
+        counts += np.bincount(codes, minlength=len(counts))
+        if len(offsets):
+            found.append(replace(task, num_rows=len(offsets), scope=bitmap_of(offsets).serialize()))
+    if (index.codes < 0).any() or (index.counts > 1).any() or (counts > 1).any():
+        raise IncompatibleConflictError(
+            f"Incompatible transaction: {source.store.root}: rows moved since version {source.manifest.version}, and "
+            f"the key {list(on)} is null or not unique, so that the rows of that version are not known any more: open "
+            "the table again, and write the columns again"
+        )
+    return tuple(found)
+
+
+def _keys_of(source: Snapshot, task: ColumnTask, on: Sequence[str]) -> pa.Table:
+    """The keys of the rows of a task."""
+    fragment, scope = source.manifest.fragments.get(task.fragment_id), BitMap.deserialize(task.scope)
+    assert fragment is not None
+    ids = row_ids_of(fragment) if on[0] == ROW_ID else None
+    if ids is not None:
+        return pa.table({ROW_ID: ids[offsets_of(scope)]})
+    schema = schema_to_arrow(source.manifest.schema.project(list(on)))
+    part = scope if _is_part(fragment, scope) else None
+    return pa.Table.from_batches([batch for batch, _ in live_rows(source, fragment, on, part)], schema).select(list(on))
 
 
 def _keys(schema: Schema, data: pa.Table, on: Sequence[str]) -> pa.Table:
