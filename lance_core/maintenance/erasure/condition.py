@@ -2,8 +2,9 @@
 
 A record (a manifest, a transaction, a tag) mentions the condition if it holds one of the condition's values: a string
 of at least four characters anywhere in the bytes of the record; a shorter string, or a number, as a word of the
-predicate or of a property of a transaction. A transaction also mentions the condition if a string of its predicate is
-another value of the rows: a delete by `email = 'bob@example.org'` names a row that `id = 1` erases.
+predicate or of a property of a transaction. In either case JSON, SQL and URIs can have escaped the string; see
+`escapes`. A transaction also mentions the condition if a string of its predicate is another value of the rows: a delete
+by `email = 'bob@example.org'` names a row that `id = 1` erases.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.errors import InvalidInputError, LanceError
+from lance_core.maintenance.erasure.escapes import in_bytes, in_words
 from lance_core.schema import Schema
 from lance_core.table.fragment import Fragment
 from lance_core.table.fragment_list import FragmentList
@@ -101,13 +103,12 @@ class ErasureCondition:
         return tuple(dict.fromkeys(value for value in (*strings, *numbers) if value))
 
     @cached_property
-    def _long(self) -> tuple[bytes, ...]:
-        return tuple(string.encode() for string in _strings(self.where) if len(string) >= _LONG)
+    def _long(self) -> tuple[re.Pattern[bytes], ...]:
+        return tuple(in_bytes(string) for string in _strings(self.where) if len(string) >= _LONG)
 
     def is_in_bytes(self, data: bytes | memoryview) -> bool:
         """Whether a string of the condition, of at least `_LONG` characters, is in the bytes of a record."""
-        whole = bytes(data)
-        return any(value in whole for value in self._long)
+        return any(string.search(data) for string in self._long)
 
     def is_in_transaction(self, transaction: Transaction | None) -> bool:
         """Whether a transaction contains a value of the condition, or its predicate another value of the rows."""
@@ -123,7 +124,7 @@ class ErasureCondition:
 
     @cached_property
     def _words(self) -> tuple[re.Pattern[str], ...]:
-        return tuple(re.compile(rf"(?<![\w.-]){re.escape(value)}(?![\w.-])") for value in self._values)
+        return tuple(in_words(value) for value in self._values)
 
 
 def strings_of(transaction: Transaction | None) -> list[str]:
