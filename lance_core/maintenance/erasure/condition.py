@@ -2,14 +2,15 @@
 
 A record (a manifest, a transaction, a tag) mentions the condition if it holds one of the condition's values: a string
 of at least four characters anywhere in the bytes of the record; a shorter string, or a number, as a word of the
-predicate or of a property of a transaction. A transaction also mentions the condition if a string of its predicate is
-another value of the rows: a delete by `email = 'bob@example.org'` names a row that `id = 1` erases.
+predicate or of a property of a transaction. In either case JSON, SQL and URIs can have escaped the string; see
+`escapes`. A transaction also mentions the condition if a string of its predicate is another value of the rows: a delete
+by `email = 'bob@example.org'` names a row that `id = 1` erases.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
@@ -17,8 +18,10 @@ from typing import Final
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
+from lance_core.encoding.levels.paths import is_blob_v2
 from lance_core.errors import InvalidInputError, LanceError
-from lance_core.schema import Schema
+from lance_core.maintenance.erasure.escapes import in_bytes, in_words
+from lance_core.schema import Field, Schema
 from lance_core.table.fragment import Fragment
 from lance_core.table.fragment_list import FragmentList
 from lance_core.table.operations import Delete
@@ -35,6 +38,8 @@ __all__ = ["ErasureCondition", "stored_rows", "strings_of"]
 _ROW_COLUMNS: Final = re.compile(r"_row(id|addr|offset|_created_at_version|_last_updated_at_version)")
 _STRINGS: Final = re.compile(r"'((?:[^']|'')*)'")
 _NUMBERS: Final = re.compile(r"(?<![\w.])\d[\d_]*(?:\.\d+)?(?![\w.])")
+_BLOB: Final = ("lance-encoding:blob", b"true")
+_FORMAT_METADATA: Final = (_BLOB, ("lance-encoding:packed", b"true"))
 _LONG: Final = 4
 """The fewest characters of a string that is searched for in the bytes of records."""
 
@@ -101,13 +106,25 @@ class ErasureCondition:
         return tuple(dict.fromkeys(value for value in (*strings, *numbers) if value))
 
     @cached_property
-    def _long(self) -> tuple[bytes, ...]:
-        return tuple(string.encode() for string in _strings(self.where) if len(string) >= _LONG)
+    def _long(self) -> tuple[re.Pattern[bytes], ...]:
+        return tuple(in_bytes(string) for string in _strings(self.where) if len(string) >= _LONG)
 
     def is_in_bytes(self, data: bytes | memoryview) -> bool:
         """Whether a string of the condition, of at least `_LONG` characters, is in the bytes of a record."""
-        whole = bytes(data)
-        return any(value in whole for value in self._long)
+        return any(string.search(data) for string in self._long)
+
+    def is_in_schema(self, columns: Schema) -> bool:
+        """Whether a string of the condition, of at least `_LONG` characters, is in metadata or names of a schema.
+
+        What the format adds to the schemas of files with blobs does not count.
+        """
+        nodes = list(_named_fields(columns.fields))
+        maps = [columns.metadata, *(node.metadata for node in nodes)]
+        pairs = [pair for one in maps for pair in one.items() if pair not in _FORMAT_METADATA]
+        strings = [node.name.encode() for node in nodes] + [
+            one for key, value in pairs for one in (key.encode(), value)
+        ]
+        return any(map(self.is_in_bytes, strings))
 
     def is_in_transaction(self, transaction: Transaction | None) -> bool:
         """Whether a transaction contains a value of the condition, or its predicate another value of the rows."""
@@ -123,7 +140,15 @@ class ErasureCondition:
 
     @cached_property
     def _words(self) -> tuple[re.Pattern[str], ...]:
-        return tuple(re.compile(rf"(?<![\w.-]){re.escape(value)}(?![\w.-])") for value in self._values)
+        return tuple(in_words(value) for value in self._values)
+
+
+def _named_fields(fields: Iterable[Field]) -> Iterator[Field]:
+    """The fields that users name, at any depth: those of a blob have the names of the format."""
+    for one in fields:
+        yield one
+        if not is_blob_v2(one) and _BLOB not in one.metadata.items():
+            yield from _named_fields(one.children)
 
 
 def strings_of(transaction: Transaction | None) -> list[str]:

@@ -40,7 +40,7 @@ from lance_core.maintenance.erasure.report import ErasureReport
 from lance_core.maintenance.erasure.survey import ErasureSurvey, Line, survey
 from lance_core.store import delete_durably
 from lance_core.table.operations import CreateIndex, Delete, UpdateConfig, UpdateMap
-from lance_core.table.paths import tag_ref_key
+from lance_core.table.paths import data_key, tag_ref_key
 from lance_core.table.refs import BranchRef, TagRef
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Handle
@@ -184,7 +184,7 @@ class _Erasure:
         return replace(
             self._proven() if found.is_clean() else self.report,
             rows_deleted={name: count for name, count in rows.items() if count},
-            fragments_rewritten=sum(len(line.latest.fragments) for line in found.lines),
+            fragments_rewritten=sum(len(found.fragments_to_rewrite(line)) for line in found.lines),
             indices_rebuilt=tuple(sorted({f"{name}:{one.name}" for name, one in suspect if is_supported(one)})),
             indices_dropped=tuple(
                 sorted({f"{name}:{one.name}" for name, one in suspect if not is_supported(one)})
@@ -250,15 +250,16 @@ class _Erasure:
         return retrying_on_latest(source, attempt) if self.condition.columns(source) is not None else 0
 
     def _rewrite(self, handle: Handle, found: ErasureSurvey) -> int:
-        """Rewrite the fragments whose files hold rows, without deleted rows; returns the number of fragments."""
+        """Rewrite the fragments whose files hold rows or traces, without deleted rows; returns their number."""
         source = handle.source
         options = replace(
             CompactionOptions.of({"compaction_mode": "reencode"}, source.manifest.config), defer_index_remap=False
         )
+        files = found.files_to_rewrite(source.manifest.schema)
         held = [
             fragment
             for fragment in source.manifest.fragments
-            if any(f"data/{file.path}" in found.files for file in fragment.files)
+            if any(data_key(file.path) in files for file in fragment.files)
         ]
         if not held:
             return 0

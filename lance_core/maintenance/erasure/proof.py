@@ -1,7 +1,8 @@
 """The proof of an erasure: a second survey of all versions, and a check of every file below the root.
 
 _versions/      the survey has read the manifests; no file may mention the condition
-data/           the survey has read the files of versions; other files are read by their own schema
+data/           the survey has read the files of versions; other files are read by their own schema; the schema in a
+                file may not mention the condition
 data/<name>/    blobs must belong to a data file that a version refers to
 _indices/       files must belong to an index of a version
 _transactions/  no file may mention the condition
@@ -58,6 +59,10 @@ _UNVERIFIED: Final = (
     "delete_unverified while nobody writes"
 )
 _UNKNOWN: Final = "no table has a file of this name, so its content cannot be checked: look at it, and remove it"
+_SCHEMA: Final = (
+    "the metadata or a name in its schema mentions a value of the condition: change those of the columns and of the "
+    "dataset, then erase again, which rewrites the file"
+)
 _DICTIONARIES: Final = (
     "its manifest repeats dictionaries of 0.1 files, which keep values of erased rows: rewrite the table in a later "
     "version of the format"
@@ -67,8 +72,8 @@ _REASONS: Final = {
     "(without delete_unverified): erase again",
     "columns": "the condition cannot be evaluated with its columns: erase by a column that it has",
     "files": "files of it are missing, as after a cleanup that was killed, and it was not removed: erase again",
-    "record": "its manifest or transaction mentions a value of the condition: change the configuration, the metadata "
-    "or the names that contain it, then erase again",
+    "record": "its manifest, its transaction or the metadata in a data file mentions a value of the condition: change "
+    "the configuration, the metadata or the names that contain it, then erase again",
 }
 
 
@@ -175,8 +180,8 @@ class _PlaceCollector:
         if key.startswith(DATA_PREFIX):
             blob = _BLOB.fullmatch(key)
             owner = f"{DATA_PREFIX}{blob[1]}.lance" if blob else key
-            if owner in self.found.read:
-                return None  # read with its versions
+            if owner in self.found.read:  # read with its versions
+                return ("record", _SCHEMA) if self.found.mentions.get(key) else None
             if blob is None and not key.endswith(".lance"):
                 return "unknown", _UNKNOWN
             return None if blob is None and self._is_without_rows(path) else ("data", _UNVERIFIED)
@@ -225,6 +230,8 @@ class _PlaceCollector:
         """
         try:
             reader = DataFileReader.open(self.root, path)
+            if self.condition.is_in_schema(reader.schema):
+                return False
             expression = self.condition.of(reader.schema)
             columns = reader.schema.project(columns_of(expression))
             if any(pc.any(matching(batch, expression)).as_py() for batch in reader.read(columns)):

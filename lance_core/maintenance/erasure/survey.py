@@ -6,7 +6,8 @@ rows      a data file of a fragment holds a row that matches, live or deleted, u
 columns   the condition cannot be evaluated in the version, nor were its files read as part of other versions
 files     files of an older version are missing, as after a cleanup that was killed: its other files are removed
 index     an index can hold values of erased rows
-record    the transaction, or the manifest, mentions a value of the condition
+record    the transaction, the manifest, or the metadata of a data file mentions a value of the condition: a data file
+          keeps the metadata of the schema that it was written with
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from lance_core.maintenance.erasure.names import (
     renamed,
 )
 from lance_core.maintenance.erasure.row_values import named_values
+from lance_core.schema import Schema
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
 from lance_core.table.index import IndexMetadata
@@ -56,6 +58,7 @@ class SurveyedVersion:
 
     Attributes:
         number: Its number.
+        schema: Its columns.
         pieces: The names of the data files of each fragment, by fragment id.
         indices: Its indices except system indices, which hold no values.
         is_fresh: Whether its transaction built indices.
@@ -71,6 +74,7 @@ class SurveyedVersion:
     """
 
     number: int
+    schema: Schema
     pieces: dict[int, frozenset[str]]
     indices: tuple[IndexMetadata, ...]
     is_fresh: bool = False
@@ -145,6 +149,7 @@ class ErasureSurvey:
         columns: The columns of the condition in the history of each version, deleted versions included.
         rows: Stored rows for which the condition was evaluated.
         files: Names of the data files that hold a row, or can.
+        mentions: Whether the schema that a data file stores mentions a value of the condition, by its name.
         read: Names of all data and deletion files of versions.
         indices: Folders of all indices of versions.
     """
@@ -155,8 +160,20 @@ class ErasureSurvey:
     columns: dict[Node, Columns] = field(default_factory=dict)
     rows: int = 0
     files: set[str] = field(default_factory=set)
+    mentions: dict[str, bool] = field(default_factory=dict)
     read: set[str] = field(default_factory=set)
     indices: set[str] = field(default_factory=set)
+
+    def fragments_to_rewrite(self, line: Line) -> list[int]:
+        """Ids of the fragments of the latest version of a branch that an erasure writes again."""
+        files = self.files_to_rewrite(line.latest.schema)
+        return [key for key, names in line.latest.pieces.items() if not files.isdisjoint(names)]
+
+    def files_to_rewrite(self, schema: Schema) -> set[str]:
+        """Names of the data files that hold a row, or can, or that mention a value which a present schema does not."""
+        if self.condition.is_in_schema(schema):
+            return self.files  # a rewrite would store the value again
+        return self.files | {key for key, mentions in self.mentions.items() if mentions}
 
     def is_clean(self) -> bool:
         """Whether no version holds anything."""
@@ -182,6 +199,7 @@ def survey(
     found = ErasureSurvey(
         condition=condition,
         counts={} if known is None else known.counts,
+        mentions={} if known is None else known.mentions,
         columns=dict((known.columns if known is not None else columns) or {}),
     )
     reader = _VersionSurveyor(found)
@@ -236,6 +254,7 @@ class _VersionSurveyor:
         made_by = load_transaction(store, manifest)
         version = SurveyedVersion(
             number=manifest.version,
+            schema=manifest.schema,
             pieces=pieces,
             indices=tuple(index for index in manifest.indices if not index.is_system),
             is_fresh=made_by is not None and isinstance(made_by.operation, CreateIndex),
@@ -250,6 +269,9 @@ class _VersionSurveyor:
             version.reasons.add("files")
         else:
             self._note_columns(source, fragments)
+            self._search_schemas(source, fragments)
+        if any(self.found.mentions.get(key) for keys in pieces.values() for key in keys):
+            version.reasons.add("record")
         names = self.found.condition.columns(source)
         if names is None:
             version.reasons.add("columns")
@@ -346,6 +368,16 @@ class _VersionSurveyor:
                 self.unread.setdefault(key, set(range(len(file.fields)))).difference_update(read)
                 if key not in self.stores:
                     self.stores[key] = source.data_file(file)
+
+    def _search_schemas(self, source: Snapshot, fragments: list[Fragment]) -> None:
+        """Record which data files store a schema that mentions a value of the condition."""
+        for file in (file for fragment in fragments for file in fragment.files):
+            key = data_key(file.path)
+            if key not in self.found.mentions:
+                store, path = source.data_file(file)
+                size = file.file_size_bytes or None
+                reader = DataFileReader.open(store, path, size=size, cache=source.session.files)
+                self.found.mentions[key] = self.found.condition.is_in_schema(reader.schema)
 
     def spread(self) -> None:
         """Find all data files of fragments with matching rows, and mark the versions that refer to such a file."""
