@@ -47,6 +47,7 @@ from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.keys.narrowing import few_keys
 from pyspark_lance.reading.plan import table_schema
 from pyspark_lance.types.column_names import case_sensitive, check_spellings, matched_names, quoted
+from pyspark_lance.types.null_columns import null_column
 from pyspark_lance.types.spark_types import spark_schema
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ class ClauseMerge:
         values = [self._stored(clause, base, rows, kinds) for clause in clauses]
         cells = []
         for index, name in enumerate(base.schema.names):
-            null = functions.lit(None).cast(kinds[name])
+            null = null_column(kinds[name])
             own = [
                 made.get(name, functions.col(f"{_TARGET}{index}") if clause.action == UPDATE else null)
                 for clause, made in zip(clauses, values, strict=True)

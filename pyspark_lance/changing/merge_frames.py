@@ -29,6 +29,7 @@ from pyspark_lance.keys.narrowing import Narrowed, few_keys, narrowed_by_frame
 from pyspark_lance.reading.plan import plan_read, table_schema
 from pyspark_lance.reading.read import read_frame
 from pyspark_lance.types.column_names import case_sensitive, check_spellings, in_case_of_table, matched_names, quoted
+from pyspark_lance.types.null_columns import null_column
 from pyspark_lance.types.spark_types import batch_schema, spark_schema
 from pyspark_lance.writing.row_checks import AMBIGUOUS
 from pyspark_lance.writing.schema_plan import ADD_FIRST, plan_write
@@ -257,7 +258,7 @@ class MergeFrames:
             elif self.matched == UPDATE:
                 value = functions.col(f"{_OLD}{old.index(name)}")
             else:
-                value = functions.lit(None).cast(kinds[name])
+                value = null_column(kinds[name])
             values.append(value.alias(name))
         kind = functions.when(functions.col(KIND), functions.lit(self.matched))
         if self.inserts:
@@ -274,10 +275,8 @@ class MergeFrames:
         about: Mapping[str, str],
     ) -> DataFrame:
         """Rows that only the table has."""
-        from pyspark.sql import functions
-
         kinds = {field.name: field.dataType for field in (frames[0].schema if frames else spark_schema(base.schema))}
-        nulls = [functions.lit(None).cast(kinds[name]).alias(name) for name in names]
+        nulls = [null_column(kinds[name]).alias(name) for name in names]
         keys = self.source.select(*[renamed(name, f"{_KEY}{i}") for i, name in enumerate(self.keys)])
         ends = [(f"{_KEY}{i}", f"target.{quoted(name)}") for i, name in enumerate(self.keys)]
         others = target.alias("target").join(keys, self._equal(ends, target.schema), "left_anti")

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from lance_core.errors import LanceError, SchemaError
 from pyspark_lance.types.column_names import matched_names, quoted
+from pyspark_lance.types.null_columns import null_column
 from pyspark_lance.types.spark_types import batch_schema, spark_schema
 from pyspark_lance.writing.schema_plan import has_blobs, plan_write
 
@@ -208,7 +209,7 @@ def _converted_scalar(column: Column, given: Any, wanted: Any, stored: pa.Field)
     from pyspark.sql import functions, types
 
     if isinstance(given, types.NullType):
-        return column.cast(wanted)
+        return null_column(wanted)
     numbers = isinstance(given, types.NumericType)
     if isinstance(wanted, types.DecimalType) and numbers and not isinstance(given, types.IntegralType):
         return functions.round(column, wanted.scale)

@@ -27,6 +27,7 @@ from pyspark_lance.statements.names import mentions_of
 from pyspark_lance.statements.replace_condition import replace_condition
 from pyspark_lance.statements.tokens import Assignment, Piece
 from pyspark_lance.types.column_names import case_sensitive, matched_names
+from pyspark_lance.types.null_columns import null_column
 from pyspark_lance.types.spark_types import spark_schema
 from pyspark_lance.writing.write import write
 
@@ -162,7 +163,7 @@ def _in_columns(context: Context, rows: DataFrame, statement: records.Insert, da
     values: list[Column] = []
     for name in names:
         if name not in places:
-            values.append(functions.lit(None).cast(kinds[name]).alias(name))
+            values.append(null_column(kinds[name]).alias(name))
             continue
         one = plain.schema[places[name]]
         stored = pa.schema([dataset.schema.field(name)])
