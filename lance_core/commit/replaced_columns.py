@@ -58,7 +58,7 @@ def reject_replaced_columns(
     history = _ColumnHistory.of(store, transaction.read_version, (base, latest), committed)
     names = {_names(path) for path in _paths(schema.fields)}
     for file in unread:
-        lost = live.symmetric_difference(file.fields) - live
+        lost = set(file.fields) - live
         known = history.paths
         if not known.keys() >= lost:
             known = {**_paths_by_id((_schema_of(store, latest, file),)), **known}

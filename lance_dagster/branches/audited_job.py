@@ -208,10 +208,13 @@ def _publish_asset(
     policy: dict[str, Any] = {"backfill_policy": policies[0]} if policies else {}
 
     def publish(context: dg.AssetExecutionContext) -> None:
+        from lance_dagster.branches.promotion import reject_conflicts  # noqa: PLC0415 - code locations load without lance_core
+
         facts = facts_of(context.run, context.instance)
         root = table_root(getattr(context.resources, io_manager_key))
         partitioned = {key for one in assets if one.partitions_def is not None for key in one.keys}
-        _check(root, refs, run_branch(facts))
+        tables = [(ref.name, main) for ref in refs if (main := root.open_or_none(ref)) is not None]
+        reject_conflicts(tables, run_branch(facts))
         for ref in refs:
             keys = list(context.partition_keys) if ref.key in partitioned else None
             _publish(context, root, ref, run_branch(facts), keys, keep_branch=keep_branch)
@@ -225,17 +228,6 @@ def _publish_asset(
         **policy,
     )(publish)
     return made
-
-
-def _check(root: Any, refs: Sequence[TableRef], branch: str) -> None:
-    """Reject the promotion of all tables if one of them cannot be promoted."""
-    from lance_dagster.branches.promotion import check_promotions  # noqa: PLC0415 - code locations load without lance_core
-
-    tables = {ref.name: main for ref in refs if (main := root.open_or_none(ref)) is not None}
-    conflicts = check_promotions(tables, branch)
-    if conflicts:
-        reasons = "; ".join(f"{name}: {one}" for name, one in conflicts.items())
-        raise dg.Failure(f"branch {branch} is not promoted, and main of all its tables is unchanged: {reasons}")
 
 
 def _publish(

@@ -143,15 +143,11 @@ def _promote(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConf
     branch, forced = _branch(context, config), is_tagged(context, FORCE_TAG) or config.force
     found = [(ref, main) for ref, main in _tables(job, context, config) if main is not None]
     rejected = _rejected(job, context, found, branch, forced=forced)
-    tables = _by_table(found)
-    conflicts = promotion.check_promotions({_names(same): same[0][1] for same in tables}, branch)
-    if conflicts:
-        reasons = "; ".join(f"{name}: {one}" for name, one in conflicts.items())
-        raise dg.Failure(f"branch {branch} is not promoted, and main of all its tables is unchanged: {reasons}")
+    promotion.reject_conflicts([(ref.name, main) for ref, main in found], branch)
     done, failed = 0, []
-    for same in tables:
+    for same in _by_table(found):
         main = same[0][1]
-        names = _names(same)
+        names = ", ".join(ref.name for ref, _ in same)
         try:
             run = {PROMOTION_RUN_ID: context.run.run_id, PROMOTION_JOB_NAME: context.run.job_name}
             published = promotion.publish(main, branch, tag=True, properties=run)
@@ -194,10 +190,6 @@ def _rejected(
     if rejected:
         context.log.warning("branch %s is promoted because the run forces it, although %s", branch, reasons)
     return rejected
-
-
-def _names(same: Sequence[tuple[TableRef, Any]]) -> str:
-    return ", ".join(ref.name for ref, _ in same)
 
 
 def _by_table(found: Sequence[tuple[TableRef, Any]]) -> list[list[tuple[TableRef, Any]]]:

@@ -41,10 +41,10 @@ from lance_dagster.tables.refs import TableRef, TableRoot
 __all__ = [
     "Gates",
     "Published",
-    "check_promotions",
     "gate_problems",
     "promotion_events",
     "publish",
+    "reject_conflicts",
 ]
 
 _PROMOTED_VERSION: Final = "lance.promoted_version"
@@ -119,25 +119,36 @@ class Published:
         return self.promotion is not None and not self.promotion.deduplicated
 
 
-def check_promotions(tables: Mapping[str, lance_core.LanceDataset], branch: str) -> dict[str, str]:
-    """Why the branch of each table cannot be promoted; empty if all can be, or one table alone is asked about.
+def reject_conflicts(tables: Sequence[tuple[str, lance_core.LanceDataset]], branch: str) -> None:
+    """Reject the promotion of a branch of several tables if one of them cannot be promoted.
 
     A promotion of one table is one commit, which succeeds or leaves main as it was. Of several tables all are checked
     before the first commit, so that none is promoted without those that it was derived from.
 
     Args:
-        tables: The tables by name; those without the branch do not count.
+        tables: The assets and their tables; a table of several assets may stand there several times, and tables without
+            the branch do not count.
         branch: The branch.
+
+    Raises:
+        Failure: The branch of a table cannot be promoted; nothing was committed.
     """
-    problems = {}
-    for name, main in tables.items() if len(tables) > 1 else ():
+    names: dict[str, list[str]] = {}
+    for name, main in tables:
+        names.setdefault(main.root_uri, []).append(name)
+    mains = {main.root_uri: main for _, main in tables}
+    problems = []
+    for root, main in mains.items() if len(mains) > 1 else ():
         try:
             _reject_settings_alone(main, branch, main.branches.promote(branch, dry_run=True))
         except NotFoundError:
             continue
         except LanceError as error:
-            problems[name] = str(error)
-    return problems
+            problems.append(f"{', '.join(names[root])}: {error}")
+    if problems:
+        raise dg.Failure(
+            f"branch {branch} is not promoted, and main of all its tables is unchanged: {'; '.join(problems)}"
+        )
 
 
 def publish(

@@ -176,6 +176,29 @@ def test_without_partitions_and_with_several_tables(lake):
     assert list(lake.table("two").branches.list()) == [f"dagster/run/{result.run_id}"]
 
 
+def test_no_table_is_published_if_one_of_them_conflicts(lake):
+    @dg.asset
+    def one(context) -> pa.Table:
+        return pa.table({"a": [int(context.run.tags["n"])]})
+
+    @dg.asset
+    def two(one: pa.Table) -> pa.Table:
+        return pa.table({"b": one.column("a")})
+
+    @dg.asset_check(asset=two, blocking=True)
+    def fine(context) -> dg.AssetCheckResult:
+        if context.run.tags["n"] == "2":  # while the branch is audited, somebody else changes main
+            lake.table("two").update({"b": "7"})
+        return dg.AssetCheckResult(passed=True)
+
+    job = build_audited_job([one, two, fine], name="both", allow_unaudited=True)
+    run(lake, n="1", job=job, assets=(one, two), checks=(fine,))
+    result = run(lake, n="2", job=job, assets=(one, two), checks=(fine,), fails=True)
+    assert "main of all its tables is unchanged: two: branch" in errors(result)
+    assert (lake.rows("one"), lake.rows("two")) == ([(1,)], [(7,)])
+    assert (reported(lake, "one"), reported(lake, "two")) == ([(None, 2)], [(None, 2)])
+
+
 def test_an_asset_that_reads_another(lake):
     """The partitions of the run, as main has them."""
 

@@ -475,10 +475,11 @@ def test_a_table_that_others_change_during_the_promotion_is_named_with_the_remed
     lake.run(events, partition="2024-01-01", tags=branch, **TAGGED)
 
     def nobody_else_yet(tables, branch):
+        real(tables, branch)
         lake.run(events, partition="2024-01-01", tags={"n": "3"})
-        return {}
 
-    monkeypatch.setattr(promotion, "check_promotions", nobody_else_yet)
+    real = promotion.reject_conflicts
+    monkeypatch.setattr(promotion, "reject_conflicts", nobody_else_yet)
     promote, _ = build_branch_jobs([plain, events])
     result = run(lake, promote, config={"branch": "fix"}, fails=True)
     assert f"Others were promoted: undo run {result.run_id} before you discard the branch" in errors(result)

@@ -80,6 +80,8 @@ def same_scope(
     Raises:
         IncompatibleConflictError: The key does not identify the rows of the scope.
     """
+    if not tasks:
+        return ()
     keys = pa.concat_tables(_keys_of(source, task, on) for task in tasks)
     index = KeyIndex(keys, list(on))
     found, counts = [], np.zeros(len(index.counts), np.int64)
