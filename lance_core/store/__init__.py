@@ -22,6 +22,7 @@ from lance_core.store.durable import (
 )
 from lance_core.store.external import ManifestTable, gives_numbers_once, manifest_table
 from lance_core.store.options import CommitLock, StorageOptions
+from lance_core.store.presence import check_present, note_begun
 from lance_core.store.resolve import canonical_uri, join_uri, open_base, open_object, open_store, split_uri, uri_above
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "StorageOptions",
     "bytes_read_counter",
     "canonical_uri",
+    "check_present",
     "copy_object",
     "delete_durably",
     "gives_numbers_once",
@@ -46,6 +48,7 @@ __all__ = [
     "make_durable",
     "manifest_table",
     "naming_after",
+    "note_begun",
     "open_base",
     "open_object",
     "open_store",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -11,6 +11,7 @@ from lance_core.encoding.levels.paths import column_fields
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Schema
 from lance_core.table.deletion import DeletionFile
+from lance_core.table.paths import data_key
 
 __all__ = [
     "TOMBSTONE",
@@ -20,6 +21,7 @@ __all__ = [
     "check_fragment_id",
     "data_file_version",
     "fields_with_columns",
+    "own_data_keys",
 ]
 
 TOMBSTONE = -2
@@ -293,6 +295,11 @@ _FILE_VERSIONS = {
     (2, 2): "2.2",
     (2, 3): "2.3",
 }
+
+
+def own_data_keys(files: Iterable[DataFile]) -> list[str]:
+    """The keys of data files, without those of files in other base paths."""
+    return [data_key(file.path) for file in files if file.base_id is None]
 
 
 def check_fragment_id(number: int) -> None:

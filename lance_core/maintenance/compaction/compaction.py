@@ -46,10 +46,12 @@ from lance_core.maintenance.compaction.results import CompactionMetrics, Rewrite
 from lance_core.maintenance.compaction.rewrite import discard, rewrite
 from lance_core.maintenance.compaction.tasks import CompactionPlan, CompactionTask
 from lance_core.retry import backoff
+from lance_core.store import check_present, note_begun
+from lance_core.table.fragment import own_data_keys
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import ReserveFragments, Rewrite, RewriteGroup
-from lance_core.table.operations.base import check_same_fragments
+from lance_core.table.operations.base import check_same_fragments, data_files
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.snapshot import Snapshot
@@ -98,6 +100,7 @@ class Compaction:
             transaction_properties: Transaction properties of the commits.
 
         Raises:
+            ObjectNotFoundError: A new file does not exist; nothing was committed.
             RetryableConflictError: A concurrent commit changed a fragment that was rewritten. Nothing was committed but
                 the reservation of ids; the other results can be committed without that one.
             IncompatibleConflictError: The table was dropped and made again since the plan.
@@ -170,6 +173,7 @@ def commit_rewrites(
     needed = sum(len(result.new_records) for result in rewrites)
     groups = [result.group for result in rewrites]
     base = source.manifest
+    check_present(source.store, own_data_keys(data_files(new for group in groups for new in group.new_fragments)))
     check_same_fragments(base, (old for group in groups for old in group.old_fragments), "Rewrite")
     if needed:
         reserved = commit(
@@ -267,6 +271,8 @@ def _compact_once(
     for task, outcome in _outcomes(dataset, plan):
         if isinstance(outcome, RewriteResult):
             results.append(outcome)
+            for key in own_data_keys(data_files(outcome.new_records)):
+                note_begun(key)  # a worker process may have written it, just now
         else:
             errors.append(outcome)
         finished += task.num_rows
@@ -318,6 +324,7 @@ def commit_what_fits(
         keep_up: Whether rows that concurrent commits deleted are hidden in the new fragments.
 
     Raises:
+        ObjectNotFoundError: A new file does not exist; nothing was committed.
         RetryableConflictError: All results were dropped, or a commit conflicted although no result has to be dropped.
 
     Examples:

@@ -15,6 +15,7 @@ from lance_core.file.version import FileVersion
 from lance_core.file.writer import DataFileWriter
 from lance_core.row_addresses import row_addresses
 from lance_core.schema import Schema, typed_schema
+from lance_core.store import note_begun
 from lance_core.table.fragment import TOMBSTONE, DataFile, Fragment
 from lance_core.table.paths import data_key, new_data_file_name
 from lance_core.table.rowids import row_ids_of
@@ -128,6 +129,7 @@ def write_column_file(
         SchemaError: The values do not fit the columns, or are new in a dictionary of version 0.1.
     """
     name = new_data_file_name()
+    note_begun(data_key(name))
     version = FileVersion.from_string(source.manifest.data_storage_version)
     writer = DataFileWriter(source.store, data_key(name), schema, version=version)
     try:

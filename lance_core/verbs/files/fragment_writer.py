@@ -18,15 +18,14 @@ from lance_core.file.container import WrittenFile
 from lance_core.file.version import DEFAULT_VERSION, FileVersion
 from lance_core.file.writer import TOTAL_BUFFERED, DataFileWriter
 from lance_core.schema import Schema, schema_from_arrow, schema_from_bytes
-from lance_core.store import ObjectStore, PendingWrites, open_store, sync_names
+from lance_core.store import ObjectStore, PendingWrites, note_begun, open_store, sync_names
 from lance_core.table import fragment as records
-from lance_core.table.paths import DATA_PREFIX, new_data_file_name
+from lance_core.table.paths import DATA_PREFIX, data_key, new_data_file_name
 from lance_core.verbs.context.bases import WriteTarget
 from lance_core.verbs.context.remove_files import remove_files
 from lance_core.verbs.files.blobs import check_external, with_blob_types
 from lance_core.verbs.files.conform import check_column_name, check_metadata, check_new_columns, conform, fit, is_alike
 from lance_core.verbs.files.dictionaries import known_dictionaries
-from lance_core.verbs.files.presence import note_begun
 from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.files.python_rows import table_of_columns, table_of_dicts, table_of_frame
 from lance_core.verbs.pylance_types.fragments import DataFile, FragmentMetadata
@@ -219,7 +218,7 @@ class FragmentWriter:
         if self._file is None:
             target = self._target()
             name = self._prefix + new_data_file_name()
-            note_begun(name)
+            note_begun(data_key(name))
             self._file = DataFileWriter(
                 target.store,
                 target.prefix + name,

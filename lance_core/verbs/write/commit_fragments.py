@@ -45,10 +45,11 @@ from lance_core.errors import (
 )
 from lance_core.retry import retrying
 from lance_core.schema import Schema
-from lance_core.store import ObjectStore, canonical_uri
+from lance_core.store import ObjectStore, canonical_uri, check_present
+from lance_core.table.fragment import own_data_keys
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Append, Merge, Operation, Overwrite, Update, UpdateConfig, UpdateMap
-from lance_core.table.operations.base import next_fragment_id
+from lance_core.table.operations.base import data_files, next_fragment_id
 from lance_core.table.transaction import FIRST_ADDED_KEY, Transaction
 from lance_core.verbs.context.bases import numbered
 from lance_core.verbs.context.handle import TableTarget
@@ -56,7 +57,6 @@ from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.dictionaries import check_dictionaries, with_dictionaries
 from lance_core.verbs.files.fragment_writer import lance_schema
-from lance_core.verbs.files.presence import check_present
 from lance_core.verbs.rows.removal import Removal, RowsByFragment
 from lance_core.verbs.write.added_columns import adds_columns, merge_with_added_columns, schema_with_added_columns
 from lance_core.verbs.write.commit_outcome import CommitOutcome
@@ -87,11 +87,15 @@ def commit_request(
         ObjectNotFoundError: A file of the fragments does not exist.
     """
     request.check()
+
+    def are_present() -> None:
+        check_present(target.store, own_data_keys(data_files(request.fragments)))
+
     return _Commit(
         target=target,
         request=request,
         properties=request.properties(),
-        ready=ready if ready is not None else lambda: check_present(target.store, request.fragments),
+        ready=ready or are_present,
     ).run()
 
 

@@ -39,8 +39,8 @@ from lance_core.errors import (
     StoreError,
 )
 from lance_core.retry import retrying
-from lance_core.store import ObjectStore
-from lance_core.table.fragment import Fragment
+from lance_core.store import ObjectStore, check_present
+from lance_core.table.fragment import Fragment, own_data_keys
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Merge, Operation, Update, UpdateMode
 from lance_core.table.paths import data_key
@@ -161,7 +161,12 @@ class _ColumnsCommit:
         transaction = Transaction(
             read_version=base.version, operation=_operation(pending), properties=self.how.properties(options)
         )
-        return commit(pending.source.store, transaction, base=base, options=options), pending
+        store = pending.source.store
+
+        def ready() -> None:
+            check_present(store, own_data_keys(one.file for one in pending.written))
+
+        return commit(store, transaction, base=base, options=options, ready=ready), pending
 
     def _following(self, pending: PendingColumns, error: CommitConflictError) -> PendingColumns:
         if isinstance(error, EarlierAttemptCommittedError):
@@ -209,6 +214,7 @@ def commit_columns(
     Raises:
         CommitConflictError: Another writer's commit rules this one out.
         IncompatibleConflictError: The table was dropped and created again after the plan.
+        ObjectNotFoundError: A file does not exist.
         InvalidInputError: Two files are for one fragment, or one is for a fragment that is not in the plan.
     """
     files = _checked(plan, written)

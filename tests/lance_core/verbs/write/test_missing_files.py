@@ -10,7 +10,9 @@ import pytest
 
 import lance_core
 from lance_core.errors import NotFoundError
-from lance_core.verbs.files import presence
+from lance_core.maintenance import commit_what_fits
+from lance_core.optimize import Compaction
+from lance_core.store import presence
 from tests import processes
 
 ROWS = pa.table({"p": [1, 2], "v": [1, 2]})
@@ -45,12 +47,60 @@ def test_fragments_without_their_files_are_rejected(place, monkeypatch, case):
     uri, options = place
     monkeypatch.setattr(presence, "RECENT_S", 0.0)
     made = fragments(uri, options)
-    with pytest.raises(NotFoundError, match=r"data/.*\.lance.*2 of 2 files are missing.*Write the fragments again"):
+    with pytest.raises(NotFoundError, match=r"data/.*\.lance.*2 of 2 files are missing.*Write the files again"):
         lance_core.commit_fragments(uri, made, ROWS.schema, storage_options=options, **CASES[case])
     found = lance_core.dataset(uri, storage_options=options)
     assert (found.version, found.to_table()) == (1, ROWS)
     again = lance_core.fragment.write_fragments(ROWS, uri, storage_options=options)
     assert lance_core.commit_fragments(uri, again, ROWS.schema, storage_options=options).dataset.count_rows() == 4
+
+
+def columns(dataset):
+    plan = dataset.plan_columns(pa.schema([("w", pa.int64())]))
+    written = []
+    for task in plan.tasks:
+        rows = dataset.get_fragment(task.fragment_id).to_table(["v"], with_row_address=True)
+        written.append(task.write(dataset, rows.rename_columns(["w", "_rowaddr"])))
+    return lambda: dataset.commit_columns(plan, written)
+
+
+def compaction(commit):
+    def prepare(dataset):
+        dataset.insert(ROWS)
+        results = [task.execute(dataset) for task in Compaction.plan(dataset).tasks]
+        assert results
+        return lambda: commit(dataset, results)
+
+    return prepare
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [columns, compaction(Compaction.commit), compaction(lambda *given: commit_what_fits(*given, {}))],
+    ids=["columns", "Compaction.commit", "commit_what_fits"],
+)
+def test_columns_and_compactions_without_their_files_are_rejected(place, monkeypatch, prepare):
+    uri, options = place
+    monkeypatch.setattr(presence, "RECENT_S", 0.0)
+    dataset = lance_core.dataset(uri, storage_options=options)
+    commit = prepare(dataset)
+    before = lance_core.dataset(uri, storage_options=options)
+    before.cleanup_old_versions(timedelta(0), delete_unverified=True)
+    with pytest.raises(NotFoundError, match=r"data/.*\.lance.*1 of 1 files are missing.*Write the files again"):
+        commit()
+    found = lance_core.dataset(uri, storage_options=options)
+    assert (found.version, found.to_table()) == (before.version, before.to_table())
+
+
+def test_columns_and_compactions_of_this_process_cost_no_request(s3, monkeypatch):
+    uri, options = f"s3://{s3.new_bucket()}/t", s3.storage_options
+    dataset = lance_core.write_dataset(ROWS, uri, storage_options=options)
+    dataset.insert(ROWS)
+    asked = []
+    monkeypatch.setattr(presence, "_is_there", lambda _, name: asked.append(name) or True)
+    columns(lance_core.dataset(uri, storage_options=options))()
+    lance_core.dataset(uri, storage_options=options).optimize.compact_files()
+    assert asked == []
 
 
 def test_a_new_table(tmp_path):
