@@ -123,7 +123,12 @@ def uncovered_fragments(manifest: Manifest, segments: Sequence[IndexMetadata]) -
 
 
 def _groups(manifest: Manifest, names: Collection[str] | None) -> list[list[IndexMetadata]]:
-    """The segments of each index that this library can build, in order of the names."""
+    """The segments of each index that this library can build, in order of the names.
+
+    System indices, such as the fragment reuse index, are listed like others, and hold no entries to build.
+    """
+    system = {index.name for index in manifest.indices if index.is_system}
+    names = None if names is None else [name for name in names if name not in system]
     groups: dict[str, list[IndexMetadata]] = {}
     for index in manifest.indices:
         if not index.is_system and (names is None or index.name in names):

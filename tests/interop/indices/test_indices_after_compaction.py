@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.maintenance import Compaction, commit_what_fits
+from lance_core.errors import NotFoundError
+from lance_core.maintenance import Compaction, ExpectedVersions, commit_what_fits
 
 DIMENSIONS, WORDS = 4, 7
 SEARCHES = ["IVF_FLAT", "INVERTED", "NGRAM"]
@@ -188,3 +189,24 @@ def test_with_stable_row_ids_only_indices_of_other_kinds_divide_a_compaction(tmp
     assert not Compaction.plan(table, {}).tasks
     assert unindexed(uri) == {kind: 0, "INVERTED": 100}
     check(uri)
+
+
+def test_each_index_that_is_listed_can_be_optimized(tmp_path):
+    """The fragment reuse index of deferred compactions is listed as well."""
+    table = lance_core.write_dataset(pa.table({"id": range(20)}), tmp_path / "t", max_rows_per_file=4)
+    table.create_scalar_index("id", "BTREE")
+    table.optimize.compact_files(defer_index_remap=True)
+    names = {
+        library: [one.name for one in library.dataset(tmp_path / "t").describe_indices()]
+        for library in (lance, lance_core)
+    }
+    assert [sorted(found) for found in names.values()] == [["__lance_frag_reuse", "id_idx"]] * 2
+    expected = ExpectedVersions(table)
+    for library in (lance, lance_core):
+        library.dataset(tmp_path / "t").optimize.optimize_indices(index_names=["__lance_frag_reuse"])
+    assert expected.optimize_index("__lance_frag_reuse")
+    with pytest.raises(NotFoundError, match="__lance_other"):
+        lance_core.dataset(tmp_path / "t").optimize.optimize_indices(index_names=["__lance_other"])
+    lance_core.dataset(tmp_path / "t").optimize.optimize_indices(index_names=names[lance_core])
+    for library in (lance, lance_core):
+        assert library.dataset(tmp_path / "t").to_table(filter="id = 7")["id"].to_pylist() == [7]
