@@ -18,6 +18,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from lance_core.arguments import checked_methods
@@ -173,9 +174,9 @@ def commit_rewrites(
     needed = sum(len(result.new_records) for result in rewrites)
     groups = [result.group for result in rewrites]
     base = source.manifest
-    check_present(source.store, own_data_keys(data_files(new for group in groups for new in group.new_fragments)))
     check_same_fragments(base, (old for group in groups for old in group.old_fragments), "Rewrite")
     if needed:
+        new_files = own_data_keys(data_files(new for group in groups for new in group.new_fragments))
         reserved = commit(
             source.store,
             Transaction(
@@ -184,6 +185,7 @@ def commit_rewrites(
                 properties=dict(properties),
             ),
             base=base,
+            ready=partial(check_present, source.store, new_files),
         )
         base = reserved.manifest
         groups = numbered(groups, (base.max_fragment_id or 0) - needed + 1)
