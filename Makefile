@@ -172,6 +172,10 @@ mutants: setup ## Change the code at random places, and list the changes that no
 	  --with coverage --with pytest python tests/mutants.py --seed $(SEED) --first $(FIRST) --number $(NUMBER) \
 	  --code $(CODE) --tests $(TESTS)
 
+.PHONY: machines-check
+machines-check: java setup $(CLASSES) ## Undo mends, and see that the random machines find each (MINUTES, ONLY)
+	$(RUN)/python -m tests.machines.check $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only $(ONLY))
+
 .PHONY: test-all
 test-all: test test-slow test-ui test-heavy test-ceph test-lowest ## Run these tests, one after the other
 
