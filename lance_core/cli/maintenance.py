@@ -144,7 +144,8 @@ def _compact(
     "--older-than",
     callback=parse_option_age,
     metavar="AGE",
-    help='Remove versions older than this, such as 14d or "1h 30m".  [14d; any age with --retain-versions or --only]',
+    help='Remove versions that a newer one replaced longer ago than this, such as 14d or "1h 30m".  [14d; any age with '
+    "--retain-versions or --only]",
 )
 @click.option(
     "--retain-versions",
@@ -171,6 +172,7 @@ def cleanup(dataset: LanceDataset, output: CommandOutput, dry_run: bool, **argum
         delete_unverified=arguments["delete_unverified"],
         error_if_tagged_old_versions=arguments["fail_on_tags"],
         in_use={f"--in-use {version}": version for version in arguments["in_use"]},
+        age_from="replacement",
     )
     if not dry_run:
         with output.progress("files removed") as progress:

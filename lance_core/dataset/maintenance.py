@@ -43,12 +43,16 @@ class CleanupSelectors(TypedDict, total=False):
             default.
         versions: Only these versions.
         in_use: Versions to keep, by the name of their user. Not in pylance.
+        age_from: From when the age of a version counts: "commit", its own commit, as in pylance and by default; or
+            "replacement", the commit of the next version, so that the newest good version is kept for the whole age
+            after a bad write. Not in pylance.
     """
 
     delete_unverified: bool | None
     error_if_tagged_old_versions: bool | None
     versions: Sequence[int] | None
     in_use: Mapping[str, int] | None
+    age_from: str
 
 
 @checked_methods
@@ -247,8 +251,8 @@ class MaintenanceVerbs(Handle):
         branch or detached version needs.
 
         Args:
-            older_than: Only versions older than this; two weeks if none of `older_than`, `retain_versions` and
-                `versions` is given.
+            older_than: Only versions older than this, by the time of their commit unless `age_from` says otherwise; two
+                weeks if none of `older_than`, `retain_versions` and `versions` is given.
             retain_versions: Number of the newest versions that are kept in any case.
             delete_rate_limit: Most deletions per second.
             delete_concurrency: Most deletions at a time.

@@ -47,7 +47,7 @@ class TableHealth:
         bytes: The bytes of the data files.
         versions: The number of versions of the branch; 0 if they were not counted.
         unindexed: For each index, the share of the live rows that it does not cover.
-        oldest: The oldest version; 0 if versions were not counted.
+        oldest: The two oldest versions, or as many as there are; none if versions were not counted.
     """
 
     version: int
@@ -58,7 +58,7 @@ class TableHealth:
     bytes: int
     versions: int
     unindexed: dict[str, float]
-    oldest: int = 0
+    oldest: Sequence[int] = ()
     mergeable_fragments: int = 0
 
     @property
@@ -155,7 +155,7 @@ def measure(
         deleted_rows=stats["num_deleted_rows"],
         bytes=dataset.total_bytes,
         versions=len(versions),
-        oldest=versions[0] if versions else 0,
+        oldest=versions[:2],
         unindexed=_unindexed(dataset, rows),
     )
 

@@ -50,9 +50,9 @@ class LanceMaintenancePolicy:
             the table's own configuration, else no such limit.
         max_bytes_per_file: Bytes after which a new file is started; None for the table's configuration, else no limit.
         materialize_deletions_threshold: A fragment is rewritten if more than this share of its rows is deleted.
-        cleanup_older_than: Versions older than this are removed, with the files that only they need: a string such as
-            "7d" or "1h 30m", a timedelta, or None (as a string, "never") for no limit of age. Tagged versions, and
-            versions that branches need, are kept.
+        cleanup_older_than: Versions that a newer one replaced longer ago than this are removed, with the files that
+            only they need: a string such as "7d" or "1h 30m", a timedelta, or None (as a string, "never") for no limit
+            of age. Tagged versions, and versions that branches need, are kept.
         retain_versions: The number of newest versions that are kept, whatever their age; without `cleanup_older_than`
             all others are removed. With neither, nothing is removed.
         refresh_indices: Whether indices are extended to the rows that they do not cover.
@@ -77,7 +77,7 @@ class LanceMaintenancePolicy:
         0.1, "Rewrite a fragment if more than this share of its rows is deleted."
     )
     cleanup_older_than: str | timedelta | None = described(
-        "7d", 'Age after which versions are removed, such as "7d"; "never" for no limit.'
+        "7d", 'Time after which versions that a newer one replaced are removed, such as "7d"; "never" for no limit.'
     )
     retain_versions: int | None = described(None, "The number of newest versions that are kept.")
     refresh_indices: bool = described(True, "Extend indices to rows that they do not cover.")

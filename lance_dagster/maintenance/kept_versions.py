@@ -11,11 +11,15 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from lance_core.errors import VersionNotFoundError
 from lance_core.maintenance import explain_cleanup_old_versions
-from lance_core.times import ago
 from lance_dagster.lineage.reader_tags import expired
-from lance_dagster.maintenance.steps import MaintenancePlan, cleanup_selectors, removed, with_cleanup_of
+from lance_dagster.maintenance.steps import (
+    MaintenancePlan,
+    cleanup_selectors,
+    expired_version,
+    removed,
+    with_cleanup_of,
+)
 
 if TYPE_CHECKING:
     import lance_core
@@ -52,11 +56,8 @@ def _oldest_to_go(
     free = [one for one in numbers[: -max(1, policy.retain_versions or 1)] if one not in kept]
     if not free:
         return None
-    try:
-        oldest = dataset.checkout_version(free[0])
-    except VersionNotFoundError:  # another cleanup is running
-        return None
-    if policy.age is not None and oldest.timestamp >= ago(policy.age):
+    oldest = expired_version(dataset, [free[0], numbers[numbers.index(free[0]) + 1]], policy)
+    if oldest is None:
         return None
     is_young = oldest.timestamp > datetime.now(UTC) - _YOUNG
     if not is_young and not dataset.readers.list() and not dataset.branches.list():

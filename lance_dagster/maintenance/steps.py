@@ -50,6 +50,7 @@ __all__ = [
     "clean_up",
     "cleanup_selectors",
     "commit",
+    "expired_version",
     "materialize_deletions",
     "measured",
     "refresh_indices",
@@ -229,11 +230,25 @@ def _expired(
     """The oldest version if cleanup is due: there are more versions than are kept, and it is too old. Else None."""
     if not policy.cleans_up or found.versions <= max(1, policy.retain_versions or 1):
         return None
+    return expired_version(dataset, found.oldest, policy)
+
+
+def expired_version(
+    dataset: lance_core.LanceDataset, versions: Sequence[int], policy: LanceMaintenancePolicy
+) -> lance_core.LanceDataset | None:
+    """A version if it is too old, by the commit of the version that followed it; else None.
+
+    Args:
+        dataset: The table.
+        versions: The number of the version, and that of the next version that exists.
+        policy: The policy for the table.
+    """
     try:
-        oldest = dataset.checkout_version(found.oldest)
+        version, following = map(dataset.checkout_version, versions)
     except VersionNotFoundError:  # another cleanup is running
         return None
-    return oldest if policy.age is None or oldest.timestamp < ago(policy.age) else None
+    replaced = max(version.timestamp, following.timestamp)
+    return version if policy.age is None or replaced < ago(policy.age) else None
 
 
 def with_cleanup_of(
@@ -507,7 +522,13 @@ def clean_up(
 def cleanup_selectors(plan: MaintenancePlan, in_use: Mapping[str, int] | None) -> Selectors:
     """The selectors of the versions that the cleanup of a plan removes, and of those that are counted."""
     policy = plan.policy
-    found = select(policy.age, policy.retain_versions, error_if_tagged_old_versions=False, in_use=in_use)
+    found = select(
+        policy.age,
+        policy.retain_versions,
+        error_if_tagged_old_versions=False,
+        in_use=in_use,
+        age_from="replacement",
+    )
     return replace(found, counted_until=plan.version)
 
 

@@ -57,16 +57,22 @@ def _value(given: str) -> Any:
 
 
 def vacuum(context: Context, statement: records.Vacuum) -> DataFrame:
-    """Run a VACUUM."""
+    """Run a VACUUM; as in Delta, an age counts from when a newer version replaced the version."""
     dataset, _ = context.target(statement.table)
     hours = statement.retain_hours
     older_than = None if hours is None else dt.timedelta(hours=hours)
     if statement.dry_run:
         found = dataset.explain_cleanup_old_versions(
-            older_than, statement.retain_versions, error_if_tagged_old_versions=False, include_files=True
+            older_than,
+            statement.retain_versions,
+            error_if_tagged_old_versions=False,
+            age_from="replacement",
+            include_files=True,
         )
         return context.answer("path string", [(one.path,) for one in found.candidate_files])
-    done = dataset.cleanup_old_versions(older_than, statement.retain_versions, error_if_tagged_old_versions=False)
+    done = dataset.cleanup_old_versions(
+        older_than, statement.retain_versions, error_if_tagged_old_versions=False, age_from="replacement"
+    )
     row = (dataset.uri, done.old_versions, done.data_files_removed, done.bytes_removed)
     return context.answer("path string, old_versions long, data_files_removed long, bytes_removed long", [row])
 

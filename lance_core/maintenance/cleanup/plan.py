@@ -1,6 +1,7 @@
 """The plan of a cleanup: the versions and the files to remove.
 
-    version    removed if it is older than the handle's version and all selectors take it, unless
+    version    removed if it is older than the handle's version and all selectors take it (an age counts from the commit
+               of the version, as in pylance, or of the next one), unless
                - it is tagged, or `in_use` names it,
                - a branch was forked from it and still refers to files of it,
                - a reader of changes has not consumed it yet (`change_readers`), or
@@ -21,6 +22,7 @@ import re
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Final
 
 from lance_core.commit import LOOK_AGAIN_AFTER, check_identity
@@ -53,7 +55,15 @@ from lance_core.verbs.context.references import read_branches, read_tags, report
 from lance_core.verbs.refs.clones import is_clone_tag
 from lance_core.verbs.refs.sweep import is_fork_tag
 
-__all__ = ["UNVERIFIED_AGE", "Candidate", "CleanupPlan", "ReferencedBranch", "Selectors", "plan_cleanup"]
+__all__ = [
+    "UNVERIFIED_AGE",
+    "Candidate",
+    "CleanupPlan",
+    "ReferencedBranch",
+    "Selectors",
+    "plan_cleanup",
+    "replacement_times",
+]
 
 UNVERIFIED_AGE: Final = timedelta(days=7)
 """Age from which an unreferenced file may be removed: no running write can still commit it."""
@@ -74,6 +84,7 @@ class Selectors:
 
     Attributes:
         before: Committed before this time.
+        replaced_before: Followed by a newer version before this time; see `replacement_times`.
         retain_versions: Not among this number of newest versions.
         versions: One of these version numbers.
         in_use: Versions to keep, by the name of their user.
@@ -89,6 +100,7 @@ class Selectors:
     """
 
     before: datetime | None = None
+    replaced_before: datetime | None = None
     retain_versions: int | None = None
     versions: frozenset[int] | None = None
     in_use: Mapping[str, int] = field(default_factory=dict)
@@ -99,14 +111,17 @@ class Selectors:
     counted_until: int | None = None
     ignored_tags: frozenset[str] = frozenset()
 
-    def takes(self, manifest: FileReferences, newest: Collection[int]) -> bool:
+    def takes(self, manifest: FileReferences, newest: Collection[int], replaced: datetime | None) -> bool:
         """Whether the selectors take a version.
 
         Args:
             manifest: The version.
             newest: The newest versions that are retained.
+            replaced: When the version stopped being the newest; None for the newest.
         """
         if self.before is not None and manifest.timestamp >= self.before:
+            return False
+        if self.replaced_before is not None and (replaced is None or replaced >= self.replaced_before):
             return False
         if manifest.version in newest:
             return False
@@ -231,15 +246,34 @@ def plan_cleanup(
     )
 
 
+def replacement_times(committed: Mapping[int, datetime]) -> dict[int, datetime]:
+    """When each version but the newest stopped being the newest: at the commit of the next version that exists.
+
+    If clocks of writers differ so that the next version seems older, the version's own time counts.
+
+    Args:
+        committed: The times of the versions' commits.
+
+    Examples:
+        >>> first, second = datetime(2026, 1, 1), datetime(2026, 2, 1)
+        >>> replacement_times({1: first, 2: second})[1] == second
+        True
+    """
+    return {
+        version: max(committed[version], committed[following]) for version, following in pairwise(sorted(committed))
+    }
+
+
 def _taken(
     manifests: Mapping[int, FileReferences], numbers: Sequence[int], latest: int, selectors: Selectors
 ) -> set[int]:
     """The versions that the selectors take, before tags, users and branches keep some of them."""
     newest = numbers[-selectors.retain_versions :] if selectors.retain_versions else []
+    replaced = replacement_times({number: manifests[number].timestamp for number in numbers if number in manifests})
     return {
         version
         for version, manifest in manifests.items()
-        if (version < latest and selectors.takes(manifest, newest))
+        if (version < latest and selectors.takes(manifest, newest, replaced.get(version)))
         or (is_detached(version) and selectors.versions is not None and version in selectors.versions)
     }
 

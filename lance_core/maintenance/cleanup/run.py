@@ -34,6 +34,7 @@ __all__ = [
 
 _logger = logging.getLogger(__name__)
 
+AGES_FROM: Final = ("commit", "replacement")
 DEFAULT_AGE: Final = timedelta(days=14)
 REMOTE_CONCURRENCY: Final = 32
 """Parallel deletions on object storage; on a local disk threads would only hinder each other."""
@@ -96,11 +97,22 @@ def select(
     delete_unverified: bool | None = False,
     error_if_tagged_old_versions: bool | None = True,
     in_use: Mapping[str, int] | None = None,
+    age_from: str = "commit",
 ) -> Selectors:
     """Selectors from pylance's arguments.
 
+    Args:
+        older_than: The age of the versions to remove.
+        retain_versions: The number of newest versions to keep.
+        versions: Only these versions.
+        delete_unverified: Whether to remove files that nothing refers to, whatever their age.
+        error_if_tagged_old_versions: Whether to raise if a tagged version is selected, rather than keep it.
+        in_use: Versions to keep, by the name of their user.
+        age_from: From when an age counts: "commit", as in pylance, or "replacement", when the version stopped being the
+            newest.
+
     Raises:
-        InvalidInputError: `versions` is empty, or `retain_versions` is less than 1.
+        InvalidInputError: `versions` is empty, `retain_versions` is less than 1, or `age_from` is another word.
 
     Examples:
         >>> maintenance.select(retain_versions=3).retain_versions
@@ -114,9 +126,12 @@ def select(
         raise InvalidInputError(f"retain_versions must be greater than 0, got {retain_versions}")
     if versions is not None and not versions:
         raise InvalidInputError("versions must not be empty when specified")
+    if age_from not in AGES_FROM:
+        raise InvalidInputError(f"age_from must be one of {', '.join(map(repr, AGES_FROM))}, not {age_from!r}")
+    limit = ago(older_than) if older_than else None  # as in pylance, an age of zero is no condition
     return Selectors(
-        # As in pylance, an age of zero is no condition.
-        before=ago(older_than) if older_than else None,
+        before=limit if age_from == "commit" else None,
+        replaced_before=limit if age_from == "replacement" else None,
         retain_versions=retain_versions,
         versions=frozenset(versions) if versions is not None else None,
         in_use=in_use or {},

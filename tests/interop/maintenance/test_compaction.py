@@ -545,7 +545,7 @@ def test_arguments_are_pylances_and_ours_come_last():
         own, other = (
             inspect.signature(getattr(kind, verb)).parameters for kind in (lance_core.LanceDataset, lance.LanceDataset)
         )
-        assert set(own) - {"selectors"} | set(CleanupSelectors.__annotations__) == {*other, "in_use"}
+        assert set(own) - {"selectors"} | set(CleanupSelectors.__annotations__) == {*other, "in_use", "age_from"}
         positional = [name for name in own if own[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
         assert positional == [name for name in other if other[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
 

@@ -1,12 +1,15 @@
 """Old versions that are kept for somebody are no work: such a table is healthy, and leaves the budget to others."""
 
+import time
 from datetime import timedelta
+from types import SimpleNamespace
 
 import dagster as dg
 import lance as pylance
 import pyarrow as pa
 import pytest
 
+import lance_core
 from lance_dagster import LanceMaintenancePolicy, build_maintenance_job, build_maintenance_sensor
 from lance_dagster.maintenance import budget, indices
 from lance_dagster.maintenance.observations import outcome_of
@@ -198,3 +201,20 @@ def test_an_index_that_nothing_here_extends_is_no_work(lake, monkeypatch, kind):
     outcomes = [maintain(lake, policy=policy) for _ in range(2)]
     expected = ["healthy", "healthy"] if kind == "IVF_PQ" else ["done", "healthy"]
     assert [next(kind for kind in ("done", "healthy") if one[kind]) for one in outcomes] == expected
+
+
+def test_an_age_counts_from_when_a_version_was_replaced(lake, monkeypatch):
+    """The only good version of a table that is written once a month stays when a bad write and a run follow."""
+    clock = SimpleNamespace(**vars(time))
+    clock.time_ns = lambda: time.time_ns() - 40 * 86_400 * 10**9
+    monkeypatch.setattr("lance_core.commit.loop.time", clock)
+    for number in range(3):
+        lance_core.write_dataset({"n": [number]}, lake.uri("nyc/flights"), mode="append")
+    monkeypatch.undo()
+    good = lake.table("nyc/flights").version
+    lake.table("nyc/flights").delete("true")
+    week = LanceMaintenancePolicy(cleanup_older_than="7d")
+    assert maintain(lake, policy=week)["done"] == ["nyc/flights"]
+    assert min(one["version"] for one in lake.table("nyc/flights").versions()) == good
+    assert lake.table("nyc/flights").checkout_version(good).count_rows()
+    assert maintain(lake, policy=week)["healthy"] == ["nyc/flights"]
