@@ -20,7 +20,7 @@ from lance_core.verbs.context.handle import Handle, TableTarget, table_target
 from lance_core.verbs.files.conform import check_column_name
 from lance_core.verbs.pylance_types.operations import LanceOperation
 from lance_core.verbs.pylance_types.transactions import Transaction
-from lance_core.verbs.refs.clones import release_tags
+from lance_core.verbs.refs.clones import reject_clones, release_tags
 from lance_core.verbs.write.commit_operation import commit_operation, commit_options, merged_transaction
 
 __all__ = ["BulkCommitResult", "CommitVerbs"]
@@ -168,7 +168,9 @@ class CommitVerbs(Handle):
     ) -> None:
         """Delete a dataset with everything below its root, other files included. Folders of a local disk stay.
 
-        If the dataset is a shallow clone, the tags that keep files for it in other datasets are deleted.
+        If the dataset is a shallow clone, the tags that keep files for it in other datasets are deleted. A dataset with
+        shallow clones is not dropped before they are (`clones.list`), or are given up (`clones.release`); clones that
+        pylance made are not known.
 
         A symbolic link is removed and its target stays; if the root is one, nothing else is done.
 
@@ -183,6 +185,7 @@ class CommitVerbs(Handle):
 
         Raises:
             DatasetNotFoundError: The URI is not a dataset's root.
+            InvalidInputError: A shallow clone needs files of the dataset.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -191,6 +194,7 @@ class CommitVerbs(Handle):
             []
         """
         store = open_store(base_uri, storage_options)
+        reject_clones(store)
         latest = _latest_or_none(store)
         drop(store, ignore_not_found=bool(ignore_not_found))
         if latest is not None:

@@ -8,6 +8,7 @@ from lance_core.store.base import (
     ObjectStore,
     ObjectWriter,
     ReadableBuffer,
+    escaped_path,
 )
 from lance_core.store.copy_between import copy_object
 from lance_core.store.counters import bytes_read_counter, iops_counter
@@ -42,6 +43,7 @@ __all__ = [
     "check_present",
     "copy_object",
     "delete_durably",
+    "escaped_path",
     "gives_numbers_once",
     "iops_counter",
     "join_uri",

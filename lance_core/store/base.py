@@ -17,10 +17,12 @@ OutcomeUnknownError where a write may or may not have happened, StoreError for e
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeAlias, runtime_checkable
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +45,9 @@ __all__ = [
     "check_key",
     "check_prefix",
     "delete_each",
+    "escaped_path",
+    "unescaped_path",
+    "unescaped_root",
 ]
 
 DEFAULT_READ_BYTES: Final = 16 * 1024 * 1024
@@ -325,6 +330,7 @@ class RootedStore:
 
     def __init__(self, root: str, options: StorageOptions | None) -> None:
         self._root = root
+        self._place = unescaped_root(root)
         self._options = options if options is not None else StorageOptions()
 
     @property
@@ -396,6 +402,36 @@ def bytes_view(data: ReadableBuffer) -> memoryview:
     """Return the bytes of a contiguous buffer, without copying."""
     view = memoryview(data)  # type: ignore[arg-type]  # the stubs know no buffer protocol before Python 3.12
     return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+def escaped_path(path: str) -> str:
+    """Return the path of objects as the canonical URI has it: only characters that a URI would misread are escaped."""
+    return _MISREAD.sub(lambda found: f"%{ord(found[0]):02X}", path)
+
+
+def unescaped_path(path: str) -> str:
+    """Return the path of objects that the path of a URI names.
+
+    Raises:
+        InvalidInputError: The escapes are no UTF-8, or name a control character, which pylance rejects as well.
+    """
+    try:
+        plain = unquote(path, errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidInputError(f"the escapes of a URI must be UTF-8; those of {path!r} are not") from None
+    if _CONTROL.search(plain):
+        raise InvalidInputError(f"a URI cannot name control characters: {path!r}")
+    return plain
+
+
+def unescaped_root(root: str) -> str:
+    """Return the root of a store with the names that its objects have; the root of a local disk is a path already."""
+    scheme, separator, path = root.partition("://")
+    return f"{scheme}://{unescaped_path(path)}" if separator else root
+
+
+_MISREAD: Final = re.compile(r"%(?=[0-9A-Fa-f]{2})|[?#]")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def check_key(key: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lance_core.store.base import ObjectStore
+from lance_core.store.base import ObjectStore, unescaped_root
 from lance_core.store.resolve import open_store
 
 __all__ = ["copy_object"]
@@ -46,4 +46,4 @@ def _common_root(source: ObjectStore, target: ObjectStore) -> str | None:
 
 
 def _below(common: str, store: ObjectStore, key: str) -> str:
-    return f"{store.data_root.removeprefix(common).strip('/')}/{key}"
+    return f"{unescaped_root(store.data_root).removeprefix(common).strip('/')}/{key}"

@@ -123,7 +123,7 @@ class FsspecStore(SingleDeletes, LinklessStore):
     def list(self, prefix: str, *, start_after: str | None = None, limit: int | None = None) -> Iterator[ObjectMeta]:
         """Yield objects in ascending order of keys; fsspec always lists a whole folder."""
         folder = check_prefix(prefix).rpartition("/")[0]
-        base = self._files._strip_protocol(self._root).rstrip("/") + "/"  # noqa: SLF001 - fsspec's way to say it
+        base = self._files._strip_protocol(self._place).rstrip("/") + "/"  # noqa: SLF001 - fsspec's way to say it
         with _errors(f"{self._root}/{prefix}"):
             found = self._files.find(base + folder, detail=True)
         metas = sorted((_meta(path.removeprefix(base), info) for path, info in found.items()), key=lambda m: m.key)
@@ -146,7 +146,7 @@ class FsspecStore(SingleDeletes, LinklessStore):
             self._files.cp_file(source, target)
 
     def _path(self, key: str) -> str:
-        return f"{self._root}/{check_key(key)}"
+        return f"{self._place}/{check_key(key)}"
 
     def _read(self, key: str, start: int | None, end: int | None) -> bytes:
         path = self._path(key)

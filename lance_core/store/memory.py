@@ -26,6 +26,7 @@ from lance_core.store.base import (
     bytes_view,
     check_key,
     check_prefix,
+    unescaped_root,
 )
 from lance_core.store.counters import count_read
 from lance_core.store.options import StorageOptions
@@ -105,19 +106,19 @@ class MemoryStore(SingleDeletes, LinklessStore):
 
     def list(self, prefix: str, *, start_after: str | None = None, limit: int | None = None) -> Iterator[ObjectMeta]:
         """Yield objects in ascending order of keys."""
-        length = len(self._root) + 1
-        start = f"{self._root}/{check_prefix(prefix)}"
+        length = len(self._place) + 1
+        start = f"{self._place}/{check_prefix(prefix)}"
         found = sorted(name for name in list(_objects) if name.startswith(start))
         keys = [name[length:] for name in found if start_after is None or name[length:] > start_after]
-        entries = ((key, _objects.get(f"{self._root}/{key}")) for key in keys)
+        entries = ((key, _objects.get(f"{self._place}/{key}")) for key in keys)
         present = ((key, entry) for key, entry in entries if entry is not None)  # others may delete objects meanwhile
         for key, (data, modified, e_tag) in itertools.islice(present, limit):
             yield ObjectMeta(key=key, size=len(data), modified=modified, e_tag=e_tag)
 
     def forget_unused(self) -> None:
         """Remove all objects, unless another store of this root or of a root below it is in use."""
-        below = f"{self._root}/"
-        if any(other is not self and f"{other.root}/".startswith(below) for other in list(_stores)):
+        below = f"{self._place}/"
+        if any(other is not self and unescaped_root(f"{other.root}/").startswith(below) for other in list(_stores)):
             return
         for name in [name for name in list(_objects) if name.startswith(below)]:
             _objects.pop(name, None)
@@ -131,7 +132,7 @@ class MemoryStore(SingleDeletes, LinklessStore):
         self.put(target_key, bytes(self.get(source_key)))
 
     def _name(self, key: str) -> str:
-        return f"{self._root}/{check_key(key)}"
+        return f"{self._place}/{check_key(key)}"
 
     def _entry(self, key: str) -> tuple[bytes, float, str]:
         try:

@@ -26,7 +26,7 @@ from urllib.parse import unquote
 
 from lance_core.arguments import checked
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
-from lance_core.store.base import ObjectStore
+from lance_core.store.base import ObjectStore, escaped_path, unescaped_path
 from lance_core.store.dynamodb import DynamoDbTable
 from lance_core.store.external import ExternallyCommittedStore, SqliteTable
 from lance_core.store.fsspec import FsspecStore
@@ -126,7 +126,7 @@ def open_object(
     if top not in opened:
         opened[top] = open_base(top, root, options)
     # `canonical_uri` has resolved the escapes only in the URI of a local file.
-    return opened[top], unquote(key) if scheme else key
+    return opened[top], unescaped_path(key) if scheme else key
 
 
 def split_uri(uri: str | os.PathLike[str]) -> tuple[str, str]:
@@ -161,16 +161,20 @@ def canonical_uri(uri: str | os.PathLike[str]) -> str:
     """Return the canonical spelling of a URI, in which URIs are stored and compared.
 
     Local paths are absolute, without scheme, `.` and `..`; other URIs have no slash at the end and no empty parts.
+    Escapes of URIs are resolved, as pylance does; those stay that would be misread otherwise (`%25` before two
+    hexadecimal digits, `%23`, `%3F`). A path without scheme is literal.
 
     Raises:
         InvalidInputError: The URI carries user information or a query, which can hold credentials, and URIs are
-            written into manifests.
+            written into manifests; or its escapes are no UTF-8, or name a control character.
 
     Examples:
         >>> lance.canonical_uri("s3a://lake//flights.lance/")
         's3://lake/flights.lance'
         >>> lance.canonical_uri("/lake/old/../flights.lance")
         '/lake/flights.lance'
+        >>> lance.canonical_uri("s3://lake/new%20york.lance"), lance.canonical_uri("s3://lake/90%2525.lance")
+        ('s3://lake/new york.lance', 's3://lake/90%2525.lance')
     """
     scheme, rest = split_uri(uri)
     if scheme == "":
@@ -189,13 +193,18 @@ def canonical_uri(uri: str | os.PathLike[str]) -> str:
             raise InvalidInputError("an s3+ddb URI must end with ?ddbTableName=<table>")
         query = "?" + query
     if "?" in rest or "#" in rest:
-        raise InvalidInputError(f"a {scheme} URI must not hold a query or fragment; pass storage_options")
+        raise InvalidInputError(
+            f"a {scheme} URI must not hold a query or fragment; pass storage_options, and write %3F and %23 for the "
+            "characters ? and # of a name"
+        )
     if scheme in ("s3a", "s3n"):
         scheme = "s3"
-    path = posixpath.normpath(rest).lstrip("/")
+    host, slash, below = rest.partition("/")
+    path = posixpath.normpath(host + slash + unescaped_path(below)).lstrip("/")
     if path in ("", ".") or path.startswith(".."):
         raise InvalidInputError(f"a {scheme} URI must name a folder below its root")
-    return f"{scheme}://{path}{query}"
+    host, slash, below = path.partition("/")
+    return f"{scheme}://{host}{slash}{escaped_path(below)}{query}"
 
 
 def join_uri(uri: str, path: str) -> str:
@@ -244,7 +253,7 @@ def _check_own_options(options: Mapping[str, str]) -> None:
 
 def _dynamodb_store(uri: str, options: StorageOptions) -> ObjectStore:
     place, _, query = uri.removeprefix("s3+ddb://").partition("?")
-    table = DynamoDbTable(query.partition("=")[2], place.partition("/")[2], options)
+    table = DynamoDbTable(query.partition("=")[2], unescaped_path(place.partition("/")[2]), options)
     return ExternallyCommittedStore(S3Store(f"s3://{place}", options), table, uri)
 
 

@@ -43,6 +43,7 @@ from lance_core.store.base import (
     check_key,
     check_prefix,
     delete_each,
+    unescaped_root,
 )
 from lance_core.store.coalesce import MergedRange, merge_ranges, split_merged
 from lance_core.store.counters import count_read
@@ -81,7 +82,7 @@ class S3Store(LinklessStore):
 
     def __init__(self, root: str, options: StorageOptions | None = None) -> None:
         super().__init__(root, options)
-        self._bucket, _, prefix = root.removeprefix("s3://").partition("/")
+        self._bucket, _, prefix = self._place.removeprefix("s3://").partition("/")
         self._prefix = prefix + "/" if prefix else ""
         self._options.for_s3()  # report mistakes in options here, not at the first request
 
@@ -383,7 +384,7 @@ class S3Writer(ObjectWriter):
     def _name_of(self, source: ObjectStore, key: str) -> str | None:
         """The full name of an object in the same bucket, from which the server can copy; None for other objects."""
         bucket = f"s3://{self._place['Bucket']}/"
-        place = f"{source.data_root}/{check_key(key)}"
+        place = f"{unescaped_root(source.data_root)}/{check_key(key)}"
         return place.removeprefix(bucket) if place.startswith(bucket) and source.options == self._options else None
 
     def _send(self) -> None:

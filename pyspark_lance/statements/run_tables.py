@@ -15,7 +15,6 @@ from lance_core.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
     InvalidInputError,
-    LanceError,
     SchemaError,
     UnsupportedError,
 )
@@ -249,41 +248,14 @@ def drop_table(context: Context, statement: records.DropTable) -> DataFrame:
         if statement.if_exists:
             return context.nothing()
         raise
-    _check_no_clones(name, location)
-    if location.catalog is not None and location.path is not None:
-        manifest.deregister(location.catalog, location.path)
     try:
         LanceDataset.drop(location.uri, storage_options=location.storage_options)
     except DatasetNotFoundError:  # the table was listed, but never created
         if location.object_id is None:
             raise
+    if location.catalog is not None and location.path is not None:
+        manifest.deregister(location.catalog, location.path)
     return context.nothing()
-
-
-def _check_no_clones(name: TableName, location: CatalogTable) -> None:
-    """Make sure that no shallow clone needs the files of a table.
-
-    Raises:
-        InvalidInputError: There is such a clone; the message names it.
-    """
-    try:
-        clones = lance_core.dataset(location.uri, storage_options=location.storage_options).clones.list()
-    except LanceError:  # a table that cannot be opened can be dropped
-        return
-    for one in sorted({record["uri"] for record in clones.values()}):
-        if _is_there(one, location):
-            raise InvalidInputError(
-                f"DROP TABLE {name}: the shallow clone {one} needs its files. Drop the clone first, or copy it by DEEP"
-                " CLONE. Nothing was done"
-            )
-
-
-def _is_there(uri: str, location: CatalogTable) -> bool:
-    try:
-        lance_core.dataset(uri, storage_options=location.storage_options)
-    except DatasetNotFoundError:
-        return False
-    return True
 
 
 def add_columns(context: Context, statement: records.AddColumns) -> DataFrame:

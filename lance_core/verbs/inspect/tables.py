@@ -19,7 +19,7 @@ from typing import Final
 
 from lance_core.arguments import checked
 from lance_core.errors import InvalidInputError, ObjectNotFoundError
-from lance_core.store import ObjectStore, StorageOptions, open_store
+from lance_core.store import ObjectStore, StorageOptions, escaped_path, open_store
 from lance_core.store.local_writer import store_error
 from lance_core.table.paths import VERSIONS_PREFIX, is_detached, parse_manifest_key
 
@@ -68,7 +68,8 @@ def list_tables(
             yet, or was killed before its first commit.
 
     Returns:
-        Paths relative to the root, such as "nyc/flights.lance", in ascending order; empty if the root does not exist,
+        Paths relative to the root, such as "nyc/flights.lance", in ascending order, escaped as in `canonical_uri` on
+        object storage; empty if the root does not exist,
         as object storage does not distinguish that from a root without tables.
 
     Raises:
@@ -84,7 +85,9 @@ def list_tables(
         if os.path.isfile(store.root):  # noqa: PTH113 - as scandir gives it
             raise InvalidInputError(f"{store.root} is a file: give the folder that the tables are in")
         return sorted(path for path, has_versions in _walk(store.root, "") if has_versions is not unfinished)
-    return sorted(path for path, keys in _read_keys(store, most_versions=1) if bool(keys) is not unfinished)
+    return sorted(
+        escaped_path(path) for path, keys in _read_keys(store, most_versions=1) if bool(keys) is not unfinished
+    )
 
 
 @checked
@@ -111,7 +114,7 @@ def find_tables(root_uri: str | PathLike[str], *, storage_options: Mapping[str, 
         return [FoundTable(path=path) for path in list_tables(root_uri, storage_options=storage_options)]
     shows_versions = store.data_root == store.root
     found = [
-        FoundTable(path=path, versions=_numbers(keys) if shows_versions else None)
+        FoundTable(path=escaped_path(path), versions=_numbers(keys) if shows_versions else None)
         for path, keys in _read_keys(store, most_versions=None if shows_versions else 1)
         if keys
     ]

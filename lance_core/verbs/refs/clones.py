@@ -26,12 +26,12 @@ from lance_core.errors import (
 )
 from lance_core.store import ObjectStore, canonical_uri, delete_durably, open_store
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.paths import branch_root, tag_ref_key
+from lance_core.table.paths import TAGS_PREFIX, branch_root, tag_of_ref_key, tag_ref_key
 from lance_core.table.refs import TagRef
-from lance_core.verbs.context.references import TableRefs
+from lance_core.verbs.context.references import TableRefs, find_tag
 from lance_core.verbs.refs.tags import describe_tag, load_tags, write_tag
 
-__all__ = ["CLONE_TAG_PREFIX", "Clones", "is_clone_tag", "missing_bases", "protected", "release_tags"]
+__all__ = ["CLONE_TAG_PREFIX", "Clones", "is_clone_tag", "missing_bases", "protected", "reject_clones", "release_tags"]
 
 CLONE_TAG_PREFIX: Final = "clone."
 CLONE_KEY: Final = "lance.clone"
@@ -148,6 +148,29 @@ def _roots(manifest: Manifest) -> set[str]:
         canonical_uri(base.path.removesuffix(f"/{branch_root(base.name)}") if base.name else base.path)
         for base in bases
     }
+
+
+def reject_clones(root: ObjectStore) -> None:
+    """Make sure that no shallow clone needs the files of a dataset that is about to be dropped.
+
+    Raises:
+        InvalidInputError: There is such a clone, or it is not known whether there is; the message names it.
+        CorruptFileError: The file of a tag of a clone is torn or invalid.
+    """
+    names = (tag_of_ref_key(meta.key) or "" for meta in root.list(TAGS_PREFIX))
+    tags = ((name, find_tag(root, name)) for name in names if name.startswith(CLONE_TAG_PREFIX))
+    uris = sorted({ref.metadata[CLONE_KEY] for name, ref in tags if ref is not None and is_clone_tag(name, ref)})
+    for uri in uris:
+        try:
+            if latest_version(open_store(uri, root.options)) is None:
+                continue
+            reason = "needs its files"
+        except (LanceError, OSError) as error:
+            reason = f"may need its files ({error})"
+        raise InvalidInputError(
+            f"{root.root}: the shallow clone {uri} {reason}. Drop the clone first, or copy it by deep_clone and drop "
+            f"it; clones.release({uri!r}) gives up a clone that may break. Nothing was done"
+        )
 
 
 def release_tags(store: ObjectStore, manifest: Manifest) -> None:

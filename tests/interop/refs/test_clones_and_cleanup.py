@@ -1,6 +1,7 @@
 """A shallow clone goes on working when its source is cleaned up, by either library."""
 
 import datetime as dt
+import re
 import shutil
 
 import lance
@@ -10,9 +11,10 @@ from click.testing import CliRunner
 
 import lance_core
 from lance_core.cli.app import cli
-from lance_core.errors import DatasetExistsError, StoreError, VersionNotFoundError
+from lance_core.errors import DatasetExistsError, InvalidInputError, LanceError, StoreError, VersionNotFoundError
 from lance_core.maintenance.verify.files import verify
 from lance_core.store.local import LocalStore
+from lance_core.verbs.refs import clones
 
 LIBRARIES = {"ours": lance_core, "theirs": lance}
 
@@ -63,12 +65,59 @@ def test_a_clone_of_a_branch_and_a_clone_of_a_clone(source, tmp_path):
     source.shallow_clone(first, ("draft", None))
     lance_core.dataset(first).shallow_clone(second, 3)
     assert len(source.clones.list()) == 2
+    with pytest.raises(InvalidInputError, match=re.escape(second)):
+        lance_core.LanceDataset.drop(first)
+    lance_core.dataset(first).clones.release(second)
     lance_core.LanceDataset.drop(first)
     assert [record["uri"] for record in source.clones.list().values()] == [second]
     source.clones.release(second)
     assert source.clones.list() == {}
     with pytest.raises(VersionNotFoundError, match="has no clone"):
         source.clones.release(second)
+
+
+def test_a_table_is_not_dropped_while_a_clone_needs_its_files(source, tmp_path):
+    target = str(tmp_path / "clone")
+    source.shallow_clone(target, 2)
+    before = sorted(path.name for path in tmp_path.glob("source/**/*"))
+    with pytest.raises(InvalidInputError, match=rf"the shallow clone {re.escape(target)} needs its files"):
+        lance_core.LanceDataset.drop(source.uri, ignore_not_found=True)
+    assert sorted(path.name for path in tmp_path.glob("source/**/*")) == before
+    assert ids(target) == [1, 2, 3]
+    lance_core.LanceDataset.drop(target)
+    lance_core.LanceDataset.drop(source.uri)
+    assert lance_core.list_tables(tmp_path) == []
+
+
+@pytest.mark.parametrize("ending", ["deep_clone", "release", "deleted by hand"])
+def test_the_ways_to_drop_a_table_with_a_clone(source, tmp_path, ending):
+    target = str(tmp_path / "clone")
+    clone = source.shallow_clone(target, 2)
+    if ending == "release":
+        source.clones.release(target)
+    else:
+        clone.deep_clone(str(tmp_path / "copy"), None)
+        shutil.rmtree(target)
+    lance_core.LanceDataset.drop(source.uri)
+    if ending == "deep_clone":
+        assert ids(tmp_path / "copy") == [1, 2, 3]
+
+
+@pytest.mark.parametrize("damage", ["clone", "tag"])
+def test_a_table_is_not_dropped_while_it_is_not_known_whether_a_clone_needs_it(source, tmp_path, monkeypatch, damage):
+    def broken(store):
+        raise StoreError(f"{store.root}: no answer")
+
+    target = tmp_path / "clone"
+    source.shallow_clone(str(target), 2)
+    (tag,) = tmp_path.glob("source/_refs/tags/clone.*")
+    if damage == "tag":
+        tag.write_bytes(b"")
+    else:
+        monkeypatch.setattr(clones, "latest_version", broken)
+    with pytest.raises(LanceError, match=r"tags.delete|may need its files|clones.release"):
+        lance_core.LanceDataset.drop(source.uri)
+    assert ids(source.uri) == [1, 2, 3]
 
 
 def test_a_clone_that_is_not_made_leaves_no_tag(source, tmp_path):

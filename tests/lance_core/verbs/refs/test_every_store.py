@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
+from lance_core.errors import InvalidInputError
 from lance_core.maintenance.cleanup import plan as cleanup_plan
 
 automatic = importlib.import_module("lance_core.maintenance.cleanup.automatic")  # the function has the same name
@@ -85,6 +86,9 @@ def test_clones_of_a_branch(branch):
         assert (values(clone), clone.branch) == ([1, 3, 4], None)
         assert values(lance_core.dataset(uri_of(verb), storage_options=options)) == [1, 3, 4]
     earlier = deep.deep_clone(uri_of("earlier"), ("main", 1))
+    with pytest.raises(InvalidInputError, match="the shallow clone"):
+        lance_core.LanceDataset.drop(main.uri, options)
+    lance_core.LanceDataset.drop(uri_of("shallow_clone"), options)
     lance_core.LanceDataset.drop(main.uri, options)
     assert values(earlier) == [1, 2]
     assert values(lance_core.dataset(uri_of("deep_clone"), storage_options=options)) == [1, 3, 4]
