@@ -163,6 +163,7 @@ class Branches:
         self,
         name: str,
         *,
+        version: int | None = None,
         tag: str | bool = True,
         commit_message: str | None = None,
         transaction_properties: Mapping[str, str] | None = None,
@@ -179,6 +180,8 @@ class Branches:
 
         Args:
             name: The branch.
+            version: The version of the branch whose rows are promoted, such as the one that was checked; None for its
+                latest. Versions of maintenance since then do not count.
             tag: Name of a tag for the new version; True for `promoted.<branch>.<id>`, False for none.
             commit_message: Message of the commit.
             transaction_properties: Transaction properties of the commit, besides those of the branch's commits.
@@ -189,7 +192,10 @@ class Branches:
         Raises:
             VersionNotFoundError: There is no such branch.
             BranchConflictError: The parent changed the same rows or columns, or filled the same partition, since the
-                fork, or it is not known whether it did.
+                fork, or it is not known whether it did; or the branch overwrote a table without rows, which has rows of
+                others now.
+            RetryableConflictError: The rows of the branch have changed since `version`, or other writers committed
+                during each attempt.
             IncompatibleConflictError: The fork version was deleted.
             SchemaError: The branch dropped or changed columns, or added columns that cannot be null.
             InvalidInputError: The tag exists, the branch was promoted and changed since then, or the parent lacks a
@@ -203,16 +209,17 @@ class Branches:
             >>> lance.dataset("t.lance").count_rows()
             4
         """
-        done, version = promote(
+        done, latest = promote(
             self._refs,
             name,
+            version=version,
             tag=tag,
             commit_message=commit_message,
             transaction_properties=transaction_properties,
             dry_run=dry_run,
         )
-        if not dry_run and self._moved is not None and version.branch == self._refs.branch:
-            self._moved(version)
+        if not dry_run and self._moved is not None and latest.branch == self._refs.branch:
+            self._moved(latest)
         return done
 
     def discard(self, name: str) -> bool:

@@ -51,12 +51,20 @@ from lance_core.store import replace_durably
 from lance_core.table.deletion import new_deletion_file_id
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import Operation, Update
+from lance_core.table.operations import (
+    CreateIndex,
+    Operation,
+    Overwrite,
+    ReserveFragments,
+    Rewrite,
+    Update,
+    UpdateConfig,
+)
 from lance_core.table.operations.base import next_fragment_id
 from lance_core.table.paths import branch_ref_key
 from lance_core.table.refs import check_tag_name
 from lance_core.table.rowids import decode_row_ids, encode_row_ids
-from lance_core.table.transaction import COMMIT_MESSAGE_KEY, Transaction
+from lance_core.table.transaction import COMMIT_MESSAGE_KEY, SLICES_KEY, Transaction
 from lance_core.table.watermarks import differences
 from lance_core.verbs.context.references import TableRefs, find_tag, load_branch
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
@@ -135,6 +143,7 @@ def promote(
     table: TableRefs,
     name: str,
     *,
+    version: int | None = None,
     tag: str | bool = True,
     commit_message: str | None = None,
     transaction_properties: Mapping[str, str] | None = None,
@@ -145,6 +154,7 @@ def promote(
     Args:
         table: The references of the dataset.
         name: The branch.
+        version: The version of the branch whose rows are promoted; None for its latest.
         tag: Name of the tag on the new version; True for a name made of the branch's, False for none.
         commit_message: Message of the commit.
         transaction_properties: Transaction properties; they replace those of the branch's commits with the same keys.
@@ -158,7 +168,8 @@ def promote(
         VersionNotFoundError: There is no such branch.
         BranchConflictError: The parent changed the same rows, columns or slices since the fork, or it is not known
             whether it did; the message names the version.
-        RetryableConflictError: Other writers committed during each attempt; the branch can be promoted again.
+        RetryableConflictError: Other writers committed during each attempt, or the rows of the branch have changed
+            since `version`; the branch can be promoted again.
         IncompatibleConflictError: The fork version was deleted.
         SchemaError: The branch dropped or changed columns, or added columns that cannot be null.
         InvalidInputError: The tag exists, the branch was promoted and changed since then, or the parent lacks a base
@@ -166,6 +177,8 @@ def promote(
         UnsupportedError: The branch, or the version that it was forked from, has feature flags that are not known.
     """
     branch = load_branch_ends(table, name)
+    if version is not None:
+        _check_rows_of(branch, version)
     for end in (branch.parent, branch.head):
         end.manifest.check_writable()
     work = _PromotionCall(
@@ -177,10 +190,32 @@ def promote(
         extra=dict(transaction_properties or {}) | {COMMIT_MESSAGE_KEY: commit_message or f"Promote branch {name}"},
         dry_run=dry_run,
     )
-    done, version = work.run()
+    done, latest = work.run()
     if done.left_behind and not dry_run:
         _logger.warning("branch %r keeps changes that were not promoted: %s", name, ", ".join(done.left_behind))
-    return done, version
+    return done, latest
+
+
+def _check_rows_of(branch: Branch, version: int) -> None:
+    """Check that the branch has the rows of one of its versions: only maintenance has been committed since.
+
+    Raises:
+        RetryableConflictError: The branch has other rows, or it is not known whether it has.
+    """
+    head = branch.head.manifest.version
+    since = commits_between(branch.head.store, version, head)
+    changed = [at for at in range(version + 1, head + 1) if at not in since or not _keeps_rows(since[at])]
+    if changed or version > head:
+        raise RetryableConflictError(
+            f"branch {branch.name!r} was to be promoted as it was at version {version}, and its latest version is "
+            f"{head}"
+            + (f": version {changed[0]} may have changed its rows" if changed else "")
+            + ". Nothing was committed; look at the latest version, and promote that"
+        )
+
+
+def _keeps_rows(made: Transaction) -> bool:
+    return isinstance(made.operation, CreateIndex | ReserveFragments | Rewrite | UpdateConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,6 +396,14 @@ class _PromotionCall:
         """Give the new fragments the next ids of the latest version, and write their deletion files."""
         operation = transaction.operation
         assert isinstance(operation, Update)
+        if _has_rows(latest) and not _has_rows(self.branch.parent.manifest) and self._replaces_table():
+            raise self._conflict(
+                transaction.properties,
+                IncompatibleConflictError(
+                    f"the branch replaced the whole table, which had no rows then, and version {latest.version} has "
+                    "rows of others"
+                ),
+            )
         written: list[str] = []
         numbered = []
         for number, (new, old) in enumerate(
@@ -381,6 +424,12 @@ class _PromotionCall:
                 self.branch.parent.store.put(key, data)
             written += files
         return Rebased(transaction=replace(transaction, operation=changed), written=tuple(written))
+
+    def _replaces_table(self) -> bool:
+        """Whether the branch overwrote the whole table; True if a version of the branch was cleaned up."""
+        made = commits_between(self.branch.head.store, self.branch.fork_version, self.head_version)
+        replaced = (isinstance(one.operation, Overwrite) and SLICES_KEY not in one.properties for one in made.values())
+        return any(replaced) or len(made) < self.head_version - self.branch.fork_version
 
     def _with_deletions(self, fragment: Fragment, old: Fragment, latest: Manifest) -> Fragment:
         hidden = self.branch.head.deletions(old)
@@ -474,6 +523,10 @@ class _PromotionCall:
 
 class _ReadyToPutError(LanceError):
     """Ends the commit of a dry run, before it puts the version; the commit deletes the files that it has written."""
+
+
+def _has_rows(manifest: Manifest) -> bool:
+    return any(fragment.num_rows for fragment in manifest.fragments)
 
 
 def _stop() -> None:
