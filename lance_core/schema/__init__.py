@@ -9,10 +9,8 @@ from lance_core.schema.arrow import (
     resolve_extensions,
     schema_from_arrow,
     schema_to_arrow,
-    storage_type,
     typed_schema,
 )
-from lance_core.schema.c_data import exported_metadata
 from lance_core.schema.field import UNASSIGNED, Field, Schema, quote_path, split_path
 from lance_core.schema.json import json_to_schema, rust_name, schema_to_json
 from lance_core.schema.key_marks import (
@@ -27,6 +25,7 @@ from lance_core.schema.key_marks import (
 from lance_core.schema.keys import check_primary_key, clustering_key, primary_key
 from lance_core.schema.lance_schema import LanceField, LanceSchema
 from lance_core.schema.protobuf import schema_from_bytes, schema_from_protobuf, schema_to_bytes, schema_to_protobuf
+from lance_core.schema.storage import in_storage_types, unwrapped
 
 __all__ = [
     "CLUSTERING_KEY_POSITION",
@@ -44,9 +43,9 @@ __all__ = [
     "check_primary_key",
     "clustering_key",
     "clustering_key_mark",
-    "exported_metadata",
     "field_from_arrow",
     "field_to_arrow",
+    "in_storage_types",
     "is_json_type",
     "json_to_schema",
     "primary_key",
@@ -62,6 +61,6 @@ __all__ = [
     "schema_to_json",
     "schema_to_protobuf",
     "split_path",
-    "storage_type",
     "typed_schema",
+    "unwrapped",
 ]

@@ -30,7 +30,7 @@ from typing import Final
 import pyarrow as pa
 
 from lance_core.errors import CorruptFileError, LanceError, SchemaError, UnsupportedError
-from lance_core.schema.c_data import exported_metadata
+from lance_core.extension_types import exported_metadata, storage_type
 from lance_core.schema.field import MOST_LEVELS, Field, Schema
 from lance_core.schema.key_marks import NO_MARK, clustering_key_mark, primary_key_mark
 from lance_core.schema.keys import check_primary_key
@@ -44,7 +44,6 @@ __all__ = [
     "resolve_extensions",
     "schema_from_arrow",
     "schema_to_arrow",
-    "storage_type",
     "typed_schema",
 ]
 
@@ -113,7 +112,8 @@ def check_depth(field: pa.Field) -> None:
     """
     level = [field.type]
     for _ in range(MOST_LEVELS + 1):
-        level = [kind.field(index).type for kind in map(storage_type, level) for index in range(kind.num_fields)]
+        stored = (kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind for kind in level)
+        level = [kind.field(index).type for kind in stored for index in range(kind.num_fields)]
         if not level:
             return
     raise UnsupportedError(f"column {field.name!r} is nested more than {MOST_LEVELS} deep")
@@ -216,11 +216,6 @@ def arrow_type_of(field: Field) -> pa.DataType:
     if head == "fixed_size_list" and field.children:
         return pa.list_(field_to_arrow(field.children[0]), _parse_length(kind.rsplit(":", 1)[-1], kind))
     return _parse(kind)
-
-
-def storage_type(kind: pa.DataType) -> pa.DataType:
-    """The storage type of an extension type; any other type itself."""
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
 def _map_type(children: list[pa.Field]) -> pa.DataType:

@@ -8,8 +8,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lance_core.errors import ArgumentTypeError, InvalidInputError, UnsupportedError
+from lance_core.extension_types import exported_metadata
 from lance_core.schema.arrow import check_depth, resolve_extensions
-from lance_core.schema.c_data import exported_metadata
 from lance_core.schema.field import MOST_LEVELS
 
 __all__ = ["json_to_schema", "rust_name", "schema_to_json"]

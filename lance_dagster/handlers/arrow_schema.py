@@ -20,6 +20,7 @@ import dagster as dg
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError, SchemaError
+from lance_core.extension_types import empty_table
 from lance_dagster.handlers.base import CommitMode
 from lance_dagster.handlers.exact_cast import CastRejectedError, can_cast, cast_exactly, is_any_list
 from lance_dagster.properties import ASSET_KEY
@@ -218,7 +219,7 @@ def fit_batch(batch: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.Table:
             column.
     """
     if not batch.num_rows:
-        return schema.empty_table()
+        return empty_table(schema)
     columns = []
     given = set(batch.schema.names)
     for field in schema:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import lance_core
 from lance_core import SliceWriter, WriteResult
 from lance_core.errors import CommitConflictError, DatasetExistsError
+from lance_core.extension_types import empty_table
 from lance_dagster.handlers.arrow_schema import (
     fit_batch,
     owners,
@@ -102,7 +103,7 @@ def _to_merge(
     if request.mode == "merge":
         others = owners(target)
         target = pa.schema([field for field in target if field.name in schema.names or field.name not in others])
-    table = pa.concat_tables([fit_batch(batch, target) for batch in batches] or [target.empty_table()])
+    table = pa.concat_tables([fit_batch(batch, target) for batch in batches] or [empty_table(target)])
     check_keys(table, request.output.merge_key)
     return table
 

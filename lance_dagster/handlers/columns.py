@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from lance_core import ColumnsResult, LanceDataset, WriteResult
 from lance_core.errors import EarlierAttemptError, InvalidInputError, SchemaError, VersionNotFoundError
+from lance_core.extension_types import empty_table
 from lance_dagster.handlers.arrow_schema import fit_batch, with_known_types, with_vectors
 from lance_dagster.handlers.base import ROW_NAMES, WriteRequest, skips_empty
 from lance_dagster.handlers.exact_cast import CastRejectedError, can_cast
@@ -130,7 +131,7 @@ def write_column_batches(
     target = pa.schema([*key_fields(key, request.existing.schema), *stored])
 
     def fitted() -> pa.Table:
-        return pa.concat_tables([fit_batch(table, target) for table in tables] or [target.empty_table()])
+        return pa.concat_tables([fit_batch(table, target) for table in tables] or [empty_table(target)])
 
     if is_kept(request, key, lambda: fitted().select(key)):
         return adopted(request)

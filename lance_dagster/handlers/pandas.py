@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from lance_core import WriteResult
 from lance_core.errors import SchemaError
+from lance_core.extension_types import empty_table
 from lance_dagster.handlers.arrow_write import check_arrow, write_arrow
 from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteRequest
 from lance_dagster.handlers.pyarrow import PyArrowHandler, read_table
@@ -55,7 +56,7 @@ class PandasHandler(LanceTypeHandler):
     def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:
         """A frame without rows."""
         del table, load_as
-        return schema.empty_table().to_pandas()
+        return empty_table(schema).to_pandas()
 
 
 def _arrow(frame: pd.DataFrame) -> pa.Table:

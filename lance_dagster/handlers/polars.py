@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from lance_core import WriteResult
 from lance_core.errors import UnsupportedError
+from lance_core.extension_types import empty_table
 from lance_dagster.handlers.arrow_write import check_arrow, write_arrow
 from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteRequest
 from lance_dagster.handlers.pyarrow import PyArrowHandler, read_table
@@ -58,7 +59,7 @@ class PolarsHandler(LanceTypeHandler):
     def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:
         """A frame without rows."""
         del table
-        return _from_arrow(schema.empty_table(), load_as)
+        return _from_arrow(empty_table(schema), load_as)
 
 
 def _from_arrow(table: pa.Table, load_as: type | None) -> pl.DataFrame | pl.LazyFrame:

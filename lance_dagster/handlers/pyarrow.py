@@ -13,6 +13,7 @@ import pyarrow.dataset as pads
 
 from lance_core import WriteResult
 from lance_core.errors import UnsupportedError
+from lance_core.extension_types import empty_table
 from lance_dagster.handlers.arrow_write import check_arrow, write_arrow
 from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteRequest
 from lance_dagster.handlers.changes import read_changes, split_table
@@ -54,7 +55,7 @@ class PyArrowHandler(LanceTypeHandler):
     def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:
         """A table without rows, or a value of the annotated class."""
         del table
-        empty = schema.empty_table()
+        empty = empty_table(schema)
         if load_as is not None and issubclass(load_as, pa.RecordBatchReader):
             return empty.to_reader()
         return _as_wanted(empty, load_as)
@@ -93,7 +94,7 @@ class DatasetHandler(LanceTypeHandler):
     def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:
         """A dataset without rows."""
         del table, load_as
-        return _in_memory(schema.empty_table())
+        return _in_memory(empty_table(schema))
 
 
 class DuckDBHandler(LanceTypeHandler):
@@ -121,7 +122,7 @@ class DuckDBHandler(LanceTypeHandler):
     def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:
         """A relation without rows."""
         del table, load_as
-        return _relation(schema.empty_table())
+        return _relation(empty_table(schema))
 
 
 def _reader(relation: Any) -> pa.RecordBatchReader:
@@ -134,8 +135,12 @@ def _reader(relation: Any) -> pa.RecordBatchReader:
 def _as_wanted(table: pa.Table, load_as: type | None) -> pa.Table | pa.RecordBatch:
     if load_as is not None and issubclass(load_as, pa.RecordBatch):
         batches = table.combine_chunks().to_batches()
-        return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+        return batches[0] if batches else _empty_batch(table.schema)
     return table
+
+
+def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)
 
 
 def _in_memory(table: pa.Table) -> Any:

@@ -28,6 +28,7 @@ from lance_core.errors import (
     SchemaError,
     StoreError,
 )
+from lance_core.extension_types import empty_table
 from pyspark_lance.changing.columns_task import COUNT, KEY, ROW_ADDRESS, ColumnsReport, ColumnsTask, delete_written
 from pyspark_lance.changing.merge_frames import collated, is_same_value, renamed, rows_of
 from pyspark_lance.changing.task import ADDRESS
@@ -309,6 +310,6 @@ def _without_rows(
     if not plan.tasks or plan.tasks[0].missing == "keep":
         return []
     done = {one.fragment_id for one in written}
-    empty = pa.schema([pa.field(ROW_ADDRESS, pa.uint64()), *stored]).empty_table()
+    empty = empty_table(pa.schema([pa.field(ROW_ADDRESS, pa.uint64()), *stored]))
     made = [task.write(dataset, empty) for task in plan.tasks if task.fragment_id not in done]
     return [one for one in made if one is not None]

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.extension_types import empty_table, storage_type
 from pyspark_lance.keys.equality import collation
 
 __all__ = ["ON_FRAME", "PLAIN_SLICES", "check_columns", "check_condition", "check_fits", "comparable_filter"]
@@ -140,8 +141,9 @@ def check_fits(what: str, condition: pc.Expression, schema: pa.Schema) -> None:
     """
     from pyarrow import acero  # noqa: PLC0415 - loads pandas, which tasks without a filter can do without
 
+    stored = pa.schema([field.with_type(storage_type(field.type)) for field in schema])
     try:
-        source = acero.Declaration("table_source", acero.TableSourceNodeOptions(schema.empty_table()))
+        source = acero.Declaration("table_source", acero.TableSourceNodeOptions(empty_table(stored)))
         keep = acero.Declaration("filter", acero.FilterNodeOptions(condition))
         acero.Declaration.from_sequence([source, keep]).to_table()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, pa.ArrowTypeError) as error:

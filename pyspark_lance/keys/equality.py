@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import SchemaError
+from lance_core.extension_types import empty_table
 from pyspark_lance.keys.narrowing import narrowed_by_keys
 from pyspark_lance.types.arrow_types import SPARK_TYPE
 from pyspark_lance.types.batch_convert import BatchConverter
@@ -152,8 +153,8 @@ def joined_by_key(dataset: LanceDataset, keys: pa.Table, about: Sequence[str]) -
             yield from _joined_columns(normalized_spark_keys(_of_fields(part, fields)), part.select(about)).to_batches()
 
     empty = _joined_columns(
-        normalized_spark_keys(_of_fields(rows.schema.empty_table(), fields)),
-        rows.schema.empty_table().select(about),
+        normalized_spark_keys(_of_fields(empty_table(rows.schema), fields)),
+        empty_table(rows.schema).select(about),
     )
     reader = pa.RecordBatchReader.from_batches(empty.schema, batches())
     build = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))

@@ -25,6 +25,7 @@ from lance_core.errors import (
     RetryableConflictError,
     SchemaError,
 )
+from lance_core.extension_types import empty_table
 from pyspark_lance.keys.collations import check_columns, check_condition
 from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.writing.options import WriteArguments
@@ -62,7 +63,7 @@ def row_rules(options: WriteArguments, stored: pa.Schema) -> RowRules:
         # An empty table in memory with the same columns parses the condition.
         uri = f"memory://lance-replace-where/{uuid.uuid4().hex}"
         try:
-            empty = lance_core.write_dataset(stored.empty_table(), uri)
+            empty = lance_core.write_dataset(empty_table(stored), uri)
             condition = empty.parse_filter(options.replace_where, assume_utc=options.assume_utc)
         finally:
             LanceDataset.drop(uri, ignore_not_found=True)

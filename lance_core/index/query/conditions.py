@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.schema import exported_metadata
+from lance_core.extension_types import exported_metadata
 
 __all__ = [
     "All",

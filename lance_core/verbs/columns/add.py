@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core.errors import InvalidInputError, LanceError, ObjectNotFoundError, SchemaError, UnsupportedError
+from lance_core.extension_types import empty_table
 from lance_core.file.version import FileVersion
 from lance_core.schema import Field, Schema, check_primary_key, field_from_arrow, schema_from_arrow
 from lance_core.table.fragment import DataFile, Fragment
@@ -288,7 +289,7 @@ def _made(source: Snapshot, fragment: Fragment, maker: ColumnMaker, batch_size: 
     )
     for index, (rows, mask) in enumerate(batches):
         made = maker.make(rows.select(list(maker.reads)), fragment.id, index) if rows.num_rows else None
-        yield spread(maker.makes.empty_table() if made is None else made, mask)
+        yield spread(empty_table(maker.makes) if made is None else made, mask)
 
 
 def _check_nullable(field: Field, path: str) -> None:

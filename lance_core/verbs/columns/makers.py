@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import ArgumentTypeError, InvalidInputError, SchemaError
+from lance_core.extension_types import empty_table
 from lance_core.schema import Schema, typed_schema
 from lance_core.verbs.columns.batch_udf import BatchUDF, BatchUDFCheckpoint, as_batch, check_output
 from lance_core.verbs.context.snapshot import Snapshot
@@ -68,7 +69,7 @@ class _Expressions:
         # Expressions without columns still need the number of rows.
         self.reads = list(used) or [ROW_ADDRESS]
         kinds = [schema.field(name) if name in schema.names else pa.field(name, pa.uint64()) for name in self.reads]
-        self.makes = evaluate(pa.schema(kinds).empty_table(), self._expressions).schema
+        self.makes = evaluate(empty_table(pa.schema(kinds)), self._expressions).schema
 
     def make(self, rows: pa.Table, fragment_id: int, batch_index: int) -> pa.Table:
         """Evaluate the expressions on the rows."""
@@ -117,7 +118,7 @@ class _Stream:
     def __init__(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table]) -> None:
         self.makes = schema
         self._batches: Iterator[pa.RecordBatch | pa.Table] = iter(batches)
-        self._rest: pa.Table = schema.empty_table()
+        self._rest: pa.Table = empty_table(schema)
 
     def make(self, rows: pa.Table, fragment_id: int, batch_index: int) -> pa.Table:
         """The next rows of the stream."""
@@ -134,7 +135,7 @@ class _Stream:
             parts.append(self._rest.slice(0, wanted))
             self._rest = self._rest.slice(parts[-1].num_rows)
             wanted -= parts[-1].num_rows
-        return pa.concat_tables(parts) if parts else self.makes.empty_table()
+        return pa.concat_tables(parts) if parts else empty_table(self.makes)
 
     def finish(self) -> None:
         """Check that the stream is at its end."""
@@ -246,7 +247,7 @@ def joined(data: ReaderLike, schema: pa.Schema | None, columns: Schema, left_on:
     """
     found, batches = to_batches(data, schema)
     tables = [pa.Table.from_batches([b]) if isinstance(b, pa.RecordBatch) else b for b in batches]
-    table = pa.concat_tables(tables) if tables else found.empty_table()
+    table = pa.concat_tables(tables) if tables else empty_table(found)
     kind: pa.DataType = pa.uint64()
     if left_on not in (ROW_ID, ROW_ADDRESS):
         kind = typed_schema(columns.project([left_on])).field(0).type

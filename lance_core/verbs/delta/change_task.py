@@ -21,7 +21,7 @@ from pyroaring import BitMap
 from lance_core.commit import reject_another
 from lance_core.errors import SchemaError
 from lance_core.row_addresses import offsets_of
-from lance_core.schema import Field
+from lance_core.schema import Field, in_storage_types
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.rowids import decode_versions
 from lance_core.verbs.context.handle import Handle
@@ -30,7 +30,6 @@ from lance_core.verbs.delta.fitted import fitted
 from lance_core.verbs.delta.same_columns import same_columns
 from lance_core.verbs.delta.version_of_branch import BranchHistory, version_before
 from lance_core.verbs.expressions.arrow import columns_of, matching, true_places
-from lance_core.verbs.scan.conditions import in_storage_types
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions, scan_options
 from lance_core.verbs.scan.row_columns import ROW_ID, UPDATED_AT, row_field

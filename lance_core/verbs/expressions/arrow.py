@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 
 from lance_core.arguments import reject
 from lance_core.errors import InvalidInputError
+from lance_core.extension_types import exported_metadata, storage_type
 from lance_core.index.query.conditions import Compare, condition_of
-from lance_core.schema import Schema, exported_metadata, schema_to_arrow, storage_type
+from lance_core.schema import Schema, schema_to_arrow
 from lance_core.verbs.expressions.large_conditions import LARGE, Split, combined, leaves_of, split
 from lance_core.verbs.expressions.printed import printed
 from lance_core.verbs.expressions.remainders import matching_remainders

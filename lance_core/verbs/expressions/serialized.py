@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
-from lance_core.schema import exported_metadata
+from lance_core.extension_types import exported_metadata
 from lance_core.verbs.expressions.printed import printed
 
 __all__ = ["Entry", "Node", "Pieces", "assembled", "buffer_of", "entries_of", "flat"]

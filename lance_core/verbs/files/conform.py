@@ -14,16 +14,8 @@ import pyarrow.compute as pc
 
 from lance_core.encoding.levels.paths import is_blob_v2
 from lance_core.errors import SchemaError
-from lance_core.schema import (
-    JSON,
-    Field,
-    Schema,
-    field_to_arrow,
-    is_json_type,
-    schema_from_arrow,
-    schema_to_arrow,
-    storage_type,
-)
+from lance_core.extension_types import storage_type
+from lance_core.schema import JSON, Field, Schema, field_to_arrow, is_json_type, schema_from_arrow, schema_to_arrow
 from lance_core.schema.jsonb import jsonb_array
 from lance_core.schema.relabel import relabel
 from lance_core.verbs.scan.row_columns import ROW_COLUMNS

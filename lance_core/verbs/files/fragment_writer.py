@@ -14,6 +14,7 @@ import pyarrow as pa
 from lance_core.arguments import checked_methods
 from lance_core.encoding.choosing.choices import Choices
 from lance_core.errors import ArgumentTypeError, InvalidInputError, SchemaError, UnsupportedError
+from lance_core.extension_types import has_extensions
 from lance_core.file.container import WrittenFile
 from lance_core.file.version import DEFAULT_VERSION, FileVersion
 from lance_core.file.writer import TOTAL_BUFFERED, DataFileWriter
@@ -379,7 +380,7 @@ def _cast(batch: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.RecordBatch
     for index, field in enumerate(batch.schema):
         at = schema.get_field_index(field.name)
         wanted = schema.field(at).type if at >= 0 else field.type
-        if wanted == field.type or any(isinstance(kind, pa.BaseExtensionType) for kind in (wanted, field.type)):
+        if wanted == field.type or has_extensions(wanted) or has_extensions(field.type):
             continue
         try:
             columns[index] = columns[index].cast(wanted)

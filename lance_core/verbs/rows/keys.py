@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from lance_core._proto import transaction_pb2
 from lance_core.arguments import checked
 from lance_core.errors import UnsupportedError
+from lance_core.schema import unwrapped
 from lance_core.table.operations import KeyExistenceFilter
 
 __all__ = ["MAX_EXACT_KEYS", "KeyIndex", "any_keys", "inserted_keys", "key_filter", "key_hashes"]
@@ -222,9 +223,8 @@ def _index_in(column: pa.ChunkedArray, values: pa.Array) -> Codes:
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The column in a type that can be looked up."""
+    column = unwrapped(column)
     kind = column.type
-    if isinstance(kind, pa.BaseExtensionType):
-        column, kind = column.cast(kind.storage_type), kind.storage_type
     if pa.types.is_float16(kind):
         return column.cast(pa.float32())  # Arrow cannot look up float16
     return column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column

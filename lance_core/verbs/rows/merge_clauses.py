@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError, SchemaError
+from lance_core.extension_types import empty_table
 from lance_core.schema import Field, Schema, schema_to_arrow
 from lance_core.schema import primary_key as key_fields
 from lance_core.verbs.files.conform import conform, fit
@@ -140,7 +141,7 @@ def _keys_of(source: SourceRows, schema: Schema, on: Sequence[str]) -> SourceRow
     names = [name for name in source.schema.names if name in on]
     wanted = pa.schema([arrow.field(name) for name in names])
     keys = pa.schema([source.schema.field(name) for name in names])
-    made = keys_by_value(keys.empty_table(), wanted).schema
+    made = keys_by_value(empty_table(keys), wanted).schema
     return source.converted(made, lambda table: keys_by_value(table.select(names), wanted))
 
 

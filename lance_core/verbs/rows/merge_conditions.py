@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
+from lance_core.extension_types import empty_table
 from lance_core.schema import Schema, schema_to_arrow, typed_schema
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.expressions.arrow import columns_of, matching
@@ -37,7 +38,7 @@ def check_conditions(clauses: MergeClauses, source: pa.Schema, manifest: Manifes
     """
     schema, described = manifest.schema, scanned_columns(manifest)
     if clauses.condition is not None:
-        is_updated(clauses.condition, source.empty_table(), schema_to_arrow(schema).empty_table(), schema)
+        is_updated(clauses.condition, empty_table(source), empty_table(schema_to_arrow(schema)), schema)
     if clauses.delete_condition is not None:
         nothing = pa.RecordBatch.from_pylist([], with_row_fields(described))
         matching(nothing, to_condition(clauses.delete_condition, described))

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from lance_core.arguments import checked_methods
 from lance_core.commit import CommitOptions, WriteAttempt
 from lance_core.errors import ArgumentTypeError, UnsupportedError
+from lance_core.extension_types import empty_table
 from lance_core.index.kinds.registry import KINDS
 from lance_core.retry import CONFLICT_RETRIES, RETRY_TIMEOUT
 from lance_core.schema import typed_schema
@@ -257,7 +258,7 @@ class MergeInsertBuilder:
         self._clauses.check()
         self._check_joins(source)
         found = typed_schema(source.manifest.schema) if schema is None else schema
-        self._fitted(SourceRows(found.empty_table()), source)
+        self._fitted(SourceRows(empty_table(found)), source)
         return "\n".join(merge_steps(source, self._clauses, found).lines())
 
     def analyze_plan(self, data_obj: ReaderLike, *, schema: pa.Schema | None = None) -> str:
@@ -312,7 +313,7 @@ class MergeInsertBuilder:
         self._clauses.check()
         found, batches = to_batches(data_obj, schema)
         # A source that cannot be merged is rejected before its stream is read.
-        self._fitted(SourceRows(found.empty_table()), self._dataset.source)
+        self._fitted(SourceRows(empty_table(found)), self._dataset.source)
         return SourceRows.of(found, batches, is_stream=not isinstance(batches, list))
 
     def _fitted(self, table: SourceRows, base: Snapshot) -> MergeSource:

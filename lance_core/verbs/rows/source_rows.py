@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_core.extension_types import empty_table
 from lance_core.file.collected import one_by_one
 
 __all__ = ["SPOOLED_BYTES", "SourceRows"]
@@ -152,7 +153,7 @@ class SourceRows:
             if is_stream and num_bytes > SPOOLED_BYTES:
                 del table
                 return cls(_mapped(chain(_drained(waiting), tables)))
-        return cls(pa.concat_tables(waiting) if waiting else schema.empty_table())
+        return cls(pa.concat_tables(waiting) if waiting else empty_table(schema))
 
     @property
     def schema(self) -> pa.Schema:

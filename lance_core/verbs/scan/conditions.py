@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import ArgumentTypeError, InvalidInputError
-from lance_core.schema import Schema, storage_type
+from lance_core.schema import Schema, in_storage_types
 from lance_core.verbs.expressions.arrow import check_filter, columns_of, evaluated, stored_types
 from lance_core.verbs.expressions.sql_meaning import with_sql_meaning
 from lance_core.verbs.scan.projection import with_row_fields
 
-__all__ = ["evaluate", "in_storage_types", "predicate_string", "to_condition", "to_expression"]
-
-_Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
+__all__ = ["evaluate", "predicate_string", "to_condition", "to_expression"]
 
 
 def to_expression(value: str | pc.Expression, schema: pa.Schema, kind: pa.DataType | None = None) -> pc.Expression:
@@ -73,11 +70,3 @@ def evaluate(rows: pa.Table | pa.RecordBatch, expressions: Mapping[str, pc.Expre
     if not expressions:
         return table.select([])
     return evaluated(in_storage_types(table), expressions)
-
-
-def in_storage_types(rows: _Rows) -> _Rows:
-    """The rows in storage types, because Arrow's functions support no extension types."""
-    if all(storage_type(kind) == kind for kind in rows.schema.types):
-        return rows
-    columns = [column.cast(storage_type(column.type)) for column in rows.columns]
-    return type(rows).from_arrays(columns, rows.schema.names)

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from lance_core.encoding.levels.paths import is_packed
 from lance_core.errors import ArgumentTypeError, InvalidInputError, SchemaError
+from lance_core.extension_types import empty_table, has_extensions
 from lance_core.schema import (
     Field,
     Schema,
@@ -31,6 +32,7 @@ from lance_core.schema import (
     split_path,
 )
 from lance_core.schema.jsonb import json_strings
+from lance_core.schema.relabel import relabel
 from lance_core.verbs.expressions.arrow import columns_of, evaluated, stored_types
 from lance_core.verbs.expressions.printed import printed
 from lance_core.verbs.expressions.sql_meaning import with_sql_meaning
@@ -245,7 +247,7 @@ def _typed(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return column
     if is_json_type(kind) and pa.types.is_large_binary(column.type):
         return pa.ExtensionArray.from_storage(kind, json_strings(column))
-    return column.cast(kind)
+    return relabel(column, kind) if has_extensions(kind) else column.cast(kind)
 
 
 def _field_at(schema: Schema, path: Sequence[str]) -> pa.Field:
@@ -271,4 +273,4 @@ def _type_of(expression: pc.Expression, schema: pa.Schema) -> pa.DataType:
     for name in columns_of(expression):
         if name not in schema.names:
             raise SchemaError(f"{printed(expression)}: no column {name!r}; the columns are {schema.names}")
-    return evaluated(schema.empty_table(), {"type": expression}).column("type").type
+    return evaluated(empty_table(stored_types(schema)), {"type": expression}).column("type").type

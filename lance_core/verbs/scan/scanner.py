@@ -18,12 +18,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lance_core.arguments import checked_methods
 from lance_core.errors import InvalidInputError
 from lance_core.index.selection.claims import ContradictionError
-from lance_core.schema import Schema, typed_schema
+from lance_core.schema import Schema, typed_schema, unwrapped
 from lance_core.table.fragment import Fragment
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.snapshot import Snapshot
@@ -364,7 +363,7 @@ class LanceScanner:
         found = self._for_order().to_table()
         paths = [ordering.column_name for ordering in options.order_by]
         stop = None if options.limit is None else options.offset + options.limit
-        order = order_of([_storage(found.column(path)) for path in paths], options.order_by, stop)
+        order = order_of([unwrapped(found.column(path)) for path in paths], options.order_by, stop)
         addresses = found.column(ROW_ADDRESS).to_numpy()[order[options.offset : stop]]
         plain = replace(options, filter=None, order_by=(), limit=None, offset=0)
         yield from take_addresses(self._source, self._fragments, addresses, plain).to_batches()
@@ -412,8 +411,3 @@ def _equal(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.RecordBa
 def _top(schema: Schema, path: str) -> str:
     """The name of the top-level column of a path."""
     return path if path in schema.names else schema.project([path]).fields[0].name
-
-
-def _storage(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    kind = column.type
-    return pc.cast(column, kind.storage_type) if isinstance(kind, pa.BaseExtensionType) else column

@@ -22,6 +22,7 @@ from pyroaring import BitMap
 
 from lance_core.commit import identity_of
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from lance_core.extension_types import empty_table
 from lance_core.row_addresses import bitmap_of, fragment_ids, offsets_of, row_offsets
 from lance_core.schema import Schema, schema_from_bytes, schema_to_bytes, typed_schema
 from lance_core.table.fragment import DataFile, Fragment
@@ -390,4 +391,4 @@ def as_table(data: ReaderLike, schema: pa.Schema | None = None) -> pa.Table:
     found, batches = to_batches(data, schema)
     _check_names(found)
     tables = [pa.Table.from_batches([one]) if isinstance(one, pa.RecordBatch) else one for one in batches]
-    return pa.concat_tables(tables) if tables else found.empty_table()
+    return pa.concat_tables(tables) if tables else empty_table(found)

@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError, UnsupportedError
-from lance_core.schema import Schema, schema_to_arrow, storage_type
+from lance_core.extension_types import storage_type
+from lance_core.schema import Schema, schema_to_arrow
 from lance_core.verbs.expressions.sql.casts import cast
 from lance_core.verbs.expressions.sql.compile import SqlCompiler
 from lance_core.verbs.expressions.sql.typed import Typed

@@ -24,6 +24,7 @@ from pyroaring import BitMap
 
 from lance_core.commit import AffectedRows
 from lance_core.errors import RetryableConflictError
+from lance_core.extension_types import empty_table
 from lance_core.row_addresses import bitmap_of, offsets_of
 from lance_core.schema import Schema, arrow_type_of
 from lance_core.table.fragment import Fragment
@@ -203,7 +204,7 @@ def _read(source: Snapshot, fragments: Sequence[Fragment], names: Sequence[str])
             numbers.append(np.full(batch.num_rows, fragment.id, np.int64))
     fields = {field.name: field for field in source.manifest.schema.fields}
     schema = pa.schema([pa.field(name, arrow_type_of(fields[name])) for name in names])
-    table = pa.Table.from_batches(batches) if batches else schema.empty_table()
+    table = pa.Table.from_batches(batches) if batches else empty_table(schema)
     return table, np.concatenate(offsets), np.concatenate(numbers)
 
 

@@ -1,0 +1,91 @@
+"""Unwraps Arrow's extension types, at every level of a type, because Arrow's functions support none of them.
+
+    struct<u: arrow.uuid>    ->    struct<u: fixed_size_binary(16)>      u keeps ARROW:extension:* as its metadata
+
+Metadata is read through Arrow's C data interface, which keeps the order of keys and repeated keys: pyarrow offers no
+other access to the serialized parameters of an extension type. Layout (native byte order):
+
+    struct ArrowSchema { const char* format; const char* name; const char* metadata; ... }
+
+    metadata   int32 n, then n times: int32 length, key, int32 length, value
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import Final
+
+import pyarrow as pa
+
+__all__ = ["empty_table", "exported_metadata", "has_extensions", "storage_type"]
+
+_METADATA_MEMBER: Final = 2 * ctypes.sizeof(ctypes.c_void_p)
+_LENGTH: Final = struct.Struct("=i")
+_Memory = ctypes.c_char * (1 << 40)
+
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype = ctypes.c_void_p
+_capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+
+
+def exported_metadata(source: pa.Field | pa.Schema) -> list[tuple[bytes, bytes]]:
+    """Keys and values; an extension type adds the keys ARROW:extension:name and ARROW:extension:metadata."""
+    capsule = source.__arrow_c_schema__()  # the capsule owns the memory read below
+    address = ctypes.c_void_p.from_address(_capsule_pointer(capsule, b"arrow_schema") + _METADATA_MEMBER).value
+    if address is None:
+        return []
+    # The total size is recorded nowhere; only the bytes that the lengths span are read.
+    memory = memoryview(_Memory.from_address(address)).cast("B")
+    read = _LENGTH.unpack_from
+    (count,), position = read(memory, 0), _LENGTH.size
+    strings: list[bytes] = []
+    for _ in range(2 * count):
+        start = position + _LENGTH.size
+        position = start + read(memory, position)[0]
+        strings.append(bytes(memory[start:position]))
+    return list(zip(strings[::2], strings[1::2], strict=True))
+
+
+_LISTS: Final = {
+    pa.lib.Type_LIST: pa.list_,
+    pa.lib.Type_LARGE_LIST: pa.large_list,
+    pa.lib.Type_LIST_VIEW: pa.list_view,
+    pa.lib.Type_LARGE_LIST_VIEW: pa.large_list_view,
+}
+
+
+def has_extensions(kind: pa.DataType) -> bool:
+    """Whether a type, or one at a level below it, is an extension type."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return True
+    return any(has_extensions(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def storage_type(kind: pa.DataType) -> pa.DataType:
+    """A type with storage types in place of extension types, which fields below the top level keep as metadata."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return storage_type(kind.storage_type)
+    if not has_extensions(kind):
+        return kind
+    fields = [_stored(kind.field(index)) for index in range(kind.num_fields)]
+    if pa.types.is_map(kind):
+        return pa.map_(*fields[0].type, keys_sorted=kind.keys_sorted)
+    if pa.types.is_struct(kind):
+        return pa.struct(fields)
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(fields[0], kind.list_size)
+    return _LISTS[kind.id](fields[0])
+
+
+def empty_table(schema: pa.Schema) -> pa.Table:
+    """A table without rows; Arrow's own function fails for extension types below the top level."""
+    return pa.Table.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)
+
+
+def _stored(field: pa.Field) -> pa.Field:
+    """A field in its storage type; the metadata name the extension type that it has itself."""
+    metadata = dict(field.metadata or {})
+    if isinstance(field.type, pa.BaseExtensionType):
+        metadata |= dict(exported_metadata(pa.field("", field.type)))
+    return pa.field(field.name, storage_type(field.type), field.nullable, metadata or None)
