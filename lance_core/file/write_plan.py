@@ -14,6 +14,7 @@ from lance_core.encoding.repeat import Leaf, leaf_of
 from lance_core.encoding.structural import blob
 from lance_core.errors import UnsupportedError
 from lance_core.file.nullability import has_strict_items
+from lance_core.file.utf8 import has_strings
 from lance_core.file.version import FileVersion
 from lance_core.schema import Field, Schema, schema_to_arrow
 
@@ -35,6 +36,7 @@ class ColumnWritePlan:
         target: The Arrow type that is written.
         first_column: Number of its first column in the file.
         is_checked: Whether values have to be checked for nulls that are not allowed.
+        has_strings: Whether values are strings or have strings in them, which have to be UTF-8.
         is_blob: Whether payloads are stored outside of the pages.
         leaf: The memory layout of the values, if the field is a single column of numbers or strings without metadata;
             else None.
@@ -44,6 +46,7 @@ class ColumnWritePlan:
     target: pa.DataType
     first_column: int
     is_checked: bool
+    has_strings: bool
     is_blob: bool
     leaf: Leaf | None
 
@@ -100,6 +103,7 @@ def _computed(schema: Schema, version: FileVersion) -> FileWritePlan:
             target=target,
             first_column=len(fields),
             is_checked=not field.nullable or has_strict_items(field),
+            has_strings=has_strings(target),
             is_blob=blob.is_blob(field) or is_blob_v2(field),
             leaf=leaf_of(target) if version.has_levels and not field.children and not field.metadata else None,
         )

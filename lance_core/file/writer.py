@@ -31,6 +31,7 @@ from lance_core.file.legacy import LegacyFileWriter
 from lance_core.file.metadata import plain_encoding
 from lance_core.file.nullability import check_nulls
 from lance_core.file.pool import num_threads, submit
+from lance_core.file.utf8 import checked_strings
 from lance_core.file.version import DEFAULT_VERSION, FileVersion
 from lance_core.file.write_plan import ColumnWritePlan, write_plan
 from lance_core.schema import Field, Schema
@@ -76,6 +77,7 @@ class DataFileWriter:
         page_bytes: Bytes of a column that fill a page; files of many columns have smaller pages to bound the memory.
         choices: Encodings that were chosen for earlier files of the same schema.
         buffered_bytes: Most buffered bytes of all columns together, unless the smallest pages need more.
+        first_row: How many rows of the data are in earlier files, for messages.
 
     Raises:
         UnsupportedError: The version cannot store the schema.
@@ -92,6 +94,7 @@ class DataFileWriter:
         page_bytes: int = DEFAULT_PAGE_BYTES,
         choices: Choices | None = None,
         buffered_bytes: int = TOTAL_BUFFERED,
+        first_row: int = 0,
     ) -> None:
         self._choices = choices
         self._plan = write_plan(schema, version)
@@ -107,6 +110,7 @@ class DataFileWriter:
         self._collected = [Collected(plan) for plan in self._plan.columns]
         self._releaser = Releaser(self._collected)
         self._num_rows = 0
+        self._first_row = first_row
         self._done = False
         self._blobs = BlobFiles(store, key)
         self._legacy: LegacyFileWriter | None = None
@@ -142,7 +146,8 @@ class DataFileWriter:
             batch: Rows with the columns of the schema, in any order.
 
         Raises:
-            SchemaError: A column is missing, unknown or of another type, or has nulls that are not allowed.
+            SchemaError: A column is missing, unknown or of another type, or has nulls that are not allowed,
+                or a string that is not UTF-8.
             InvalidInputError: The writer is finished.
         """
         if self._done:
@@ -172,6 +177,11 @@ class DataFileWriter:
             if plan.is_checked:
                 for chunk in chunks:
                     check_nulls(plan.field, chunk)
+            if plan.has_strings:
+                row = self._first_row + self._num_rows
+                for index, chunk in enumerate(chunks):
+                    chunks[index] = checked_strings(plan.field.name, chunk, row)
+                    row += len(chunk)
         return columns
 
     def add_global_buffer(self, data: bytes) -> int:

@@ -137,7 +137,7 @@ class FragmentWriter:
         """Append rows.
 
         Raises:
-            SchemaError: A column that must not be null has nulls in it, or a column is missing.
+            SchemaError: A column that must not be null has nulls in it, a string is not UTF-8, or a column is missing.
             InvalidInputError: A blob is given by a URI that is not allowed.
         """
         rows = batch if is_alike(self._schema, batch.schema) else self._conformed(batch)
@@ -227,6 +227,7 @@ class FragmentWriter:
                 version=self._version,
                 choices=self._choices,
                 buffered_bytes=self._buffered_bytes,
+                first_row=sum(one.physical_rows for one in self._fragments),
             )
             self._keys.append((target.store, target.prefix + name))
             if self._progress is not None:

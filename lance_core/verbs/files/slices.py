@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from lance_core.arguments import checked_methods
 from lance_core.errors import InvalidInputError, SchemaError
+from lance_core.file.utf8 import check_rows
 
 __all__ = ["Between", "Equals", "Slice", "Slices"]
 
@@ -171,13 +172,15 @@ class Slices:
             uri: The table that they are written to.
 
         Raises:
-            SchemaError: A column is missing, or of a type that cannot hold the values exactly.
+            SchemaError: A column is missing, or of a type that cannot hold the values exactly, or has a string that is
+                not UTF-8.
             InvalidInputError: A row lies in no slice; the message names some of the values, and the remedy.
         """
         positions = self.assign(batch)
         outside = np.flatnonzero(positions < 0)
         if not len(outside):
             return positions
+        check_rows(batch.select(self.columns))
         names, known = self.names, self._shown_names
         columns = [batch.column(name).take(pa.array(outside[:_LOOKED_AT])) for name in self.columns]
         rows = dict.fromkeys(

@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from lance_core.extension_types import empty_table
 from lance_core.file.collected import one_by_one
+from lance_core.file.utf8 import check_rows
 
 __all__ = ["SPOOLED_BYTES", "SourceRows"]
 
@@ -144,6 +145,9 @@ class SourceRows:
             schema: Its columns.
             batches: Its rows.
             is_stream: Whether the batches are produced one by one; False if all of them are already in memory.
+
+        Raises:
+            SchemaError: A string is not UTF-8; the message names column and row.
         """
         waiting: list[pa.Table] = []
         num_bytes, tables = 0, _tables(batches)
@@ -213,7 +217,10 @@ class SourceRows:
 
 
 def _tables(batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
+    row = 0
     for rows in one_by_one(batches):
+        check_rows(rows, row)  # not only where they are written: the message has the row of the source
+        row += rows.num_rows
         yield pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
         del rows
 

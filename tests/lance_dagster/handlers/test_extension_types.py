@@ -1,11 +1,11 @@
 """Extension types below the top level in assets: partitions with and without rows, merges, each kind of frame."""
 
 import dagster as dg
-import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame  # noqa: TID253 -- annotations of assets
+
+pd, pl = (pytest.importorskip(name, reason="an extra") for name in ("pandas", "polars"))
 
 UUIDS = pa.array([bytes([n] * 16) for n in range(3)], pa.uuid())
 ROWS = pa.table({"part": ["a"] * 3, "x": pa.StructArray.from_arrays([UUIDS, pa.array([1, 2, 3])], ["value", "n"])})

@@ -327,3 +327,13 @@ def test_a_first_partition_without_rows_or_types(lake):
     for day in rows:
         lake.run(make(**{"lance/schema": {"day": "string", "n": "int64"}}), partition=day)
     assert lake.rows("t") == [("2024-01-02", 2)]
+
+
+@pytest.mark.parametrize("column", ["part", "name"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_string_that_is_not_utf8_fails_the_step_with_column_and_row(lake, mode, column):
+    write(lake, FIRST, mode)
+    bad = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(np.array([0, 1], np.int32)), pa.py_buffer(b"\xff")])
+    result = write(lake, FIRST.set_column(FIRST.schema.get_field_index(column), column, bad), mode, fails=True)
+    assert f"column '{column}': row 0 has a string that is not UTF-8" in errors(result)
+    assert lake.table("rows").version == 1
