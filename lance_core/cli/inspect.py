@@ -248,7 +248,8 @@ def _config(config: Mapping[str, str]) -> dict[str, Any]:
     """The configuration without proofs of writes, and the number of proofs of each kind, if there are any."""
     own: dict[str, Any] = {"config": {key: value for key, value in config.items() if not is_proof(key)}}
     known = Proofs.of(config)
-    counts = {"streams": len(known.streams), "keys": len(known.keys), "attempts": len(known.attempts)}
+    kinds = {"streams": known.streams, "keys": known.keys, "attempts": known.attempts, "fills": known.fills}
+    counts = {kind: len(proofs) for kind, proofs in kinds.items()}
     return own | (
         {"committed_writes": {kind: count for kind, count in counts.items() if count}} if any(counts.values()) else {}
     )

@@ -7,6 +7,18 @@ other write has, and the number of the attempt:
     lance.write_attempt      "17.2": numbers from the left, as in version numbers; the higher one is the later attempt
 
 A commit that removed the rows of earlier attempts names the versions of these attempts in `lance.replaces`, as "5,6".
+
+Which attempt wins is one rule for every mode. An attempt fails with `SupersededError` if the table has a commit
+
+    of the same write              by an attempt with a higher number
+    of another write, that filled  by an attempt with a higher number, in a version after `WriteAttempt.begun`: the two
+    the same rows ("later_wins")   overlapped in time, from the begin of one to the commit of the other
+
+and replaces the other's rows otherwise. So of two writes that overlap the one with the higher number wins, whichever
+commits first, and of others the one that began later. The order is that of numbers and versions; no clock is asked.
+
+The record is the table's own state (`table.idempotency`): attempts that added rows, and fills, which are attempts that
+replaced all rows of the table or of slices. It does not need the versions that it names, which may be cleaned up.
 """
 
 from __future__ import annotations
@@ -27,8 +39,10 @@ __all__ = [
     "OnEarlierAttempt",
     "WriteAttempt",
     "check_concurrent_attempts",
+    "overruled",
     "reject_overruled",
     "reject_superseded",
+    "superseded",
 ]
 
 ATTEMPT_KEY: Final = "lance.write_attempt"
@@ -60,9 +74,11 @@ class WriteAttempt:
             attempts.
         outside_slices: Whether rows of earlier attempts can lie outside of the slices whose rows are replaced.
         note: A short string that the table keeps with the attempt, such as the id of the run that made it.
+        begun: The version that was the newest when the attempt began, 0 if there was no table; None for the version
+            that the write was made from.
 
     Raises:
-        InvalidInputError: The policy or the number is invalid.
+        InvalidInputError: The policy, the number or the version is invalid.
     """
 
     token: tuple[str, str]
@@ -72,6 +88,7 @@ class WriteAttempt:
     conflict_policy: ConflictPolicy = "fail"
     outside_slices: bool = False
     note: str = ""
+    begun: int | None = None
 
     def __post_init__(self) -> None:
         for name, known in (("on_earlier_attempt", OnEarlierAttempt), ("conflict_policy", ConflictPolicy)):
@@ -83,11 +100,13 @@ class WriteAttempt:
             raise InvalidInputError(
                 f"the number of an attempt must be a tuple of integers of at least 0, not {self.number!r}"
             )
+        if self.begun is not None and (type(self.begun) is not int or self.begun < 0):
+            raise InvalidInputError(f"begun must be the number of a version, or 0, not {self.begun!r}")
 
     @property
     def properties(self) -> dict[str, str]:
         """The transaction properties that identify the write and the attempt."""
-        return {self.token[0]: self.token[1], ATTEMPT_KEY: ".".join(map(str, self.number))}
+        return {self.token[0]: self.token[1], ATTEMPT_KEY: _dotted(self.number)}
 
     def made(self, properties: Mapping[str, str] | None) -> bool:
         """Whether any attempt of this write made a commit with these properties."""
@@ -161,12 +180,9 @@ def reject_overruled(write: WriteAttempt, root: str, others: Mapping[int, Transa
         SupersededError: A later write has filled the rows.
     """
     for version, other in others.items():
-        if number_of(other.properties) > write.number:
-            raise SupersededError(
-                f"{root}: version {version} was committed by a later write of the same rows (its number is "
-                f"{other.properties[ATTEMPT_KEY]}, this one's {write.properties[ATTEMPT_KEY]}); nothing of this one "
-                "was committed"
-            )
+        number = number_of(other.properties)
+        if number > write.number:
+            raise overruled(write, root, version, number)
 
 
 def reject_superseded(write: WriteAttempt, root: str, committed: Mapping[int, Transaction]) -> None:
@@ -177,8 +193,24 @@ def reject_superseded(write: WriteAttempt, root: str, committed: Mapping[int, Tr
     """
     for version, other in committed.items():
         if write.is_superseded_by(other.properties):
-            raise SupersededError(
-                f"{root}: version {version} was committed by a later attempt of the same write (attempt "
-                f"{other.properties[ATTEMPT_KEY]}, this one is {write.properties[ATTEMPT_KEY]}); nothing of this one "
-                "was committed, and its files are removed"
-            )
+            raise superseded(write, root, version, number_of(other.properties))
+
+
+def superseded(write: WriteAttempt, root: str, version: int, number: tuple[int, ...]) -> SupersededError:
+    """The error of an attempt after a later attempt of the same write."""
+    return SupersededError(
+        f"{root}: version {version} was committed by a later attempt of the same write (attempt {_dotted(number)}, "
+        f"this one is {_dotted(write.number)}); nothing of this one was committed, and its files are removed"
+    )
+
+
+def overruled(write: WriteAttempt, root: str, version: int, number: tuple[int, ...]) -> SupersededError:
+    """The error of a write after a later write of the same rows, which committed while this one was under way."""
+    return SupersededError(
+        f"{root}: version {version} was committed by a later write of the same rows, since this one began (its number "
+        f"is {_dotted(number)}, this one's {_dotted(write.number)}); nothing of this one was committed"
+    )
+
+
+def _dotted(number: tuple[int, ...]) -> str:
+    return ".".join(map(str, number))

@@ -24,7 +24,13 @@ from lance_core.commit.attempts import check_concurrent_attempts
 from lance_core.commit.conflict import AffectedRows, Verdict, judge
 from lance_core.commit.handler import Clock, VersionWriter
 from lance_core.commit.listeners import LISTENERS
-from lance_core.commit.proofs import committed_batch, known_idempotent_commit, proof_of, reject_later_attempt
+from lance_core.commit.proofs import (
+    committed_batch,
+    known_idempotent_commit,
+    proof_of,
+    reject_later_attempt,
+    reject_later_fill,
+)
 from lance_core.commit.rebase import Rebased, drop_files, rebase
 from lance_core.commit.records import CommitOptions, Committed
 from lance_core.commit.relation import carries_on
@@ -321,6 +327,8 @@ class _CommitLoop:
             return None
         if options.write_attempt is not None:
             reject_later_attempt(latest, options.write_attempt, self.store.root)
+            if options.fills is not None:
+                reject_later_fill(self.store, latest, options.write_attempt, options.fills)
         found = None
         if options.idempotency_key is not None:
             found = known_idempotent_commit(self.store, latest, options.idempotency_key)

@@ -6,13 +6,14 @@ no proof: those of another library, and those whose caller set the property dire
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
-from lance_core.commit.attempts import REPLACES_KEY, WriteAttempt
-from lance_core.commit.history import find_by_property
+from lance_core.commit.attempts import REPLACES_KEY, WriteAttempt, number_of, overruled, superseded
+from lance_core.commit.history import find_by_property, find_transaction
 from lance_core.commit.records import CommitOptions, Committed
 from lance_core.commit.versions import list_versions, load_manifest, load_transaction
-from lance_core.errors import SupersededError, UndecidedWriteError, VersionNotFoundError
+from lance_core.errors import HistoryGapError, UndecidedWriteError, VersionNotFoundError
 from lance_core.store import ObjectStore
 from lance_core.table.idempotency import CommitProof, CommittedAttempt, Proofs
 from lance_core.table.manifest.manifest import Manifest
@@ -28,6 +29,7 @@ __all__ = [
     "known_idempotent_commit",
     "proof_of",
     "reject_later_attempt",
+    "reject_later_fill",
 ]
 
 
@@ -107,20 +109,65 @@ def reject_later_attempt(latest: Manifest, write: WriteAttempt, root: str) -> No
     Raises:
         SupersededError: A later attempt of the write was committed.
     """
-    for one in attempts_of(latest, write):
+    fill = Proofs.of(latest.config).fill_of(write.token)
+    for one in (*attempts_of(latest, write), *(() if fill is None else (fill,))):
         if one.number > write.number:
-            raise SupersededError(
-                f"{root}: version {one.version} was committed by a later attempt of the same write (attempt "
-                f"{'.'.join(map(str, one.number))}, this one is {'.'.join(map(str, write.number))}); nothing of this "
-                "one was committed, and its files are removed"
-            )
+            raise superseded(write, root, one.version, one.number)
+
+
+def reject_later_fill(store: ObjectStore, latest: Manifest, write: WriteAttempt, slices: tuple[str, ...]) -> None:
+    """Reject a write that replaces rows if a later write has filled the same rows since this one began.
+
+    Args:
+        store: The dataset's store.
+        latest: The version that the write would follow.
+        write: The attempt; without `begun` nothing is checked.
+        slices: The identities of the slices that it fills; empty for all rows.
+
+    Raises:
+        SupersededError: A later write has filled the same rows.
+        HistoryGapError: A version that may have done so was cleaned up, and is no longer recorded.
+    """
+    if write.begun is None or write.conflict_policy != "later_wins":
+        return
+    proofs = Proofs.of(latest.config)
+    for fill in proofs.fills:
+        if fill.version <= write.begun or fill.number <= write.number:
+            continue
+        overlaps = fill.overlaps(slices)
+        if overlaps is None:
+            overlaps = _overlaps(_filled_by(store, fill.version, write), slices)
+        if overlaps:
+            raise overruled(write, store.root, fill.version, fill.number)
+    for version in range(write.begun + 1, (proofs.complete_after("fills") or 0) + 1) if write.begun else ():
+        other = _filled_by(store, version, write)
+        if number_of(other.properties) > write.number and _overlaps(other, slices):
+            raise overruled(write, store.root, version, number_of(other.properties))
+
+
+def _filled_by(store: ObjectStore, version: int, write: WriteAttempt) -> Transaction:
+    found = find_transaction(store, version)
+    if found is None:
+        raise HistoryGapError(
+            f"{store.root}: version {version} was cleaned up, so it is not known whether a later write filled the same "
+            f"rows since this one began, at version {write.begun}; do the write again"
+        )
+    return found
+
+
+def _overlaps(other: Transaction, slices: tuple[str, ...]) -> bool:
+    """Whether a commit filled the same rows as a write of slices, or of all rows if `slices` is empty."""
+    filled = json.loads(other.properties.get(SLICES_KEY, "[]"))
+    if filled:
+        return not slices or not set(slices).isdisjoint(filled)
+    return isinstance(other.operation, Overwrite)
 
 
 def proof_of(transaction: Transaction, latest: Manifest | None, options: CommitOptions) -> CommitProof:
     """The proof that a commit leaves in the table, which identifies the commit after its version was cleaned up.
 
-    An attempt that only replaces rows, all of them or those of its slices, leaves no proof: a repeated attempt has the
-    same effect, whether the first one was committed or not.
+    An attempt that only replaces rows, all of them or those of its slices, is recorded as a fill: a repeated attempt
+    has the same effect, whether the first one was committed or not, but an earlier one must not follow it.
     """
     proof = CommitProof(
         idempotency_key=options.idempotency_key,
@@ -130,12 +177,14 @@ def proof_of(transaction: Transaction, latest: Manifest | None, options: CommitO
     )
     operation, write = transaction.operation, options.write_attempt
     fills = (isinstance(operation, Overwrite) and latest is not None) or SLICES_KEY in transaction.properties
-    if write is None or (fills and not write.outside_slices):
+    if write is None:
         return proof
     replaces = tuple(int(part) for part in transaction.properties.get(REPLACES_KEY, "").split(",") if part.isdecimal())
     return replace(
         proof,
         attempt=write.token,
+        adds=not fills or write.outside_slices,
+        fills=options.fills,
         number=write.number,
         note=write.note,
         replaces=(*write.earlier, *replaces),

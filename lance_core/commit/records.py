@@ -31,6 +31,8 @@ class CommitOptions:
             was committed, nothing is written.
         write_attempt: The write and the number of the attempt, if the write may be attempted several times; its
             properties are on the transaction.
+        fills: Identities of the slices whose rows the write replaces, whoever wrote them; empty for all rows of the
+            table; None if it replaces no rows but those of earlier attempts.
         checked_through: Version up to which the caller has looked for `idempotency_key` or other attempts. If it is
             older than the read version, the commit checks the versions between them as well.
         table_format: The format of a dataset that is created; an existing one keeps its own.
@@ -44,6 +46,7 @@ class CommitOptions:
     idempotency_key: tuple[str, str] | None = None
     stream_batch: tuple[str, int] | None = None
     write_attempt: WriteAttempt | None = None
+    fills: tuple[str, ...] | None = None
     checked_through: int | None = None
     table_format: TableFormat = field(default_factory=TableFormat)
     branch_config: Mapping[str, str] = field(default_factory=dict)

@@ -24,7 +24,7 @@ from lance_core.commit import (
 )
 from lance_core.errors import InvalidInputError, VersionNotFoundError
 from lance_core.table import transaction as records
-from lance_core.table.idempotency import CommittedAttempt, CommittedBatch, Kind, Proofs
+from lance_core.table.idempotency import CommittedAttempt, CommittedBatch, CommittedFill, Kind, Proofs
 from lance_core.table.manifest.version_summary import FragmentCounter, VersionSummary
 from lance_core.table.operations import Restore
 from lance_core.table.watermarks import Watermark, watermarks
@@ -287,7 +287,7 @@ class HistoryVerbs(Handle):
     def committed_attempts(self, token: tuple[str, str]) -> tuple[CommittedAttempt, ...]:
         """The attempts of a write (`WriteAttempt.token`) that the table knows to have added rows, oldest first.
 
-        Attempts of overwrites and of replacements are not among them, as these need no proof.
+        Attempts that replace all rows, or those of slices, are in `committed_fills`.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -295,6 +295,16 @@ class HistoryVerbs(Handle):
             ()
         """
         return Proofs.of(self._manifest.config).attempts_of(token)
+
+    def committed_fills(self) -> tuple[CommittedFill, ...]:
+        """The attempts that the table knows to have replaced all rows, or those of slices; of each write the newest.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.committed_fills()
+            ()
+        """
+        return Proofs.of(self._manifest.config).fills
 
     def watermarks(self, name: str) -> Mapping[str, Watermark]:
         """How far parts of this table have consumed an input, as recorded by the commits that did (`WatermarkMove`).
@@ -314,7 +324,7 @@ class HistoryVerbs(Handle):
         """
         return watermarks(self._manifest.config, name)
 
-    def known_after(self, kind: Literal["streams", "keys", "attempts"]) -> int | None:
+    def known_after(self, kind: Literal["streams", "keys", "attempts", "fills"]) -> int | None:
         """The version after which the table has proofs of all writes of a kind; None if it never kept such a proof.
 
         Writes up to that version are known from the history alone, as far as it was not cleaned up.

@@ -7,7 +7,10 @@ later version, branch and clone inherits, whichever tool commits it. A proof is 
     lance-dagster.idempotency.keys          {"<digest>": [version, hour]}      keys of writes: each is committed once
     lance-dagster.idempotency.attempts      [[digest, version, hour, "17.2", note, [f, g], [r, s]], ...]
                                             attempts that added rows: fragments f to g - 1, stable row ids r to s - 1
-    lance-dagster.idempotency.since         {"streams": v, "keys": v, "attempts": v}: complete after version v
+    lance-dagster.idempotency.fills         [[digest, version, hour, "17.2", note, [slice, ...]], ...]
+                                            attempts that replaced the rows of slices: their digests, none for all rows,
+                                            null for too many slices; of each write the newest
+    lance-dagster.idempotency.since         {"streams": v, "keys": v, "attempts": v, "fills": v}: complete after v
     lance-dagster.idempotency.days          set by the user: days for which a proof is kept; 90 by default
 
 Hours are counted from the epoch. `since` rises when proofs are dropped because of their age or their number. Writes of
@@ -20,7 +23,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -34,6 +37,7 @@ __all__ = [
     "CommitProof",
     "CommittedAttempt",
     "CommittedBatch",
+    "CommittedFill",
     "Proofs",
     "inherited",
     "is_of_commits",
@@ -45,15 +49,19 @@ DAYS_KEY: Final = f"{PREFIX}days"
 _STREAM: Final = f"{PREFIX}stream."
 _KEYS: Final = f"{PREFIX}keys"
 _ATTEMPTS: Final = f"{PREFIX}attempts"
+_FILLS: Final = f"{PREFIX}fills"
 _SINCE: Final = f"{PREFIX}since"
 
 _DAYS: Final = 90
 _HOUR_NS: Final = 3_600_000_000_000
 _DIGEST_BYTES: Final = 12
-_MOST: Final = {"streams": 1000, "keys": 4096, "attempts": 1000}
+_SLICE_DIGITS: Final = 12
+_MOST: Final = {"streams": 1000, "keys": 4096, "attempts": 1000, "fills": 200}
 """Number of proofs of each kind that a table keeps, the newest ones."""
+_MOST_SLICES: Final = 32
+"""The most slices that the proof of one fill names."""
 
-Kind = Literal["streams", "keys", "attempts"]
+Kind = Literal["streams", "keys", "attempts", "fills"]
 _Range = tuple[int, int]
 
 
@@ -96,19 +104,52 @@ class CommittedAttempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedFill:
+    """An attempt of a write that replaced all rows of the table, or all rows of some slices.
+
+    Attributes:
+        token: Digest of the write's token.
+        version: The version that it created.
+        hour: Time of the commit, in hours since the epoch.
+        number: Number of the attempt.
+        note: A note of the writer, such as the id of its run.
+        slices: Digests of the slices; empty for the whole table; None if there were too many to record.
+    """
+
+    token: str
+    version: int
+    hour: int
+    number: tuple[int, ...]
+    note: str = ""
+    slices: tuple[str, ...] | None = ()
+
+    def overlaps(self, slices: Sequence[str]) -> bool | None:
+        """Whether the fill replaced rows of some slices; None if that is not recorded.
+
+        Args:
+            slices: The identities of the slices; empty for the whole table.
+        """
+        if self.slices is None:
+            return None if slices else True
+        return not slices or not self.slices or not set(_slice_digests(slices)).isdisjoint(self.slices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Proofs:
     """All proofs of a version.
 
     Attributes:
         streams: Last batches by stream.
         keys: Version and hour by digest of a key, oldest first.
-        attempts: Attempts, oldest first.
+        attempts: Attempts that added rows, oldest first.
+        fills: Attempts that replaced rows, oldest first; the newest of each write.
         since: Version after which no proof is missing, by kind; empty if no proof was ever kept.
     """
 
     streams: Mapping[str, CommittedBatch] = field(default_factory=dict)
     keys: Mapping[str, _Range] = field(default_factory=dict)
     attempts: tuple[CommittedAttempt, ...] = ()
+    fills: tuple[CommittedFill, ...] = ()
     since: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -126,6 +167,7 @@ class Proofs:
             },
             keys=_read(_KEYS, config.get(_KEYS, "{}"), _keys),
             attempts=_read(_ATTEMPTS, config.get(_ATTEMPTS, "[]"), _attempts),
+            fills=_read(_FILLS, config.get(_FILLS, "[]"), _fills),
             since=_read(_SINCE, config.get(_SINCE, "{}"), _since),
         )
 
@@ -136,6 +178,8 @@ class Proofs:
             found[_KEYS] = _json(self.keys)
         if self.attempts:
             found[_ATTEMPTS] = _json([_row(one) for one in self.attempts])
+        if self.fills:
+            found[_FILLS] = _json([_fill_row(one) for one in self.fills])
         if self.since:
             found[_SINCE] = _json(self.since)
         return found
@@ -150,6 +194,11 @@ class Proofs:
         digest = _digest(token)
         return tuple(one for one in self.attempts if one.token == digest)
 
+    def fill_of(self, token: tuple[str, str]) -> CommittedFill | None:
+        """The newest fill of a write; None if none is recorded."""
+        digest = _digest(token)
+        return next((one for one in self.fills if one.token == digest), None)
+
     def complete_after(self, kind: Kind) -> int | None:
         """The version after which all writes of a kind are known; None if no proof was ever kept."""
         return self.since.get(kind)
@@ -162,7 +211,9 @@ class CommitProof:
     Attributes:
         idempotency_key: Key and value that at most one commit may have.
         batch: A stream, and the number of its batch.
-        attempt: Key and value of the write's token; None to record no attempt.
+        attempt: Key and value of the write's token; None without attempts.
+        adds: Whether the attempt is recorded as one that adds rows.
+        fills: Identities of the slices whose rows the attempt replaces, empty for all rows; None to record no fill.
         number: Number of the attempt.
         note: The writer's note on the attempt.
         replaces: Versions of earlier attempts whose rows this commit replaces.
@@ -173,6 +224,8 @@ class CommitProof:
     idempotency_key: tuple[str, str] | None = None
     batch: tuple[str, int] | None = None
     attempt: tuple[str, str] | None = None
+    adds: bool = False
+    fills: Sequence[str] | None = None
     number: tuple[int, ...] = (0,)
     note: str = ""
     replaces: tuple[int, ...] = ()
@@ -189,12 +242,14 @@ class CommitProof:
         if self.moves:
             after = replace(after, config=moved(after.config, self.moves))
         branch = Proofs.of(self.branch_config)
-        if self.idempotency_key is None and self.batch is None and self.attempt is None and not branch.entries():
+        has_attempt = self.attempt is not None and (self.adds or self.fills is not None)
+        if self.idempotency_key is None and self.batch is None and not has_attempt and not branch.entries():
             return after
         known = Proofs.of(after.config)
         hour = after.timestamp_ns // _HOUR_NS
         start = 0 if before is None else before.version
-        since = {"streams": start, "keys": 0, "attempts": start} | dict(known.since)
+        rows_since = start if _highest_fragment(before) >= 0 else 0  # versions without rows have no attempt's rows
+        since = {"streams": start, "keys": 0, "attempts": rows_since, "fills": 0} | dict(known.since)
         known = _with_branch(replace(known, since=since), branch, after.version)
         if self.batch is not None:
             number = CommittedBatch(number=self.batch[1], version=after.version, hour=hour)
@@ -203,8 +258,10 @@ class CommitProof:
             digest = _digest(self.idempotency_key)
             keys = {key: found for key, found in known.keys.items() if key != digest}
             known = replace(known, keys={**keys, digest: (after.version, hour)})
-        if self.attempt is not None:
+        if self.attempt is not None and self.adds:
             known = replace(known, attempts=self._attempts(known, after, before, hour))
+        if self.attempt is not None and self.fills is not None:
+            known = replace(known, fills=self._fills(known, after, hour))
         known = _trimmed(known, hour - 24 * _days(after.config))
         others = {key: value for key, value in after.config.items() if not is_proof(key)}
         return replace(after, config={**others, **known.entries()})
@@ -227,6 +284,20 @@ class CommitProof:
             else None,
         )
         return (*kept, made)
+
+    def _fills(self, proofs: Proofs, after: Manifest, hour: int) -> tuple[CommittedFill, ...]:
+        assert self.attempt is not None
+        assert self.fills is not None
+        digest = _digest(self.attempt)
+        made = CommittedFill(
+            token=digest,
+            version=after.version,
+            hour=hour,
+            number=self.number,
+            note=self.note,
+            slices=None if len(self.fills) > _MOST_SLICES else _slice_digests(self.fills),
+        )
+        return (*(one for one in proofs.fills if one.token != digest), made)
 
 
 def is_proof(key: str) -> bool:
@@ -258,7 +329,19 @@ def _with_branch(proofs: Proofs, branch: Proofs, version: int) -> Proofs:
         for one in branch.attempts
         if (one.token, one.version, one.number) not in mine
     ]
-    return replace(proofs, streams=streams, keys={**proofs.keys, **keys}, attempts=(*proofs.attempts, *attempts))
+    newest = {one.token: one for one in proofs.fills}
+    for fill in branch.fills:
+        known = newest.get(fill.token)
+        if known is None or known.number < fill.number:
+            newest.pop(fill.token, None)
+            newest[fill.token] = replace(fill, version=version)
+    return replace(
+        proofs,
+        streams=streams,
+        keys={**proofs.keys, **keys},
+        attempts=(*proofs.attempts, *attempts),
+        fills=tuple(newest.values()),
+    )
 
 
 def _trimmed(proofs: Proofs, oldest: int) -> Proofs:
@@ -267,21 +350,28 @@ def _trimmed(proofs: Proofs, oldest: int) -> Proofs:
     streams = {name: one for name, one in streams.items() if one.hour >= oldest}
     keys = {key: one for key, one in list(proofs.keys.items())[-_MOST["keys"] :] if one[1] >= oldest}
     attempts = {one: None for one in proofs.attempts[-_MOST["attempts"] :] if one.hour >= oldest}
+    fills = {one: None for one in proofs.fills[-_MOST["fills"] :] if one.hour >= oldest}
     forgotten = {
         "streams": [one.version for name, one in proofs.streams.items() if name not in streams],
         "keys": [one[0] for key, one in proofs.keys.items() if key not in keys],
         "attempts": [one.version for one in proofs.attempts if one not in attempts],
+        "fills": [one.version for one in proofs.fills if one not in fills],
     }
     since = {kind: max([proofs.since[kind], *versions]) for kind, versions in forgotten.items()}
-    return Proofs(streams=streams, keys=keys, attempts=tuple(attempts), since=since)
+    return Proofs(streams=streams, keys=keys, attempts=tuple(attempts), fills=tuple(fills), since=since)
+
+
+def _highest_fragment(manifest: Manifest | None) -> int:
+    """The highest fragment id that a table has used; -1 if it never had a fragment."""
+    if manifest is None:
+        return -1
+    recorded = -1 if manifest.max_fragment_id is None else manifest.max_fragment_id
+    return max(recorded, manifest.fragments.highest_id)
 
 
 def _new_fragments(after: Manifest, before: Manifest | None) -> _Range | None:
     """The range of the fragment ids that a version added; None if it has gaps."""
-    highest = -1
-    if before is not None:
-        recorded = -1 if before.max_fragment_id is None else before.max_fragment_id
-        highest = max(recorded, before.fragments.highest_id)
+    highest = _highest_fragment(before)
     ids = sorted(one.id for one in after.fragments.fresh if one.id > highest)
     if not ids:
         return (0, 0)
@@ -298,6 +388,11 @@ def _days(config: Mapping[str, str]) -> int:
 def _digest(pair: tuple[str, str]) -> str:
     full = hashlib.sha256(json.dumps(pair).encode()).digest()
     return base64.urlsafe_b64encode(full[:_DIGEST_BYTES]).decode()
+
+
+def _slice_digests(identities: Sequence[str]) -> tuple[str, ...]:
+    """The first digits of the identity of each slice."""
+    return tuple(identity[:_SLICE_DIGITS] for identity in identities)
 
 
 def _json(value: Any) -> str:
@@ -324,7 +419,7 @@ def _keys(value: str) -> dict[str, _Range]:
 
 
 def _since(value: str) -> dict[str, int]:
-    return {kind: int(json.loads(value)[kind]) for kind in _MOST} if value != "{}" else {}
+    return {str(kind): int(version) for kind, version in json.loads(value).items()}
 
 
 def _attempts(value: str) -> tuple[CommittedAttempt, ...]:
@@ -345,6 +440,24 @@ def _attempts(value: str) -> tuple[CommittedAttempt, ...]:
 def _row(attempt: CommittedAttempt) -> list[Any]:
     number = ".".join(map(str, attempt.number))
     return [attempt.token, attempt.version, attempt.hour, number, attempt.note, attempt.fragments, attempt.row_ids]
+
+
+def _fills(value: str) -> tuple[CommittedFill, ...]:
+    return tuple(
+        CommittedFill(
+            token=str(token),
+            version=int(version),
+            hour=int(hour),
+            number=tuple(map(int, number.split("."))),
+            note=str(note),
+            slices=None if slices is None else tuple(map(str, slices)),
+        )
+        for token, version, hour, number, note, slices in json.loads(value)
+    )
+
+
+def _fill_row(fill: CommittedFill) -> list[Any]:
+    return [fill.token, fill.version, fill.hour, ".".join(map(str, fill.number)), fill.note, fill.slices]
 
 
 def _pair(parts: Iterable[Any]) -> _Range:

@@ -87,6 +87,7 @@ def commit_request(
         ObjectNotFoundError: A file of the fragments does not exist.
     """
     request.check()
+    request = replace(request, options=replace(request.options, fills=request.filled_slices()))
 
     def are_present() -> None:
         check_present(target.store, own_data_keys(data_files(request.fragments)))

@@ -53,6 +53,12 @@ class CommitRequest:
         later_wins = self.write is not None and self.write.conflict_policy == "later_wins"
         return later_wins and not self.require_empty and self.mode in ("overwrite", "replace")
 
+    def filled_slices(self) -> tuple[str, ...] | None:
+        """The slices whose rows the write replaces, whoever wrote them: empty for all rows; None if there are none."""
+        if self.write is None or self.require_empty or self.mode not in ("overwrite", "replace"):
+            return None
+        return () if self.slices is None else tuple(self.slices.identities())
+
     def check(self) -> None:
         """Check that the arguments fit together.
 

@@ -231,7 +231,7 @@ def test_writers_beside_each_other_that_leave_proofs(uri):
 def test_a_plain_write_takes_no_note(uri):
     write(uri, rows(1))
     assert lance_core.dataset(uri).config() == {}
-    write(uri, rows(1), mode="overwrite", write_attempt=WriteAttempt(token=TOKEN))
+    write(uri, rows(1), mode="overwrite", transaction_properties=dict([TOKEN]))
     assert lance_core.dataset(uri).config() == {}
 
 
