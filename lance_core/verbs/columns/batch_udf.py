@@ -224,7 +224,7 @@ def as_batch(result: Any) -> pa.RecordBatch:
     if isinstance(result, pa.RecordBatch):
         return result
     if type(result).__module__.split(".")[0] == "pandas":
-        result = table_of_frame(result).replace_schema_metadata(None)
+        result = table_of_frame(result, with_index=False).replace_schema_metadata(None)
     if isinstance(result, pa.Table):
         batches = result.combine_chunks().to_batches()
         return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=result.schema)

@@ -65,8 +65,13 @@ def table_of_dicts(rows: Sequence[Any], schema: pa.Schema | None = None) -> pa.T
     return table_of_columns({name: [row.get(name) for row in rows] for name in names}, schema)
 
 
-def table_of_frame(frame: Any, schema: pa.Schema | None = None) -> pa.Table:
-    """The table of a pandas frame, without its index.
+def table_of_frame(frame: Any, schema: pa.Schema | None = None, *, with_index: bool = True) -> pa.Table:
+    """The table of a pandas frame.
+
+    Args:
+        frame: The frame.
+        schema: Which columns to take, and their types; None for all, with the types of their values.
+        with_index: Whether an index that has names, or other labels than row numbers, becomes columns, as in pylance.
 
     Raises:
         ArgumentTypeError: A series or an index is given.
@@ -76,7 +81,7 @@ def table_of_frame(frame: Any, schema: pa.Schema | None = None) -> pa.Table:
     if not hasattr(frame, "columns"):
         raise ArgumentTypeError(f"rows cannot be taken from a {type(frame).__name__} of pandas; a DataFrame is needed")
     try:
-        return pa.Table.from_pandas(frame, schema=schema, preserve_index=False)
+        return pa.Table.from_pandas(frame, schema=schema, preserve_index=None if with_index else False)
     except NotImplementedError as error:
         raise UnsupportedError(f"a frame of pandas: {_words(error)}") from error
     except (ValueError, TypeError, OverflowError, KeyError) as error:

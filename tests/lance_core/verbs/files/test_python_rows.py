@@ -121,7 +121,9 @@ def test_tables_of_dicts_are_those_of_pyarrow(rows, schema):
     assert table_of_dicts(rows, schema).equals(pa.Table.from_pylist(rows, schema=schema))
 
 
-def test_tables_of_frames_have_no_index():
+def test_tables_of_frames_have_the_index_that_pyarrow_stores():
     frame = given(lambda pd: pd.DataFrame({"a": [1]}, index=["x"]))
-    assert table_of_frame(frame).column_names == ["a"]
+    assert table_of_frame(frame).equals(pa.Table.from_pandas(frame), check_metadata=True)
+    assert table_of_frame(frame, with_index=False).column_names == ["a"]
+    assert table_of_frame(frame.reset_index(drop=True)).column_names == ["a"]
     assert table_of_columns({"a": frame["a"]}).to_pydict() == {"a": [1]}
