@@ -14,6 +14,7 @@ from lance_core.cli.command import command, parse_version
 from lance_core.cli.output import CommandOutput
 from lance_core.commit import list_versions, load_following, load_manifest, load_transaction, load_version_header
 from lance_core.dataset.lance_dataset import LanceDataset
+from lance_core.errors import CorruptFileError
 from lance_core.maintenance.cleanup.plan import Selectors, plan_cleanup
 from lance_core.schema import Schema, field_to_arrow
 from lance_core.store import ObjectStore
@@ -68,9 +69,13 @@ def versions(dataset: LanceDataset, output: CommandOutput, limit: int) -> None:
     store = dataset.source.store
     numbers = list(reversed(list_versions(store)))
     chosen = numbers[:limit] if limit else numbers
-    rows = []
+    rows = list[dict[str, Any]]()
     for number in chosen:
-        found = load_version_header(store, number)
+        try:
+            found = load_version_header(store, number)
+        except CorruptFileError as error:
+            rows.append({"version": number, "run": None, "message": f"cannot be read: {error}"})
+            continue
         counts = _counts(found) if isinstance(found, Manifest) else {}
         rows.append({**_commit(dataset, found), **counts})
     columns = ["version", "committed", "operation", "rows", "deleted_rows", "fragments", "bytes", "message"]
@@ -103,7 +108,10 @@ def show(dataset: LanceDataset, output: CommandOutput, version: str) -> None:
         values["properties"] = dict(transaction.properties)
     earlier = [number for number in list_versions(chosen.source.store) if number < manifest.version]
     if earlier:
-        values["changes"] = _changes(load_manifest(chosen.source.store, earlier[-1]), manifest)
+        try:
+            values["changes"] = _changes(load_manifest(chosen.source.store, earlier[-1]), manifest)
+        except CorruptFileError as error:
+            values["changes"] = f"unknown: version {earlier[-1]} cannot be read: {error}"
     output.record(values)
 
 

@@ -13,7 +13,7 @@ from lance_core.cli.command import FOUND_PROBLEMS, command, parse_version
 from lance_core.cli.output import CommandOutput, human_bytes
 from lance_core.commit import list_versions
 from lance_core.dataset.lance_dataset import LanceDataset
-from lance_core.errors import InvalidInputError, LanceError
+from lance_core.errors import CorruptFileError, InvalidInputError, LanceError
 from lance_core.maintenance.cleanup.run import cleanup_old_versions, explain_cleanup_old_versions, select
 from lance_core.maintenance.compaction.compaction import Compaction, compact
 from lance_core.maintenance.compaction.options import COMPACTION_MODES
@@ -213,10 +213,14 @@ def verify(dataset: LanceDataset, output: CommandOutput, all_versions: bool) -> 
         try:
             chosen = dataset.checkout_version(number)
         except LanceError as error:
+            if isinstance(error, CorruptFileError) and number != numbers[-1]:
+                continue  # the history of the other versions names it
             problems.append(Problem(version=number, fragment_id=None, path="", message=str(error)))
             continue
         with output.progress(f"version {number}: fragments checked") as progress:
-            problems += verify_version(chosen, progress)
+            problems += [
+                one for one in verify_version(chosen, progress) if one not in problems
+            ]  # of all: the history's
         checked += len(chosen.source.manifest.fragments)
     rows = [dataclasses.asdict(problem) for problem in problems]
     if rows or output.as_json:

@@ -6,6 +6,7 @@ without a known transaction are returned as well.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from datetime import datetime
 
@@ -25,35 +26,47 @@ from lance_core.table.manifest.version_summary import FragmentCounter, VersionSu
 from lance_core.table.operations import Clone
 from lance_core.table.transaction import Transaction
 
+_logger = logging.getLogger(__name__)
+
 __all__ = ["find_all_by_property", "find_by_property", "find_transaction", "summaries"]
 
 
 def summaries(store: ObjectStore) -> Iterator[VersionSummary]:
     """Yield the summary of each version of an opened dataset, in ascending order, for a list of versions.
 
+    The summary of a torn version has no counters.
+
     Raises:
         DatasetNotFoundError: The dataset has no version any more.
         VersionNotFoundError: A version was removed after it was listed.
     """
-    keys = {version: location.key for version, location in located_versions(store)}
-    if not keys:
+    located = dict(located_versions(store))
+    if not located:
         raise dropped(store)
     counter = FragmentCounter()
-    for version in sorted(keys):
-        key = keys[version]
+    for version in sorted(located):
         try:
-            summary = VersionSummary.from_bytes(store.get(key), counter)
-        except ObjectNotFoundError:
-            raise VersionNotFoundError(f"{store.root} has no version {version}") from None
+            summary = _summary(store, version, located[version].key, counter)
         except CorruptFileError as error:
-            raise CorruptFileError(f"{key}: {error}") from error
-        if summary is None:
-            found = load_version_header(store, version)
-            counters = counter.totals(found.fragments.raw) if isinstance(found, Manifest) else {}
-            summary = VersionSummary(version=found.version, timestamp_ns=found.timestamp_ns, counters=counters)
-        elif summary.version != version:
-            raise CorruptFileError(f"{key}: holds version {summary.version}")
+            fault = f"{located[version].key}: {error}"
+            _logger.warning("version %d of %s cannot be read: %s", version, store.root, fault)
+            time_ns = int((located[version].modified or 0) * 1e9)
+            summary = VersionSummary(version=version, timestamp_ns=time_ns, counters={}, fault=fault)
         yield summary
+
+
+def _summary(store: ObjectStore, version: int, key: str, counter: FragmentCounter) -> VersionSummary:
+    try:
+        summary = VersionSummary.from_bytes(store.get(key), counter)
+    except ObjectNotFoundError:
+        raise VersionNotFoundError(f"{store.root} has no version {version}") from None
+    if summary is None:
+        found = load_version_header(store, version)
+        counters = counter.totals(found.fragments.raw) if isinstance(found, Manifest) else {}
+        return VersionSummary(version=found.version, timestamp_ns=found.timestamp_ns, counters=counters)
+    if summary.version != version:
+        raise CorruptFileError(f"holds version {summary.version}")
+    return summary
 
 
 def find_transaction(store: ObjectStore, version: int) -> Transaction | None:
@@ -109,12 +122,13 @@ def find_all_by_property(
         not_before: Time at which to stop: versions committed earlier are ignored. It must have a time zone.
 
     Returns:
-        The transactions by version, newest first, and the versions whose transactions are not known any more.
+        The transactions by version, newest first, and the versions whose transactions are not known any more: they
+        were cleaned up, or their manifests are torn.
     """
     found: dict[int, Transaction] = {}
     missing: list[int] = []
     expected = newest.version
-    for manifest in _backwards(store, newest):
+    for manifest in _backwards(store, newest, skips_torn=True):
         missing.extend(range(expected, manifest.version, -1))
         expected = manifest.version - 1
         if not_before is not None and manifest.timestamp < not_before:
@@ -130,7 +144,9 @@ def find_all_by_property(
     return found, missing
 
 
-def _backwards(store: ObjectStore, newest: Manifest, newer_than: int = 0) -> Iterator[Manifest | VersionHeader]:
+def _backwards(
+    store: ObjectStore, newest: Manifest, newer_than: int = 0, *, skips_torn: bool = False
+) -> Iterator[Manifest | VersionHeader]:
     """Versions from `newest` down to `newer_than`, which is excluded; versions that were cleaned up are skipped."""
     if newest.version <= newer_than:
         return
@@ -143,6 +159,10 @@ def _backwards(store: ObjectStore, newest: Manifest, newer_than: int = 0) -> Ite
                 found = load_version_header(store, version)
             except VersionNotFoundError:
                 continue
+            except CorruptFileError:
+                if skips_torn:
+                    continue
+                raise
             yield found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime, timedelta
 from itertools import islice
@@ -22,7 +23,7 @@ from lance_core.commit import (
     reject_dropped_dataset,
     summaries,
 )
-from lance_core.errors import InvalidInputError, VersionNotFoundError
+from lance_core.errors import CorruptFileError, InvalidInputError, VersionNotFoundError
 from lance_core.table import transaction as records
 from lance_core.table.idempotency import CommittedAttempt, CommittedBatch, CommittedFill, Kind, Proofs
 from lance_core.table.manifest.version_summary import FragmentCounter, VersionSummary
@@ -39,6 +40,7 @@ Timestamp = datetime | date | str
 """A point in time, as in pylance. A day or a string without a zone is UTC, a `datetime` without one local time."""
 
 _MOST_AT_ONCE: Final = 16
+_logger = logging.getLogger(__name__)
 
 
 class HistoryVerbs(Handle):
@@ -47,7 +49,8 @@ class HistoryVerbs(Handle):
     def versions(self) -> list[dict[str, Any]]:
         """All versions, oldest first: number, local time of the commit, and counters as strings.
 
-        A version with unknown features has no counters.
+        A version with unknown features has no counters. A version whose manifest is torn has instead an "error", and
+        the time of that file; it is named in the log.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -149,7 +152,8 @@ class HistoryVerbs(Handle):
     def history(self, *, ahead: int = 1) -> Iterator[tuple[Self, Transaction | None]]:
         """Handles on this and earlier versions, newest first, each with its transaction, or None if none is recorded.
 
-        A version is read when it is needed. Versions that were cleaned up are left out. Not in pylance.
+        A version is read when it is needed. Versions that were cleaned up are left out, and so are versions whose
+        manifests are torn, which the log names. Not in pylance.
 
         Args:
             ahead: Number of versions that are read at once; above 1 they are read in parallel.
@@ -182,10 +186,13 @@ class HistoryVerbs(Handle):
                     yield one
 
     def _recorded(self, number: int) -> tuple[Self, Transaction | None] | None:
-        """A handle on a version and its transaction; None if the version was cleaned up since it was listed."""
+        """A handle on a version and its transaction; None if the version was cleaned up since, or is torn."""
         try:
             manifest = self._manifest if number == self.version else load_manifest(self._store, number)
         except VersionNotFoundError:
+            return None
+        except CorruptFileError as error:
+            _logger.warning("version %d of %s cannot be read: %s", number, self._uri, error)
             return None
         found = load_transaction(self._store, manifest)
         handle = type(self)(self._uri, storage_options=self._options, manifest=manifest)
@@ -229,7 +236,7 @@ class HistoryVerbs(Handle):
 
         Returns:
             The transactions by version, newest first; and the versions in between whose transactions are unknown,
-            because they were cleaned up.
+            because they were cleaned up or cannot be read.
 
         Examples:
             >>> rows = {"id": [1, 2, 3]}
@@ -373,7 +380,7 @@ def _describe(version: VersionSummary) -> dict[str, Any]:
     return {
         "version": version.version,
         "timestamp": _local_time(version.timestamp_ns),
-        "metadata": {name: str(value) for name, value in version.counters.items()},
+        "metadata": {"error": version.fault} if version.fault else {k: str(n) for k, n in version.counters.items()},
     }
 
 

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import lance_core
-from lance_core.errors import CommitConflictError, UnsupportedError
+from lance_core.errors import CommitConflictError, LanceError, UnsupportedError
 from lance_core.maintenance import Compaction, CompactionTask, ExpectedVersions
 
 __all__ = [
@@ -37,12 +37,14 @@ class Extension:
         are_joined: Whether pylance has joined the segments of a vector index into one, as it does when it divides or
             joins partitions: then further fragments can be merged.
         problems: One sentence for each index that was not extended.
+        failures: Those of the sentences that are about errors: the other indices were extended all the same.
     """
 
     refreshed: int = 0
     lost: int = 0
     are_joined: bool = False
     problems: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
 
 
 def is_extended_here(dataset: lance_core.LanceDataset, name: str) -> bool:
@@ -115,6 +117,9 @@ def extend_indices(
         except CommitConflictError as error:
             done.lost += 1
             problem = f"index {name!r} was not refreshed, because a writer committed first: {error}"
+        except (LanceError, OSError) as error:
+            problem = f"index {name!r} was not refreshed: {type(error).__name__}: {error}"
+            done.failures.append(problem)
         dataset.checkout_latest()
         if problem is None:
             done.refreshed += 1

@@ -279,17 +279,17 @@ def step_op(job: MaintenanceOps, step: str, description: str) -> dg.OpDefinition
 
     @job.op(step, description)
     def run_step(context: dg.OpExecutionContext, table: Any) -> Any:
-        if table.error is not None or table.was_dropped:
+        if table.was_dropped or table.plan.policy.dry_run or not table.plan.version:  # 0: the survey failed
             return table
         started = time.monotonic()
         try:
             table = _run_step(job, context, step, table)
-        except Exception as error:  # kept in the outcome, so that the other tables are finished; `report` fails with it
+        except Exception as error:  # kept in the outcome: other steps and tables are finished; `report` fails with it
             if job.was_dropped(context, table.plan.uri, table.plan.asset):
                 context.log.info("asset %s: its table was dropped during the run", table.plan.asset)
                 return replace(table, was_dropped=True)
             context.log.exception("asset %s: %s failed", table.plan.asset, step)
-            table = replace(table, error=failure_of(step, error))
+            table = table.failed(step, error)
         return replace(table, seconds=table.seconds + time.monotonic() - started)
 
     return run_step

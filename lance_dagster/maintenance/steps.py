@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import lance_core
-from lance_core.errors import CommitConflictError, VersionNotFoundError
+from lance_core.errors import CommitConflictError, CorruptFileError, LanceError, VersionNotFoundError
 from lance_core.maintenance import (
     CleanupStats,
     Compaction,
@@ -65,6 +65,7 @@ ATTEMPTS: Final = 3
 """The most attempts to commit the rewrites of a table, which are planned again after a writer committed first."""
 
 _LONGEST_PAUSE_S: Final = 5.0
+_REFRESH: Final = "refresh_indices"
 
 Rewriter = Callable[[lance_core.LanceDataset, Sequence[CompactionTask]], list[RewriteResult]]
 """Runs compaction tasks, in this process or elsewhere."""
@@ -145,7 +146,7 @@ class MaintenanceOutcome:
             indices that were not committed because a writer committed first.
         done: Numbers of the work that was done, as entries of the event.
         seconds: The time that the steps took.
-        error: The error of a step; None if no step failed.
+        error: The errors of steps; None if no step failed.
         receipts: The receipts of the steps that changed something, as rows of the log.
         after: Numbers of the table after the last step; empty before.
         health_after: Entries for events about the version after the last step.
@@ -171,6 +172,11 @@ class MaintenanceOutcome:
         """This outcome with numbers of further work."""
         done = {**self.done, **{name: self.done.get(name, 0) + number for name, number in numbers.items()}}
         return replace(self, done=done, lost=self.lost + lost)
+
+    def failed(self, step: str, error: Exception | str) -> MaintenanceOutcome:
+        """This outcome with the error of a further step; the others go on."""
+        named = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        return replace(self, error="; ".join(filter(None, (self.error, f"{step}: {named}"))))
 
 
 def survey(
@@ -247,6 +253,8 @@ def expired_version(
         version, following = map(dataset.checkout_version, versions)
     except VersionNotFoundError:  # another cleanup is running
         return None
+    except CorruptFileError:  # the cleanup names it, and knows its time
+        return dataset
     replaced = max(version.timestamp, following.timestamp)
     return version if policy.age is None or replaced < ago(policy.age) else None
 
@@ -298,7 +306,8 @@ def commit(
         storage_options: The options by which pylance reaches the table.
     """
     results = [RewriteResult.from_json(one) for one in outcome.results]
-    missing, are_joined = 0 if outcome.deferred else outcome.plan.num_tasks - len(results), False
+    # Rewrites that failed are not tried again here: the table is finished without them.
+    missing, are_joined = 0 if outcome.deferred or outcome.error else outcome.plan.num_tasks - len(results), False
     if results and outcome.plan.indices_first:
         sizes = index_bytes(dataset)
         # `refresh_indices` retries indices that were not extended here, and reports them.
@@ -358,7 +367,7 @@ def _commit_all(
     for attempt in range(ATTEMPTS):
         outcome, skipped = _commit(dataset, results, outcome, properties)
         lost = missing + skipped
-        if not lost or outcome.deferred:
+        if not lost or outcome.deferred or outcome.error:
             break
         if attempt + 1 < ATTEMPTS:
             time.sleep(backoff(attempt + 1, first=0.2, longest=_LONGEST_PAUSE_S))
@@ -454,12 +463,16 @@ def refresh_indices(
     """
     plan, problems, are_joined = outcome.plan, list[str](), False
     sizes = index_bytes(dataset)
-    made = index_partitions(
-        dataset,
-        plan.partition_columns,
-        max_unindexed_fragments=plan.max_unindexed_fragments,
-        transaction_properties=properties,
-    )
+    try:
+        made = index_partitions(
+            dataset,
+            plan.partition_columns,
+            max_unindexed_fragments=plan.max_unindexed_fragments,
+            transaction_properties=properties,
+        )
+    except (LanceError, OSError) as error:
+        made, outcome = [], outcome.failed(_REFRESH, error)
+        dataset.checkout_latest()
     if made:
         outcome = outcome.plus(indices_refreshed=len(made))
     due = []
@@ -469,6 +482,8 @@ def refresh_indices(
         done = extend_indices(dataset, due, properties, storage_options)
         problems, are_joined = done.problems, done.are_joined
         outcome = outcome.plus(lost=done.lost, indices_refreshed=done.refreshed, indices_not_refreshed=len(problems))
+        for failure in done.failures:
+            outcome = outcome.failed(_REFRESH, failure)
     outcome = _with_grown_indices(dataset, outcome, sizes)
     if are_joined:
         outcome = _rewrite_all(dataset, outcome, properties, rewriter)
@@ -499,7 +514,7 @@ def clean_up(
         in_use: Further versions to keep, by a description of their use.
 
     Returns:
-        The outcome, and one sentence for each file that could not be deleted.
+        The outcome, and one sentence for each file that could not be deleted, and for each version that is torn.
     """
     policy = outcome.plan.policy
     if not policy.cleans_up:
@@ -510,13 +525,13 @@ def clean_up(
         delete_rate_limit=policy.delete_rate_limit,
         delete_concurrency=policy.delete_concurrency,
     )
-    done = outcome.plus(**removed(stats))
+    done, torn = outcome.plus(**removed(stats)), list(stats.torn_versions)
     if not stats.failures:
-        return done, []
+        return done, torn
     reason = f"clean_up: {len(stats.failures):,} files could not be deleted; the first: {stats.failures[0]}"
     return replace(
         done.plus(failed_deletes=stats.failed_deletes), deferred="; ".join(filter(None, (done.deferred, reason)))
-    ), [f"could not be deleted: {failure}" for failure in stats.failures]
+    ), [*torn, *(f"could not be deleted: {failure}" for failure in stats.failures)]
 
 
 def cleanup_selectors(plan: MaintenancePlan, in_use: Mapping[str, int] | None) -> Selectors:

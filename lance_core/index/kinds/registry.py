@@ -18,11 +18,22 @@ from lance_core.index.kinds.files import metadata_of, open_file, read_columns, r
 from lance_core.index.query.conditions import Test
 from lance_core.index.query.rows import Bools, Candidates, IndexedRows, Ints, U64s, View
 from lance_core.index.query.values import is_ordered, one_array
+from lance_core.schema import Schema, arrow_type_of
 from lance_core.schema.arrow_types import is_variable_list
 from lance_core.store import ObjectStore
 from lance_core.table.index import IndexFile, IndexMetadata
 
-__all__ = ["BY_NAME", "KINDS", "Builder", "Content", "Kind", "SegmentRecord", "SegmentTarget", "is_supported"]
+__all__ = [
+    "BY_NAME",
+    "KINDS",
+    "Builder",
+    "Content",
+    "Kind",
+    "SegmentRecord",
+    "SegmentTarget",
+    "is_known",
+    "is_supported",
+]
 
 
 class Content(Protocol):
@@ -287,7 +298,30 @@ KINDS: Final[Mapping[str, Kind]] = {
 BY_NAME: Final[Mapping[str, Kind]] = {kind.name: kind for kind in KINDS.values()}
 
 
-def is_supported(index: IndexMetadata) -> bool:
-    """Whether an index is of a kind, and a version, that is read and written here."""
+def is_known(index: IndexMetadata) -> bool:
+    """Whether an index is of a kind, and a version, that is read and written here, on a column of whatever type."""
     kind = KINDS.get(index.kind)
     return kind is not None and (index.index_version or 0) in kind.versions and len(index.fields) == 1
+
+
+def is_supported(index: IndexMetadata, schema: Schema) -> bool:
+    """Whether an index is of a kind and a version that is read and written here for its column.
+
+    Pylance builds indices on further columns, such as a BTREE on `fixed_size_binary`, or a ZONEMAP on a struct.
+    """
+    if not is_known(index):
+        return False
+    for node, parent in schema.walk():
+        if node.id == index.fields[0]:
+            return _has_one_value(schema, parent) and KINDS[index.kind].accepts(arrow_type_of(node))
+    return False
+
+
+def _has_one_value(schema: Schema, field_id: int) -> bool:
+    """Whether a field and those that it lies in are structs, so that the fields in it have one value in each row."""
+    parents = {node.id: (node.logical_type, parent) for node, parent in schema.walk()}
+    while field_id in parents:
+        kind, field_id = parents[field_id]
+        if kind != "struct":
+            return False
+    return True

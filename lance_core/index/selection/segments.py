@@ -19,7 +19,7 @@ from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError, LanceError
 from lance_core.index.kinds.registry import KINDS, Content
-from lance_core.schema import Field
+from lance_core.schema import Field, arrow_type_of
 from lance_core.store import ObjectStore
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
@@ -160,6 +160,8 @@ def usable_segments(manifest: Manifest, node: Field, cache: IndexCache | None = 
     for index in manifest.indices:
         if index.is_system or index.fields != (node.id,) or index.kind not in KINDS:
             continue
+        if not KINDS[index.kind].accepts(arrow_type_of(node)):
+            continue  # pylance builds indices on further types
         known = KINDS[index.kind].versions
         if (index.index_version or 0) not in known:
             if cache is not None:

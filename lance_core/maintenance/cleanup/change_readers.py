@@ -37,7 +37,7 @@ def keep_for_change_readers(
     oldest = min(ref.version for ref in held.values())
     since = {version for version in manifests if version >= oldest and not is_detached(version)}
     kept = since & taken
-    if not kept or all(manifests[version].uses_stable_row_ids for version in since):
+    if not kept or all(manifests[version].uses_stable_row_ids or manifests[version].fault for version in since):
         return []
     taken -= kept
     readers = sorted({ref.metadata[READER_KEY] for ref in held.values()})

@@ -12,6 +12,10 @@
                also removed if no version refers to it and it is older than seven days: a younger file may belong to
                a write that has not committed yet
 
+A version whose manifest is torn has the time of that file, and is selected like others. While it stays, files that
+are not younger than its manifest stay as well, as it may refer to them. If the newest version is torn, nothing is
+removed.
+
 Cleanup never touches unknown files, other base paths, `tree/`, files behind a symbolic link, or `_refs/` except for
 staging files. A version whose manifest lies behind a symbolic link is kept.
 """
@@ -19,7 +23,7 @@ staging files. A version whose manifest lies behind a symbolic link is kept.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -30,10 +34,9 @@ from lance_core.errors import (
     CorruptFileError,
     DatasetNotFoundError,
     InvalidInputError,
-    ObjectNotFoundError,
-    RetryableConflictError,
 )
 from lance_core.maintenance.cleanup.change_readers import keep_for_change_readers
+from lance_core.maintenance.cleanup.listed_versions import load_all, restless
 from lance_core.maintenance.cleanup.references import References
 from lance_core.store import ObjectMeta, ObjectStore, gives_numbers_once
 from lance_core.table.manifest.file_references import FileReferences
@@ -49,7 +52,6 @@ from lance_core.table.paths import (
     parse_manifest_key,
 )
 from lance_core.table.refs import BranchRef, TagRef
-from lance_core.threads import ThreadPool
 from lance_core.verbs.context.branch_roots import dataset_store, store_of_branch
 from lance_core.verbs.context.references import read_branches, read_tags, report_torn
 from lance_core.verbs.refs.clones import is_clone_tag
@@ -70,12 +72,6 @@ UNVERIFIED_AGE: Final = timedelta(days=7)
 
 YOUNG_AGE: Final = 5 * LOOK_AGAIN_AFTER
 """Versions below this age stay on object storage unless `delete_unverified` is set."""
-
-_MOST_LISTINGS: Final = 100
-_LOW_LISTINGS: Final = 3
-
-READ_AHEAD: Final = 16
-"""Manifests that are read in parallel from object storage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +107,7 @@ class Selectors:
     counted_until: int | None = None
     ignored_tags: frozenset[str] = frozenset()
 
-    def takes(self, manifest: FileReferences, newest: Collection[int], replaced: datetime | None) -> bool:
+    def takes(self, manifest: FileReferences, newest: Collection[int], replaced: datetime | None = None) -> bool:
         """Whether the selectors take a version.
 
         Args:
@@ -176,6 +172,7 @@ class CleanupPlan:
         branches: Branches that were forked from this one.
         warnings: Versions that are kept although selected, and why.
         versions: The versions that are removed, including expected versions that are not committed yet.
+        torn: A line for each version whose manifest cannot be read, whether it is removed or stays.
     """
 
     read_version: int
@@ -183,6 +180,7 @@ class CleanupPlan:
     branches: tuple[ReferencedBranch, ...]
     warnings: tuple[str, ...]
     versions: frozenset[int] = frozenset()
+    torn: tuple[str, ...] = ()
 
 
 def plan_cleanup(
@@ -210,11 +208,13 @@ def plan_cleanup(
         return removable or {meta.key: meta for meta in store.list(VERSIONS_PREFIX)}
 
     known = 1 if is_detached(current.version) else current.version
-    listed, manifests = _load_all(store, listing, at_least=known)
+    listed, manifests = load_all(store, listing, at_least=known)
     numbers = sorted(version for version in manifests if not is_detached(version))
     _check_same(store, current, listed, numbers)
     if numbers[-1] < known:
-        raise _restless(store)
+        raise restless(store)
+    if manifests[numbers[-1]].fault:  # what it needs is unknown, and is what readers need next
+        raise CorruptFileError(manifests[numbers[-1]].fault)
     latest = current.version
     for one in expected:
         latest = numbers[-1] + 1
@@ -233,6 +233,7 @@ def plan_cleanup(
         warnings += keep_for_change_readers(tags, current.branch, taken, manifests)
     borrowed, branches = _branches(main, refs, current.branch, manifests, taken, keep_forks=selectors.keep_forks)
     survey = _file_decisions(manifests, taken, borrowed, selectors)
+    torn = [*survey.warnings(), *(f"{manifests[n].fault}; it is removed" for n in sorted(taken) if manifests[n].fault)]
     files = [*survey.files(store), *survey.temporary(removable.values())]
     if current.branch is None and not store.put_is_a_request:  # object storage has no staging files
         files += survey.temporary(store.list_owned(REFS_PREFIX))
@@ -241,8 +242,9 @@ def plan_cleanup(
         read_version=current.version,
         files=tuple(files),
         branches=tuple(branches),
-        warnings=tuple(warnings),
+        warnings=(*warnings, *torn),
         versions=frozenset(taken),
+        torn=tuple(torn),
     )
 
 
@@ -287,11 +289,14 @@ def _file_decisions(
     """Divide the files of all versions into those that a kept version refers to and those of removed versions only."""
     kept, removable, counted = References(), References(), References()
     kept.update(borrowed)
+    torn = [manifest for version, manifest in manifests.items() if manifest.fault and version not in taken]
+    torn += [one for needed in borrowed for one in needed.torn]
     for version, manifest in manifests.items():
         (removable if version in taken else kept).add(manifest)
         if version in taken and selectors.counts(version):
             counted.add(manifest)
-    return _FileDecisions(kept=kept, removable=removable, counted=counted, selectors=selectors, now=datetime.now(UTC))
+    now = datetime.now(UTC)
+    return _FileDecisions(kept=kept, removable=removable, counted=counted, selectors=selectors, now=now, torn=torn)
 
 
 def _manifest_files(found: Iterable[ObjectMeta], taken: set[int], selectors: Selectors) -> Iterator[Candidate]:
@@ -321,20 +326,29 @@ def _check_same(store: ObjectStore, current: Manifest, listed: Mapping[str, Obje
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FileDecisions:
-    """Decides which files to remove, by the versions that refer to a file and by its age."""
+    """Decides which files to remove, by the versions that refer to a file and by its age.
+
+    The files of a torn version that stays are unknown: files that are not younger than its manifest are kept.
+    """
 
     kept: References
     removable: References
     counted: References
     selectors: Selectors
     now: datetime
+    torn: Sequence[FileReferences]
+
+    def warnings(self) -> list[str]:
+        """The torn versions that stay, and the files that stay with them."""
+        return [f"{one.fault}; files that are not younger than it are kept, as it may need them" for one in self.torn]
 
     def files(self, store: ObjectStore) -> Iterator[Candidate]:
         """The files to remove other than manifests, in the order in which they are removed."""
+        needed_until = max((one.timestamp.timestamp() for one in self.torn), default=0.0)
         for prefix, kind, pattern in _KINDS:
             for meta in store.list_owned(prefix):
                 owner = _owner(meta.key, pattern)
-                if owner is None or self.kept.holds(owner):
+                if owner is None or self.kept.holds(owner) or meta.modified <= needed_until:
                     continue
                 verified = self.removable.holds(owner)
                 if verified or self._is_stale(meta):
@@ -383,64 +397,6 @@ def _owner(key: str, pattern: re.Pattern[str]) -> str | None:
     if match.lastindex == 2:
         return f"{DATA_PREFIX}{match[2]}.lance"
     return key
-
-
-def _load_all(
-    store: ObjectStore, listing: Callable[[], dict[str, ObjectMeta]], *, at_least: int = 1
-) -> tuple[dict[str, ObjectMeta], dict[int, FileReferences]]:
-    """List the versions and read their manifests, ascending; versions that are removed meanwhile are left out.
-
-    If the newest listed version vanishes, a newer version was committed since, which may need all files that the other
-    versions refer to: the listing is too old and is repeated. A listing may also leave out versions that are added or
-    removed while it runs. So it is repeated as well if it has no versions, or if its newest version is below
-    `at_least`; the third such listing is accepted.
-
-    Args:
-        store: The store.
-        listing: Lists the files of versions.
-        at_least: A version that is known to have existed.
-
-    Raises:
-        RetryableConflictError: The newest version is removed during each listing.
-    """
-    low = 0
-    for _ in range(_MOST_LISTINGS):
-        listed = listing()
-        numbers = [name.version for key in listed if (name := parse_manifest_key(key)) is not None]
-        manifests = _load_listed(store, listed)
-        newest = max((number for number in numbers if not is_detached(number)), default=None)
-        is_low = newest is None or newest < at_least
-        low += is_low
-        if low == _LOW_LISTINGS or (newest in manifests and not is_low):
-            return listed, manifests
-    raise _restless(store)
-
-
-def _restless(store: ObjectStore) -> RetryableConflictError:
-    return RetryableConflictError(
-        f"{store.root}: versions are committed and cleaned up faster than they can be read; nothing was removed"
-    )
-
-
-def _load_listed(store: ObjectStore, keys: Iterable[str]) -> dict[int, FileReferences]:
-
-    def load(pair: tuple[int, str]) -> FileReferences | None:
-        version, key = pair
-        try:
-            manifest = FileReferences.from_bytes(store.get(key), key)
-        except ObjectNotFoundError:
-            return None
-        if manifest.version != version:
-            raise CorruptFileError(f"{key}: holds version {manifest.version}")
-        return manifest
-
-    ordered = sorted((name.version, key) for key in keys if (name := parse_manifest_key(key)) is not None)
-    if not store.put_is_a_request:
-        loaded = [load(pair) for pair in ordered]
-    else:
-        with ThreadPool(READ_AHEAD) as pool:
-            loaded = list(pool.map(load, ordered))
-    return {manifest.version: manifest for manifest in loaded if manifest is not None}
 
 
 def _keep_young(
@@ -527,7 +483,7 @@ def _branches(
         if version in taken and keep_forks:
             own = References()
             own.add_borrowed(manifests[version], own=True)
-            if needed.shares(own):
+            if needed.shares(own) or (manifests[version].fault and needed.files):
                 taken.discard(version)
     return borrowed, forked
 
@@ -535,7 +491,9 @@ def _branches(
 def _borrowed_by(store: ObjectStore) -> References:
     """The files that all versions of a branch refer to by base paths."""
     result = References()
-    _, manifests = _load_all(store, lambda: {meta.key: meta for meta in store.list(VERSIONS_PREFIX)})
+    _, manifests = load_all(store, lambda: {meta.key: meta for meta in store.list(VERSIONS_PREFIX)})
     for manifest in manifests.values():
         result.add_borrowed(manifest)
+        if manifest.fault:
+            result.torn.append(manifest)
     return result

@@ -26,13 +26,15 @@ class References:
     Attributes:
         files: Data, deletion and transaction files.
         indices: Directories of indices, as `_indices/<uuid>/`.
+        torn: Versions whose references are unknown, as their manifests cannot be read.
     """
 
-    __slots__ = ("_seen", "files", "indices")
+    __slots__ = ("_seen", "files", "indices", "torn")
 
     def __init__(self) -> None:
         self.files: set[str] = set()
         self.indices: set[str] = set()
+        self.torn: list[FileReferences] = []
         self._seen: set[bytes] = set()
 
     def add(self, manifest: FileReferences) -> None:

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
@@ -54,6 +54,7 @@ class CleanupStats:
         failed_deletes: Files that could not be deleted. If one of them is not a manifest, all versions stay listed for
             the next run.
         failures: One line for each of these files: its key, and the reason.
+        torn_versions: One line for each version whose manifest cannot be read, whether it was removed or stays.
     """
 
     bytes_removed: int = 0
@@ -64,6 +65,7 @@ class CleanupStats:
     deletion_files_removed: int = 0
     failed_deletes: int = 0
     failures: tuple[str, ...] = ()
+    torn_versions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +181,7 @@ def cleanup_old_versions(
     manifests = [file for file in plan.files if file.kind == "manifest"]
     # A version stays while its files exist: without its manifest nothing would refer to them.
     removed += remover.remove(manifests, workers) if not remover.failures else []
-    return stats_of(removed, remover.failures)
+    return replace(stats_of(removed, remover.failures), torn_versions=plan.torn)
 
 
 def explain_cleanup_old_versions(
@@ -204,7 +206,7 @@ def explain_cleanup_old_versions(
     listed = plan.files[:max_files] if include_files else ()
     return CleanupExplanation(
         read_version=plan.read_version,
-        stats=stats_of(plan.files),
+        stats=replace(stats_of(plan.files), torn_versions=plan.torn),
         candidate_files=listed,
         candidate_files_truncated=include_files and len(plan.files) > max_files,
         candidate_file_limit=max_files,

@@ -49,7 +49,11 @@ def needs_moves(manifest: Manifest, rewrites: Iterable[RewriteResult]) -> bool:
     if manifest.uses_stable_row_ids:
         return False
     replaced_ids = BitMap(record.id for result in rewrites for record in result.original_records)
-    return any(covered & replaced_ids for index, covered in live_coverage(manifest.indices) if not is_supported(index))
+    return any(
+        covered & replaced_ids
+        for index, covered in live_coverage(manifest.indices)
+        if not is_supported(index, manifest.schema)
+    )
 
 
 def keep_moves_deferred(store: ObjectStore, base: Manifest) -> Manifest:
@@ -82,7 +86,11 @@ def groups_that_keep_coverage(source: Snapshot, groups: list[list[FragmentFacts]
     manifest = source.manifest
     if manifest.uses_stable_row_ids or can_record_moves(manifest.indices):
         return groups
-    fixed = [(index.name, index.covered_fragments()) for index in manifest.indices if not is_supported(index)]
+    fixed = [
+        (index.name, index.covered_fragments())
+        for index in manifest.indices
+        if not is_supported(index, manifest.schema)
+    ]
     held = BitMap().union(*(covered or BitMap() for _, covered in fixed))
     kept = [group for group in groups if not any(fact.fragment_id in held for fact in group)]
     if len(kept) < len(groups):
@@ -141,7 +149,7 @@ def indices_to_extend(
         before: The indices before the compaction.
     """
     replaced_ids = BitMap(one.id for group in replaced for one in group.old_fragments)
-    built = [index for index in manifest.indices if is_supported(index)]
+    built = [index for index in manifest.indices if is_supported(index, manifest.schema)]
     names = {index.name for index in built if (index.covered_fragments() or BitMap()) & replaced_ids}
     if manifest.uses_stable_row_ids:
         # The commit itself has extended indices to the new fragments of groups that they covered as a whole.

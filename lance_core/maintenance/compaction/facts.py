@@ -62,9 +62,15 @@ def _dividing(manifest: Manifest, options: CompactionOptions) -> list[BitMap]:
     other kinds, every index must cover either all fragments of a group or none. With stable row ids no moves are
     recorded.
     """
-    are_extended = manifest.uses_stable_row_ids or all(map(is_supported, manifest.indices))
+    are_extended = manifest.uses_stable_row_ids or all(
+        is_supported(index, manifest.schema) for index in manifest.indices
+    )
     divides_all = options.defer_index_remap or not are_extended
-    return [bitmap for index, bitmap in live_coverage(manifest.indices) if divides_all or not is_supported(index)]
+    return [
+        bitmap
+        for index, bitmap in live_coverage(manifest.indices)
+        if divides_all or not is_supported(index, manifest.schema)
+    ]
 
 
 def _counts(source: Snapshot, position: int, message: table_pb2.DataFragment) -> tuple[int, int]:

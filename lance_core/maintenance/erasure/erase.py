@@ -180,16 +180,18 @@ class _Erasure:
     ) -> ErasureReport:
         rows = {line.name: self.condition.count_live(self._source(line)) for line in found.lines}
         versions = {line.name: tuple(line.going(drops=self.options.drop_indices)) for line in found.lines}
-        suspect = [(line.name, index) for line in found.lines for index in line.latest.suspect]
+        suspect = [
+            (f"{line.name}:{index.name}", is_supported(index, line.latest.schema))
+            for line in found.lines
+            for index in line.latest.suspect
+        ]
         return replace(
             self._proven() if found.is_clean() else self.report,
             rows_deleted={name: count for name, count in rows.items() if count},
             fragments_rewritten=sum(len(found.fragments_to_rewrite(line)) for line in found.lines),
-            indices_rebuilt=tuple(sorted({f"{name}:{one.name}" for name, one in suspect if is_supported(one)})),
+            indices_rebuilt=tuple(sorted({name for name, is_built in suspect if is_built})),
             indices_dropped=tuple(
-                sorted({f"{name}:{one.name}" for name, one in suspect if not is_supported(one)})
-                if self.options.drop_indices
-                else ()
+                sorted({name for name, is_built in suspect if not is_built}) if self.options.drop_indices else ()
             ),
             versions_removed={name: numbers for name, numbers in versions.items() if numbers},
             readers_released=tuple(sorted(released_readers(found, tags, self.options))),
@@ -217,9 +219,10 @@ class _Erasure:
         suspect = {index.name for index in line.latest.suspect}
         own = [one for one in handle.source.manifest.indices if not one.is_system]
         indices = [one for one in own if fragments or one.name in suspect]
-        self._rebuild(handle, line, sorted({one.name for one in indices if is_supported(one)}))
+        built = {one.name for one in indices if is_supported(one, handle.source.manifest.schema)}
+        self._rebuild(handle, line, sorted(built))
         if self.options.drop_indices:
-            self._drop(handle, line, sorted({one.name for one in indices if not is_supported(one)}))
+            self._drop(handle, line, sorted({one.name for one in indices} - built))
         manifest = handle.source.manifest
         if (
             "record" in line.latest.reasons

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from lance_core.errors import LanceError
 from lance_core.index.kinds import bitmap, btree, zonemap
 from lance_core.index.kinds.files import open_file, read_columns
-from lance_core.index.kinds.registry import is_supported
+from lance_core.index.kinds.registry import is_known
 from lance_core.maintenance.erasure.condition import stored_rows
 from lance_core.table.index import IndexMetadata
 from lance_core.verbs.context.snapshot import Snapshot
@@ -39,7 +39,7 @@ _FILES: Final[Mapping[str, Mapping[str, list[str]]]] = {
 
 def lists_values(index: IndexMetadata) -> bool:
     """Whether the values of an index can be read."""
-    return index.kind in _FILES and is_supported(index)
+    return index.kind in _FILES and is_known(index)
 
 
 def holds_only_stored_values(source: Snapshot, index: IndexMetadata) -> bool:

@@ -130,7 +130,7 @@ class Line:
         Args:
             drops: Whether indices that cannot be built here are dropped. Otherwise these indices stay.
         """
-        indices = any(drops or is_supported(index) for index in self.latest.suspect)
+        indices = any(drops or is_supported(index, self.latest.schema) for index in self.latest.suspect)
         return indices or bool(self.latest.reasons - {"index"})
 
     def going(self, *, drops: bool) -> list[int]:

@@ -13,7 +13,7 @@ from pyroaring import BitMap
 
 from lance_core.errors import LanceError, ObjectNotFoundError
 from lance_core.file.reader import DataFileReader
-from lance_core.index.kinds.registry import KINDS
+from lance_core.index.kinds.registry import is_supported
 from lance_core.index.query.conditions import IsNull
 from lance_core.index.selection.candidates import view_of
 from lance_core.maintenance.compaction.misread_pages import misread_problems
@@ -169,9 +169,9 @@ def _check_index(source: Snapshot, index: IndexMetadata) -> Iterator[Problem]:
 
 def _check_content(source: Snapshot, index: IndexMetadata) -> Iterator[Problem]:
     """Read an index of a known kind, and check that it fits the fragments."""
-    kind, field = KINDS.get(index.kind), source.manifest.schema.by_id().get(index.fields[0] if index.fields else -1)
-    if kind is None or field is None or (index.index_version or 0) not in kind.versions:
+    if not is_supported(index, source.manifest.schema):
         return
+    field = source.manifest.schema.by_id()[index.fields[0]]
     view = view_of(source.manifest)
     try:
         content = source.indices.read(index, arrow_type_of(field))

@@ -1,4 +1,4 @@
-"""Checks that each version of the history can have been made from the version before it.
+"""Checks that each version of the history can be read, and can have been made from the version before it.
 
 A writer that does not check the history after its commit can have committed a version under a number that cleanup
 had freed. No later version was made from such a version: its rows were never part of the table.
@@ -7,10 +7,11 @@ had freed. No later version was made from such a version: its rows were never pa
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from lance_core.commit import carries_on, is_later_than, list_versions, load_manifest, load_transaction
-from lance_core.errors import UnsupportedError, VersionNotFoundError
+from lance_core.errors import CorruptFileError, UnsupportedError, VersionNotFoundError
 from lance_core.store import ObjectStore
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.threads import ThreadPool
@@ -25,7 +26,7 @@ _WINDOW: Final = 128
 
 
 def history_problems(store: ObjectStore) -> Iterator[tuple[int, str, str]]:
-    """Yield the number, the manifest key and the fault of each version that is not part of the history.
+    """Yield the number, the manifest key and the fault of each version that is torn or not part of the history.
 
     Versions that were cleaned up, and versions with unknown features, are skipped.
 
@@ -37,7 +38,9 @@ def history_problems(store: ObjectStore) -> Iterator[tuple[int, str, str]]:
         before: Manifest | None = None
         for start in range(0, len(versions), _WINDOW):
             for after in pool.map(lambda version: _load(store, version), versions[start : start + _WINDOW]):
-                if after is not None:
+                if isinstance(after, _Torn):
+                    yield after.version, "", after.fault
+                elif after is not None:
                     if before is not None and not _can_follow(store, before, after):
                         yield before.version, _key(before), _fault(before, after)
                     before = after
@@ -50,9 +53,19 @@ def _can_follow(store: ObjectStore, before: Manifest, after: Manifest) -> bool:
     return made_by is None or carries_on(before, after, made_by)
 
 
-def _load(store: ObjectStore, version: int) -> Manifest | None:
+@dataclass(frozen=True, slots=True)
+class _Torn:
+    """A version whose manifest cannot be read."""
+
+    version: int
+    fault: str
+
+
+def _load(store: ObjectStore, version: int) -> Manifest | _Torn | None:
     try:
         return load_manifest(store, version)
+    except CorruptFileError as error:
+        return _Torn(version, f"{error}; cleanup_old_versions(versions=[{version}]) removes the version")
     except (VersionNotFoundError, UnsupportedError):
         return None  # removed by a cleanup, or of a later writer
 

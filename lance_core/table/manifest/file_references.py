@@ -47,6 +47,8 @@ class FileReferences:
         transaction_file: Name of the transaction file; empty if there is none.
         indices: Its indices.
         uses_stable_row_ids: Whether rows keep their ids when they are moved.
+        fault: Why the manifest cannot be read: then the files are unknown, and the time is that of the manifest file;
+            empty if it can be read.
     """
 
     version: int
@@ -55,6 +57,7 @@ class FileReferences:
     transaction_file: str = ""
     indices: tuple[IndexMetadata, ...] = ()
     uses_stable_row_ids: bool = False
+    fault: str = ""
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, key: str) -> FileReferences:

@@ -48,11 +48,13 @@ class VersionSummary:
         version: Its number.
         timestamp_ns: Time of the commit, nanoseconds since the epoch.
         counters: Numbers of files, rows and bytes, under pylance's names; empty if the version has unknown features.
+        fault: Why the manifest cannot be read; the time is then that of the file. Empty if it can be read.
     """
 
     version: int
     timestamp_ns: int
     counters: dict[str, int]
+    fault: str = ""
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, counter: FragmentCounter) -> VersionSummary | None:

@@ -14,13 +14,14 @@ from uuid import UUID, uuid4
 import numpy as np
 from pyroaring import BitMap
 
-from lance_core.errors import CorruptFileError, IndexNotFoundError, InvalidInputError, UnsupportedError
+from lance_core.errors import IndexNotFoundError, InvalidInputError, UnsupportedError
 from lance_core.index.derived_zones import Replaced, derived_zones
 from lance_core.index.kinds.registry import KINDS, Kind, is_supported
 from lance_core.index.kinds.zonemap import ZoneMap
 from lance_core.index.query.rows import U64s, View
 from lance_core.index.selection.candidates import view_of
 from lance_core.retry import CONFLICT_RETRIES
+from lance_core.schema import arrow_type_of
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import CreateIndex, RewriteGroup
@@ -136,10 +137,15 @@ def _groups(manifest: Manifest, names: Collection[str] | None) -> list[list[Inde
     for name in names or ():
         if name not in groups:
             raise IndexNotFoundError(f"Lance index not found: name={name}; list_indices() lists those of the table")
-    known = {name: group for name, group in groups.items() if all(is_supported(index) for index in group)}
+    known = {
+        name: group for name, group in groups.items() if all(is_supported(index, manifest.schema) for index in group)
+    }
     for name in names or ():
         if name not in known:
-            raise UnsupportedError(f"optimizing the index {name!r} of type {groups[name][0].kind} is not supported")
+            index = groups[name][0]
+            types = {key: arrow_type_of(node) for key, node in manifest.schema.by_id().items() if key in index.fields}
+            on = ", ".join(map(str, types.values()))
+            raise UnsupportedError(f"optimizing the index {name!r} of type {index.kind} on {on} is not supported")
     return [group for _, group in sorted(known.items())]
 
 
@@ -202,21 +208,8 @@ class _SegmentChoice:
         """The indexed field."""
         return indexed_field(self.source.manifest.schema, self.segments[0].fields[0])
 
-    def check(self) -> None:
-        """Check that the kind of the index fits its field.
-
-        Raises:
-            CorruptFileError: The kind of the index does not fit the field.
-        """
-        if not self.kind.accepts(self.field.type):
-            raise CorruptFileError(
-                f"{self.source.store.root}: the manifest says that {self.segments[0].name!r}, a {self.kind.name} "
-                f"index, is on {self.field.path}, whose type {self.field.type} cannot have one"
-            )
-
     def merging(self, num_merged: int) -> _Choice | None:
         """Choose to merge the last segments with the uncovered fragments; None if there is nothing to do."""
-        self.check()
         source, segments = self.source, self.segments
         live = BitMap(source.manifest.fragments.ids)
         missing = BitMap(uncovered_fragments(source.manifest, segments))
@@ -262,7 +255,6 @@ class _Optimizer:
         """Write new segments, and return these and the segments that they replace."""
         choice = _SegmentChoice(self.files.source, self.segments)
         if retrain:
-            choice.check()
             return [self._segment([], BitMap(self.files.source.manifest.fragments.ids))], list(self.segments)
         chosen = choice.merging(num_merged)
         if chosen is None:

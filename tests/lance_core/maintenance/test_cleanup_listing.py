@@ -8,7 +8,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import RetryableConflictError
-from lance_core.maintenance.cleanup import plan as cleanup_plan
+from lance_core.maintenance.cleanup import listed_versions
 from lance_core.maintenance.verify.files import verify
 from lance_core.store.local import LocalStore
 from lance_core.table.paths import VERSIONS_PREFIX
@@ -20,10 +20,10 @@ def rows(*keys):
 
 def meanwhile(monkeypatch, change, *, times):
     """Let something happen after a cleanup has read the oldest version that it listed."""
-    real, left = cleanup_plan._load_listed, [None] * times
+    real, left = listed_versions._load_listed, [None] * times
 
     def late(store, keys):
-        names = {key: name.version for key in keys if (name := cleanup_plan.parse_manifest_key(key)) is not None}
+        names = {key: name.version for key in keys if (name := listed_versions.parse_manifest_key(key)) is not None}
         keys = sorted(names, key=names.__getitem__)
         if not left:
             return real(store, keys)
@@ -34,7 +34,7 @@ def meanwhile(monkeypatch, change, *, times):
         left[:] = before
         return found | real(store, keys[1:])
 
-    monkeypatch.setattr(cleanup_plan, "_load_listed", late)
+    monkeypatch.setattr(listed_versions, "_load_listed", late)
 
 
 def table_of_two_versions(uri):
@@ -83,7 +83,7 @@ def test_a_listing_that_leaves_out_the_newest_version_is_made_again(tmp_path, mo
 
 
 def test_a_table_that_never_holds_still_is_left_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(cleanup_plan, "_MOST_LISTINGS", 3)
+    monkeypatch.setattr(listed_versions, "_MOST_LISTINGS", 3)
     uri = str(tmp_path / "t")
     handle = table_of_two_versions(uri)
 
