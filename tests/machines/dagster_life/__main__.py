@@ -1,0 +1,5 @@
+"""`python -m tests.machines.dagster_life`."""
+
+from tests.machines.dagster_life.machine import main
+
+main()

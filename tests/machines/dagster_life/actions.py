@@ -1,0 +1,137 @@
+"""The steps: each does one thing that is possible now, and says what it did; None if nothing was."""
+
+import random
+
+import dagster as dg
+
+from tests.machines.dagster_life.project import PARTITIONS
+from tests.machines.dagster_life.stage import Script
+from tests.machines.dagster_life.world import World
+
+EVENTS, TOTALS = dg.AssetKey("events"), dg.AssetKey("totals")
+
+
+def draw_script(world: World, rng: random.Random) -> Script:
+    """What a run will do: mostly all goes well."""
+    says: dict = {}
+    for asset in ("events", "totals"):
+        mine: dict = {"size": rng.choice((1, 1, 2))}
+        if rng.random() < 0.25:
+            mine["fail"] = rng.choice(("before", "after", "after", "retry before", "retry after"))
+        if rng.random() < 0.12:
+            mine["empty"] = rng.choice((PARTITIONS, PARTITIONS[:1]))
+        mine["stream"] = rng.random() < 0.3
+        if world.config.mode == "merge" and "merges at once" not in world.config.switches:
+            mine["stream"] = False
+        says[asset] = mine
+    says["good"] = rng.choice(("passes", "passes", "passes", "fails", "crashes"))
+    points = ["events begins", "events writes", "events streams", "events committed", "good runs", "totals begins"]
+    pauses = set(rng.sample(points, rng.choice((0, 0, 0, 1, 2))))
+    return Script(pauses=pauses, says=says, clock_s=rng.choice((0, 0, 0, 90, -90)))
+
+
+def describe(script: Script) -> str:
+    said = {
+        name: {k: v for k, v in mine.items() if v and (k, v) != ("size", 1)} if isinstance(mine, dict) else mine
+        for name, mine in script.says.items()
+    }
+    return f"pauses={sorted(script.pauses)} clock={script.clock_s} {said}"
+
+
+def begin(world: World, run_id: str, script: Script) -> str:
+    """Begin with a launched run, and say what it does and where it stops."""
+    said = describe(script)
+    actor = world.start(run_id, script)
+    return f"{said}: {actor.at or world.model.runs[run_id].state}"
+
+
+def draw_partitions(world: World, rng: random.Random) -> tuple[str, ...] | None:
+    if not world.config.partitioned:
+        return None
+    first = rng.randrange(len(PARTITIONS))
+    last = first if rng.random() < 0.7 else rng.randrange(first, len(PARTITIONS))
+    return PARTITIONS[first : last + 1]
+
+
+def draw_tags(world: World, rng: random.Random) -> dict[str, str]:
+    if world.config.policy == "from_tag":
+        name = rng.choice((None, "auto", "feature", "feature"))
+        return {} if name is None else {"lance/branch": name}
+    return {}
+
+
+def launch(world: World, rng: random.Random) -> str:
+    """Create a run, which starts later."""
+    selection = rng.choice(([EVENTS], [EVENTS], [EVENTS, TOTALS], [EVENTS, TOTALS], [TOTALS]))
+    partitions = draw_partitions(world, rng)
+    run_id = world.stage.request(asset_selection=selection, tags={**draw_tags(world, rng), **world.scope(partitions)})
+    run = world.adopt(run_id)
+    return f"launch run {run.number} of {[key.path[-1] for key in selection]} {partitions} on {run.branch or 'main'}"
+
+
+def start(world: World, rng: random.Random) -> str | None:
+    """Begin with a launched run."""
+    if not world.stage.launcher.launched:
+        return None
+    run_id = rng.choice(world.stage.launcher.launched)
+    script = draw_script(world, rng)
+    return f"start run {world.model.runs[run_id].number}: {begin(world, run_id, script)}"
+
+
+def run(world: World, rng: random.Random) -> str:
+    """Create a run, and begin with it at once."""
+    said = launch(world, rng)
+    run_id = world.stage.launcher.launched[-1]
+    script = draw_script(world, rng)
+    return f"{said}; start: {begin(world, run_id, script)}"
+
+
+def proceed(world: World, rng: random.Random) -> str | None:
+    """Continue a run that stopped."""
+    stopped = [actor for actor in world.actors.values() if actor.at is not None]
+    if not stopped:
+        return None
+    actor = rng.choice(stopped)
+    place = actor.at
+    world.proceed(actor)
+    run = world.model.runs[actor.run_id]
+    return f"continue run {run.number} from {place}: {actor.at or run.state}"
+
+
+def give_up(world: World, rng: random.Random) -> str | None:
+    """Take a run that stopped for dead."""
+    stopped = [
+        run for run in world.model.runs.values() if run.state == "running" and world.actors[run.run_id].at is not None
+    ]
+    if not stopped:
+        return None
+    run = rng.choice(stopped)
+    world.stage.instance.report_run_failed(world.stage.instance.get_run_by_id(run.run_id))
+    world.sync()
+    return f"give run {run.number} up"
+
+
+def re_execute(world: World, rng: random.Random) -> str | None:
+    """Re-execute a run that has ended."""
+    ended = [run for run in world.model.runs.values() if run.state in ("succeeded", "failed", "canceled")]
+    if not ended:
+        return None
+    run = rng.choice(ended[-4:])
+    strategy = "ALL_STEPS" if run.state == "succeeded" else rng.choice(("ALL_STEPS", "FROM_FAILURE", "FROM_FAILURE"))
+    again = world.adopt(world.stage.re_execute(run.run_id, strategy))
+    said = f"re-execute run {run.number} as run {again.number} {strategy}"
+    if rng.random() < 0.7:
+        script = draw_script(world, rng)
+        said += f"; start: {begin(world, again.run_id, script)}"
+    return said
+
+
+ACTIONS = {
+    run: 10,
+    launch: 2,
+    start: 3,
+    proceed: 6,
+    give_up: 2,
+    re_execute: 5,
+}
+"""The steps, and how often each is drawn."""

@@ -1,0 +1,123 @@
+"""The driver: draws a code location and steps by a seed, and shrinks what it finds."""
+
+import argparse
+import random
+import sys
+import time
+import traceback
+import warnings
+
+from tests.machines.dagster_life.actions import ACTIONS
+from tests.machines.dagster_life.project import Config
+from tests.machines.dagster_life.world import World
+
+STEPS = 25
+SWITCHES = {
+    "skip": False,  # empty outputs that are skipped
+    "rivals": False,  # of two runs whose steps overlap, the one that was created later wins
+    "merges at once": False,  # of two merges at a time, each key is inserted once
+    "late overwrites": False,  # an attempt that was given up does not overwrite its re-execution
+}
+"""What the machine looks at; what is off is not judged."""
+
+
+def draw_config(seed: int) -> Config:
+    rng = random.Random(f"{seed}:config")
+    switches = frozenset(name for name, is_on in SWITCHES.items() if is_on)
+    mode = rng.choice(("overwrite", "overwrite", "append", "merge", "error"))
+    return Config(
+        partitioned=mode == "error" or rng.random() < 0.7,
+        mode=mode,
+        policy=rng.choice(("off", "off", "per_run", "from_tag", "env")),
+        empty_output=rng.choice(("write", "write", *(("skip",) if "skip" in switches else ()), "error")),
+        read=rng.choice(("latest", "materialized")),
+        stable_row_ids=rng.random() < 0.3,
+        check_partitioned=rng.random() < 0.5,
+        checks=rng.random() < 0.7,
+        switches=switches,
+    )
+
+
+def play(seed: int, steps: list[int]) -> tuple[list[str], list[str], int | None]:
+    """Take the steps with these numbers: what was done, what differed, and the number of the step after which it did."""
+    done: list[str] = []
+    with World(draw_config(seed)) as world:
+        for number in steps:
+            rng = random.Random(f"{seed}:{number}")
+            action = rng.choices(list(ACTIONS), list(ACTIONS.values()))[0]
+            try:
+                said = action(world, rng)
+                problems = world.compare()
+            except Exception:  # noqa: BLE001 - a finding too
+                said, problems = action.__name__, [traceback.format_exc()]
+            if said is not None:
+                done.append(f"{number:3} {said}")
+            if problems:
+                return done, list(problems), number
+    return done, [], None
+
+
+def shrink(seed: int, steps: list[int], until: float) -> list[int]:
+    """Fewer steps that fail as well."""
+    size = max(1, len(steps) // 2)
+    while size:
+        place = 0
+        while place < len(steps) and time.monotonic() < until:
+            fewer = steps[:place] + steps[place + size :]
+            _, problems, last = play(seed, fewer)
+            if problems:
+                steps = [step for step in fewer if step <= last]
+            else:
+                place += size
+        size //= 2
+    return steps
+
+
+def replay_arguments(seed: int, steps: list[int]) -> str:
+    return f"--seed {seed} --steps {','.join(map(str, steps))}"
+
+
+def report(seed: int, steps: list[int]) -> None:
+    done, problems, _ = play(seed, steps)
+    print(draw_config(seed))
+    print("\n".join(done))
+    print("\n".join(f"  differs: {problem}" for problem in problems))
+    print(f"replay: {replay_arguments(seed, steps)}", flush=True)
+
+
+def find(seed: int, steps: list[int], *, patience_s: float = 60) -> bool:
+    """Play a seed; print what it finds."""
+    _, problems, last = play(seed, steps)
+    if problems:
+        report(seed, shrink(seed, [step for step in steps if step <= last], time.monotonic() + patience_s))
+    return bool(problems)
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    parser = argparse.ArgumentParser(description="The random machine of Dagster's lifecycle.")
+    parser.add_argument("--minutes", type=float, default=1)
+    parser.add_argument("--seed", type=int, help="play this seed alone")
+    parser.add_argument("--from", type=int, dest="first", help="the first of the seeds; any by default")
+    parser.add_argument("--steps", help="numbers of steps, with commas between; all by default")
+    parser.add_argument("--go-on", action="store_true", help="do not end at the first seed that finds something")
+    arguments = parser.parse_args()
+    if arguments.seed is not None:
+        steps = [int(step) for step in arguments.steps.split(",")] if arguments.steps else list(range(STEPS))
+        if arguments.steps:
+            report(arguments.seed, steps)
+            sys.exit(bool(play(arguments.seed, steps)[1]))
+        sys.exit(find(arguments.seed, steps))
+    end, seeds, failures = time.monotonic() + 60 * arguments.minutes, 0, 0
+    seed = random.randrange(10**6) if arguments.first is None else arguments.first
+    while time.monotonic() < end:
+        failures += find(seed, list(range(STEPS)))
+        seeds, seed = seeds + 1, seed + 1
+        if failures and not arguments.go_on:
+            break
+    print(f"{seeds} seeds of {STEPS} steps, {failures} found something")
+    sys.exit(failures > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,308 @@
+"""What must hold of tables, runs, branches and events, as the pages in `docs/` say it.
+
+Rows are `(partition, key, number)`, and no two writes give a row the same number, so that a row names the write it is from.
+A line is main or a branch of one table. Order is that of what happened, counted by `now`; no clock is read.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+Row = tuple[str, int, int]
+MAIN = None
+
+
+@dataclass(kw_only=True)
+class Run:
+    """A run of Dagster.
+
+    Attributes:
+        number: Its place in the order in which runs were created.
+        root: The first run of its chain of re-executions.
+        branch: The branch that it writes; None for main.
+        main_at_begin: The rows of main of each table when its root run, or root backfill, began.
+        step_began: When each of its steps began.
+        state: launched, running, failed, succeeded or canceled.
+    """
+
+    run_id: str
+    number: int
+    root: str
+    parent: str | None
+    branch: str | None
+    main_at_begin: dict[str, Counter]
+    selection: tuple[str, ...]
+    partitions: tuple[str, ...] | None
+    backfill: str | None = None
+    step_began: dict[str, int] = field(default_factory=dict)
+    state: str = "launched"
+
+
+@dataclass(kw_only=True)
+class Commit:
+    """A write of a run that was committed."""
+
+    at: int
+    version: int
+    run: Run
+    attempt: int
+    asset: str
+    partitions: frozenset[str] | None
+    added: Counter
+    removed: Counter
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.run.number, self.attempt
+
+
+@dataclass(kw_only=True)
+class Line:
+    """Main, or a branch.
+
+    Attributes:
+        rows: The rows that it has now.
+        commits: The writes that it contains, oldest first; those before the fork as well.
+        versions: The rows of each version that was seen.
+        changed: The version that last changed rows.
+        fork: Rows of main at the fork; None for main.
+        forked_at: When it was forked.
+        promoted: Whether main has its changes.
+    """
+
+    rows: Counter = field(default_factory=Counter)
+    commits: list[Commit] = field(default_factory=list)
+    versions: dict[int, Counter] = field(default_factory=dict)
+    changed: int = 0
+    fork: Counter | None = None
+    forked_at: int = 0
+    promoted: bool = False
+
+    def own_commits(self) -> list[Commit]:
+        return [commit for commit in self.commits if commit.at > self.forked_at]
+
+
+@dataclass(kw_only=True)
+class Result:
+    """A result of a check."""
+
+    check: str
+    asset: str
+    branch: str | None
+    passed: bool
+    read: Counter
+    read_at: int
+    partitions: tuple[str, ...] | None
+
+
+@dataclass(kw_only=True)
+class Write:
+    """An output that a step hands to the IO manager."""
+
+    asset: str
+    mode: str
+    run: Run
+    attempt: int
+    partitions: tuple[str, ...] | None
+    rows: Counter
+    empty_output: str
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.run.number, self.attempt
+
+
+def of_partitions(rows: Counter, partitions: Iterable[str] | None) -> Counter:
+    """The rows in these partitions; all rows for None."""
+    return rows.copy() if partitions is None else Counter({row: n for row, n in rows.items() if row[0] in partitions})
+
+
+class Model:
+    """All tables, runs and results of checks."""
+
+    def __init__(self, tables: Iterable[str], switches: frozenset[str]) -> None:
+        self.now = 0
+        self.switches = switches
+        self.lines: dict[str, dict[str | None, Line]] = {table: {} for table in tables}
+        self.runs: dict[str, Run] = {}
+        self.results: list[Result] = []
+        self.recorded: dict[tuple[str, str | None, str | None], int] = {}
+        """The newest version that an event records, by table, branch and partition."""
+
+    def tick(self) -> int:
+        self.now += 1
+        return self.now
+
+    def rows(self, table: str, branch: str | None) -> Counter:
+        line = self.lines[table].get(branch)
+        return Counter() if line is None else line.rows
+
+    # Runs
+
+    def create_run(self, run: Run) -> None:
+        self.runs[run.run_id] = run
+
+    def mains(self) -> dict[str, Counter]:
+        return {table: self.rows(table, MAIN).copy() for table in self.lines}
+
+    # Reading
+
+    def readable(self, table: str, run: Run) -> Counter:
+        """The rows that an input of a run is made of: its branch, or main as it was when the root run began."""
+        if run.branch is None:
+            return self.rows(table, MAIN)
+        if run.branch in self.lines[table]:
+            return self.rows(table, run.branch)
+        return run.main_at_begin[table]
+
+    # Writing
+
+    def fork(self, table: str, branch: str | None) -> None:
+        """A write to a branch begins: there is a branch from now on, and a promoted one begins again from main."""
+        if branch is None:
+            return
+        line = self.lines[table].get(branch)
+        if line is None or line.promoted:
+            main = self.lines[table].setdefault(MAIN, Line())
+            self.lines[table][branch] = Line(
+                rows=main.rows.copy(),
+                commits=[*main.commits],
+                fork=main.rows.copy(),
+                changed=main.changed,
+                forked_at=self.tick(),
+            )
+
+    def attempts(self, write: Write) -> list[Commit]:
+        """The commits of other attempts of the same write: the same root run, asset and partitions."""
+        line = self.lines[write.asset].get(write.run.branch)
+        scope = None if write.partitions is None else frozenset(write.partitions)
+        return [
+            commit
+            for commit in (line.commits if line is not None else ())
+            if commit.run.root == write.run.root and commit.asset == write.asset and commit.partitions == scope
+        ]
+
+    def earlier_attempts(self, write: Write) -> list[Commit]:
+        """Those whose rows the write replaces."""
+        return [
+            commit
+            for commit in self.attempts(write)
+            if commit.order < write.order and (commit.run is write.run or commit.run.state != "succeeded")
+        ]
+
+    def outcome(self, write: Write) -> str:
+        """What has to come of a write that commits now: `written`, `skipped`, the kind of its failure, or `any`."""
+        line = self.lines[write.asset].get(write.run.branch) or Line()
+        if not write.rows and write.empty_output == "error":
+            return "empty"  # or any other failure that the write has as well
+        if any(commit.order > write.order for commit in self.attempts(write)):
+            return "superseded" if write.mode != "overwrite" or "late overwrites" in self.switches else "any"
+        earlier = self.earlier_attempts(write)
+        if not write.rows and write.empty_output == "skip" and not earlier:
+            return "skipped"
+        if write.mode == "overwrite" and any(self._is_rival(write, commit) for commit in line.commits):
+            return "superseded" if "rivals" in self.switches else "any"
+        replaced = sum((commit.added for commit in earlier), Counter())
+        if write.mode == "error" and of_partitions(line.rows, write.partitions) - replaced:
+            return "exists"
+        if write.mode == "merge":
+            keys = {row[:2] for row in write.rows}
+            if any(row[:2] not in keys for row in replaced):
+                return "undecidable"
+        return "written"
+
+    def _is_rival(self, write: Write, commit: Commit) -> bool:
+        """Whether a run that was created later has committed the same partitions since this run's step began."""
+        return (
+            commit.run.root != write.run.root
+            and commit.run.number > write.run.number
+            and commit.at > write.run.step_began[write.asset]
+            and (write.partitions is None or bool(commit.partitions & set(write.partitions)))
+        )
+
+    def apply(self, write: Write, version: int) -> Commit:
+        """The write has been committed as this version."""
+        line = self.lines[write.asset].setdefault(write.run.branch, Line())
+        if write.mode == "overwrite":
+            removed = of_partitions(line.rows, write.partitions)
+        elif write.mode == "merge":
+            keys = {row[:2] for row in write.rows}
+            removed = Counter({row: n for row, n in line.rows.items() if row[:2] in keys})
+        else:
+            removed = sum((commit.added for commit in self.earlier_attempts(write)), Counter()) & line.rows
+        line.rows = line.rows - removed + write.rows
+        if removed or write.rows or not line.changed:
+            line.changed = version
+        line.versions[version] = line.rows.copy()
+        commit = Commit(
+            at=self.tick(),
+            version=version,
+            run=write.run,
+            attempt=write.attempt,
+            asset=write.asset,
+            partitions=None if write.partitions is None else frozenset(write.partitions),
+            added=write.rows,
+            removed=removed,
+        )
+        line.commits.append(commit)
+        return commit
+
+    # Branches
+
+    def written_partitions(self, table: str, branch: str) -> set[str | None]:
+        """The partitions that runs wrote on a branch; `{None}` for a table without partitions."""
+        keys: set[str | None] = set()
+        for commit in self.lines[table][branch].own_commits():
+            keys |= {None} if commit.partitions is None else commit.partitions
+        return keys
+
+    def conflict(self, table: str, branch: str) -> str:
+        """Whether main has changed what the branch changes: `yes`, `no`, or `perhaps` where no page says so."""
+        line, main = self.lines[table][branch], self.lines[table][MAIN]
+        since = [commit for commit in main.commits if commit.at > line.forked_at]
+        removed = sum((commit.removed for commit in line.own_commits()), Counter()) & line.fork
+        if removed - main.rows:
+            return "yes"
+        return "no" if not since else "perhaps"
+
+    def promote(self, table: str, branch: str, version: int) -> None:
+        """Main has the changes of a branch from now on."""
+        line, main = self.lines[table][branch], self.lines[table][MAIN]
+        main.rows = main.rows - (line.fork - line.rows) + (line.rows - line.fork)
+        main.commits += [commit for commit in line.own_commits() if commit not in main.commits]
+        main.versions[version] = main.rows.copy()
+        if line.fork != line.rows:
+            main.changed = version
+        line.promoted = True
+
+    def unaudited(self, table: str, branch: str, blocking: Iterable[tuple[str, bool]]) -> list[str]:
+        """The blocking checks of an asset that do not let a branch pass, `(check, is partitioned)` given."""
+        line = self.lines[table][branch]
+        reasons = []
+        for check, is_partitioned in blocking:
+            scopes = self.written_partitions(table, branch) if is_partitioned else {None}
+            for scope in sorted(scopes, key=str):
+                about = [
+                    result
+                    for result in self.results
+                    if result.check == check
+                    and result.asset == table
+                    and result.branch == branch
+                    and (scope is None or (result.partitions is not None and scope in result.partitions))
+                ]
+                last_change = max(
+                    (
+                        commit.at
+                        for commit in line.own_commits()
+                        if (commit.added or commit.removed)
+                        and (scope is None or commit.partitions is None or scope in commit.partitions)
+                    ),
+                    default=0,
+                )
+                if not about:
+                    reasons.append(f"{check} {scope}: no result")
+                elif not about[-1].passed:
+                    reasons.append(f"{check} {scope}: its last result is a failure")
+                elif about[-1].read_at < last_change:
+                    reasons.append(f"{check} {scope}: rows changed since it read them")
+        return reasons

@@ -1,0 +1,372 @@
+"""One seed's world: the real thing, the model beside it, and the comparison of both."""
+
+import contextlib
+import itertools
+import os
+import shutil
+import sys
+import tempfile
+import types
+from collections import Counter
+from pathlib import Path
+from typing import Self
+
+import dagster as dg
+import pyarrow as pa
+
+import lance_core
+from tests.machines.dagster_life.model import MAIN, Commit, Model, Result, Run, Write, of_partitions
+from tests.machines.dagster_life.project import (
+    PARTITIONS,
+    SCHEMA,
+    TABLES,
+    WORLD,
+    Config,
+    definitions,
+    to_rows,
+    to_table,
+)
+from tests.machines.dagster_life.stage import Actor, Script, Stage, clocks, me
+
+MODULE = "dagster_life_code"
+START, END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
+_numbers = itertools.count(1)
+EXPECTED_ERRORS = {
+    "superseded": ("SupersededError",),
+    "exists": ("DatasetExistsError",),
+    "undecidable": ("EarlierAttemptError",),
+    "empty": ("InvalidInputError", "DatasetExistsError", "EarlierAttemptError", "SupersededError"),
+}
+
+
+class World(contextlib.AbstractContextManager):
+    """The instance, the tables, the model, and what differs."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+        self.root = tempfile.mkdtemp(prefix="dagster-life-", dir=memory)
+        self.model = Model(TABLES, config.switches)
+        self.writes: dict[tuple[str, str], Write] = {}
+        self.problems: list[str] = []
+        self.numbers = itertools.count(1)
+        self.actors: dict[str, Actor] = {}
+        self.due: list[tuple[Commit | None, Run, str, str | None, dict]] = []
+        self.seen = dict.fromkeys(TABLES, 0)
+        self.is_closing = False
+
+    def __enter__(self) -> Self:
+        self._clocks = clocks()
+        self._clocks.__enter__()
+        os.environ["LANCE_LIFE_BRANCH"] = "staging"
+        module = sys.modules.setdefault(MODULE, types.ModuleType(MODULE))
+        name = f"location_{next(_numbers)}"
+        setattr(module, name, definitions(self.config, self.root))
+        WORLD[:] = [self]
+        self.stage = Stage(MODULE, name)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.is_closing = True
+        self.stage.close()
+        self._clocks.__exit__(None, None, None)
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    # Tables
+
+    def open(self, table: str, branch: str | None = MAIN) -> lance_core.LanceDataset | None:
+        try:
+            main = lance_core.dataset(f"{self.root}/public/{table}.lance")
+        except lance_core.errors.DatasetNotFoundError:
+            return None
+        return main if branch is None else main.checkout_version((branch, None))
+
+    def version(self, table: str, branch: str | None) -> int:
+        dataset = self.open(table)
+        if dataset is None or (branch is not None and branch not in dataset.branches.list()):
+            return 0
+        return self.open(table, branch).version
+
+    # Runs
+
+    def scope(self, partitions: tuple[str, ...] | None) -> dict[str, str]:
+        """The tags of a run of partitions."""
+        if partitions is None:
+            return {}
+        if len(partitions) == 1:
+            return {"dagster/partition": partitions[0]}
+        return {START: partitions[0], END: partitions[-1]}
+
+    def adopt(self, run_id: str) -> Run:
+        """Add to the model a run that Dagster has created."""
+        record = self.stage.instance.get_run_by_id(run_id)
+        tags = dict(record.tags)
+        partitions = None
+        if "dagster/partition" in tags:
+            partitions = (tags["dagster/partition"],)
+        elif START in tags:
+            keys = list(PARTITIONS)
+            partitions = tuple(keys[keys.index(tags[START]) : keys.index(tags[END]) + 1])
+        root_id = record.root_run_id or run_id
+        root = self.model.runs.get(root_id)
+        selection = record.asset_selection or record.asset_check_selection or ()
+        run = Run(
+            run_id=run_id,
+            number=len(self.model.runs) + 1,
+            root=root_id,
+            parent=record.parent_run_id,
+            branch=root.branch if root is not None else self.branch_of(tags, run_id),
+            main_at_begin=root.main_at_begin if root is not None else self.model.mains(),
+            selection=tuple(sorted(str(key) for key in selection)),
+            partitions=partitions,
+            backfill=tags.get("dagster/backfill"),
+        )
+        self.model.create_run(run)
+        return run
+
+    def branch_of(self, tags: dict[str, str], run_id: str) -> str | None:
+        """The branch of a first run, as the table of `docs/backfills.md` has it."""
+        backfill = tags.get("dagster/root_backfill_id") or tags.get("dagster/backfill")
+        of_backfill = None if backfill is None else f"dagster/backfill/{backfill}"
+        of_run = f"dagster/run/{run_id}"
+        policy = self.config.policy
+        if policy == "per_run":
+            return of_run
+        if policy == "per_backfill":
+            return of_backfill
+        if policy == "env":
+            return "staging"
+        if policy == "from_tag" and "lance/branch" in tags:
+            value = tags["lance/branch"]
+            return (of_backfill or of_run) if value == "auto" else value
+        return None
+
+    def start(self, run_id: str, script: Script) -> Actor:
+        actor = self.stage.start(run_id, script)
+        self.actors[run_id] = actor
+        self.sync()
+        return actor
+
+    def proceed(self, actor: Actor) -> None:
+        actor.proceed()
+        self.sync()
+
+    def sync(self) -> None:
+        """Take over how runs have ended."""
+        states = {"SUCCESS": "succeeded", "FAILURE": "failed", "CANCELED": "canceled"}
+        for run in self.model.runs.values():
+            if run.state in ("launched", "running"):
+                status = self.stage.instance.get_run_by_id(run.run_id).status.value
+                run.state = states.get(status, "running" if run.run_id in self.actors else "launched")
+
+    # What the bodies of assets and checks call
+
+    def compute(self, context, asset: str, read: pa.Table | None):
+        actor, run = me(), self.model.runs[context.run_id]
+        says = actor.script.says.get(asset, {})
+        run.step_began[asset] = self.model.tick()
+        if read is not None:
+            self.compare_read(run, "events", to_rows(read), f"{asset} in run {run.number}")
+        actor.reach(f"{asset} begins")
+        is_first = context.retry_number == 0
+        if says.get("fail") == "before":
+            raise RuntimeError("before the write")
+        if says.get("fail") == "retry before" and is_first:
+            raise dg.RetryRequested(max_retries=1)
+        rows = Counter()
+        for partition in run.partitions or PARTITIONS[:2]:
+            if partition not in says.get("empty", ()):
+                for key in range(says.get("size", 1)):
+                    rows[partition, key, next(self.numbers)] += 1
+        mode = self.config.mode if asset == "events" else "overwrite"
+        empty = self.config.empty_output if asset == "events" else "write"
+        self.writes[run.run_id, asset] = Write(
+            asset=asset,
+            mode=mode,
+            run=run,
+            attempt=context.retry_number,
+            partitions=run.partitions,
+            rows=rows,
+            empty_output=empty,
+        )
+        yield dg.Output(self.stream(actor, asset, rows) if says.get("stream") else to_table(rows))
+        if says.get("fail") == "after":
+            raise RuntimeError("after the write")
+        if says.get("fail") == "retry after" and is_first:
+            raise dg.RetryRequested(max_retries=1)
+
+    def stream(self, actor: Actor, asset: str, rows: Counter) -> pa.RecordBatchReader:
+        """The rows, as a stream that stops in its midst."""
+
+        def batches():
+            table = to_table(rows)
+            yield from table.slice(0, 1).to_batches()
+            actor.reach(f"{asset} streams")
+            yield from table.slice(1).to_batches()
+
+        return pa.RecordBatchReader.from_batches(SCHEMA, batches())
+
+    def check(self, context, name: str, read: pa.Table) -> dg.AssetCheckResult:
+        actor, run = me(), self.model.runs[context.run_id]
+        rows, at = to_rows(read), self.model.now
+        self.compare_read(run, "events", rows, f"check {name} in run {run.number}")
+        actor.reach(f"{name} runs")
+        says = actor.script.says.get(name, "passes")
+        if says == "crashes":
+            raise RuntimeError("the check crashes")
+        self.model.results.append(
+            Result(
+                check=name,
+                asset="events",
+                branch=run.branch,
+                passed=says == "passes",
+                read=rows,
+                read_at=at,
+                partitions=run.partitions,
+            )
+        )
+        self.model.tick()
+        return dg.AssetCheckResult(passed=says == "passes")
+
+    def compare_read(self, run: Run, table: str, rows: Counter, who: str) -> None:
+        self.compare_events()
+        whole = self.model.readable(table, run)
+        if self.config.read == "materialized":
+            branch = run.branch if run.branch in self.model.lines[table] else None
+            if run.branch is not None and branch is None:
+                return
+            recorded = [
+                version
+                for (name, line, partition), version in self.model.recorded.items()
+                if (name, line) == (table, branch) and (run.partitions is None or partition in run.partitions)
+            ]
+            if not recorded:
+                return
+            whole = self.model.lines[table][branch].versions.get(max(recorded), whole)
+        right = of_partitions(whole, run.partitions)
+        if rows != right:
+            self.problems.append(f"{who} read {sorted(rows)} of {table}, not {sorted(right)}")
+
+    # What the IO manager reports
+
+    def begin_write(self, write: Write) -> None:
+        self.before = {
+            (table, branch): line.rows.copy()
+            for table, lines in self.model.lines.items()
+            for branch, line in lines.items()
+        }
+        self.model.fork(write.asset, write.run.branch)
+
+    def end_write(self, write: Write, error: BaseException | None) -> None:
+        if self.is_closing:
+            return
+        run, where = write.run, f"{write.asset} {write.run.partitions} in run {write.run.number}"
+        expected = self.model.outcome(write)
+        if error is not None:
+            name = type(error).__name__
+            if expected != "any" and name not in EXPECTED_ERRORS.get(expected, ()):
+                self.problems.append(f"{where} had to be {expected}, but: {name}: {error}")
+            lines = self.model.lines[write.asset]
+            if (
+                run.branch is not None
+                and not lines[run.branch].own_commits()
+                and not self.version(write.asset, run.branch)
+            ):
+                del lines[run.branch]
+            return
+        if expected not in ("written", "skipped", "any"):
+            self.problems.append(f"{where} had to be {expected}, but was committed")
+        version = self.version(write.asset, run.branch)
+        line = self.model.lines[write.asset].get(run.branch)
+        commit = None
+        if expected != "skipped":
+            commit = self.model.apply(write, version)
+            line = self.model.lines[write.asset][run.branch]
+        rows = line.rows if line is not None else Counter()
+        for partition in write.partitions or (None,):
+            facts = {
+                "version": version,
+                "rows": rows.total(),
+                "partition_rows": of_partitions(rows, None if partition is None else {partition}).total(),
+                "changed": line.changed if line is not None else 0,
+            }
+            self.due.append((commit, run, write.asset, partition, facts))
+
+    # The comparison after each step
+
+    def compare(self) -> list[str]:
+        """What differs between the real thing and the model."""
+        self.compare_events()
+        self.compare_due()
+        for table, lines in self.model.lines.items():
+            self.compare_table(table, lines)
+        return self.problems
+
+    def compare_table(self, table: str, lines: dict) -> None:
+        dataset = self.open(table)
+        branches = set() if dataset is None else set(dataset.branches.list())
+        expected = set(lines) - {MAIN}
+        if branches != expected:
+            self.problems.append(f"{table} has the branches {sorted(branches)}, not {sorted(expected)}")
+            return
+        for branch, line in lines.items():
+            place = dataset if branch is None else self.open(table, branch)
+            rows = Counter() if place is None else to_rows(place.to_table())
+            if rows != line.rows:
+                name = "main" if branch is None else branch
+                self.problems.append(f"{name} of {table} has {sorted(rows)}, not {sorted(line.rows)}")
+            elif place is not None:
+                line.versions.setdefault(place.version, line.rows.copy())
+
+    def compare_events(self) -> None:
+        for table in TABLES:
+            records = self.stage.instance.fetch_materializations(
+                dg.AssetRecordsFilter(asset_key=dg.AssetKey(table), after_storage_id=self.seen[table]),
+                limit=100,
+                ascending=True,
+            ).records
+            for record in records:
+                self.seen[table] = record.storage_id
+                self.compare_event(table, record)
+
+    def compare_due(self) -> None:
+        for commit, run, asset, partition, _ in self.due:
+            actor = self.actors.get(run.run_id)
+            if actor is not None and actor.ended:
+                self.problems.append(
+                    f"run {run.number} has no event of {asset} {partition}, "
+                    f"version {None if commit is None else commit.version}"
+                )
+
+    def compare_event(self, table: str, record) -> None:
+        event = record.asset_materialization
+        metadata = {key: entry.value for key, entry in event.metadata.items()}
+        shown = f"event of {table} {event.partition} of run {record.run_id[:8]}"
+        about = (record.run_id, table, event.partition)
+        due = next((due for due in self.due if (due[1].run_id, *due[2:4]) == about), None)
+        if due is None:
+            self.problems.append(f"{shown}: nothing was written")
+            return
+        self.due.remove(due)
+        commit, run, _, partition, facts = due
+        says = {
+            "lance/version": facts["version"],
+            "lance/branch": run.branch,
+            "dagster/row_count": facts["rows"],
+        }
+        if partition is not None:
+            says["dagster/partition_row_count"] = facts["partition_rows"]
+        for key, value in says.items():
+            if metadata.get(key) != value:
+                self.problems.append(f"{shown}: {key} is {metadata.get(key)}, not {value}")
+        data_version = (event.tags or {}).get("dagster/data_version", "")
+        # A commit without rows that removes none may count as a change.
+        changed = (
+            {facts["changed"]}
+            if commit is None or commit.added or commit.removed
+            else {facts["changed"], commit.version}
+        )
+        if not data_version.endswith(tuple(f":{run.branch or 'main'}:{version}" for version in changed)):
+            self.problems.append(f"{shown}: its data version is {data_version}, rows changed in {changed}")
+        where = (table, run.branch, partition)
+        self.model.recorded[where] = max(self.model.recorded.get(where, 0), facts["version"])
