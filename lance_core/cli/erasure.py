@@ -97,7 +97,15 @@ def _print(report: ErasureReport, output: CommandOutput) -> None:
             output.rows(rows, ["kind", "path", "message"], title=title)
     shown = ("rows_deleted", "versions_removed", "tags_moved")
     done = {name: _by_name(getattr(report, name)) for name in shown}
-    lists = ("readers_released", "branches_released", "indices_rebuilt", "indices_dropped", "clones", "bases")
+    lists = (
+        "readers_released",
+        "branches_released",
+        "indices_rebuilt",
+        "indices_dropped",
+        "uploads_aborted",
+        "clones",
+        "bases",
+    )
     done |= {name: list(getattr(report, name)) for name in lists}
     numbers = {name: getattr(report, name) or None for name in ("fragments_rewritten", "files_removed")}
     output.record({**done, **numbers, "bytes_removed": report.bytes_removed or None})

@@ -53,7 +53,7 @@ from lance_core.errors import (
     StoreError,
     VersionNotFoundError,
 )
-from lance_core.store import ObjectStore, gives_numbers_once, naming_after, sync_names
+from lance_core.store import ObjectStore, gives_numbers_once, naming_after, remove_leftovers, sync_names
 from lance_core.table.flags import NO_TRANSACTION_FILES
 from lance_core.table.manifest.manifest import Manifest, ManifestLocation
 from lance_core.table.operations import Overwrite, Restore
@@ -266,11 +266,7 @@ class VersionWriter:
     def discard(self) -> None:
         """Remove the transaction file of a commit; to be called only if the commit certainly failed."""
         if self._transaction_file:
-            try:
-                self.store.delete(transaction_key(self._transaction_file))
-            except StoreError as error:
-                # Cleanup finds it later; the caller's error matters more.
-                _logger.debug("transaction file %s was left behind: %s", self._transaction_file, error)
+            remove_leftovers(self.store, [transaction_key(self._transaction_file)])
             self._transaction_file = ""
 
     def _put_transaction_file(self, transaction: Transaction, record: bytes) -> None:

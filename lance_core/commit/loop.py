@@ -31,7 +31,7 @@ from lance_core.commit.proofs import (
     reject_later_attempt,
     reject_later_fill,
 )
-from lance_core.commit.rebase import Rebased, drop_files, rebase
+from lance_core.commit.rebase import Rebased, rebase
 from lance_core.commit.records import CommitOptions, Committed
 from lance_core.commit.relation import carries_on
 from lance_core.commit.repair import repaired
@@ -59,7 +59,7 @@ from lance_core.errors import (
     VersionNotFoundError,
 )
 from lance_core.retry import backoff
-from lance_core.store import ObjectStore, make_durable
+from lance_core.store import ObjectStore, make_durable, remove_leftovers
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import ApplyContext, Clone, Overwrite, Restore, UnknownOperation
 from lance_core.table.paths import DETACHED_BIT, Naming, is_detached
@@ -301,10 +301,10 @@ class _CommitLoop:
         except OutcomeUnknownError:
             raise
         except LanceError:
-            drop_files(self.store, rebased.written)
+            remove_leftovers(self.store, rebased.written)
             raise
         if committed is None:
-            drop_files(self.store, rebased.written)
+            remove_leftovers(self.store, rebased.written)
             return None
         _logger.debug("committed version %d of %s in attempt %d", committed.version, self.store.root, attempt)
         return Committed(manifest=committed, transaction=rebased.transaction, attempts=attempt)
@@ -472,7 +472,7 @@ class _CommitLoop:
         try:
             prepared = self.prepare(rebased.transaction, latest)
         except LanceError:
-            drop_files(self.store, rebased.written)
+            remove_leftovers(self.store, rebased.written)
             raise
         return Rebased(transaction=prepared.transaction, written=(*rebased.written, *prepared.written))
 

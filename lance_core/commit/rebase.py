@@ -10,8 +10,7 @@ Every other operation stays as it is, with its original read version.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
@@ -19,8 +18,8 @@ from pyroaring import BitMap
 
 from lance_core.commit.conflict import AffectedRows, affected_fragments
 from lance_core.commit.versions import load_manifest
-from lance_core.errors import CorruptFileError, LanceError, RetryableConflictError, StoreError, VersionNotFoundError
-from lance_core.store import BytesLike, ObjectStore, open_base
+from lance_core.errors import CorruptFileError, LanceError, RetryableConflictError, VersionNotFoundError
+from lance_core.store import BytesLike, ObjectStore, open_base, remove_leftovers
 from lance_core.table.deletion import DeletionFile, DeletionFileType, DeletionVector, new_deletion_file_id
 from lance_core.table.field_ids import with_new_ids
 from lance_core.table.fragment import Fragment
@@ -30,9 +29,7 @@ from lance_core.table.operations import CreateIndex, Delete, Merge, Overwrite, U
 from lance_core.table.paths import DELETIONS_PREFIX
 from lance_core.table.transaction import Transaction, is_early
 
-__all__ = ["Rebased", "deletion_vector", "drop_files", "load_deletion_vector", "rebase"]
-
-_logger = logging.getLogger(__name__)
+__all__ = ["Rebased", "deletion_vector", "load_deletion_vector", "rebase"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,23 +100,13 @@ def _with_merged_deletions(
                     emptied.append(fragment.id)
             updated.append(fragment)
     except LanceError:
-        drop_files(store, written)
+        remove_leftovers(store, written)
         raise
     if isinstance(operation, Delete):
         removed = (*operation.deleted_fragment_ids, *emptied)
         return replace(operation, updated_fragments=tuple(updated), deleted_fragment_ids=removed), tuple(written)
     removed = (*operation.removed_fragment_ids, *emptied)
     return replace(operation, updated_fragments=tuple(updated), removed_fragment_ids=removed), tuple(written)
-
-
-def drop_files(store: ObjectStore, keys: Iterable[str]) -> None:
-    """Remove the files that were written for a version that was not committed."""
-    for key in keys:
-        try:
-            store.delete(key)
-        except StoreError as error:
-            # Cleanup finds the file later; the error or conflict that ended the commit matters more.
-            _logger.debug("%s/%s was left behind: %s", store.root, key, error)
 
 
 def load_deletion_vector(store: ObjectStore, manifest: Manifest, fragment: Fragment) -> DeletionVector:

@@ -25,7 +25,7 @@ import pyarrow as pa
 from lance_core.encoding.structural.blob import BlobKind, Descriptor
 from lance_core.errors import InvalidInputError
 from lance_core.schema import Field
-from lance_core.store import ObjectStore
+from lance_core.store import ObjectStore, remove_leftovers
 from lance_core.store.base import ObjectWriter
 
 __all__ = ["BlobFiles", "blob_folder", "external", "sidecar_key"]
@@ -164,8 +164,7 @@ class BlobFiles:
         for pack in self._packs.values():
             pack.writer.abort()
         self._packs.clear()
-        for key in self._closed:
-            self._store.delete(key)
+        remove_leftovers(self._store, self._closed)
         if self._num_files:
             self._store.remove_empty_folders(blob_folder(self._key).removesuffix("/"))
         self._closed.clear()

@@ -8,7 +8,9 @@ from lance_core.store.base import (
     ObjectStore,
     ObjectWriter,
     ReadableBuffer,
+    Upload,
     escaped_path,
+    remove_leftovers,
 )
 from lance_core.store.copy_between import copy_object
 from lance_core.store.counters import bytes_read_counter, iops_counter
@@ -38,6 +40,7 @@ __all__ = [
     "PendingWrites",
     "ReadableBuffer",
     "StorageOptions",
+    "Upload",
     "bytes_read_counter",
     "canonical_uri",
     "check_present",
@@ -55,6 +58,7 @@ __all__ = [
     "open_object",
     "open_store",
     "put_durably",
+    "remove_leftovers",
     "replace_durably",
     "split_uri",
     "sync_names",

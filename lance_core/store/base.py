@@ -17,8 +17,9 @@ OutcomeUnknownError where a write may or may not have happened, StoreError for e
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeAlias, runtime_checkable
@@ -41,14 +42,18 @@ __all__ = [
     "ReadableBuffer",
     "RootedStore",
     "SingleDeletes",
+    "Upload",
     "bytes_view",
     "check_key",
     "check_prefix",
     "delete_each",
     "escaped_path",
+    "remove_leftovers",
     "unescaped_path",
     "unescaped_root",
 ]
+
+_logger = logging.getLogger(__name__)
 
 DEFAULT_READ_BYTES: Final = 16 * 1024 * 1024
 """Bytes per read of an object that is copied through this process."""
@@ -61,6 +66,21 @@ BytesLike: TypeAlias = bytes | memoryview
 
 ReadableBuffer: TypeAlias = bytes | bytearray | memoryview | np.ndarray[Any, Any] | pa.Buffer
 """The argument of writes: any contiguous object with the buffer protocol."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """An upload in parts that was neither completed nor aborted: no listing of objects shows its bytes.
+
+    Attributes:
+        key: The key of the object that it would become.
+        upload_id: Its name at the storage.
+        begun: When it was begun, in seconds since the epoch by the clock of the storage.
+    """
+
+    key: str
+    upload_id: str
+    begun: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,6 +311,20 @@ class ObjectStore(Protocol):
         """
         ...
 
+    def unfinished_uploads(self) -> Sequence[Upload]:
+        """The uploads in parts below the root that were neither completed nor aborted.
+
+        Also empty for a storage that does not report this: only S3 does.
+
+        Raises:
+            StoreError: The storage does not answer.
+        """
+        ...
+
+    def abort_upload(self, upload: Upload) -> None:
+        """Drop the parts of an upload; one that has ended is fine."""
+        ...
+
     def keeps_removed_objects(self) -> bool:
         """Whether the storage still has objects below the root that were removed or replaced.
 
@@ -348,6 +382,13 @@ class RootedStore:
         """The options that the store was opened with."""
         return self._options
 
+    def unfinished_uploads(self) -> Sequence[Upload]:
+        """Return nothing: the storage does not report uploads."""
+        return ()
+
+    def abort_upload(self, upload: Upload) -> None:
+        """Do nothing: the storage does not report uploads."""
+
     def keeps_removed_objects(self) -> bool:
         """Return False: the storage does not report removed objects."""
         return False
@@ -396,6 +437,19 @@ def delete_each(delete: Callable[[str], None], keys: Sequence[str]) -> dict[str,
         except StoreError as error:
             errors[key] = error
     return errors
+
+
+def remove_leftovers(store: ObjectStore, keys: Iterable[str]) -> None:
+    """Remove objects that a failed or finished write does not need; the log names what cannot be removed.
+
+    Cleanup removes them later: the error that ended the write matters more, and a role without the right to delete can
+    write all the same.
+    """
+    for key in keys:
+        try:
+            store.delete(key)
+        except StoreError as error:
+            _logger.info("%s/%s was left behind: %s", store.root, key, error)
 
 
 def bytes_view(data: ReadableBuffer) -> memoryview:

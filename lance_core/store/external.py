@@ -41,8 +41,10 @@ from lance_core.store.base import (
     ObjectStore,
     ObjectWriter,
     ReadableBuffer,
+    Upload,
     bytes_view,
     delete_each,
+    remove_leftovers,
 )
 from lance_core.store.local import LocalStore
 from lance_core.store.options import StorageOptions
@@ -201,7 +203,7 @@ class ExternallyCommittedStore:
         else:
             self._store.put(staging, data)
         if not self._table.add(version, staging, size):
-            self._store.delete(staging)
+            remove_leftovers(self._store, [staging])
             raise AlreadyExistsError(f"{self._root}/{key}: exists already")
         e_tag = None
         try:
@@ -253,6 +255,14 @@ class ExternallyCommittedStore:
         """Remove objects, after the rows of manifests; returns the errors by key."""
         errors = delete_each(self._remove_row, keys)
         return errors | self._store.delete_many([key for key in keys if key not in errors])
+
+    def unfinished_uploads(self) -> Sequence[Upload]:
+        """The uploads in parts that were neither completed nor aborted."""
+        return self._store.unfinished_uploads()
+
+    def abort_upload(self, upload: Upload) -> None:
+        """Drop the parts of an upload."""
+        self._store.abort_upload(upload)
 
     def keeps_removed_objects(self) -> bool:
         """Whether the storage still has objects that were removed or replaced."""

@@ -13,6 +13,7 @@
                      is not asked again
     list             LIST, one request per page
     delete           DELETE
+    unfinished_uploads, abort_upload    LIST of multipart uploads, DELETE of one
     copy             HEAD and COPY; above 5 GiB a multipart upload by copy_range
 
 Before the first conditional put to a server other than AWS, once per process, two puts of a scratch object show whether
@@ -23,6 +24,8 @@ it honors the condition: a server that ignores it would lose concurrent commits 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import threading
 import uuid
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -39,10 +42,12 @@ from lance_core.store.base import (
     ObjectStore,
     ObjectWriter,
     ReadableBuffer,
+    Upload,
     bytes_view,
     check_key,
     check_prefix,
     delete_each,
+    remove_leftovers,
     unescaped_root,
 )
 from lance_core.store.coalesce import MergedRange, merge_ranges, split_merged
@@ -63,6 +68,8 @@ _REQUESTS_AT_A_TIME = 16
 _UPLOADS_AT_A_TIME = 4
 _COPY_END_S = 10.0
 _PAGE_KEYS = 1000
+
+_logger = logging.getLogger(__name__)
 
 _proven: set[tuple[str, str]] = set()
 _proof_lock = threading.Lock()
@@ -186,6 +193,29 @@ class S3Store(LinklessStore):
             errors |= {by_name[name]: error for name, error in failed.items()}
         return errors
 
+    def unfinished_uploads(self) -> Sequence[Upload]:
+        """The uploads in parts below the root that were neither completed nor aborted."""
+        uploads: list[Upload] = []
+        parameters: dict[str, Any] = {"Prefix": self._prefix}
+        while True:
+            page = self._call("list_multipart_uploads", **parameters)
+            uploads += [
+                Upload(
+                    key=upload["Key"].removeprefix(self._prefix),
+                    upload_id=upload["UploadId"],
+                    begun=upload["Initiated"].timestamp(),
+                )
+                for upload in page.get("Uploads", [])
+            ]
+            if not page.get("IsTruncated"):
+                return uploads
+            parameters |= {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+    def abort_upload(self, upload: Upload) -> None:
+        """Drop the parts of an upload; one that has ended is fine."""
+        with contextlib.suppress(ObjectNotFoundError):
+            self._call("abort_multipart_upload", Key=self._name(upload.key), UploadId=upload.upload_id)
+
     def keeps_removed_objects(self) -> bool:
         """Whether the bucket has noncurrent versions of objects; False if it has no versioning."""
         try:
@@ -273,7 +303,7 @@ class S3Store(LinklessStore):
                     "commit through a database, by the storage option manifest_store"
                 )
             finally:
-                self._call("delete_object", Key=name)
+                remove_leftovers(self, [name.removeprefix(self._prefix)])
 
 
 def _meta(key: str, size: int, answer: dict[str, Any]) -> ObjectMeta:
@@ -371,6 +401,9 @@ class S3Writer(ObjectWriter):
                 self._call("abort_multipart_upload", UploadId=self._upload_id)
             except ObjectNotFoundError:
                 return  # the server has dropped the upload
+            except StoreError as error:  # the error that ended the writing matters more
+                place = "s3://{Bucket}/{Key}".format_map(self._place)
+                _logger.warning("%s: the upload %s was left unfinished: %s", place, self._upload_id, error)
 
     def _check_open(self) -> None:
         if not self._open:

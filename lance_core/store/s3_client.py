@@ -298,7 +298,29 @@ _REMEDIES: Final[Mapping[str, str]] = {
 }
 """Remedies for error responses, by their code."""
 
-_DENIED: Final = "access is denied; grant these credentials the permission, or use those of another user"
+_ACTIONS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("get_object", "head_object"), "s3:GetObject"),
+    **dict.fromkeys(
+        ("put_object", "create_multipart_upload", "upload_part", "complete_multipart_upload"), "s3:PutObject"
+    ),
+    **dict.fromkeys(("copy_object", "upload_part_copy"), "s3:GetObject and s3:PutObject"),
+    **dict.fromkeys(("delete_object", "delete_objects"), "s3:DeleteObject"),
+    "list_objects_v2": "s3:ListBucket",
+    "abort_multipart_upload": "s3:AbortMultipartUpload",
+    "list_multipart_uploads": "s3:ListBucketMultipartUploads",
+    "list_object_versions": "s3:ListBucketVersions",
+    "get_bucket_versioning": "s3:GetBucketVersioning",
+}
+"""The actions that a policy has to allow, by the operation."""
+
+
+def _denied(method: str) -> str:
+    # Without the permission to list, S3 denies access to an object that does not exist, too.
+    missing = ", and s3:ListBucket, without which missing objects are denied" if _ACTIONS[method] == _READS else ""
+    return f"access is denied; grant these credentials {_ACTIONS[method]}{missing}, or use those of another user"
+
+
+_READS: Final = "s3:GetObject"
 
 
 def _final(url: str, method: str, status: int, code: str, *, unknown: bool) -> StoreError:
@@ -306,13 +328,13 @@ def _final(url: str, method: str, status: int, code: str, *, unknown: bool) -> S
         reason = f"{_UNREACHABLE[code]} ({code}); the storage option aws_endpoint names another"
     else:
         reason = f"{method} failed with {f'HTTP {status} {code}'.strip() if status else f'no response ({code})'}"
-    remedy = _REMEDIES.get(code) or (_DENIED if status in (401, 403) else None)
+    remedy = _REMEDIES.get(code) or (_denied(method) if status in (401, 403) else None)
     message = f"{url}: {reason}" + ("" if remedy is None else f": {remedy}")
     return OutcomeUnknownError(f"{message}; it may have taken effect") if unknown else StoreError(message)
 
 
 def _not_removed(url: str, code: str) -> StoreError:
-    remedy = f": {_DENIED}" if code == "AccessDenied" else ""
+    remedy = f": {_denied('delete_objects')}" if code == "AccessDenied" else ""
     return StoreError(f"{url}: the storage did not remove it ({code}){remedy}")
 
 

@@ -63,7 +63,7 @@ def test_a_missing_bucket_and_missing_credentials(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("code", "remedy"),
     [
-        ("AccessDenied", "access is denied; grant these credentials the permission"),
+        ("AccessDenied", "access is denied; grant these credentials s3:PutObject"),
         ("InvalidAccessKeyId", "correct aws_access_key_id"),
         ("SignatureDoesNotMatch", "correct aws_secret_access_key"),
     ],

@@ -14,12 +14,12 @@ rows that others have committed meanwhile; the report names the versions and fil
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from lance_core.commit import commit, load_following
-from lance_core.errors import InvalidInputError, RetryableConflictError
+from lance_core.errors import InvalidInputError, RetryableConflictError, StoreError
 from lance_core.index.kinds.registry import is_supported
 from lance_core.maintenance.cleanup.plan import Selectors
 from lance_core.maintenance.cleanup.run import cleanup_old_versions
@@ -38,7 +38,8 @@ from lance_core.maintenance.erasure.obstacles import (
 from lance_core.maintenance.erasure.proof import prove
 from lance_core.maintenance.erasure.report import ErasureReport
 from lance_core.maintenance.erasure.survey import ErasureSurvey, Line, survey
-from lance_core.store import delete_durably
+from lance_core.maintenance.erasure.uploads import doomed_uploads, upload_findings
+from lance_core.store import Upload, delete_durably
 from lance_core.table.operations import CreateIndex, Delete, UpdateConfig, UpdateMap
 from lance_core.table.paths import data_key, tag_ref_key
 from lance_core.table.refs import BranchRef, TagRef
@@ -161,9 +162,24 @@ class _Erasure:
             found, tags, refs = self._survey(found)
             for line in found.lines:
                 self.removed.setdefault(line.name, set()).update(doomed.get(line.name, set()) - line.versions.keys())
+        self._abort_uploads()
         freed = {name: tuple(sorted(numbers)) for name, numbers in self.removed.items() if numbers}
         self.report = replace(self.report, versions_removed=freed, branches_released=tuple(sorted(released)))
         return self._proven()
+
+    def _doomed_uploads(self) -> Sequence[Upload]:
+        """The unfinished uploads to abort; empty if the storage does not say which there are, as the proof reports."""
+        root = self.dataset._refs.root  # noqa: SLF001 - same library
+        try:
+            return doomed_uploads(root, of_any_age=self.options.delete_unverified)
+        except StoreError:
+            return ()
+
+    def _abort_uploads(self) -> None:
+        uploads = self._doomed_uploads()
+        for upload in uploads:
+            self.dataset._refs.root.abort_upload(upload)  # noqa: SLF001 - same library
+        self.report = replace(self.report, uploads_aborted=tuple(upload.key for upload in uploads))
 
     def _survey(self, known: ErasureSurvey | None) -> tuple[ErasureSurvey, dict[str, TagRef], dict[str, BranchRef]]:
         """A new survey, all tags, and all branches."""
@@ -185,8 +201,11 @@ class _Erasure:
             for line in found.lines
             for index in line.latest.suspect
         ]
+        uploads = self._doomed_uploads()
+        left = tuple(upload_findings(self.dataset._refs.root, uploads))  # noqa: SLF001 - same library
         return replace(
-            self._proven() if found.is_clean() else self.report,
+            self._proven() if found.is_clean() else replace(self.report, remaining=left),
+            uploads_aborted=tuple(upload.key for upload in uploads),
             rows_deleted={name: count for name, count in rows.items() if count},
             fragments_rewritten=sum(len(found.fragments_to_rewrite(line)) for line in found.lines),
             indices_rebuilt=tuple(sorted({name for name, is_built in suspect if is_built})),

@@ -11,7 +11,8 @@ _refs/          no file may mention the condition
 tree/<branch>/  the same folders of a branch
 other files     cannot be checked, and are reported
 
-A bucket with versioning keeps removed objects: noncurrent versions are reported without being read.
+A bucket with versioning keeps removed objects: noncurrent versions are reported without being read. So are uploads in
+parts that nobody finished.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from lance_core.maintenance.erasure.condition import ErasureCondition
 from lance_core.maintenance.erasure.names import Columns, Node
 from lance_core.maintenance.erasure.report import ErasureFinding, ErasureReading, ErasureReport
 from lance_core.maintenance.erasure.survey import ErasureSurvey, survey
+from lance_core.maintenance.erasure.uploads import upload_findings
 from lance_core.store import ObjectStore, open_base
 from lance_core.table.deletion import DeletionFileType, DeletionVector
 from lance_core.table.paths import (
@@ -93,6 +95,7 @@ def prove(
     proof.versions()
     proof.files()
     proof.removed_objects()
+    proof.remaining += upload_findings(table.root)
     for kind, uris in (("clone", report.clones), ("base", report.bases)):
         for uri in uris:
             proof.elsewhere(kind, uri)
@@ -258,10 +261,12 @@ class _PlaceCollector:
             store = open_base(uri, self.root.root, self.root.options)
             if load_latest(store) is None:
                 message = "no dataset is there: whether its files hold the rows is not known"
-            elif _surveyed(store, self.condition).is_clean():
-                return
-            else:
+            elif not _surveyed(store, self.condition).is_clean():
                 message = "it holds the rows, or can: erase there too"
+            elif upload_findings(store):
+                message = "unfinished uploads of it can hold the rows: erase there too"
+            else:
+                return
         except LanceError as error:
             message = f"it cannot be read: {error}"
         self._add(kind, uri, message)

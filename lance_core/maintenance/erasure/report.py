@@ -39,7 +39,7 @@ class ErasureFinding:
 
     Attributes:
         kind: "tag", "branch", "clone", "in use", "orphan branch", "renamed", "blobs" for obstacles; "version",
-            "index", "data", "record", "unknown", "base", "clone", "versioning" for places.
+            "index", "data", "record", "unknown", "base", "clone", "upload", "versioning" for places.
         path: The tag, the branch, the clone, the version as "branch:number", or the file.
         message: What is wrong, and the remedy.
     """
@@ -90,6 +90,7 @@ class ErasureReport:
         branches_released: Branches that cannot be promoted any more, as their fork version was deleted.
         files_removed: Files that were removed.
         bytes_removed: Bytes of these files.
+        uploads_aborted: Unfinished uploads of object storage that were aborted, or would be, by their keys.
         clones: Known shallow clones of the dataset.
         bases: Base paths of versions outside of the root.
         remaining: Places that can still hold rows.
@@ -111,6 +112,7 @@ class ErasureReport:
     branches_released: tuple[str, ...] = ()
     files_removed: int = 0
     bytes_removed: int = 0
+    uploads_aborted: tuple[str, ...] = ()
     clones: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
     remaining: tuple[ErasureFinding, ...] = ()

@@ -8,8 +8,9 @@ import time
 from collections.abc import Collection
 from typing import Final
 
+from lance_core.errors import StoreError
 from lance_core.file.blob_files import blob_folder
-from lance_core.store import ObjectStore
+from lance_core.store import ObjectStore, remove_leftovers
 
 __all__ = ["remove_files"]
 
@@ -20,7 +21,7 @@ _logger = logging.getLogger(__name__)
 
 
 def remove_files(files: Collection[tuple[ObjectStore, str]]) -> None:
-    """Delete files, and the blob files of data files.
+    """Delete files, and the blob files of data files; what cannot be deleted is left to cleanup.
 
     While an interruption is handled (Ctrl-C, a terminated step), this stops after `INTERRUPTED_S`, so that the process
     ends soon; cleanup removes the files that are left.
@@ -35,10 +36,16 @@ def remove_files(files: Collection[tuple[ObjectStore, str]]) -> None:
         if hurried and time.monotonic() > until:
             _logger.warning("%s: %d files were left behind; cleanup removes them", store.root, len(files) - number)
             return
-        store.delete(key)
+        remove_leftovers(store, [key])
         if key.endswith(".lance") and not key.startswith("_"):
-            blobs = [meta.key for meta in store.list_owned(blob_folder(key))]
-            for blob in blobs:
-                store.delete(blob)
-            if blobs:
-                store.remove_empty_folders(key.removesuffix(".lance"))
+            _remove_blobs(store, key)
+
+
+def _remove_blobs(store: ObjectStore, key: str) -> None:
+    try:
+        blobs = [meta.key for meta in store.list_owned(blob_folder(key))]
+        remove_leftovers(store, blobs)
+        if blobs:
+            store.remove_empty_folders(key.removesuffix(".lance"))
+    except StoreError as error:
+        _logger.info("%s/%s may have left blobs behind: %s", store.root, key, error)

@@ -29,7 +29,7 @@ from lance_core.errors import (
     OutcomeUnknownError,
     VersionNotFoundError,
 )
-from lance_core.store import ObjectStore, delete_durably, manifest_table, replace_durably
+from lance_core.store import ObjectStore, delete_durably, manifest_table, remove_leftovers, replace_durably
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Clone
 from lance_core.table.paths import branch_ref_key, branch_root, tag_ref_key
@@ -390,7 +390,7 @@ def create_branch(table: TableRefs, branch: str, reference: Reference, opened: M
         transaction = Transaction(read_version=source.version, operation=operation)
         first = commit(table.store_of(branch), transaction, source=source).manifest
     except DatasetExistsError as error:
-        table.root.delete(tag_ref_key(tag))
+        remove_leftovers(table.root, [tag_ref_key(tag)])
         if _is_known(table, branch):
             raise InvalidInputError(
                 f"Ref conflict error: branch {branch} already exists in the table {table.root.root}"
@@ -402,12 +402,12 @@ def create_branch(table: TableRefs, branch: str, reference: Reference, opened: M
     except OutcomeUnknownError:
         raise  # the branch may exist, and needs the tag
     except LanceError:
-        table.root.delete(tag_ref_key(tag))
+        remove_leftovers(table.root, [tag_ref_key(tag)])
         raise
     try:
         _make_known(table, branch, replace(ref, manifest_size=manifest_size(first)), first)
     except InvalidInputError:  # for other errors the tag stays: `ensure` finishes the creation
-        table.root.delete(tag_ref_key(tag))
+        remove_leftovers(table.root, [tag_ref_key(tag)])
         raise
     return first
 
@@ -440,7 +440,7 @@ def _make_known(table: TableRefs, branch: str, ref: BranchRef, first: Manifest) 
         if (found.parent_version, found.parent_branch) == (ref.parent_version, ref.parent_branch):
             return  # another process found the version and finished the creation
         if first.location is not None:
-            table.store_of(branch).delete(first.location.key)
+            remove_leftovers(table.store_of(branch), [first.location.key])
         raise InvalidInputError(
             f"Ref conflict error: branch {branch} already exists, but its files were deleted: "
             f"branches.delete({branch!r}) removes the rest"

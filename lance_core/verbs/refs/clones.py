@@ -24,7 +24,7 @@ from lance_core.errors import (
     StoreError,
     VersionNotFoundError,
 )
-from lance_core.store import ObjectStore, canonical_uri, delete_durably, open_store
+from lance_core.store import ObjectStore, canonical_uri, delete_durably, open_store, remove_leftovers
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import TAGS_PREFIX, branch_root, tag_of_ref_key, tag_ref_key
 from lance_core.table.refs import TagRef
@@ -114,7 +114,7 @@ def protected(table: TableRefs, branch: str | None, manifest: Manifest, target: 
         raise
     except BaseException as error:
         for store, name in () if may_exist and not isinstance(error, LanceError) else made:
-            store.delete(tag_ref_key(name))
+            remove_leftovers(store, [tag_ref_key(name)])
         raise
 
 

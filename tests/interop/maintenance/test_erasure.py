@@ -3,8 +3,10 @@
 import contextlib
 import datetime as dt
 import secrets
+import time
 import uuid
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import fsspec
@@ -18,7 +20,9 @@ from pyroaring import BitMap
 
 import lance_core
 from lance_core.errors import InvalidInputError, StoreError, UnsupportedError
+from lance_core.maintenance.erasure import uploads
 from lance_core.store.local import LocalStore
+from lance_core.store.s3 import S3Store
 from lance_core.store.s3_client import S3Client
 
 PLAIN = {"lance-encoding:compression": "none"}
@@ -767,6 +771,74 @@ def test_a_bucket_that_does_not_answer_is_a_finding_unless_it_has_no_versioning(
     report = dataset.erase_rows("id = 2", delete_unverified=True)
     assert report.proven is proven
     assert [one.kind for one in report.remaining] == ([] if proven else ["versioning"])
+
+
+@pytest.fixture
+def begin_now(monkeypatch):
+    """moto's server gives all uploads one time, long ago."""
+    real = S3Store.unfinished_uploads
+
+    def begun_now(self):
+        return [replace(upload, begun=time.time() - 1) for upload in real(self)]
+
+    monkeypatch.setattr(S3Store, "unfinished_uploads", begun_now)
+
+
+@pytest.mark.usefixtures("begin_now")
+def test_unfinished_uploads_are_named_and_aborted_on_demand(s3):
+    bucket, client, options = s3_bucket(s3)
+    uri = f"s3://{bucket}/t"
+    crowd = people(0, 4)
+    dataset = lance_core.write_dataset(table_of(crowd), uri, storage_options=options)
+    key = "data/unfinished.lance"
+    branch = dataset.create_branch("draft")
+    for name in ("t/data/unfinished.lance", "t/tree/draft/data/x.lance", "t2/other.lance"):
+        upload = client.create_multipart_upload(Bucket=bucket, Key=name)["UploadId"]
+        part = {"Bucket": bucket, "Key": name, "UploadId": upload, "PartNumber": 1}
+        client.upload_part(**part, Body=crowd[1].key.encode())
+    names = [("upload", key), ("upload", "tree/draft/data/x.lance")]
+    planned = dataset.erase_rows(crowd[1].where, dry_run=True)
+    assert [(one.kind, one.path) for one in planned.remaining] == names
+    report = dataset.erase_rows(crowd[1].where, release_branches=True)
+    assert not report.proven
+    assert [(one.kind, one.path) for one in report.remaining if one.kind == "upload"] == names
+    assert all("delete_unverified" in one.message for one in report.remaining if one.kind == "upload")
+    assert branch.uri
+    assert len(client.list_multipart_uploads(Bucket=bucket)["Uploads"]) == 3
+    planned = dataset.erase_rows(crowd[1].where, dry_run=True, delete_unverified=True)
+    assert planned.uploads_aborted == tuple(name for _, name in names)
+    report = dataset.erase_rows(crowd[1].where, release_branches=True, delete_unverified=True)
+    assert report.uploads_aborted == tuple(name for _, name in names)
+    assert report.proven, report.remaining
+    assert [one["Key"] for one in client.list_multipart_uploads(Bucket=bucket)["Uploads"]] == ["t2/other.lance"]
+
+
+def test_uploads_that_a_storage_does_not_list_are_not_proven_to_be_absent(s3, monkeypatch):
+    bucket, _, options = s3_bucket(s3)
+    real = S3Client.request
+
+    async def request(self, method, **parameters):
+        if method == "list_multipart_uploads":
+            raise StoreError("s3:ListBucketMultipartUploads is denied")
+        return await real(self, method, **parameters)
+
+    monkeypatch.setattr(S3Client, "request", request)
+    dataset = lance_core.write_dataset(pa.table({"id": [1, 2]}), f"s3://{bucket}/t", storage_options=options)
+    for dry_run in (True, False):
+        report = dataset.erase_rows("id = 2", delete_unverified=True, dry_run=dry_run)
+        assert not report.proven
+        assert [one.kind for one in report.remaining] == ["upload"]
+        assert "s3:ListBucketMultipartUploads" in report.remaining[0].message
+
+
+@pytest.mark.usefixtures("begin_now")
+def test_an_old_upload_is_aborted_as_an_old_file_is_removed(s3, monkeypatch):
+    bucket, client, options = s3_bucket(s3)
+    dataset = lance_core.write_dataset(pa.table({"id": [1, 2]}), f"s3://{bucket}/t", storage_options=options)
+    client.create_multipart_upload(Bucket=bucket, Key="t/data/old.lance")
+    assert dataset.erase_rows("id = 2").uploads_aborted == ()
+    monkeypatch.setattr(uploads, "UNVERIFIED_AGE", dt.timedelta(0))
+    assert dataset.erase_rows("id = 2").uploads_aborted == ("data/old.lance",)
 
 
 def test_links_to_folders_are_named(tmp_path):

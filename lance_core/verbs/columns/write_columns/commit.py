@@ -11,8 +11,7 @@ After a conflict the files are fitted to the latest version (`rebase`), and comm
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -36,10 +35,9 @@ from lance_core.errors import (
     LanceError,
     OutcomeUnknownError,
     RetryableConflictError,
-    StoreError,
 )
 from lance_core.retry import retrying
-from lance_core.store import ObjectStore, check_present
+from lance_core.store import check_present
 from lance_core.table.fragment import Fragment, own_data_keys
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Merge, Operation, Update, UpdateMode
@@ -62,7 +60,6 @@ from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
 
 __all__ = ["ColumnCommit", "ColumnsResult", "commit_columns", "write_matched_columns"]
 
-_logger = logging.getLogger(__name__)
 
 _CONFLICT_RETRIES: Final = 20
 """How often files are fitted to a later version; each time takes little more than a commit."""
@@ -235,10 +232,10 @@ def commit_columns(
         # The version that was found may have these files: a commit whose answer was lost finds itself.
         paths = {file.path for fragment in done.manifest.fragments for file in fragment.files}
         adopted = {*paths, *map(data_key, paths)}  # a base need not have a folder of data files
-        _remove_unused([one for one in (*own, *committed.rewritten) if one[1] not in adopted])
+        remove_files([one for one in (*own, *committed.rewritten) if one[1] not in adopted])
         return done.manifest, ColumnsResult(version=done.manifest.version, read_version=plan.version, deduplicated=True)
     used = {source.data_file(one.file)[1] for one in committed.written}
-    _remove_unused([one for one in (*own, *committed.rewritten) if one[1] not in used])
+    remove_files([one for one in (*own, *committed.rewritten) if one[1] not in used])
     rewritten = {key for _, key in committed.rewritten}
     return done.manifest, ColumnsResult(
         version=done.manifest.version,
@@ -252,14 +249,6 @@ def commit_columns(
         files=len(committed.written),
         files_rewritten=sum(source.data_file(one.file)[1] in rewritten for one in committed.written),
     )
-
-
-def _remove_unused(files: Collection[tuple[ObjectStore, str]]) -> None:
-    """Delete files that the committed version does not use; what cannot be deleted is left to cleanup."""
-    try:
-        remove_files(files)
-    except StoreError as error:
-        _logger.warning("files that no version uses were left behind: %s", error)
 
 
 def _checked(plan: ColumnPlan, written: Iterable[WrittenColumns | None]) -> tuple[WrittenColumns, ...]:

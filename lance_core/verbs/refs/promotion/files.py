@@ -8,7 +8,7 @@ from typing import Final
 
 from lance_core.encoding.levels.paths import is_blob_v2
 from lance_core.schema import Schema
-from lance_core.store import ObjectStore
+from lance_core.store import ObjectStore, remove_leftovers
 from lance_core.table.fragment import Fragment
 from lance_core.table.paths import DATA_PREFIX, branch_root, data_key
 from lance_core.threads import ThreadPool
@@ -70,8 +70,7 @@ class OwnFiles:
 
     def discard(self) -> None:
         """Delete the copies."""
-        for key in self.keys:
-            self.root.delete(self.target + key)
+        remove_leftovers(self.root, [self.target + key for key in self.keys])
 
 
 def _has_sidecars(schema: Schema) -> bool:
