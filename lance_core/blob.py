@@ -23,7 +23,7 @@ from lance_core.verbs.scan.take_blobs import BlobFile
 
 __all__ = ["Blob", "BlobColumn", "BlobFile", "blob_array", "blob_field"]
 
-_KIND: Final = pa.struct(
+_STORAGE: Final = pa.struct(
     [
         pa.field("data", pa.large_binary()),
         pa.field("uri", pa.string()),
@@ -31,6 +31,33 @@ _KIND: Final = pa.struct(
         pa.field("size", pa.uint64()),
     ]
 )
+
+
+class BlobType(pa.ExtensionType):  # type: ignore[misc]  # pyarrow has no types
+    """The Arrow type of blobs, equal to pylance's: a struct with the extension name `lance.blob.v2`.
+
+    It is not registered, so that pylance can register its own; once that has happened, `blob_array` makes pylance's.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_STORAGE, BLOB_V2_NAME)
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        """The type has no parameters."""
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage_type: pa.DataType, serialized: bytes) -> BlobType:
+        """The type; it has one storage."""
+        del storage_type, serialized
+        return cls()
+
+
+def _blob_type() -> pa.BaseExtensionType:
+    """The type of this module, or the one that pylance has registered under the same name."""
+    field = pa.field("", _STORAGE, metadata={"ARROW:extension:name": BLOB_V2_NAME, "ARROW:extension:metadata": ""})
+    registered = pa.ipc.read_schema(pa.schema([field]).serialize()).field(0).type
+    return registered if isinstance(registered, pa.BaseExtensionType) else BlobType()
 
 
 @dataclass(frozen=True)
@@ -85,22 +112,21 @@ class Blob:
         return Blob(data=b"")
 
 
-def blob_array(values: Iterable[bytes | bytearray | memoryview | str | Blob | None]) -> pa.StructArray:
+def blob_array(values: Iterable[bytes | bytearray | memoryview | str | Blob | None]) -> pa.ExtensionArray:
     """Values of a column of blobs, for files of 2.2.
 
     Args:
         values: Bytes, URIs as strings, `Blob` objects, or None for no blob.
 
     Returns:
-        A struct array for a `blob_field`; pylance returns an extension array of the same storage.
+        An extension array, from which tables of any schema can be made.
 
     Raises:
         ArgumentTypeError: A value is of another type, or a blob is given without a list.
         InvalidInputError: A URI is empty.
 
     Examples:
-        >>> schema = pa.schema([pa.field("id", pa.int64()), lance.blob_field("photo")])
-        >>> rows = pa.table([[1, 2], lance.blob_array([b"...", None])], schema=schema)
+        >>> rows = pa.table({"id": [1, 2], "photo": lance.blob_array([b"...", None])})
         >>> photos = lance.write_dataset(rows, "photos.lance", data_storage_version="2.2")
         >>> [blob.read() for blob in photos.take_blobs("photo", indices=[0])]
         [b'...']
@@ -110,10 +136,10 @@ def blob_array(values: Iterable[bytes | bytearray | memoryview | str | Blob | No
     found = [_blob(value) for value in values]
     rows = [None if one is None else (one.data, one.uri, one.position, one.size) for one in found]
     columns = zip(*((None,) * 4 if row is None else row for row in rows), strict=True) if rows else [()] * 4
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, _KIND, strict=True)]
-    return pa.StructArray.from_arrays(
-        arrays, fields=list(_KIND), mask=pa.array([row is None for row in rows], pa.bool_())
-    )
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, _STORAGE, strict=True)]
+    mask = pa.array([row is None for row in rows], pa.bool_())
+    storage = pa.StructArray.from_arrays(arrays, fields=list(_STORAGE), mask=mask)
+    return pa.ExtensionArray.from_storage(_blob_type(), storage)
 
 
 def _blob(value: object) -> Blob | None:
@@ -155,7 +181,7 @@ def blob_field(
         raise ArgumentTypeError(f"blob_field: name must be a string, not {name!r}")
     if not name:
         raise InvalidInputError("blob_field: the name of a column cannot be empty")
-    metadata = {"ARROW:extension:name": BLOB_V2_NAME}
+    metadata = {}
     for middle, value, least in (
         ("inline-size", inline_size_threshold, 0),
         ("dedicated-size", dedicated_size_threshold, 1),
@@ -165,7 +191,7 @@ def blob_field(
             raise InvalidInputError(f"column {name!r}: a threshold of {value} bytes ({middle}) is below {least}")
         if value is not None:
             metadata[f"lance-encoding:blob-{middle}-threshold"] = str(value)
-    return pa.field(name, _KIND, nullable, metadata=metadata)
+    return pa.field(name, _blob_type(), nullable, metadata=metadata or None)
 
 
 class BlobColumn:

@@ -32,6 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import SchemaError
+from lance_core.extension_types import storage_type
 
 __all__ = ["CastRejectedError", "can_cast", "cast_exactly", "first_failing", "is_any_list", "shown", "shown_row"]
 
@@ -52,6 +53,8 @@ def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
     """Whether values of one type can be cast to another, by the table at the head of the module."""
     types = pa.types
     if source == target or types.is_null(source):
+        return True
+    if storage_type(source) == storage_type(target):
         return True
     if _is_blob(target):
         return _is_binary(source) or _is_string(source)
@@ -186,6 +189,10 @@ def _attempt(column: Column, target: pa.DataType) -> Column | None:
     if isinstance(column, pa.ChunkedArray):
         parts = [_attempt(chunk, target) for chunk in column.chunks]
         return None if any(part is None for part in parts) else pa.chunked_array(parts, type=target)
+    if isinstance(column, pa.ExtensionArray):
+        return _attempt(column.storage, target)
+    if isinstance(target, pa.BaseExtensionType) and column.type == target.storage_type:
+        return pa.ExtensionArray.from_storage(target, column)
     if _is_blob(target):
         return _blobs(column, target)
     if pa.types.is_dictionary(column.type):

@@ -29,6 +29,8 @@ import pyarrow as pa
 from lance_core.extension_types import empty_table
 from lance_core.file.collected import one_by_one
 from lance_core.file.utf8 import check_rows
+from lance_core.schema import in_storage_types
+from lance_core.schema.relabel import relabel
 
 __all__ = ["SPOOLED_BYTES", "SourceRows"]
 
@@ -112,7 +114,8 @@ class _Parts(Sequence[pa.RecordBatch]):
         start, end = self._ends[index - 1] if index else 0, self._ends[index]
         options = pa.ipc.IpcReadOptions(included_fields=[self._places[name] for name in schema.names])
         batch = pa.ipc.open_stream(self._data.slice(start, end - start), options=options).read_next_batch()
-        return pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
+        columns = [relabel(batch.column(field.name), field.type) for field in schema]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 class SourceRows:
@@ -265,8 +268,9 @@ def _mapped(tables: Iterator[pa.Table]) -> _Parts:
         for table in _of_size(tables):
             schema = schema or table.schema
             size = max(1, STEP_BYTES * table.num_rows // max(_bytes_of(table), 1))
-            for batch in table.combine_chunks().to_batches(max_chunksize=size):
-                with pa.ipc.new_stream(file, schema) as writer:
+            # Extension types that are not registered would be lost.
+            for batch in in_storage_types(table).combine_chunks().to_batches(max_chunksize=size):
+                with pa.ipc.new_stream(file, batch.schema) as writer:
                     writer.write_batch(batch)
                 ends.append(file.tell())
                 num_rows.append(batch.num_rows)

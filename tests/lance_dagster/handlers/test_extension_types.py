@@ -73,3 +73,32 @@ def test_an_empty_partition_is_loaded_as_a_frame_of_spark(lake, spark):
     for key in ("a", "b"):
         lake.run(values(), reads, partition=key, resources={"other": dg.mem_io_manager}, spark=Session())
     assert seen == [3, 0]
+
+
+class Celsius(pa.ExtensionType):
+    """A type that is not registered: tables give its storage."""
+
+    def __init__(self):
+        super().__init__(pa.float64(), "test.celsius")
+
+    def __arrow_ext_serialize__(self):
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage_type, serialized):
+        return cls()
+
+
+@pytest.mark.parametrize(
+    "metadata", [{}, {"lance/write_mode": "append"}, {"lance/write_mode": "merge", "lance/merge_on": "n"}]
+)
+def test_an_extension_type_that_is_not_registered_is_written_again(lake, metadata):
+    @dg.asset(metadata=metadata)
+    def values():
+        return pa.table({"n": [1, 2], "x": pa.ExtensionArray.from_storage(Celsius(), pa.array([1.5, None]))})
+
+    lake.run(values)
+    lake.run(values)
+    rows = lake.table("values").to_table()
+    assert rows["x"].to_pylist() == [1.5, None] * (rows.num_rows // 2)
+    assert rows.schema.field("x").metadata[b"ARROW:extension:name"] == b"test.celsius"
