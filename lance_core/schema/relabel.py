@@ -23,7 +23,7 @@ _VIEWS: Final = (
 )
 
 
-def relabel(array: pa.Array, target: pa.DataType) -> pa.Array:
+def relabel(array: pa.Array, target: pa.DataType, *, fills_structs: bool = False) -> pa.Array:
     """The values of an array as another type; only views are copied.
 
     Fields of structs are matched by name, in any order; items of lists and of maps may have other names.
@@ -31,6 +31,7 @@ def relabel(array: pa.Array, target: pa.DataType) -> pa.Array:
     Args:
         array: Any array; it may be a slice.
         target: The type of the result.
+        fills_structs: Whether fields that a struct lacks are null.
 
     Raises:
         SchemaError: The target type has another stored form, or a struct has other fields.
@@ -38,7 +39,7 @@ def relabel(array: pa.Array, target: pa.DataType) -> pa.Array:
     if isinstance(target, pa.BaseExtensionType):
         if array.type == target:
             return array
-        return pa.ExtensionArray.from_storage(target, relabel(array, target.storage_type))
+        return pa.ExtensionArray.from_storage(target, relabel(array, target.storage_type, fills_structs=fills_structs))
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if array.type == target:
@@ -50,12 +51,12 @@ def relabel(array: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(target):
         return _relabel_dictionary(array, target)
     if pa.types.is_struct(target):
-        return _relabel_struct(array, target, _order(array.type.names, target.names))
+        return _relabel_struct(array, target, _order(array.type.names, target.names, fills_structs), fills_structs)
     own = array.buffers()[: 1 if pa.types.is_fixed_size_list(target) else 2]
     if pa.types.is_map(target):
-        items = _relabel_struct(array.values, pa.struct([target.key_field, target.item_field]), (0, 1))
+        items = _relabel_struct(array.values, pa.struct([target.key_field, target.item_field]), (0, 1), fills_structs)
     else:
-        items = relabel(array.values, target.value_type)
+        items = relabel(array.values, target.value_type, fills_structs=fills_structs)
     return pa.Array.from_buffers(target, len(array), own, offset=array.offset, children=[items])
 
 
@@ -72,13 +73,19 @@ def _relabel_dictionary(array: Any, target: Any) -> pa.Array:
     return pa.DictionaryArray.from_arrays(indices, values, ordered=target.ordered)
 
 
-def _order(names: Sequence[str], wanted: Sequence[str]) -> Sequence[int]:
-    if sorted(names) != sorted(wanted):
+def _order(names: Sequence[str], wanted: Sequence[str], fills_structs: bool) -> Sequence[int | None]:
+    """The number of each wanted field among the names; None for one that is filled with nulls."""
+    if set(names) - set(wanted) if fills_structs else sorted(names) != sorted(wanted):
         raise SchemaError(f"the struct has the fields {names}, not {wanted}")
-    return [names.index(name) for name in wanted]
+    return [names.index(name) if name in names else None for name in wanted]
 
 
-def _relabel_struct(array: Any, target: Any, order: Sequence[int]) -> pa.Array:
-    children = [relabel(array.field(index), field.type) for index, field in zip(order, target, strict=True)]
+def _relabel_struct(array: Any, target: Any, order: Sequence[int | None], fills_structs: bool) -> pa.Array:
+    children = [
+        pa.nulls(len(array), field.type)
+        if index is None
+        else relabel(array.field(index), field.type, fills_structs=fills_structs)
+        for index, field in zip(order, target, strict=True)
+    ]
     mask = pc.is_null(array) if array.null_count else None
     return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)

@@ -1,13 +1,14 @@
 """Fit data to the schema of a dataset before any of it is written.
 
 Columns are matched by name, at every level; order and nullability may differ. A nullable column that is missing from
-the data is left out of the file and reads as null. Values are relabelled with types that are stored alike (views and
-extension types); only JSON and blobs are converted.
+the data is left out of the file and reads as null; nullable fields that structs of the data lack are null. Values are
+relabelled with types that are stored alike (views and extension types); only JSON and blobs are converted.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,8 +24,15 @@ from lance_core.verbs.scan.row_columns import ROW_COLUMNS
 __all__ = ["check_column_name", "check_metadata", "check_new_columns", "conform", "fit", "is_alike"]
 
 
-def fit(dataset: Schema, data: pa.Schema) -> Schema:
+def fit(dataset: Schema, data: pa.Schema, *, fills_structs: bool = False, keeps_structs: bool = False) -> Schema:
     """The fields of a dataset's schema that data of an Arrow schema has, in the dataset's order.
+
+    Args:
+        dataset: The dataset's columns.
+        data: The columns of the data.
+        fills_structs: Whether structs of the data may lack nullable fields, which `conform` then fills with nulls.
+        keeps_structs: Whether structs may lack fields because rows of the dataset keep their values of these fields;
+            structs inside of lists may then lack none, since the items of two lists do not correspond.
 
     Raises:
         SchemaError: A column is unknown, of another type, or missing although the dataset does not allow nulls.
@@ -40,7 +48,10 @@ def fit(dataset: Schema, data: pa.Schema) -> Schema:
             f"the dataset has {dataset.names}"
         )
     filled = (field for field in dataset.fields if field.name in found)
-    return replace(dataset, fields=tuple(_fit_field(field, found[field.name], field.name) for field in filled))
+    lenience = _Lenience(fills_structs, keeps_structs)
+    return replace(
+        dataset, fields=tuple(_fit_field(field, found[field.name], field.name, lenience) for field in filled)
+    )
 
 
 def is_alike(dataset: Schema, data: pa.Schema) -> bool:
@@ -59,6 +70,8 @@ def is_alike(dataset: Schema, data: pa.Schema) -> bool:
 
 def conform(data: pa.RecordBatch | pa.Table, schema: Schema) -> pa.Table:
     """The data with the columns, order and storage types of `schema`, which `fit` returned for its Arrow schema.
+
+    Fields that structs of the data lack are null.
 
     Raises:
         SchemaError: A column has values that its type cannot take.
@@ -120,7 +133,17 @@ def check_metadata(metadata: dict[bytes, bytes] | None) -> None:
                 ) from error
 
 
-def _fit_field(dataset: Field, data: Field, path: str) -> Field:
+class _Lenience(NamedTuple):
+    """What structs of the data may lack, see `fit`."""
+
+    fills_structs: bool
+    keeps_structs: bool
+
+    def allows_lack(self, field: Field) -> bool:
+        return (self.keeps_structs and not self.fills_structs) or (self.fills_structs and field.nullable)
+
+
+def _fit_field(dataset: Field, data: Field, path: str, lenience: _Lenience) -> Field:
     if is_blob_v2(dataset) and data.logical_type in ("large_binary", "binary", "string", "large_string"):
         return dataset
     if dataset.logical_type != data.logical_type:
@@ -138,18 +161,21 @@ def _fit_field(dataset: Field, data: Field, path: str) -> Field:
                 f"{len(data.children)} in the data"
             )
         pairs = zip(dataset.children, data.children, strict=True)
-        return replace(dataset, children=tuple(_fit_field(a, b, f"{path}.{a.name}") for a, b in pairs))
+        inside = _Lenience(False, False) if lenience.keeps_structs else lenience
+        return replace(dataset, children=tuple(_fit_field(a, b, f"{path}.{a.name}", inside) for a, b in pairs))
     by_name = {child.name: child for child in data.children}
     unexpected = sorted(by_name.keys() - {child.name for child in dataset.children})
-    missing = [child.name for child in dataset.children if child.name not in by_name]
+    missing = [
+        child.name for child in dataset.children if child.name not in by_name and not lenience.allows_lack(child)
+    ]
     if unexpected or missing:
         raise SchemaError(
             f"Append with different schema: fields of `{path}` did not match, missing={missing}, "
             f"unexpected={unexpected}"
         )
-    return replace(
-        dataset, children=tuple(_fit_field(c, by_name[c.name], f"{path}.{c.name}") for c in dataset.children)
-    )
+    pairs = ((child, by_name.get(child.name)) for child in dataset.children)
+    fitted = (old if new is None else _fit_field(old, new, f"{path}.{old.name}", lenience) for old, new in pairs)
+    return replace(dataset, children=tuple(fitted))
 
 
 def _conform_column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
@@ -162,7 +188,7 @@ def _conform_column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.Chun
     if field.logical_type == JSON and is_json_type(chunked.type):
         return pa.chunked_array([jsonb_array(chunk.storage, field.name) for chunk in chunked.chunks], wanted)
     try:
-        return pa.chunked_array([relabel(chunk, wanted) for chunk in chunked.chunks], wanted)
+        return pa.chunked_array([relabel(chunk, wanted, fills_structs=True) for chunk in chunked.chunks], wanted)
     except SchemaError as error:
         raise SchemaError(f"column {field.name!r}: {error}") from error
 

@@ -361,7 +361,8 @@ def lance_schema(
         for name in schema.names:
             check_column_name(name)
         return schema_from_arrow(with_blob_types(schema, version), first_field_id)
-    return fit(schema_from_bytes(dataset_schema) if isinstance(dataset_schema, bytes) else dataset_schema, schema)
+    stored = schema_from_bytes(dataset_schema) if isinstance(dataset_schema, bytes) else dataset_schema
+    return fit(stored, schema, fills_structs=True)
 
 
 def _checked(batches: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch | pa.Table]:

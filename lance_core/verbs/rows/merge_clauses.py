@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -13,11 +13,12 @@ import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.extension_types import empty_table
-from lance_core.schema import Field, Schema, schema_to_arrow
+from lance_core.schema import Field, Schema, schema_from_arrow, schema_to_arrow
 from lance_core.schema import primary_key as key_fields
 from lance_core.verbs.files.conform import conform, fit
 from lance_core.verbs.files.slices import Slices
 from lance_core.verbs.rows.keys_by_value import keys_by_value
+from lance_core.verbs.rows.partial_structs import partial_structs
 from lance_core.verbs.rows.source_rows import SourceRows
 from lance_core.verbs.rows.write_mode import WriteMode
 
@@ -94,12 +95,14 @@ class MergeSource:
         schema: Their columns, with the dataset's field ids.
         missing: The dataset's columns that the rows lack.
         fits_columns: Whether the merge can be written as new files with only the rows' columns.
+        partial: The columns whose structs lack fields, as the source gives them.
     """
 
     rows: SourceRows
     schema: Schema
     missing: Schema
     fits_columns: bool
+    partial: Mapping[str, Field]
 
 
 def merge_source(source: SourceRows, schema: Schema, clauses: MergeClauses) -> MergeSource:
@@ -118,7 +121,9 @@ def merge_source(source: SourceRows, schema: Schema, clauses: MergeClauses) -> M
         found = source.schema
     given = set(found.names)
     present = tuple(field for field in schema.fields if field.name in given)
-    fitted = fit(replace(schema, fields=present), found)
+    columns, updates = replace(schema, fields=present), clauses.matched is WhenMatched.UPDATE
+    fitted = fit(columns, found, fills_structs=clauses.inserts, keeps_structs=updates)
+    partial = partial_structs(columns, schema_from_arrow(found)) if updates else {}
     missing = tuple(field for field in schema.fields if field.name not in given)
     strict = [field.name for field in missing if not field.nullable]
     if clauses.inserts and strict:
@@ -132,7 +137,13 @@ def merge_source(source: SourceRows, schema: Schema, clauses: MergeClauses) -> M
     wanted = schema_to_arrow(checked)
     is_alike = found.equals(wanted, check_metadata=True)
     rows = source if is_alike else source.converted(wanted, lambda table: conform(table, checked))
-    return MergeSource(rows=rows, schema=fitted, missing=replace(schema, fields=missing), fits_columns=reason is None)
+    return MergeSource(
+        rows=rows,
+        schema=fitted,
+        missing=replace(schema, fields=missing),
+        fits_columns=reason is None,
+        partial=partial,
+    )
 
 
 def _keys_of(source: SourceRows, schema: Schema, on: Sequence[str]) -> SourceRows:

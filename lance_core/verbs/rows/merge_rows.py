@@ -31,6 +31,7 @@ from lance_core.verbs.rows.keys import KeyIndex, inserted_keys
 from lance_core.verbs.rows.merge_clauses import MergeClauses, MergeSource, WhenMatched, primary_key
 from lance_core.verbs.rows.merge_conditions import is_updated
 from lance_core.verbs.rows.moved_rows import MovedRows
+from lance_core.verbs.rows.partial_structs import with_old_fields
 from lance_core.verbs.rows.removal import Removal, live_rows, matching_rows, parallel_fragments, remove_rows
 from lance_core.verbs.rows.write_mode import (
     WriteMode,
@@ -362,9 +363,10 @@ class _MergeAttempt:
         for missing in typed_schema(self.rows.missing):
             if match is None:
                 rows = rows.append_column(missing, pa.nulls(rows.num_rows, missing.type))
-        if match is not None and self.rows.missing.fields:
-            old = self._target_rows(match, self.rows.missing)
-            for name in old.column_names:
+        if match is not None and (self.rows.missing.fields or self.rows.partial):
+            old = self._target_rows(match, self._schema([*self.rows.missing.names, *self.rows.partial]))
+            rows = with_old_fields(rows, old, self.rows.partial)
+            for name in self.rows.missing.names:
                 rows = rows.append_column(old.schema.field(name), old.column(name))
         return rows.select(self.base.manifest.schema.names)
 
@@ -404,10 +406,10 @@ class _MergeAttempt:
     def _patched(self, match: _Match, schema: Schema) -> Iterator[pa.Table]:
         """Yield the columns of a fragment with the source's values in the matched rows."""
 
-        def new(_: pa.RecordBatch, first: int, last: int) -> pa.Table:
+        def new(old: pa.RecordBatch, first: int, last: int) -> pa.Table:
             rows = self._source(match.source_rows[first:last]).select(schema.names)
             self.rows.rows.release()
-            return rows
+            return with_old_fields(rows, old, self.rows.partial)
 
         return patched(self.base, match.fragment, schema, match.offsets, new)
 
