@@ -10,7 +10,8 @@ from pydantic import Field
 from lance_dagster._context.runs import RunningStep, attempt_facts, running_step
 from lance_dagster.lineage.step_inputs import remember_input
 from lance_dagster.tables.arguments import RootArguments
-from lance_dagster.tables.branch_policy import BRANCH_TAG, BranchPolicy, branch_of_run
+from lance_dagster.tables.branch_policy import BranchPolicy, branch_of_run
+from lance_dagster.tables.lost_writes import reject_lost_writes
 from lance_dagster.tables.names import RESERVED
 from lance_dagster.tables.refs import TableLike, TableRoot, table_ref
 
@@ -74,7 +75,8 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
                     f"asset {ref.name} has no table at {uri} yet, from which a branch could be forked: write a first "
                     "version on main, which may be without rows"
                 )
-            running.instance.add_run_tags(running.facts.run_id, {BRANCH_TAG: branch})
+            if branch not in main.branches.list():
+                reject_lost_writes(running.facts, branch, root.root_uri, root.storage_options)
             return main.ensure_branch(branch, renew_promoted=True).uri
         return main.checkout_version((branch, None)).uri if main is not None and branch in main.branches.list() else uri
 

@@ -111,16 +111,6 @@ class RunFacts:
         record = self.record(run_id)
         return record is None or record.dagster_run.is_finished
 
-    def began(self) -> datetime | None:
-        """When the backfill that launched the run was requested, or else its root run was created; None if unknown."""
-        if self.instance is None:
-            return None
-        backfill_id = self.tags.get("dagster/root_backfill_id") or self.backfill_id
-        backfill = None if backfill_id is None else self.instance.get_backfill(backfill_id)
-        if backfill is not None:
-            return datetime.fromtimestamp(backfill.backfill_timestamp, UTC)
-        return self.created_at(self.root_run_id)
-
 
 def run_facts(context: dg.OutputContext | dg.InputContext) -> RunFacts | None:
     """The facts of an input's or output's step; None in a context that was built by hand and belongs to no run."""
@@ -129,7 +119,7 @@ def run_facts(context: dg.OutputContext | dg.InputContext) -> RunFacts | None:
         return None
     record = step.instance.get_run_record_by_id(step.run_id)
     return replace(
-        facts_of(step.dagster_run, step.instance),
+        facts_of(step.dagster_run if record is None else record.dagster_run, step.instance),
         run_id=step.run_id,
         step_key=step.step.key,
         attempt=int(getattr(step, "previous_attempt_count", 0)),

@@ -10,6 +10,9 @@
     canceled                                        on_cancel, with the same choices
     running, unknown                                nothing
 
+The state of a backfill is that of its newest re-execution. While a run of it, or a re-execution of such a run, is under
+way or about to be retried, it is running.
+
 A promoted branch is also discarded when nothing was committed to it for `promoted_ttl`, a week by default, and any
 branch when nothing was committed to it for `ttl`, if one is given, unless its backfill or run is under way. Discarding
 a branch also deletes the tags of its promotion.
@@ -23,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import dagster as dg
 
+from lance_dagster._context.roots import newest_backfill, root_of_run, unfinished_runs, waits_for_retry
 from lance_dagster.tables.branch_policy import BRANCH_TAG
 from lance_dagster.tables.refs import TableLike, TableRef, is_foreign, table_refs, table_root
 
@@ -71,7 +75,7 @@ def build_branch_sensor(  # noqa: PLR0913 - each is a choice of its own, most by
     auto_promote: bool = True,
     require_checks: bool = True,
     on_failure: Ending = "report",
-    on_cancel: Ending = "discard",
+    on_cancel: Ending = "report",
     ttl: timedelta | None = None,
     promoted_ttl: timedelta | None = PROMOTED_TTL,
     name: str = "lance_branches",
@@ -144,8 +148,9 @@ def _tick(
     requests: list[dg.RunRequest] = []
     events: list[dg.AssetObservation] = []
     known: set[str] = set()
+    busy = _Busy.of(context.instance) if by_branch else _Busy(runs=frozenset(), backfills=frozenset())
     for branch, where in by_branch.items():
-        state = _state(context.instance, branch)
+        state = _state(context.instance, branch, busy)
         action, reason = rules.decide(context.instance, branch, where, state)
         key = f"{action}:{branch}:{'.'.join(str(found.version) for found in where)}"
         if action in ("promote", "discard"):
@@ -225,17 +230,55 @@ def _branches(context: dg.SensorEvaluationContext, refs: list[TableRef], resourc
             )
 
 
-def _state(instance: dg.DagsterInstance, branch: str) -> State:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Busy:
+    """The roots of the runs that have not ended."""
+
+    runs: frozenset[str]
+    backfills: frozenset[str]
+
+    @classmethod
+    def of(cls, instance: dg.DagsterInstance) -> "_Busy":
+        """Look up the runs that have not ended."""
+        roots = [root_of_run(instance, run) for run in unfinished_runs(instance)]
+        backfills = frozenset(root.backfill_id for root in roots if root.backfill_id is not None)
+        return cls(runs=frozenset(root.run_id for root in roots), backfills=backfills)
+
+
+def _state(instance: dg.DagsterInstance, branch: str, busy: _Busy) -> State:
     """The state of the backfill or run that writes a branch."""
     if branch.startswith(_BACKFILL):
-        backfill = instance.get_backfill(branch.removeprefix(_BACKFILL))
-        return "unknown" if backfill is None else _BACKFILL_STATES.get(backfill.status.value, "running")
+        return _state_of_backfill(instance, branch.removeprefix(_BACKFILL), branch, busy)
     if branch.startswith(_RUN):
         root = branch.removeprefix(_RUN)
         runs = list(instance.get_runs(filters=dg.RunsFilter(tags={"dagster/root_run_id": root}), limit=1))
         last = runs[0] if runs else instance.get_run_by_id(root)
-        return "unknown" if last is None else _RUN_STATES.get(last.status.value, "running")
+        if last is None:
+            return "unknown"
+        if root in busy.runs or waits_for_retry(instance, last):
+            return "running"
+        return _RUN_STATES.get(last.status.value, "running")
     return "unknown"
+
+
+def _state_of_backfill(instance: dg.DagsterInstance, backfill_id: str, branch: str, busy: _Busy) -> State:
+    """The state of the newest re-execution of a backfill; failed if a run that was re-executed after it failed."""
+    newest = newest_backfill(instance, backfill_id)
+    if newest is None:
+        return "unknown"
+    state = _BACKFILL_STATES.get(newest.status.value, "running")
+    if backfill_id in busy.backfills:
+        return "running"
+    runs = instance.get_runs(filters=dg.RunsFilter(tags={BRANCH_TAG: branch}))
+    last: dict[str, dg.DagsterRun] = {}
+    for run in runs:  # newest first
+        last.setdefault(run.root_run_id or run.run_id, run)
+    if any(waits_for_retry(instance, run) for run in last.values()):
+        return "running"
+    # Dagster's own re-executions outside of a backfill do not change the backfill's status.
+    is_after = [run for run in last.values() if run.parent_run_id and "dagster/backfill" not in run.tags]
+    failed = any(run.status.value in ("FAILURE", "CANCELED") for run in is_after)
+    return "failed" if failed and state == "succeeded" else state
 
 
 def _reports(instance: dg.DagsterInstance, where: list[_Found], reason: str) -> Iterator[dg.AssetObservation]:

@@ -26,7 +26,6 @@ from lance_dagster._context.steps import (
     run_facts,
     run_time_metadata,
     set_data_version,
-    tag_run,
 )
 from lance_dagster.branches.writing import branch_for_writing, branch_metadata, create_empty, is_created_empty
 from lance_dagster.events.materialization import (
@@ -88,8 +87,9 @@ from lance_dagster.lineage.spark_columns import has_plan, plan_lineage
 from lance_dagster.lineage.sql_inputs import watch_sql_inputs
 from lance_dagster.lineage.step_inputs import changes_entries, consumed_changes
 from lance_dagster.op_outputs.store import store_op_output
-from lance_dagster.tables.branch_policy import BRANCH_TAG, branch_of_run
+from lance_dagster.tables.branch_policy import branch_of_run
 from lance_dagster.tables.location import TableLocation, locate_table
+from lance_dagster.tables.lost_writes import reject_lost_writes
 from lance_dagster.tables.refs import TableRef, TableRoot
 from lance_dagster.tables.settings import PREFIX, TableSettings
 
@@ -270,7 +270,7 @@ class LanceTableIOManager(dg.IOManager):
             check_ownership(existing, context.asset_key, definition, self._settings, f"asset {asset}")
         branch = branch_of_run(self._settings.branching, facts)
         if branch is not None:
-            tag_run(context, {BRANCH_TAG: branch})
+            self._reject_lost_writes(existing, branch, facts)
             if existing is not None and (settings.write_mode != "columns" or branch in existing.branches.list()):
                 existing = branch_for_writing(existing, branch)
         return TableOutput(
@@ -300,8 +300,14 @@ class LanceTableIOManager(dg.IOManager):
         existing = self._open(self._locate(context.asset_key, definition).uri)
         branch = branch_of_run(self._settings.branching, facts)
         if existing is not None and branch is not None:
+            self._reject_lost_writes(existing, branch, facts)
             existing = branch_for_writing(existing, branch)
         return existing, settings.merge_key
+
+    def _reject_lost_writes(self, main: lance_core.LanceDataset | None, branch: str, facts: RunFacts | None) -> None:
+        """Reject a run that would create its branch again, without what earlier runs of its root wrote to it."""
+        if facts is not None and (main is None or branch not in main.branches.list()):
+            reject_lost_writes(facts, branch, self._settings.root_uri, self._settings.storage_options)
 
     def _with_branch(self, output: TableOutput, handler: LanceTypeHandler, obj: Any) -> TableOutput:
         """The output with the branch to which it is written.

@@ -318,8 +318,8 @@ def _open(
         branch = branch_of_run(settings.branching, facts)
         if location.branch is not None:
             return _open_own_branch(location, options, metadata)
-        if not pins and branch is not None and facts is not None:
-            return branch_for_reading(location.uri, branch, facts.began(), options)
+        if not pins and branch is not None:
+            return branch_for_reading(location.uri, branch, facts, context.asset_key, options)
         if not pins:
             if settings.reads_materialized:
                 return _materialized(context, location, options, where)

@@ -9,20 +9,21 @@
     env("NAME")                   the variable's value, read when the run writes. Values mean what they mean in a tag,
                                   but main must be named (NAME=main): a run fails if the variable is unset or empty
 
-Re-executions use the branch of the first run, because the branch is named after the root run or the root backfill. A
-run of a write-audit-publish job has the tag `lance/audited`, and writes to a branch of its own under every policy.
+The branch is a fact about the root run, or about the root backfill that launched it (`_context.roots`): all runs,
+re-executions, steps, checks, inputs and resources find it there. A run whose own tag, or whose environment, names
+another branch than its root is rejected. A run of a write-audit-publish job has the tag `lance/audited`, and writes to
+a branch of its own under every policy.
 """
 
 import os
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Final, Literal, Self
 
 import dagster as dg
 from pydantic import Field, model_validator
 
+from lance_dagster._context.roots import root_of
+from lance_dagster._context.steps import RunFacts
 from lance_dagster.tables.arguments import CheckedArguments
-
-if TYPE_CHECKING:
-    from lance_dagster._context.steps import RunFacts
 
 __all__ = [
     "AUDITED_TAG",
@@ -56,6 +57,9 @@ NO_RETRIES = {"dagster/max_retries": "0"}
 
 AUTO = "auto"
 MAIN = "main"
+
+_ENV_TAG: Final = "lance/env."
+"""Prefix of the tag of a root run with the branch that a variable of the environment named."""
 
 _ALLOWED = "ASCII letters, digits, '.', '-' and '_', with single slashes between parts"
 
@@ -105,39 +109,96 @@ class BranchPolicy(dg.Config, CheckedArguments):
         return cls(kind="env", name=name)
 
 
-def branch_of_run(policy: BranchPolicy, facts: "RunFacts | None") -> str | None:
-    """The branch that a run writes to; None for main, and outside of a run.
+def branch_of_run(policy: BranchPolicy, facts: RunFacts | None) -> str | None:
+    """The branch of a run, which the run has as its tag `lance/branch` from now on; None for main.
+
+    Outside of a run only a variable of the environment names a branch.
 
     Raises:
         DagsterInvalidDefinitionError: The tag or variable is empty or no name of a branch, or the variable is not set.
+        Failure: The run is a re-execution, and the first run was on another branch, or is not known any more.
     """
     if facts is None:
+        return None if policy.kind != "env" else _branch_of_environment(policy, None)
+    branch = _branch_of_root(policy, facts)
+    if branch is not None:
+        _add_tag(facts, facts.run_id, BRANCH_TAG, branch)
+    return branch
+
+
+def _branch_of_root(policy: BranchPolicy, facts: RunFacts) -> str | None:
+    is_audited = facts.tags.get(AUDITED_TAG) == "true"
+    if policy.kind == "off" and not is_audited:
         return None
-    if facts.tags.get(AUDITED_TAG) == "true":
+    root = root_of(facts)
+    if is_audited or policy.kind == "per_run":
         return run_branch(facts)
-    if policy.kind == "off":
-        return None
-    if policy.kind == "per_run":
-        return run_branch(facts)
-    if policy.kind == "per_backfill":
-        return _backfill_branch(facts)
-    name = policy.name or (BRANCH_TAG if policy.kind == "from_tag" else "")
-    given = facts.tags.get(name) if policy.kind == "from_tag" else os.environ.get(name, "")
-    where = f"{'run tag' if policy.kind == 'from_tag' else 'environment variable'} {name}"
-    if given is not None and not given.strip():
-        raise dg.DagsterInvalidDefinitionError(
-            f"{where} is {'empty' if policy.kind == 'from_tag' or name in os.environ else 'not set'}, but must name "
-            f"the branch that runs write to: set it to a branch, to {AUTO}, or for production to {MAIN}"
+    if policy.kind == "env":
+        branch, where = _branch_of_environment(policy, facts), f"environment variable {policy.name}"
+        before = root.tags.get(_ENV_TAG + str(policy.name))
+        if before is not None and before != (branch or MAIN):
+            raise _other_branch(facts, before, f"{where} is {branch or MAIN}")
+        _add_tag(facts, facts.root_run_id, _ENV_TAG + str(policy.name), branch or MAIN)
+        return branch
+    if not root.is_known:
+        raise dg.Failure(
+            f"run {facts.run_id} re-executes run {root.run_id}, of which Dagster has no record any more, so that the "
+            "branch is unknown to which that run wrote: launch a new run",
+            allow_retries=False,
         )
-    return named_branch(given, facts, where=where)
+    if policy.kind == "per_backfill":
+        return None if root.backfill_id is None else backfill_branch(root.backfill_id)
+    tag = policy.name or BRANCH_TAG
+    branch = _branch_of_tag(tag, root.tags.get(tag), facts)
+    tagged = facts.tags.get(tag)
+    if tagged not in (None, AUTO) and (named := _branch_of_tag(tag, tagged, facts)) != branch:
+        raise _other_branch(facts, branch, f"its run tag {tag} is {named or MAIN}")
+    return branch
 
 
-def named_branch(value: str | None, facts: "RunFacts", *, where: str) -> str | None:
+def _branch_of_tag(tag: str, value: str | None, facts: RunFacts) -> str | None:
+    where = f"run tag {tag}"
+    if value is not None and not value.strip():
+        raise _unnamed(where, "empty")
+    return named_branch(value, facts, where=where)
+
+
+def _branch_of_environment(policy: BranchPolicy, facts: RunFacts | None) -> str | None:
+    name = str(policy.name)
+    value, where = os.environ.get(name, ""), f"environment variable {name}"
+    if not value.strip():
+        raise _unnamed(where, "empty" if name in os.environ else "not set")
+    return named_branch(value, facts, where=where)
+
+
+def _unnamed(where: str, what: str) -> dg.DagsterInvalidDefinitionError:
+    return dg.DagsterInvalidDefinitionError(
+        f"{where} is {what}, but must name the branch that runs write to: set it to a branch, to {AUTO}, or for "
+        f"production to {MAIN}"
+    )
+
+
+def _other_branch(facts: RunFacts, branch: str | None, difference: str) -> dg.Failure:
+    return dg.Failure(
+        f"run {facts.run_id} re-executes run {facts.root_run_id}, which was on {branch or MAIN}, and {difference}: a "
+        "re-execution goes on with the branch of the first run. Re-execute it there, or launch a new run",
+        allow_retries=False,
+    )
+
+
+def _add_tag(facts: RunFacts, run_id: str, tag: str, value: str) -> None:
+    """Tag a run, if the instance has a record of it that lacks the tag."""
+    record = facts.record(run_id)
+    if facts.instance is not None and record is not None and record.dagster_run.tags.get(tag) != value:
+        facts.instance.add_run_tags(run_id, {tag: value})
+
+
+def named_branch(value: str | None, facts: RunFacts | None, *, where: str) -> str | None:
     """The branch that a tag's value stands for.
 
     Args:
         value: A name, "auto", "main", or nothing.
-        facts: The run, for "auto".
+        facts: The run, for "auto"; None outside of a run, where "auto" names nothing.
         where: The source of the value, for messages.
 
     Raises:
@@ -151,7 +212,14 @@ def named_branch(value: str | None, facts: "RunFacts", *, where: str) -> str | N
             f"{where}: no branch can be called {value!r}, which is easily mistaken for {near!r}; write {near!r} for "
             + ("production" if near == MAIN else "a branch per backfill or run")
         )
-    return (_backfill_branch(facts) or run_branch(facts)) if value == AUTO else check_name(value, where=where)
+    if value != AUTO:
+        return check_name(value, where=where)
+    if facts is None:
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where} is {AUTO}, a branch per backfill or run, and no run is under way: name a branch, or {MAIN}"
+        )
+    root = root_of(facts)
+    return run_branch(facts) if root.backfill_id is None else backfill_branch(root.backfill_id)
 
 
 def check_name(name: str, *, where: str) -> str:
@@ -174,14 +242,6 @@ def backfill_branch(backfill_id: str) -> str:
     return f"dagster/backfill/{backfill_id}"
 
 
-def run_branch(facts: "RunFacts") -> str:
+def run_branch(facts: RunFacts) -> str:
     """The name of the branch of a run and its re-executions."""
     return f"dagster/run/{facts.root_run_id}"
-
-
-def _backfill_branch(facts: "RunFacts") -> str | None:
-    tags = facts.tags
-    found = (
-        tags.get("dagster/root_backfill_id") or tags.get("dagster/parent_backfill_id") or tags.get("dagster/backfill")
-    )
-    return None if found is None else backfill_branch(found)

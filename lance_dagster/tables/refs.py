@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 from pydantic import ConfigDict, Field
 
+from lance_dagster._context.roots import began
 from lance_dagster._context.steps import AnyContext, RunFacts, asset_definition, is_external_asset
 from lance_dagster.tables.branch_policy import BranchPolicy, branch_of_run
 from lance_dagster.tables.location import TableLocation, locate_table
+from lance_dagster.tables.lost_writes import reject_lost_input
 
 if TYPE_CHECKING:
     import lance_core
@@ -172,7 +174,8 @@ class TableRoot:
         branch, location = branch_of_run(self.branching, facts), self.locate(table)
         if branch is None or location.branch is not None:
             return self.open(table)
-        return branch_for_reading(location.uri, branch, facts.began(), location.options(self.storage_options))
+        key = table_ref(table).key
+        return branch_for_reading(location.uri, branch, facts, key, location.options(self.storage_options))
 
     def open_or_none(self, table: TableLike) -> lance_core.LanceDataset | None:
         """The newest version of a table; None if the table does not exist."""
@@ -212,31 +215,40 @@ def is_foreign(ref: TableRef, context: dg.OpExecutionContext | dg.SensorEvaluati
 
 
 def branch_for_reading(
-    uri: str, branch: str, began: datetime | None, storage_options: Mapping[str, str] | None
+    uri: str, branch: str, facts: RunFacts | None, key: dg.AssetKey, storage_options: Mapping[str, str] | None
 ) -> lance_core.LanceDataset:
-    """The table at the version that a run on a branch reads: the branch if it exists, else main as of `began`.
+    """The table at the version that a run on a branch reads.
+
+    That is the branch if the table has it, else main as it was when the root backfill or the root run began.
 
     Args:
         uri: The table.
         branch: The run's branch.
-        began: When the backfill or the root run began; None reads main's latest version.
+        facts: The run; None outside of a run, where main's latest version is read.
+        key: The asset of the table.
         storage_options: The options by which the storage is reached.
 
     Raises:
         DatasetNotFoundError: The table does not exist.
+        Failure: Runs of the same root wrote to the branch, which was discarded.
     """
     import lance_core  # noqa: PLC0415 - code locations load without it
     from lance_core.errors import NotFoundError, VersionNotFoundError  # noqa: PLC0415 - code locations load without it
 
-    main = lance_core.dataset(uri, storage_options=dict(storage_options or {}) or None)
+    options = dict(storage_options or {}) or None
+    main = lance_core.dataset(uri, storage_options=options)
     try:
         return main.checkout_version((branch, None))
     except NotFoundError:
         pass
-    if began is None:
+    if facts is None:
+        return main
+    reject_lost_input(facts, branch, key, main)
+    since = began(facts)
+    if since is None:
         return main
     try:
-        return main.checkout_version(main.version_as_of(began))
+        return main.checkout_version(main.version_as_of(since))
     except VersionNotFoundError:
         return main  # the table was created after the run began
 

@@ -400,12 +400,12 @@ class TestSensor:
         discarding = self.tick(written, monkeypatch, "COMPLETED_FAILED", on_failure="discard")
         assert self.requests(discarding) == [("lance_discard", BRANCH)]
 
-    def test_a_canceled_backfill_is_discarded(self, written, monkeypatch):
-        discarded = self.tick(written, monkeypatch, "CANCELED")
+    def test_a_canceled_backfill_is_reported(self, written, monkeypatch):
+        kept = self.tick(written, monkeypatch, "CANCELED")
+        assert (self.requests(kept), len(kept.asset_events)) == ([], 1)
+        discarded = self.tick(written, monkeypatch, "CANCELED", on_cancel="discard")
         assert self.requests(discarded) == [("lance_discard", BRANCH)]
         assert discarded.run_requests[0].tags["lance/branch_state"] == "its backfill or run was canceled"
-        kept = self.tick(written, monkeypatch, "CANCELED", on_cancel="report")
-        assert len(kept.asset_events) == 1
 
     def test_a_failed_check_stops_the_promotion(self, written, monkeypatch):
         written.run(events, positive, partition="2024-01-04", tags={**BACKFILL, "n": "-1"}, fails=None, **TAGGED)
