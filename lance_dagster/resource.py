@@ -10,6 +10,7 @@ from pydantic import Field
 from lance_dagster._context.runs import RunningStep, attempt_facts, running_step
 from lance_dagster.lineage.step_inputs import remember_input
 from lance_dagster.tables.arguments import RootArguments
+from lance_dagster.tables.begin import newest_version
 from lance_dagster.tables.branch_policy import BranchPolicy, branch_of_run
 from lance_dagster.tables.lost_writes import reject_lost_writes
 from lance_dagster.tables.names import RESERVED
@@ -83,7 +84,8 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
     def pipes_extras(self) -> dict[str, Any]:
         """Extras for a Dagster Pipes session: the facts of the running step that make its retries idempotent.
 
-        `lance_dagster.pipes.commit_properties` reads them in the other process. They contain no storage options.
+        `lance_dagster.pipes.commit_properties` reads them in the other process. They contain no storage options. If
+        runs overwrite a table at the same time, the later one wins; the time of this run begins with this call.
 
         Example:
             ```python
@@ -96,8 +98,14 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         running = running_step()
         if running is None:
             raise dg.DagsterInvariantViolationError("pipes_extras must be called in the body of an asset or op")
-        branch = branch_of_run(self._root_of(running).branching, running.facts)
-        return {"lance_dagster": {**attempt_facts(running), "branch": branch}}
+        root = self._root_of(running)
+        branch = branch_of_run(root.branching, running.facts)
+        begun = {}
+        for key in running.assets:
+            main = root.open_or_none(key)
+            at = None if main is None else main.root_uri
+            begun[key.to_user_string()] = {"uri": at, "version": newest_version(main, branch)}
+        return {"lance_dagster": {**attempt_facts(running), "branch": branch, "begun": begun}}
 
     def open(
         self,

@@ -36,6 +36,7 @@ __all__ = [
     "is_list_of_assets",
     "is_own_upstream",
     "known_assets",
+    "output_contexts",
     "output_name",
     "outputs_of_step",
     "process_executor",
@@ -385,11 +386,18 @@ def _step(context: dg.OutputContext | dg.InputContext) -> Any | None:
 
 def outputs_of_step(context: dg.InputContext) -> list[tuple[dg.OutputContext, Any]]:
     """The context and the IO manager of each asset that the step of an input writes; empty outside of a step."""
+    step = _step(context)
+    return [] if step is None else output_contexts(step)
+
+
+def output_contexts(step: Any) -> list[tuple[dg.OutputContext, Any]]:
+    """The context and the IO manager of each asset that a step writes.
+
+    Args:
+        step: Dagster's context of the step.
+    """
     # Dagster has no public interface for the outputs of a step.
     from dagster._core.execution.plan.outputs import StepOutputHandle  # noqa: PLC0415, TID251 - see above
 
-    step = _step(context)
-    if step is None:
-        return []
     handles = [StepOutputHandle(step.step.key, one.name) for one in step.step.step_outputs if one.properties.asset_key]
     return [(step.get_output_context(handle), step.get_io_manager(handle)) for handle in handles]

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import dagster as dg
 
+from lance_dagster.events.event_order import branch_of_event
 from lance_dagster.events.layout import COMMIT
-from lance_dagster.events.reporting import branch_of_event
 
 __all__ = ["written_entries"]
 

@@ -15,7 +15,7 @@ The IO manager counts the rows of partitions of other writes here as well (`rows
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import dagster as dg
@@ -27,12 +27,13 @@ from lance_core.errors import LanceError
 from lance_core.row_addresses import fragment_ids
 from lance_dagster._context.runs import plan_materializations
 from lance_dagster._context.steps import downstream_keys_of
+from lance_dagster.events.event_order import EventOrder, branch_of_event, version_of_event
 from lance_dagster.events.materialization import column_schema, lineage_metadata, of_partition
 from lance_dagster.handlers.arrow_schema import owners
 from lance_dagster.health.facts import deleted_fraction
 from lance_dagster.lineage.consumers import consumers
 from lance_dagster.lineage.history import data_version_of
-from lance_dagster.tables.branch_policy import BRANCH_TAG, MAIN
+from lance_dagster.tables.branch_policy import BRANCH_TAG
 from lance_dagster.tables.location import TABLE_KEY, TableLocation
 from lance_dagster.tables.partitions import plan_partitions
 from lance_dagster.tables.refs import TableRef
@@ -42,7 +43,6 @@ __all__ = [
     "PartitionRows",
     "ReportedState",
     "TableReport",
-    "branch_of_event",
     "known_versions",
     "materializations",
     "observation_of_table",
@@ -123,6 +123,8 @@ def known_versions(
 ) -> dict[str | None, ReportedState]:
     """The state that Dagster's events record, by partition, or by None for an asset without partitions.
 
+    Events count by the versions that they name, as `event_order` says.
+
     Args:
         instance: The instance that records the events.
         key: The asset.
@@ -130,8 +132,9 @@ def known_versions(
     """
     wanted: list[str | None] = [*partitions] or [None]
     newest: dict[str | None, str | None] = {}
-    versions: dict[str | None, int] = {}
-    data_versions: dict[str | None, str | None] = {}
+    last: dict[str | None, dg.EventLogRecord] = {}
+    states: dict[str | None, ReportedState] = {}
+    order = EventOrder(instance)
     records_filter = dg.AssetRecordsFilter(asset_key=key, asset_partitions=list(partitions) or None)
     cursor = None
     for _ in range(_MOST_PAGES):
@@ -143,23 +146,17 @@ def known_versions(
             at = event.partition if partitions else None
             branch = branch_of_event(event)
             newest.setdefault(at, branch)
-            version = event.metadata["lance/version"].value if "lance/version" in event.metadata else None
-            if branch is None and isinstance(version, int) and at not in versions:
-                versions[at] = version
-                data_versions[at] = (event.tags or {}).get(_DATA_VERSION_TAG)
-        if not page.has_more or all(one in versions for one in wanted):
+            version = version_of_event(event)
+            if branch is not None or version is None:
+                continue
+            known = states.get(at)
+            if known is None or (version > (known.version or 0) and order.overlaps(last[at], one)):
+                last.setdefault(at, one)
+                states[at] = ReportedState(version=version, data_version=(event.tags or {}).get(_DATA_VERSION_TAG))
+        if not page.has_more or all(one in states for one in wanted):
             break
         cursor = page.cursor
-    return {
-        one: ReportedState(version=versions.get(one), branch=newest.get(one), data_version=data_versions.get(one))
-        for one in wanted
-    }
-
-
-def branch_of_event(event: dg.AssetMaterialization) -> str | None:
-    """The branch that an event is about; None for main."""
-    entry = event.metadata.get(BRANCH_TAG)
-    return None if entry is None or entry.value == MAIN else str(entry.value)
+    return {one: replace(states.get(one, ReportedState()), branch=newest.get(one)) for one in wanted}
 
 
 def partitions_of_runs(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: Iterable[str]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
+from lance_dagster._context.step_start import call_at_step_start
 from lance_dagster.tables.arguments import RootArguments
 from lance_dagster.tables.branch_policy import BranchPolicy
 from lance_dagster.tables.settings import (
@@ -188,8 +189,10 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
         """The root of the tables, for jobs, checks and sensors."""
         return self.settings()
 
-    def create_io_manager(self, context: dg.InitResourceContext) -> "LanceTableIOManager":  # noqa: ARG002 - Dagster's signature
+    def create_io_manager(self, context: dg.InitResourceContext) -> "LanceTableIOManager":
         """Create the IO manager; Dagster calls this in each process that runs steps."""
         from lance_dagster.io_manager.manager import LanceTableIOManager  # noqa: PLC0415 - heavy imports at first use
 
-        return LanceTableIOManager(self.settings())
+        made = LanceTableIOManager(self.settings())
+        call_at_step_start(context, made.remember_begin)
+        return made

@@ -8,6 +8,7 @@ The facts that are known without the value are collected first, in a `TableOutpu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -87,6 +88,7 @@ from lance_dagster.lineage.spark_columns import has_plan, plan_lineage
 from lance_dagster.lineage.sql_inputs import watch_sql_inputs
 from lance_dagster.lineage.step_inputs import changes_entries, consumed_changes
 from lance_dagster.op_outputs.store import store_op_output
+from lance_dagster.tables.begin import newest_version
 from lance_dagster.tables.branch_policy import branch_of_run
 from lance_dagster.tables.location import TableLocation, locate_table
 from lance_dagster.tables.lost_writes import reject_lost_writes
@@ -101,6 +103,7 @@ class LanceTableIOManager(dg.IOManager):
 
     def __init__(self, settings: TableSettings) -> None:
         self._settings = settings
+        self._begun: dict[tuple[tuple[str, str] | None, str], int] = {}
         watch_sql_inputs()
 
     @property
@@ -113,6 +116,22 @@ class LanceTableIOManager(dg.IOManager):
         from lance_dagster.handlers.spark import session_of  # noqa: PLC0415 - optional
 
         return session_of(self._settings)
+
+    def remember_begin(self, outputs: Sequence[tuple[dg.OutputContext, Any]]) -> None:
+        """Remember the newest version of the table of each output, as their step starts.
+
+        Args:
+            outputs: The outputs of the step, each with its IO manager.
+
+        Raises:
+            LanceError: A table cannot be read.
+        """
+        for context, manager in outputs:
+            if manager is self:
+                location, facts = self._locate(context.asset_key, defined_metadata(context)), run_facts(context)
+                assert facts is not None
+                branch = branch_of_run(self._settings.branching, facts)
+                self._begun[facts.step, location.uri] = newest_version(self._open(location.uri), branch)
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Write an asset's value with one commit, which replaces the commits of earlier attempts.
@@ -149,8 +168,8 @@ class LanceTableIOManager(dg.IOManager):
             check_still_owner(outcome.dataset, context.asset_key, context.definition_metadata, output.where)
         for version in outcome.overruled_versions:
             context.log.warning(
-                "%s: version %s was committed meanwhile by %s; this run began later, and its rows replace them in "
-                "version %s",
+                "%s: version %s was committed meanwhile by %s; this run was created later, and its rows replace them "
+                "in version %s",
                 output.where,
                 version,
                 made_by(outcome.dataset, version),
@@ -386,6 +405,7 @@ class LanceTableIOManager(dg.IOManager):
             on_earlier_attempt=settings.on_earlier_attempt,
             outside_slices=settings.out_of_partition == "allow",
             conflict_policy="exclusive" if exclusive else "later_wins",
+            begun=self._begun.get((output.step, output.location.uri)),
         )
         try:
             return handler.write(obj, replace(request, write_attempt=attempt))

@@ -47,6 +47,7 @@ class PipesAttemptProperties(lance_core.AttemptProperties):
         since: datetime | None,
         succeeded: Sequence[str],
         branch: str | None = None,
+        begun: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(properties)
         self.token = token
@@ -55,6 +56,7 @@ class PipesAttemptProperties(lance_core.AttemptProperties):
         self.since = since
         self.succeeded = frozenset(succeeded)
         self.branch = branch
+        self.begun = begun
 
     def write_attempt_for(self, dataset: lance_core.LanceDataset | None, mode: str) -> lance_core.WriteAttempt:
         """The attempt, for the commit.
@@ -74,7 +76,15 @@ class PipesAttemptProperties(lance_core.AttemptProperties):
                 f"the run is on branch {self.branch!r}, and {where} is not on that branch: write to the URI that "
                 "LanceTableResource.uri returns in the asset that starts this process"
             )
-        own = lance_core.WriteAttempt(token=(WRITE_TOKEN, self.token), number=self.number, conflict_policy="later_wins")
+        begun = self.begun
+        is_same = begun is not None and begun["uri"] == (None if dataset is None else dataset.root_uri)
+        own = lance_core.WriteAttempt(
+            token=(WRITE_TOKEN, self.token),
+            number=self.number,
+            conflict_policy="later_wins",
+            note=self.get(RUN_ID, ""),
+            begun=begun["version"] if begun is not None and (is_same or not begun["version"]) else None,
+        )
         if dataset is None or not self.is_retry:
             return own
         found, missing = dataset.find_transactions(WRITE_TOKEN, self.token, not_before=self.since)
@@ -125,4 +135,5 @@ def attempt_properties(
         since=datetime.fromisoformat(since) if isinstance(since, str) else None,
         succeeded=[str(one) for one in extras.get("succeeded", ())],
         branch=extras.get("branch"),
+        begun=extras.get("begun", {}).get(asset),
     )

@@ -247,7 +247,8 @@ def made_by(dataset: lance_core.LanceDataset, version: int) -> str:
     try:
         properties = properties_of(dataset.read_transaction(version))
     except NotFoundError:
-        return "an unknown writer, as the version was cleaned up"
+        notes = [one.note for one in dataset.committed_fills() if one.version == version and one.note]
+        return f"run {notes[0]}" if notes else "an unknown writer, as the version was cleaned up"
     run_id = properties.get(RUN_ID)
     if run_id is None:
         return "a writer that is not a run of Dagster"

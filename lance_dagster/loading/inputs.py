@@ -354,7 +354,7 @@ def _materialized(
     """The table at the version that Dagster recorded last, or at a later undo of a change that this version has."""
     dataset = lance_core.dataset(location.uri, storage_options=options)
     partitions = list(context.asset_partition_keys) if context.has_asset_partitions else None
-    version = recorded_version(context.instance, context.asset_key, partitions)
+    version = recorded_version(context.instance, context.asset_key, dataset.version, partitions)
     if version is None or version == dataset.version:
         return dataset
     undo = undo_after(dataset, version)

@@ -1,58 +1,80 @@
-"""The versions of main that Dagster's events recorded last, which inputs with `read="materialized"` load.
+"""The newest version of main that Dagster's events name, which inputs with `read="materialized"` load.
 
-Maintenance keeps the version of the asset's last event, and of the last event of each partition. If the cleanup of
+Maintenance keeps the version of the asset's newest event, and of the newest event of each partition. If the cleanup of
 another tool has removed such a version, the oldest later version is loaded if only maintenance was committed between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import dagster as dg
 
-from lance_dagster.events.reporting import branch_of_event
+from lance_dagster.events.event_order import EventOrder, branch_of_event, version_of, version_of_event
 
 if TYPE_CHECKING:
     import lance_core
 
 __all__ = ["equal_version", "recorded_version", "recorded_versions"]
 
-_EVENTS_LOOKED_AT: Final = 100
+_MOST_EVENTS: Final = 10_000
+_EVENTS_AT_FIRST: Final = 100
 _EVENTS_PER_PAGE: Final = 1000
 
 
 def recorded_version(
-    instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Sequence[str] | None = None
+    instance: dg.DagsterInstance, key: dg.AssetKey, newest: int, partitions: Sequence[str] | None = None
 ) -> int | None:
-    """The version of main in Dagster's last event for an asset, or for some partitions of it.
+    """The newest version of main in Dagster's events for an asset, or for some partitions of it.
 
-    None if there is no such event, or if it names no version.
+    None if there is no such event, or if the last one names no version.
+
+    Args:
+        instance: The instance that records the events.
+        key: The asset.
+        newest: The newest version of the table; events that name a later one are about a table that was dropped.
+        partitions: The partitions; None for all.
     """
     wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=partitions)
-    for record in instance.fetch_materializations(wanted, limit=_EVENTS_LOOKED_AT).records:
-        event = record.asset_materialization
-        if event is not None and branch_of_event(event) is None:
-            return _version(event)
-    return None
+    records = (one for one in islice(_records(instance, wanted), _MOST_EVENTS) if (version_of(one) or 0) <= newest)
+    found = EventOrder(instance).newest(records)
+    return None if found is None else version_of(found)
+
+
+def _records(instance: dg.DagsterInstance, wanted: dg.AssetRecordsFilter | dg.AssetKey) -> Iterator[dg.EventLogRecord]:
+    """The records of events about main, the one with the highest id first; pages are read as they are needed."""
+    cursor: str | None = None
+    limit = _EVENTS_AT_FIRST
+    while True:
+        page = instance.fetch_materializations(wanted, limit=limit, cursor=cursor)
+        for record in page.records:
+            event = record.asset_materialization
+            if event is not None and branch_of_event(event) is None:
+                yield record
+        if not page.has_more:
+            return
+        cursor, limit = page.cursor, _EVENTS_PER_PAGE
 
 
 def recorded_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[str, int]:
     """The versions that an input of an asset can load, by the event that names each, as a description of the event."""
+    order = EventOrder(instance)
+    last: dict[str, dg.EventLogRecord] = {}
     found: dict[str, int | None] = {}
-    cursor: str | None = None
-    while True:
-        page = instance.fetch_materializations(key, limit=_EVENTS_PER_PAGE, cursor=cursor)
-        for record in page.records:
-            event = record.asset_materialization
-            if event is None or branch_of_event(event) is not None:
-                continue
-            found.setdefault("Dagster's last materialization", _version(event))
-            if event.partition is not None:
-                found.setdefault(f"Dagster's last materialization of partition {event.partition!r}", _version(event))
-        if not page.has_more:
-            return {name: version for name, version in found.items() if version is not None}
-        cursor = page.cursor
+    for record in _records(instance, key):
+        event = record.asset_materialization
+        assert event is not None
+        names = ["Dagster's last materialization"]
+        if event.partition is not None:
+            names.append(f"Dagster's last materialization of partition {event.partition!r}")
+        for name in names:
+            newest = last.setdefault(name, record)
+            version, known = version_of_event(event), found.setdefault(name, version_of(newest))
+            if version is not None and known is not None and version > known and order.overlaps(newest, record):
+                found[name] = version
+    return {name: version for name, version in found.items() if version is not None}
 
 
 def equal_version(dataset: lance_core.LanceDataset, version: int) -> lance_core.LanceDataset | None:
@@ -75,9 +97,3 @@ def equal_version(dataset: lance_core.LanceDataset, version: int) -> lance_core.
     follows = made.version == version + 1
     compacted = made.operation == "Rewrite" and made.version == version + 2 and made.read_version == version
     return oldest if follows or compacted else None
-
-
-def _version(event: dg.AssetMaterialization) -> int | None:
-    entry = event.metadata.get("lance/version")
-    value = entry.value if entry is not None else None
-    return value if isinstance(value, int) else None

@@ -227,3 +227,27 @@ def test_rows_that_were_never_reported_are_drift(lake, tmp_path):
     assert f"version 1 was committed by run {failed.run_id}" in found.description
     lake.run(asset, resources=PIPES)
     assert drifted().passed
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_process_that_was_started_before_a_later_run_committed_does_not_overwrite_its_rows(lake, exists):
+    tables = LanceTableResource(root_uri=lake.root)
+
+    @dg.asset
+    def t(context) -> None:
+        uri, extras = tables.uri("t"), tables.pipes_extras()["lance_dagster"]
+        if "late" in context.run.tags:
+            lake.run(t)
+        given = {"dagster.run_id": context.run_id, "dagster.asset_key": "t"}
+        rows = pa.table({"run": [context.run_id]})
+        lance_core.write_dataset(
+            rows, uri, mode="overwrite", transaction_properties=attempt_properties(given, extras, 0)
+        )
+
+    if exists:
+        lake.run(t)
+    late = lake.run(t, tags={"late": ""}, fails=True)
+    newest = lake.instance.get_runs()[0]
+    assert newest.run_id != late.run_id
+    assert f"version {2 if exists else 1} was committed by a later write of the same rows" in errors(late)
+    assert lake.rows("t") == [(newest.run_id,)]

@@ -60,7 +60,12 @@ from lance_core.verbs.files.fragment_writer import lance_schema
 from lance_core.verbs.rows.removal import Removal, RowsByFragment
 from lance_core.verbs.write.added_columns import adds_columns, merge_with_added_columns, schema_with_added_columns
 from lance_core.verbs.write.commit_outcome import CommitOutcome
-from lance_core.verbs.write.concurrent_writes import check_columns, check_creation, replaceable_commits
+from lance_core.verbs.write.concurrent_writes import (
+    check_columns,
+    check_creation,
+    overruled_fills,
+    replaceable_commits,
+)
 from lance_core.verbs.write.earlier_attempts import committed_attempts, rows_of_attempts
 from lance_core.verbs.write.replace import remove_slices
 from lance_core.verbs.write.request import CommitRequest
@@ -125,6 +130,7 @@ class _Commit:
         """Commit to the existing dataset, or create one."""
         base = self._base()
         attempts = set(self.request.write.earlier if self.request.write is not None else ())
+        self.overruled.update(() if base is None else overruled_fills(self.request, base))
         if base is None:
             try:
                 return self._create()

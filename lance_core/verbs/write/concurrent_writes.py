@@ -9,6 +9,7 @@ from lance_core.commit import find_transaction, reject_overruled
 from lance_core.errors import RetryableConflictError
 from lance_core.schema import Field, Schema, schema_to_bytes
 from lance_core.store import ObjectStore
+from lance_core.table.idempotency import Proofs
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Overwrite
 from lance_core.table.transaction import SLICES_KEY, Transaction
@@ -16,7 +17,7 @@ from lance_core.verbs.files.fragment_writer import lance_schema
 from lance_core.verbs.write.earlier_attempts import gap_error
 from lance_core.verbs.write.request import CommitRequest
 
-__all__ = ["check_columns", "check_creation", "replaceable_commits"]
+__all__ = ["check_columns", "check_creation", "overruled_fills", "replaceable_commits"]
 
 
 def replaceable_commits(
@@ -55,6 +56,16 @@ def replaceable_commits(
         assert request.write is not None
         reject_overruled(request.write, uri, found)
     return found
+
+
+def overruled_fills(request: CommitRequest, base: Manifest) -> set[int]:
+    """The versions in which other writes filled the same rows after a write began and up to its base."""
+    write, slices = request.write, request.filled_slices()
+    if write is None or write.begun is None or slices is None or not request.replaces_others:
+        return set()
+    proofs = Proofs.of(base.config)
+    others = [one for one in proofs.fills if one != proofs.fill_of(write.token)]
+    return {one.version for one in others if write.begun < one.version <= base.version and one.overlaps(slices)}
 
 
 def check_columns(request: CommitRequest, uri: str, base: Manifest, latest: Manifest) -> None:

@@ -81,7 +81,8 @@ def test_of_two_writes_that_overlap_the_later_one_wins(table, fill, cleaned):
     with pytest.raises(SupersededError, match=r"version 2 was committed by a later write of the same rows"):
         fill(1, earlier)
     assert values(table.uri) == before
-    fill(3, replace(later, number=(5, 1)))
+    third = fill(3, replace(later, token=("t", "third"), number=(6,)))
+    assert third.overruled_versions == (2,)
     assert 3 in values(table.uri)
     fill(1, replace(earlier, begun=latest(table).version))
     assert 1 in values(table.uri), "it began after the other's commit"
