@@ -36,6 +36,7 @@ __all__ = [
     "is_list_of_assets",
     "is_own_upstream",
     "known_assets",
+    "other_assets",
     "output_contexts",
     "output_name",
     "outputs_of_step",
@@ -186,6 +187,13 @@ def metadata_of_asset(context: dg.OutputContext, asset_key: dg.AssetKey) -> Mapp
     """The definition metadata of another asset of an output's code location; empty if the asset is not known."""
     graph = asset_graph(getattr(_step(context), "job_def", None))
     return (graph.get(asset_key).metadata or {}) if graph is not None and graph.has(asset_key) else {}
+
+
+def other_assets(context: dg.OutputContext) -> dict[dg.AssetKey, Mapping[str, Any]]:
+    """The definition metadata of the other assets of an output's code location; empty if they are not known."""
+    graph = asset_graph(getattr(_step(context), "job_def", None))
+    keys = () if graph is None else graph.get_all_asset_keys() - {context.asset_key}
+    return {key: graph.get(key).metadata or {} for key in keys}
 
 
 def downstream_keys(context: dg.OutputContext) -> tuple[dg.DagsterInstance, list[dg.AssetKey]] | None:

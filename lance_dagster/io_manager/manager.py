@@ -73,7 +73,9 @@ from lance_dagster.io_manager.ownership import (
     check_ownership,
     check_still_owner,
     reject_memory_of_another_process,
+    reject_rows_of_others,
 )
+from lance_dagster.io_manager.skipped_write import report_skipped
 from lance_dagster.io_manager.write_attempts import (
     EarlierAttempts,
     commit_tags,
@@ -158,7 +160,7 @@ class LanceTableIOManager(dg.IOManager):
         if outcome is None:
             reject_to_keep(output)
             context.log.info("%s has no rows; nothing was written", output.where)
-            context.add_output_metadata({"lance/rows_written": 0})
+            report_skipped(output)
             move_watermarks(output)
             return
         warn_of_earlier_attempts(output, outcome)
@@ -383,6 +385,7 @@ class LanceTableIOManager(dg.IOManager):
 
     def _write(self, output: TableOutput, handler: LanceTypeHandler, obj: Any) -> lance_core.WriteResult | None:
         check_column_owners(output)
+        reject_rows_of_others(output)
         if output.sets_columns:
             return write_columns_of(output, handler, obj)
         alone = is_sole_writer(output)

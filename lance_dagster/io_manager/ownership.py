@@ -14,17 +14,17 @@ import dagster as dg
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError
-from lance_dagster._context.steps import metadata_of_asset, process_executor
+from lance_dagster._context.steps import metadata_of_asset, other_assets, process_executor
 from lance_dagster.handlers.arrow_schema import owners
 from lance_dagster.handlers.base import ROW_NAMES
 from lance_dagster.io_manager.output import TableOutput
-from lance_dagster.lineage.history import owner_of, owning_commits
+from lance_dagster.lineage.history import owner_of, owning_commits, writers_of_rows
 from lance_dagster.properties import ASSET_KEY, COLUMNS, properties_of
 from lance_dagster.tables.location import SHARED_KEY, TABLE_KEY, is_shared, locate_table
 from lance_dagster.tables.partitions import partition_columns
 from lance_dagster.tables.settings import OutputSettings, TableSettings, plain_metadata
 
-__all__ = ["check_column_owners", "check_mode", "check_ownership"]
+__all__ = ["check_column_owners", "check_mode", "check_ownership", "reject_rows_of_others"]
 
 _MEMORY: Final = ("memory", "shared-memory")
 _AHEAD: Final = 8
@@ -151,6 +151,42 @@ def check_column_owners(output: TableOutput) -> None:
             f"{output.where}: column {name!r} of {output.location.uri} belongs to {whose}; return a frame without it, "
             f'or rename it. If both assets are meant to set it, give the asset the metadata {{"{SHARED_KEY}": True}}'
         )
+
+
+def reject_rows_of_others(output: TableOutput) -> None:
+    """Reject the overwrite of a whole table that other assets write to as well.
+
+    Raises:
+        DagsterInvalidDefinitionError: The asset has no partitions, so that it would delete the other assets' rows.
+    """
+    overwrites = output.keys is None and output.settings.write_mode == "overwrite"
+    if not overwrites or not is_shared(output.metadata, output.where):
+        return
+    table, own = output.existing, output.context.asset_key.to_user_string()
+    others = {key.to_user_string(): None for key in _defined_for(output)}
+    if table is not None and table.count_rows():
+        others |= {name: None for name in writers_of_rows(table) if name != own}
+    if others:
+        first = next(iter(others))
+        raise dg.DagsterInvalidDefinitionError(
+            f"{output.where}: the table {output.location.uri} is shared with asset {', '.join(others)} "
+            f"({SHARED_KEY}), and write_mode overwrite replaces all its rows, as the asset has no partitions. Set "
+            "lance/write_mode to append or merge, or give the asset partitions and partition_expr. If asset "
+            f"{first} was renamed to this one, delete its rows first: "
+            f"lance_core.dataset({output.location.uri!r}).delete('true')"
+        )
+
+
+def _defined_for(output: TableOutput) -> list[dg.AssetKey]:
+    """The other assets of the code location that write rows to the table of an output."""
+    found = []
+    for key, metadata in other_assets(output.context).items():
+        if SHARED_KEY not in metadata or TABLE_KEY in metadata:
+            continue
+        location = locate_table(output.table.root_uri, key, metadata, default_schema=output.table.schema)
+        if location.uri == output.location.uri:
+            found.append(key)
+    return sorted(found)
 
 
 def _has_added(table: lance_core.LanceDataset, column: str, owner: str) -> bool:

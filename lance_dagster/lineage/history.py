@@ -58,6 +58,7 @@ __all__ = [
     "read_history",
     "row_owners",
     "undo_after",
+    "writers_of_rows",
 ]
 
 _AHEAD: Final = 8
@@ -304,6 +305,16 @@ def row_owners(dataset: lance_core.LanceDataset) -> list[str]:
         return []
     wrote = [one for one in owning_commits(dataset) if COLUMNS not in one.properties]
     return list(dict.fromkeys([*newest.assets, *(asset for one in wrote for asset in one.assets)]))
+
+
+def writers_of_rows(dataset: lance_core.LanceDataset) -> Iterator[str]:
+    """The assets of the commits since all rows were replaced, newest first; commits that set columns do not count."""
+    for _, transaction in dataset.history(ahead=_AHEAD):
+        properties = properties_of(transaction)
+        if COLUMNS not in properties and MAINTENANCE not in properties:
+            yield from several(properties.get(ASSET_KEY))
+        if transaction is not None and transaction.operation.name == "Overwrite":
+            return
 
 
 def _changes_rows(dataset: lance_core.LanceDataset, one: TableVersion) -> bool:

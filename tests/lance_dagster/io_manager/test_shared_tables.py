@@ -4,6 +4,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
+import lance_core
 from lance_dagster import BranchPolicy, build_branch_jobs, build_undo_job
 from tests.lance_dagster.lake import QUIET, errors
 
@@ -115,3 +116,46 @@ def test_the_undo_of_a_promoted_run_reports_main_as_the_newest(lake, launch):
     event = lake.instance.get_latest_materialization_event(a.key).asset_materialization
     assert event.metadata["dagster/row_count"].value == lake.table("a").count_rows() == 4
     assert "lance/branch" not in event.metadata
+
+
+def plain(name, *values, **metadata):
+    @dg.asset(name=name, metadata={"table": "shared", "lance/shared_table": True, **metadata})
+    def one() -> pa.Table:
+        return pa.table({"who": [name] * len(values), "n": list(values)})
+
+    return one
+
+
+class TestOverwriteOfAllRows:
+    """An asset without partitions overwrites the whole table, with the rows of the others."""
+
+    def test_of_another_asset_that_has_written(self, lake):
+        lake.run(plain("a", 1, **{"lance/write_mode": "append"}))
+        lake.run(plain("b", 2, **{"lance/write_mode": "append"}))
+        for _ in range(22):
+            lake.table("shared").update_config({"k": "v"})
+        said = errors(lake.run(plain("a", 3), fails=True))
+        assert "shared with asset b (lance/shared_table), and write_mode overwrite replaces all its rows" in said
+        assert "Set lance/write_mode to append or merge, or give the asset partitions" in said
+        assert lake.rows("shared") == [("a", 1), ("b", 2)]
+
+    def test_of_another_asset_of_the_code_location(self, lake):
+        both = [plain("a", 1), plain("b", 2, **{"lance/write_mode": "append"})]
+        said = errors(lake.run(*both, select=[both[0]], fails=True))
+        assert "shared with asset b" in said
+        lake.run(*both, select=[both[1]])
+        assert lake.rows("shared") == [("b", 2)]
+
+    def test_after_a_renaming_as_the_message_says(self, lake):
+        lake.run(plain("old", 1))
+        said = errors(lake.run(plain("new", 2), fails=True))
+        remedy = said.partition("delete its rows first: ")[2].partition("\n")[0]
+        eval(remedy.strip(), {"lance_core": lance_core})
+        for n in (2, 3):
+            lake.run(plain("new", n))
+            assert lake.rows("shared") == [("new", n)]
+
+    def test_an_asset_that_is_alone_overwrites(self, lake):
+        for n in (1, 4):
+            lake.run(plain("a", n))
+        assert lake.rows("shared") == [("a", 4)]

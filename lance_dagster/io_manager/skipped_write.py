@@ -1,0 +1,62 @@
+"""The event of an output without rows that is skipped: Dagster records one, and it must say what the table has.
+
+Nothing was written, so that the data version stays as it was, and nothing downstream is stale or starts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lance_core
+from lance_dagster._context.steps import add_metadata, set_data_version
+from lance_dagster.branches.writing import branch_metadata
+from lance_dagster.events.materialization import ordered_entries
+from lance_dagster.events.reporting import known_versions, partition_rows
+from lance_dagster.health.facts import deleted_fraction
+from lance_dagster.io_manager.output import TableOutput
+from lance_dagster.lineage.history import data_version, data_version_of
+from lance_dagster.tables.refs import TableRef
+
+__all__ = ["report_skipped"]
+
+
+def report_skipped(output: TableOutput) -> None:
+    """Report an output that was skipped: the version that the table has, its rows and its data version."""
+    context, existing = output.context, output.existing
+    set_data_version(context, _data_version(output))
+    entries: dict[str, Any] = {"lance/rows_written": 0}
+    if existing is None:
+        context.add_output_metadata(entries)
+        return
+    entries |= {
+        "lance/version": existing.version,
+        "dagster/row_count": existing.count_rows(),
+        "dagster/size_bytes": existing.total_bytes,
+        "lance/deleted_fraction": deleted_fraction(existing),
+        "dagster/uri": output.location.uri,
+    }
+    if existing.branch is not None:
+        entries |= branch_metadata(existing, output.instance, context.asset_key)
+        entries.pop("lance/branches", None)
+    definition = context.asset_partitions_def if output.keys is not None else None
+    ref = TableRef(key=context.asset_key, metadata=output.metadata, partitions_def=definition)
+    counted = partition_rows(existing, ref, output.keys or ())
+    by_partition = {
+        key: ordered_entries({**entries, "dagster/partition_row_count": counted[key].rows})
+        for key in output.keys or ()
+        if key in counted
+    }
+    add_metadata(context, ordered_entries(entries), by_partition)
+
+
+def _data_version(output: TableOutput) -> str:
+    """The data version that Dagster knows of the output's partitions, if they have one in common; else the table's."""
+    existing = output.existing
+    if existing is None:
+        return data_version(lance_core.canonical_uri(output.location.uri), 0, output.branch)
+    if output.keys is not None and existing.branch is None and output.instance is not None:
+        known = known_versions(output.instance, output.context.asset_key, output.keys).values()
+        versions = {one.data_version for one in known}
+        if len(versions) == 1 and (common := versions.pop()) is not None:
+            return common
+    return data_version_of(existing)

@@ -1,0 +1,71 @@
+"""An output without rows that is skipped: its event says what the table has, and that nothing has changed."""
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_dagster import BranchPolicy
+
+PARTS = dg.StaticPartitionsDefinition(["a", "b"])
+ROWS = pa.schema([("p", pa.string()), ("n", pa.int64())])
+
+
+@pytest.fixture
+def write(lake):
+    """Materialize an asset without rows, or with the values given; the entries and the data version of its event."""
+
+    def write(*values, partition=None, tags=None, **config):
+        @dg.asset(partitions_def=PARTS if partition else None, metadata={"partition_expr": "p"})
+        def events() -> pa.Table:
+            return pa.table({"p": [partition or "x"] * len(values), "n": list(values)}, schema=ROWS)
+
+        config = {"empty_output": "skip", "write_mode": "append" if not partition else "overwrite", **config}
+        result = lake.run(events, partition=partition, tags=tags, **config)
+        (event,) = result.asset_materializations_for_node("events")
+        entries = {key: entry.value for key, entry in event.metadata.items()}
+        return entries, event.tags["dagster/data_version"]
+
+    return write
+
+
+@pytest.mark.parametrize("partition", [None, "a"])
+def test_the_data_version_stays_and_the_version_is_that_of_the_table(lake, write, partition):
+    written, before = write(1, 2, partition=partition)
+    if partition:
+        write(3, partition="b")
+    table = lake.table("events")
+    skipped, after = write(partition=partition)
+    assert after == before
+    assert (skipped["lance/version"], skipped["lance/rows_written"]) == (table.version, 0)
+    assert skipped["dagster/row_count"] == table.count_rows()
+    assert skipped.get("dagster/partition_row_count") == (2 if partition else None)
+    for key in ("dagster/size_bytes", "lance/deleted_fraction"):
+        assert key in written
+        assert key in skipped
+    assert lake.table("events").version == table.version
+
+
+def test_a_change_of_others_is_another_data_version(lake, write):
+    _, before = write(1)
+    lance_core.write_dataset(pa.table({"p": ["x"], "n": [2]}, schema=ROWS), lake.uri("events"), mode="append")
+    skipped, after = write()
+    assert (before.rpartition(":")[2], after.rpartition(":")[2]) == ("1", "2")
+    assert skipped["dagster/row_count"] == 2
+
+
+def test_without_a_table_the_data_version_stays_the_same(lake, write):
+    first, before = write()
+    again, after = write()
+    assert before == after
+    assert "lance/version" not in first
+    assert first == again
+
+
+def test_on_a_branch_the_event_is_about_the_branch(lake, write):
+    write(1)
+    policy = {"branching": BranchPolicy.from_tag(), "tags": {"lance/branch": "b"}}
+    _, before = write(2, **policy)
+    skipped, after = write(**policy)
+    assert before == after
+    assert (skipped["lance/branch"], skipped["lance/published"], skipped["dagster/row_count"]) == ("b", False, 2)
