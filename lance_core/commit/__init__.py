@@ -18,7 +18,7 @@ from lance_core.commit.name_migration import migrate_to_v2_names
 from lance_core.commit.proofs import attempts_of, committed_version, find_idempotent_commit
 from lance_core.commit.rebase import Rebased, deletion_vector, load_deletion_vector
 from lance_core.commit.records import CommitOptions, Committed
-from lance_core.commit.relation import carries_on, is_later_than
+from lance_core.commit.relation import carries_on
 from lance_core.commit.versions import (
     already_exists,
     check_identity,
@@ -69,7 +69,6 @@ __all__ = [
     "find_idempotent_commit",
     "find_transaction",
     "identity_of",
-    "is_later_than",
     "judge",
     "latest_version",
     "list_versions",

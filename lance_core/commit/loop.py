@@ -511,7 +511,7 @@ class _CommitLoop:
 def _time_after(latest: Manifest | None) -> int:
     """The time of a new version: now, or just after the latest version if the clock of that writer was a bit ahead.
 
-    Times therefore ascend: a version with a later time than its successor was put under a number that was freed.
+    Times therefore ascend where the clocks of writers differ by less than an hour, as ages and look-ups by time expect.
     """
     now = time.time_ns()
     if latest is not None and now <= latest.timestamp_ns < now + _MAX_AHEAD_NS:

@@ -26,7 +26,7 @@ from lance_core.table.operations import (
 )
 from lance_core.table.transaction import Transaction
 
-__all__ = ["Relation", "carries_on", "is_later_than", "new_files", "refers_to", "relation"]
+__all__ = ["Relation", "carries_on", "new_files", "refers_to", "relation"]
 
 _Files: TypeAlias = tuple[tuple[str, ...], str | None]
 """Paths of the data files of a fragment, and the key of its deletion file."""
@@ -61,14 +61,12 @@ def relation(before: Manifest, after: Manifest, made_by: Transaction) -> Relatio
     return Relation.FOLLOWS if _explained(before, after, *changed) else Relation.CONTRADICTS
 
 
-def is_later_than(before: Manifest, after: Manifest) -> bool:
-    """Whether `before` has a later time of commit than `after`; False if either records no time."""
-    return bool(after.timestamp_ns) and before.timestamp_ns > after.timestamp_ns
-
-
 def carries_on(before: Manifest, after: Manifest, made_by: Transaction) -> bool:
-    """Whether a version can have been made from the version before it, by the times and the content of both."""
-    return not is_later_than(before, after) and relation(before, after, made_by) is not Relation.CONTRADICTS
+    """Whether a version can have been made from the version before it, by the content of both.
+
+    The times of commit show nothing: they are by the clocks of two writers.
+    """
+    return relation(before, after, made_by) is not Relation.CONTRADICTS
 
 
 def new_files(manifest: Manifest, base: Manifest | None) -> frozenset[str]:

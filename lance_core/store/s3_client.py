@@ -19,6 +19,7 @@ from __future__ import annotations
 # s3fs and its dependencies are an optional extra.
 # ruff: noqa: PLC0415
 import asyncio
+import errno
 import os
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -330,7 +331,10 @@ def _final(url: str, method: str, status: int, code: str, *, unknown: bool) -> S
         reason = f"{method} failed with {f'HTTP {status} {code}'.strip() if status else f'no response ({code})'}"
     remedy = _REMEDIES.get(code) or (_denied(method) if status in (401, 403) else None)
     message = f"{url}: {reason}" + ("" if remedy is None else f": {remedy}")
-    return OutcomeUnknownError(f"{message}; it may have taken effect") if unknown else StoreError(message)
+    error = OutcomeUnknownError(f"{message}; it may have taken effect") if unknown else StoreError(message)
+    if status in (401, 403):
+        error.errno = errno.EACCES
+    return error
 
 
 def _not_removed(url: str, code: str) -> StoreError:

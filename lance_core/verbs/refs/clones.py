@@ -8,6 +8,7 @@ or released (`Clones.release`). A clone of a clone refers to files of both datas
 
 from __future__ import annotations
 
+import errno
 import logging
 import uuid
 import warnings
@@ -37,6 +38,8 @@ CLONE_TAG_PREFIX: Final = "clone."
 CLONE_KEY: Final = "lance.clone"
 
 Names = list[str]
+
+_DENIED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 _logger = logging.getLogger(__name__)
 
@@ -104,7 +107,9 @@ def protected(table: TableRefs, branch: str | None, manifest: Manifest, target: 
             name = f"{CLONE_TAG_PREFIX}{uuid.uuid4().hex[:12]}"
             try:
                 write_tag(known, name, where, version, {CLONE_KEY: canonical_uri(target.root)})
-            except (StoreError, PermissionError) as error:
+            except StoreError as error:
+                if error.errno not in _DENIED:
+                    raise
                 _warn(known, version, target, error)
                 continue
             made.append((known.root, name))

@@ -1,6 +1,7 @@
 """A shallow clone goes on working when its source is cleaned up, by either library."""
 
 import datetime as dt
+import errno
 import re
 import shutil
 
@@ -132,13 +133,26 @@ def test_a_source_that_cannot_be_written_to_is_warned_of(source, tmp_path, monke
 
     def rejected(self, key, data, **options):
         if key.startswith("_refs/"):
-            raise StoreError("read-only file system")
+            error = StoreError("read-only file system")
+            error.errno = errno.EROFS
+            raise error
         return put(self, key, data, **options)
 
     monkeypatch.setattr(LocalStore, "put_if_absent", rejected)
     with pytest.warns(UserWarning, match="deep_clone"):
         source.shallow_clone(tmp_path / "clone", 2)
     assert ids(tmp_path / "clone") == [1, 2, 3]
+
+
+def test_a_clone_is_not_made_where_its_version_is_not_kept(source, tmp_path, monkeypatch):
+    def failed(*_, **__):
+        raise StoreError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "put_if_absent", failed)
+        with pytest.raises(StoreError, match="no answer"):
+            source.shallow_clone(tmp_path / "clone", 2)
+    assert not (tmp_path / "clone").exists()
 
 
 def test_verify_names_a_missing_base(source, tmp_path):
