@@ -20,7 +20,7 @@ The promotion of a branch joins the values of the branch's commits into JSON lis
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
@@ -60,6 +60,7 @@ __all__ = [
     "is_shortened",
     "joined",
     "listed_keys",
+    "partition_names",
     "properties_of",
     "several",
 ]
@@ -136,6 +137,18 @@ def listed_keys(keys: str) -> str:
 def is_shortened(value: object) -> bool:
     """Whether a value of `dagster.partition_keys` is a summary of more keys than a commit records."""
     return isinstance(value, str) and value.startswith(_SHORTENED)
+
+
+def partition_names(properties: Mapping[str, str]) -> list[str]:
+    """The partitions that the properties of a commit name; empty if there are none, or too many to name."""
+    for key in ("lance.slice_names", PARTITION_KEYS):
+        try:
+            names = json.loads(properties.get(key, "[]"))
+        except ValueError:  # of another writer
+            return []
+        if isinstance(names, list) and names and not any(is_shortened(name) for name in names):
+            return [str(name) for name in names]
+    return []
 
 
 def hashed(value: str) -> str:

@@ -8,6 +8,7 @@ import dagster as dg
 from pydantic import Field
 
 from lance_dagster._context.runs import RunningStep, attempt_facts, running_step
+from lance_dagster.lineage.check_reads import record_check_read
 from lance_dagster.lineage.step_inputs import remember_input
 from lance_dagster.tables.arguments import RootArguments
 from lance_dagster.tables.begin import newest_version
@@ -79,7 +80,11 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
             if branch not in main.branches.list():
                 reject_lost_writes(running.facts, branch, root.root_uri, root.storage_options)
             return main.ensure_branch(branch, renew_promoted=True).uri
-        return main.checkout_version((branch, None)).uri if main is not None and branch in main.branches.list() else uri
+        if main is None or branch not in main.branches.list():
+            return uri
+        head = main.checkout_version((branch, None))
+        record_check_read(running.facts, branch, head, running.partitions)
+        return head.uri
 
     def pipes_extras(self) -> dict[str, Any]:
         """Extras for a Dagster Pipes session: the facts of the running step that make its retries idempotent.
@@ -137,10 +142,13 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         """
         pinned = any(given is not None for given in (version, tag, branch, as_of))
         running = running_step()
+        root = self._root_of(running)
         if running is None or pinned:
             dataset = self.table_root.open(asset_key, version=version, tag=tag, branch=branch, as_of=as_of)
         else:
-            dataset = self._root_of(running).open_in_run(asset_key, running.facts)
+            dataset = root.open_in_run(asset_key, running.facts)
+        if running is not None and (version, tag, as_of) == (None, None, None):
+            record_check_read(running.facts, branch_of_run(root.branching, running.facts), dataset, running.partitions)
         remember_input(None if running is None else running.facts.step, table_ref(asset_key).name, dataset)
         return dataset
 

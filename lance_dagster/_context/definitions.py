@@ -10,7 +10,7 @@ import dagster as dg
 
 from lance_dagster._context.steps import ABSENT, AnyContext, asset_graph
 
-__all__ = ["assets_of_same_definition", "inputs_of"]
+__all__ = ["assets_of_same_definition", "blocking_checks", "inputs_of"]
 
 
 def inputs_of(context: AnyContext, asset_key: dg.AssetKey, upstream: dg.AssetKey) -> Sequence[Mapping[str, Any]]:
@@ -32,6 +32,26 @@ def assets_of_same_definition(context: AnyContext, asset_key: dg.AssetKey) -> Ma
     """The metadata of all assets of an asset's definition, itself included; empty if the definition is unknown."""
     definition = _definition(context, asset_key)
     return {} if definition is None else {key: definition.metadata_by_key.get(key) or {} for key in definition.keys}
+
+
+def blocking_checks(context: AnyContext, asset_key: dg.AssetKey) -> set[str] | None:
+    """The names of an asset's blocking checks in the code location; None if that is not known, as in a job by itself.
+
+    Args:
+        context: The op, asset or sensor, of whose code location the checks are.
+        asset_key: The asset.
+    """
+    repository: Any = None
+    with suppress(*ABSENT):
+        repository = context.repository_def
+    if repository is None:
+        graph = asset_graph(getattr(context, "job_def", None))
+        if graph is None or not graph.has(asset_key):
+            return None
+        return {key.name for key in graph.get_check_keys_for_assets({asset_key}) if graph.get(key).blocking}
+    definitions = [*repository.assets_defs_by_key.values(), *repository.asset_checks_defs_by_key.values()]
+    specs = [spec for one in definitions for spec in one.check_specs if spec.asset_key == asset_key]
+    return {spec.name for spec in specs if spec.blocking}
 
 
 def _definition(context: AnyContext, asset_key: dg.AssetKey) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import dagster as dg
 
-from lance_dagster._context.steps import ABSENT, RunFacts, facts_of
+from lance_dagster._context.steps import ABSENT, RunFacts, evaluates_checks, facts_of
 
 __all__ = [
     "CLOCK_SKEW",
@@ -40,12 +40,14 @@ class RunningStep:
         facts: The run and the step.
         assets: The assets that the step materializes.
         resources: Its resources, IO managers among them.
+        partitions: The partitions of the run; None without partitions.
     """
 
     instance: dg.DagsterInstance
     facts: RunFacts
     assets: frozenset[dg.AssetKey] = frozenset()
     resources: Sequence[Any] = ()
+    partitions: Sequence[str] | None = None
 
 
 def is_silent(instance: dg.DagsterInstance, record: dg.RunRecord, longer_than: timedelta) -> bool:
@@ -126,11 +128,13 @@ def running_step() -> RunningStep | None:
     except (dg.DagsterInvariantViolationError, AttributeError):  # a body that a test calls directly
         return RunningStep(instance=instance, facts=facts)
     assets = getattr(step, "assets_def", None)
+    is_partitioned = context.has_partition_key or context.has_partition_key_range
     return RunningStep(
         instance=instance,
-        facts=replace(facts, step_key=step.step.key),
+        facts=replace(facts, step_key=step.step.key, evaluates_checks=evaluates_checks(step)),
         assets=frozenset(() if assets is None else assets.keys),
         resources=resources,
+        partitions=list(context.partition_keys) if is_partitioned else None,
     )
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "defined_metadata",
     "downstream_keys",
     "downstream_keys_of",
+    "evaluates_checks",
     "facts_of",
     "input_annotation",
     "is_external",
@@ -66,6 +67,7 @@ class RunFacts:
         attempt: 0 for the first attempt of the step in this run, then 1, 2, ...
         tags: The run's tags.
         number: The run's number in the instance, which grows with each run; 0 if the instance has no record of the run.
+        evaluates_checks: Whether the step has results of asset checks.
         instance: The Dagster instance; None if it is not known.
     """
 
@@ -77,6 +79,7 @@ class RunFacts:
     attempt: int = 0
     tags: Mapping[str, str] = field(default_factory=dict)
     number: int = 0
+    evaluates_checks: bool = False
     instance: dg.DagsterInstance | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -126,7 +129,14 @@ def run_facts(context: dg.OutputContext | dg.InputContext) -> RunFacts | None:
         step_key=step.step.key,
         attempt=int(getattr(step, "previous_attempt_count", 0)),
         number=0 if record is None else int(record.storage_id),
+        evaluates_checks=evaluates_checks(step),
     )
+
+
+def evaluates_checks(step: Any) -> bool:
+    """Whether a step, given by its context, has results of asset checks."""
+    outputs = getattr(getattr(step, "step", None), "step_outputs", ())
+    return any(getattr(one.properties, "asset_check_key", None) is not None for one in outputs)
 
 
 def facts_of(run: dg.DagsterRun, instance: dg.DagsterInstance | None) -> RunFacts:

@@ -12,10 +12,12 @@ assets downstream stay as they were, and the branch is kept for inspection.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import dagster as dg
 
+from lance_dagster._context.definitions import blocking_checks
 from lance_dagster._context.jobs import later_job
 from lance_dagster._context.steps import facts_of
 from lance_dagster.properties import PROMOTION_RUN_ID
@@ -210,14 +212,15 @@ def _publish_asset(
     def publish(context: dg.AssetExecutionContext) -> None:
         from lance_dagster.branches.promotion import reject_conflicts  # noqa: PLC0415 - code locations load without lance_core
 
-        facts = facts_of(context.run, context.instance)
+        branch = run_branch(facts_of(context.run, context.instance))
         root = table_root(getattr(context.resources, io_manager_key))
         partitioned = {key for one in assets if one.partitions_def is not None for key in one.keys}
-        tables = [(ref.name, main) for ref in refs if (main := root.open_or_none(ref)) is not None]
-        reject_conflicts(tables, run_branch(facts))
+        tables = [(ref, main) for ref in refs if (main := root.open_or_none(ref)) is not None]
+        versions = _audited_versions(context, tables, branch)
+        reject_conflicts([(ref.name, main) for ref, main in tables], branch, versions)
         for ref in refs:
             keys = list(context.partition_keys) if ref.key in partitioned else None
-            _publish(context, root, ref, run_branch(facts), keys, keep_branch=keep_branch)
+            _publish(context, root, ref, branch, versions, keys, keep_branch=keep_branch)
 
     made: dg.AssetsDefinition = dg.asset(
         name=f"{name}_publish",
@@ -230,11 +233,38 @@ def _publish_asset(
     return made
 
 
+def _audited_versions(
+    context: dg.AssetExecutionContext, tables: Sequence[tuple[TableRef, Any]], branch: str
+) -> dict[str, int]:
+    """The version of the branch that all blocking checks have passed, by the URI of the table.
+
+    Tables that were published before are left out.
+
+    Raises:
+        Failure: A blocking check has not passed, as in a re-execution of the last step alone.
+    """
+    from lance_dagster.branches.promotion import open_branch_checks  # noqa: PLC0415 - code locations load without lance_core
+
+    versions: dict[str, int] = {}
+    reasons: list[str] = []
+    for main in {main.root_uri: main for _, main in tables}.values():
+        keys = [ref.key for ref, other in tables if other.root_uri == main.root_uri]
+        blocking = partial(blocking_checks, context)
+        checks = open_branch_checks(context.instance, main, branch, keys, blocking, only_blocking=True)
+        if checks is not None:
+            versions[main.root_uri] = checks.version
+            reasons += checks.sentences("in a re-execution of the run")
+    if reasons:
+        raise dg.Failure(f"branch {branch} is not published, and main is unchanged: {'; '.join(reasons)}")
+    return versions
+
+
 def _publish(
     context: dg.AssetExecutionContext,
     root: Any,
     ref: TableRef,
     branch: str,
+    versions: Mapping[str, int],
     partitions: list[str] | None,
     *,
     keep_branch: bool,
@@ -245,7 +275,10 @@ def _publish(
 
     main = root.open_or_none(ref)
     properties = {PROMOTION_RUN_ID: context.run.run_id}
-    published = None if main is None else promotion.publish(main, branch, tag=True, properties=properties)
+    published = None
+    if main is not None:
+        version = versions.get(main.root_uri)
+        published = promotion.publish(main, branch, version=version, tag=True, properties=properties)
     if published is None or main is None:
         raise dg.Failure(
             f"asset {ref.name} has no branch {branch} at {root.locate(ref).uri}: leave assets that another IO manager "

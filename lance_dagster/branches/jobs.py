@@ -11,15 +11,24 @@ run tag `lance/force`, or `force` in the configuration, promotes a branch that t
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field
 
+from lance_dagster._context.definitions import blocking_checks
 from lance_dagster._context.jobs import job_of_one_op
 from lance_dagster._context.steps import facts_of
 from lance_dagster.properties import PROMOTION_JOB_NAME, PROMOTION_RUN_ID
-from lance_dagster.tables.branch_policy import BRANCH_TAG, FORCE_TAG, NO_RETRIES, PUBLISHES_TAG, named_branch
+from lance_dagster.tables.branch_policy import (
+    BRANCH_TAG,
+    FORCE_TAG,
+    NO_RETRIES,
+    PUBLISHES_TAG,
+    launch_on_branch,
+    named_branch,
+)
 from lance_dagster.tables.names import checked_job_name
 from lance_dagster.tables.refs import (
     ChosenTables,
@@ -88,8 +97,8 @@ def build_branch_jobs(
         tables: Assets, specs or keys. Branches of external and observable assets are left alone unless their metadata
             `lance/maintenance` is True, a policy or fields of one.
         io_manager_key: The resource that knows where the tables are: a `LanceIOManager` or a `LanceTableResource`.
-        require_checks: Whether a failed check of the asset on the branch rejects the branch; checks that only warn do
-            not count.
+        require_checks: Whether checks reject the branch: one that failed on it, except for a warning, and a blocking
+            one of the code location that has not passed on the rows that are published.
         max_commit_drift: The most commits that main may have had since the fork; None for any number.
         min_row_ratio: The fewest rows that the branch may have, as a fraction of main's; None for any number.
         max_row_ratio: The most rows that the branch may have, as a fraction of main's; None for any number.
@@ -142,21 +151,22 @@ def _promote(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConf
 
     branch, forced = _branch(context, config), is_tagged(context, FORCE_TAG) or config.force
     found = [(ref, main) for ref, main in _tables(job, context, config) if main is not None]
-    rejected = _rejected(job, context, found, branch, forced=forced)
-    promotion.reject_conflicts([(ref.name, main) for ref, main in found], branch)
+    versions, rejected = _pass_gates(job, context, _by_table(found), branch, forced=forced)
+    promotion.reject_conflicts([(ref.name, main) for ref, main in found], branch, versions)
     done, failed = 0, []
     for same in _by_table(found):
         main = same[0][1]
         names = ", ".join(ref.name for ref, _ in same)
         try:
             run = {PROMOTION_RUN_ID: context.run.run_id, PROMOTION_JOB_NAME: context.run.job_name}
-            published = promotion.publish(main, branch, tag=True, properties=run)
+            version = versions.get(main.root_uri)
+            published = promotion.publish(main, branch, version=version, tag=True, properties=run)
         except LanceError as error:
             context.log.exception("%s: not promoted", names)
             failed.append(f"{names}: {error}")
             continue
         for ref, own in same:
-            done += _report(job, context, ref, own, published, forced=rejected.get(ref.name))
+            done += _report(job, context, ref, own, published, forced=rejected.get(main.root_uri))
     if failed:
         undo = f". Others were promoted: undo run {context.run.run_id} before you discard the branch" if done else ""
         raise dg.Failure(f"branch {branch} was not promoted everywhere: {'; '.join(failed)}{undo}")
@@ -164,24 +174,35 @@ def _promote(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConf
         raise dg.Failure(f"no table of this job has, or had, a branch {branch}")
 
 
-def _rejected(
-    job: _BranchOps, context: dg.OpExecutionContext, found: Sequence[tuple[TableRef, Any]], branch: str, *, forced: bool
-) -> dict[str, list[str]]:
-    """The gates that reject the branch, by asset, if the run forces the promotion.
+def _pass_gates(
+    job: _BranchOps,
+    context: dg.OpExecutionContext,
+    tables: Sequence[Sequence[tuple[TableRef, Any]]],
+    branch: str,
+    *,
+    forced: bool,
+) -> tuple[dict[str, int], dict[str, list[str]]]:
+    """The version of the branch that may be promoted, and the gates that reject it though the run forces it, by table.
 
     Raises:
         Failure: A gate rejects the branch, and the run does not force the promotion.
     """
     from lance_dagster.branches import promotion  # noqa: PLC0415 - code locations load without lance_core
-    from lance_dagster.branches.page import failed_checks  # noqa: PLC0415 - code locations load without lance_core
 
-    gates = promotion.Gates(**job.gates)
+    gates, launch = promotion.Gates(**job.gates), launch_on_branch(job.root(context).branching, branch)
+    versions: dict[str, int] = {}
     rejected: dict[str, list[str]] = {}
-    for ref, main in found:
-        checks = failed_checks(context.instance, ref.key, branch, main=main) or [] if gates.require_checks else []
-        problems = promotion.gate_problems(main, branch, gates, checks)
-        rejected |= {ref.name: problems} if problems else {}
-    reasons = "; ".join(f"{name}: {one}" for name, problems in rejected.items() for one in problems)
+    for same in tables:
+        main, keys = same[0][1], [ref.key for ref, _ in same]
+        checks = promotion.open_branch_checks(context.instance, main, branch, keys, partial(blocking_checks, context))
+        if checks is None:
+            continue
+        versions[main.root_uri] = checks.version
+        problems = checks.sentences(launch) if gates.require_checks else []
+        names = ", ".join(ref.name for ref, _ in same)
+        problems += [f"{names}: {reason}" for reason in promotion.gate_problems(main, branch, gates)]
+        rejected |= {main.root_uri: problems} if problems else {}
+    reasons = "; ".join(one for problems in rejected.values() for one in problems)
     if rejected and not forced:
         raise dg.Failure(
             f"branch {branch} is not promoted, and main is unchanged: {reasons}. Materialize the asset on the branch "
@@ -189,7 +210,7 @@ def _rejected(
         )
     if rejected:
         context.log.warning("branch %s is promoted because the run forces it, although %s", branch, reasons)
-    return rejected
+    return versions, rejected
 
 
 def _by_table(found: Sequence[tuple[TableRef, Any]]) -> list[list[tuple[TableRef, Any]]]:

@@ -14,10 +14,11 @@ import dagster as dg
 
 import lance_core
 from lance_core.errors import LanceError
+from lance_dagster.branches.check_results import failed_checks
 from lance_dagster.events.table_log import cell, code, table
 from lance_dagster.tables.branch_policy import BRANCH_TAG
 
-__all__ = ["branch_entries", "branches_page", "failed_checks", "runs_of_branch"]
+__all__ = ["branch_entries", "branches_page", "runs_of_branch"]
 
 _SHORT: Final = ("branch", "base", "commits", "rows", "checks", "age", "state")
 _LONG: Final = ("branch", "base", "commits", "rows", "added", "removed", "partitions", "checks", "age", "state")
@@ -42,53 +43,12 @@ def branch_entries(
     """
     listed = main.branches.list()
     shown = _newest(listed) if short else listed
-    checks = {
-        name: failed_checks(instance, key, name, main=main, most_runs=_MOST_RUNS if short else None) for name in shown
-    }
+    most_runs = _MOST_RUNS if short else None
+    checks = {name: failed_checks(instance, main, name, key, most_runs=most_runs) for name in shown}
     return {
         "lance/branches": dg.MetadataValue.md(_page(main, listed, shown, checks, short=short)),
         "lance/open_branches": sum("lance.promoted_version" not in one["metadata"] for one in listed.values()),
     }
-
-
-def failed_checks(
-    instance: dg.DagsterInstance,
-    key: dg.AssetKey,
-    branch: str,
-    *,
-    main: lance_core.LanceDataset | None = None,
-    most_runs: int | None = None,
-) -> list[str] | None:
-    """The checks of an asset that failed when they last ran on the branch; None if too many runs wrote to it.
-
-    The latest evaluation of each check and partition counts. A failure that only warns does not count.
-
-    Args:
-        instance: The instance that recorded the checks.
-        key: The asset.
-        branch: The branch.
-        main: The table; with it, results from before the branch was created do not count: an earlier branch may have
-            had the same name.
-        most_runs: The most runs on the branch that are looked up, one by one; None for all of them.
-    """
-    latest: dict[tuple[str, str | None], tuple[float, bool]] = {}
-    limit = None if most_runs is None else most_runs + 1
-    runs = runs_of_branch(instance, branch, limit)
-    created = None if main is None else main.branches.list().get(branch, {}).get("create_at")
-    if limit is not None and len(runs) == limit:
-        return None
-    for run in runs:
-        records = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION).records
-        for record in records:
-            event = record.event_log_entry.dagster_event
-            found = event.asset_check_evaluation_data if event is not None else None
-            if found is None or found.asset_key != key or (created is not None and record.timestamp < created):
-                continue
-            at = (found.check_name, getattr(found, "partition", None) or run.tags.get("dagster/partition"))
-            good = found.passed or found.severity == dg.AssetCheckSeverity.WARN
-            if at not in latest or record.timestamp > latest[at][0]:
-                latest[at] = (record.timestamp, good)
-    return sorted({name for (name, _), (_, good) in latest.items() if not good})
 
 
 def runs_of_branch(instance: dg.DagsterInstance, branch: str, limit: int | None = None) -> Sequence[dg.DagsterRun]:

@@ -1,6 +1,7 @@
 """Promotion and discarding of the branch of a table, and their events in Dagster.
 
-gates        no check of the asset failed on the branch, main has few new commits, the number of rows is plausible
+gates        blocking checks passed on the branch and none failed, main has few new commits, the number of rows is
+             plausible
 promotion    one commit on main; an earlier promotion is found, even if the branch was discarded since
 events       one materialization, with main's version, per asset and partition that the branch wrote; none if an earlier
              promotion was reported already
@@ -8,8 +9,7 @@ events       one materialization, with main's version, per asset and partition t
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ import dagster as dg
 
 import lance_core
 from lance_core.errors import LanceError, NotFoundError, UnsupportedError, VersionNotFoundError
+from lance_dagster.branches.check_results import BranchChecks, check_branch
 from lance_dagster.branches.written_entries import written_entries
 from lance_dagster.events.reporting import (
     PartitionRows,
@@ -28,10 +29,9 @@ from lance_dagster.events.reporting import (
 )
 from lance_dagster.properties import (
     ASSET_KEY,
-    PARTITION_KEYS,
     PROMOTED_FROM,
     RUN_ID,
-    is_shortened,
+    partition_names,
     properties_of,
     several,
 )
@@ -42,6 +42,7 @@ __all__ = [
     "Gates",
     "Published",
     "gate_problems",
+    "open_branch_checks",
     "promotion_events",
     "publish",
     "reject_conflicts",
@@ -56,7 +57,8 @@ class Gates:
     """The conditions for the promotion of a branch.
 
     Attributes:
-        require_checks: Whether a check of the asset that failed when it last ran on the branch rejects the branch.
+        require_checks: Whether checks count: a failed one, and a blocking one that has not passed on the version of the
+            branch.
         max_commit_drift: The most commits that main may have had since the fork; None for any number.
         min_row_ratio: The fewest rows that the branch may have, as a fraction of main's; None for any number.
         max_row_ratio: The most rows that the branch may have, as a fraction of main's; None for any number.
@@ -119,7 +121,9 @@ class Published:
         return self.promotion is not None and not self.promotion.deduplicated
 
 
-def reject_conflicts(tables: Sequence[tuple[str, lance_core.LanceDataset]], branch: str) -> None:
+def reject_conflicts(
+    tables: Sequence[tuple[str, lance_core.LanceDataset]], branch: str, versions: Mapping[str, int]
+) -> None:
     """Reject the promotion of a branch of several tables if one of them cannot be promoted.
 
     A promotion of one table is one commit, which succeeds or leaves main as it was. Of several tables all are checked
@@ -129,6 +133,7 @@ def reject_conflicts(tables: Sequence[tuple[str, lance_core.LanceDataset]], bran
         tables: The assets and their tables; a table of several assets may stand there several times, and tables without
             the branch do not count.
         branch: The branch.
+        versions: The version of the branch that is to be promoted, by the URI of the table.
 
     Raises:
         Failure: The branch of a table cannot be promoted; nothing was committed.
@@ -140,7 +145,8 @@ def reject_conflicts(tables: Sequence[tuple[str, lance_core.LanceDataset]], bran
     problems = []
     for root, main in mains.items() if len(mains) > 1 else ():
         try:
-            _reject_settings_alone(main, branch, main.branches.promote(branch, dry_run=True))
+            promotion = main.branches.promote(branch, version=versions.get(root), dry_run=True)
+            _reject_settings_alone(main, branch, promotion)
         except NotFoundError:
             continue
         except LanceError as error:
@@ -152,16 +158,29 @@ def reject_conflicts(tables: Sequence[tuple[str, lance_core.LanceDataset]], bran
 
 
 def publish(
-    main: lance_core.LanceDataset, branch: str, *, tag: str | bool, properties: Mapping[str, str]
+    main: lance_core.LanceDataset,
+    branch: str,
+    *,
+    version: int | None,
+    tag: str | bool,
+    properties: Mapping[str, str],
 ) -> Published | None:
     """Promote a branch, or find its earlier promotion; None if the table never had the branch.
 
+    Args:
+        main: The table.
+        branch: The branch.
+        version: The version of the branch that the gates have seen; None for one that was promoted before.
+        tag: The tag on main's new version, or whether there is one.
+        properties: The transaction properties of the commit.
+
     Raises:
-        LanceError: The branch cannot be promoted, and main is unchanged.
+        LanceError: The branch cannot be promoted, such as after a change that the gates have not seen; main is
+            unchanged.
         UnsupportedError: The branch has changed only settings.
     """
     try:
-        promotion = main.branches.promote(branch, tag=tag, transaction_properties=properties)
+        promotion = main.branches.promote(branch, version=version, tag=tag, transaction_properties=properties)
     except NotFoundError:
         return _published_before(main, branch)
     is_idle = _reject_settings_alone(main, branch, promotion)
@@ -176,7 +195,7 @@ def publish(
         made = dataset.read_transaction(promotion.version)
         if made is not None and properties_of(made).get(PROMOTED_FROM) == branch:
             known, operation = properties_of(made), made.operation.name
-        partitions, writers = _partitions(known), several(known.get(ASSET_KEY))
+        partitions, writers = partition_names(known), several(known.get(ASSET_KEY))
     return Published(
         dataset=dataset,
         version=promotion.version,
@@ -215,7 +234,7 @@ def _published_before(main: lance_core.LanceDataset, branch: str) -> Published |
         branch=branch,
         promotion=None,
         properties=properties,
-        partitions=_partitions(properties),
+        partitions=partition_names(properties),
         operation=made.operation.name,
         writers=several(properties.get(ASSET_KEY)),
     )
@@ -227,18 +246,9 @@ def _written_on_branch(main: lance_core.LanceDataset, branch: str) -> tuple[list
     writers: set[str] = set()
     for _, made in main.checkout_version((branch, None)).history():
         properties = properties_of(made)
-        partitions.update(_partitions(properties))
+        partitions.update(partition_names(properties))
         writers.update(several(properties.get(ASSET_KEY)))
     return sorted(partitions), sorted(writers)
-
-
-def _partitions(properties: Mapping[str, str]) -> list[str]:
-    """The partition keys that the properties of a commit name; empty if there were too many to name."""
-    for key in ("lance.slice_names", PARTITION_KEYS):
-        found = json.loads(properties.get(key, "[]"))
-        if isinstance(found, list) and found and not any(is_shortened(one) for one in found):
-            return [str(name) for name in found]
-    return []
 
 
 def promotion_events(
@@ -349,19 +359,40 @@ def _number(value: str | None) -> int | None:
     return int(value) if value is not None and value.isdecimal() else None
 
 
-def gate_problems(main: lance_core.LanceDataset, branch: str, gates: Gates, checks: Sequence[str]) -> list[str]:
-    """The reasons against the promotion of a branch; empty for a branch that was discarded or promoted.
+def open_branch_checks(
+    instance: dg.DagsterInstance,
+    main: lance_core.LanceDataset,
+    branch: str,
+    keys: Sequence[dg.AssetKey],
+    blocking: Callable[[dg.AssetKey], Collection[str] | None],
+    *,
+    only_blocking: bool = False,
+) -> BranchChecks | None:
+    """What checks say about a branch that is to be promoted; None for one that was discarded or promoted.
 
     Args:
+        instance: The instance that recorded the runs.
         main: The table.
         branch: The branch.
-        gates: The conditions.
-        checks: The names of checks that failed on the branch.
+        keys: The known assets of the table.
+        blocking: Returns the names of an asset's blocking checks; None if the code location is not known.
+        only_blocking: Whether failures of other checks do not count.
     """
     listed = main.branches.list().get(branch)
     if listed is None or _PROMOTED_VERSION in listed["metadata"]:
-        return []
-    problems = [f"the check {name} did not pass on it" for name in checks] if gates.require_checks else []
+        return None
+    return check_branch(instance, main, branch, keys, blocking, only_blocking=only_blocking)
+
+
+def gate_problems(main: lance_core.LanceDataset, branch: str, gates: Gates) -> list[str]:
+    """The reasons against the promotion of a branch, besides checks.
+
+    Args:
+        main: The table.
+        branch: The branch, which was not promoted.
+        gates: The conditions.
+    """
+    problems: list[str] = []
     if (gates.max_commit_drift, gates.min_row_ratio, gates.max_row_ratio) == (None, None, None):
         return problems
     diff = main.branches.diff(branch)

@@ -2,10 +2,12 @@
 
     backfill or run       checks on the branch      what is done
     ---------------       --------------------      ------------
-    succeeded             none failed               a run of the job that promotes, once; with auto_promote=False an
-                                                    observation of the table, once
+    succeeded             blocking ones passed,     a run of the job that promotes, once; with auto_promote=False an
+                          none failed               observation of the table, once
     succeeded             one failed                on_failure: an observation of the table, once, a run of the job that
                                                     discards, or nothing
+    succeeded             a blocking one has not    an observation of the table, once, unless on_failure is "ignore"
+                          passed, none failed
     failed                                          on_failure
     canceled                                        on_cancel, with the same choices
     running, unknown                                nothing
@@ -22,10 +24,12 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import dagster as dg
 
+from lance_dagster._context.definitions import blocking_checks
 from lance_dagster._context.roots import newest_backfill, root_of_run, unfinished_runs, waits_for_retry
 from lance_dagster.tables.branch_policy import BRANCH_TAG
 from lance_dagster.tables.refs import TableLike, TableRef, is_foreign, table_refs, table_root
@@ -89,7 +93,8 @@ def build_branch_sensor(  # noqa: PLR0913 - each is a choice of its own, most by
         tables: Assets, specs or keys; branches of external and observable assets are left alone, as by the jobs.
         jobs: The jobs of `build_branch_jobs` for these tables, or for more.
         auto_promote: Whether branches are promoted; otherwise a branch that is ready is reported.
-        require_checks: Whether a failed check of the asset on the branch counts.
+        require_checks: Whether checks count: a failed one, and a blocking one that has not passed on the branch as it
+            is. The latter only reports the branch, whatever `on_failure` says.
         on_failure: What to do with a branch if its backfill, its run or one of its checks failed.
         on_cancel: What to do with a branch if its backfill or run was canceled.
         ttl: How long a branch is kept after its last commit; None for ever.
@@ -151,7 +156,7 @@ def _tick(
     busy = _Busy.of(context.instance) if by_branch else _Busy(runs=frozenset(), backfills=frozenset())
     for branch, where in by_branch.items():
         state = _state(context.instance, branch, busy)
-        action, reason = rules.decide(context.instance, branch, where, state)
+        action, reason = rules.decide(context, branch, where, state)
         key = f"{action}:{branch}:{'.'.join(str(found.version) for found in where)}"
         if action in ("promote", "discard"):
             job = rules.promote if action == "promote" else rules.discard
@@ -178,7 +183,9 @@ class _Rules:
     ttl: timedelta | None
     promoted_ttl: timedelta | None
 
-    def decide(self, instance: dg.DagsterInstance, branch: str, where: list[_Found], state: State) -> tuple[str, str]:
+    def decide(
+        self, context: dg.SensorEvaluationContext, branch: str, where: list[_Found], state: State
+    ) -> tuple[str, str]:
         """What to do about a branch, and why: "promote", "discard", "report" or "ignore"."""
         idle = datetime.now(UTC) - max(found.committed for found in where)
         promoted = all(found.is_promoted for found in where)
@@ -193,21 +200,37 @@ class _Rules:
             return self.on_failure, "its backfill or run failed"
         if state != "succeeded":
             return "ignore", "its backfill or run is under way or unknown"
-        failed = self._failed(instance, branch, where)
+        failed, missing = self._rejecting_checks(context, branch, where)
         if failed:
             return self.on_failure, f"checks failed on it: {', '.join(failed)}"
+        if missing:  # they may still run, so that the branch is never discarded for it
+            action = "ignore" if self.on_failure == "ignore" else "report"
+            return action, f"blocking checks have not passed on it as it is: {', '.join(missing)}"
         return ("report", "it is ready to be promoted") if self.promote is None else ("promote", "")
 
-    def _failed(self, instance: dg.DagsterInstance, branch: str, where: list[_Found]) -> list[str]:
-        from lance_dagster.branches.page import failed_checks  # noqa: PLC0415 - code locations load without lance_core
+    def _rejecting_checks(
+        self, context: dg.SensorEvaluationContext, branch: str, where: list[_Found]
+    ) -> tuple[list[str], list[str]]:
+        """The checks that failed on a branch, and the blocking ones without a result."""
+        from lance_dagster.branches.check_results import check_branch  # noqa: PLC0415 - heavy imports at first use
 
         if not self.require_checks:
-            return []
-        return [
-            f"{found.ref.name}: {name}"
-            for found in where
-            for name in failed_checks(instance, found.ref.key, branch, main=found.main) or ()
+            return [], []
+        tables: dict[str, list[_Found]] = {}
+        for found in where:
+            tables.setdefault(found.main.root_uri, []).append(found)
+        checks = [
+            check_branch(
+                context.instance,
+                same[0].main,
+                branch,
+                [found.ref.key for found in same],
+                partial(blocking_checks, context),
+            )
+            for same in tables.values()
         ]
+        failed, missing = ([name for one in checks for name in one.names(failed=which)] for which in (True, False))
+        return failed, missing
 
 
 def _branches(context: dg.SensorEvaluationContext, refs: list[TableRef], resource: Any) -> Iterator[_Found]:

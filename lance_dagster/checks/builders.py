@@ -171,7 +171,8 @@ def build_lance_primary_key_check(
     names, ref = list(columns), table_ref(asset)
     if isinstance(columns, str) or not names:
         raise ValueError(f"columns must be a list of names, not {columns!r}")
-    partitions: dict[str, Any] = {} if partitions_def is None else {"partitions_def": partitions_def}
+    options: dict[str, Any] = {} if partitions_def is None else {"partitions_def": partitions_def}
+    own = partitions_def or ref.partitions_def
 
     @table_check(
         ref,
@@ -180,13 +181,13 @@ def build_lance_primary_key_check(
         severity,
         io_manager_key,
         blocking=blocking,
-        **partitions,
+        partitions=lambda context: run_partition_keys(context, own),
+        **options,
     )
     def primary_key(context: dg.AssetCheckExecutionContext, dataset: "lance_core.LanceDataset") -> dg.AssetCheckResult:
         from lance_core.errors import CorruptFileError, ObjectNotFoundError, StoreError  # noqa: PLC0415 - heavy imports
         from lance_dagster.checks.uniqueness import count_duplicates  # noqa: PLC0415 - heavy imports
 
-        own = partitions_def or ref.partitions_def
         keys = run_partition_keys(context, own)
         metadata = ref.resolved(context).metadata or {}
         try:

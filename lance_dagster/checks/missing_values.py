@@ -55,7 +55,15 @@ def _missing_values_check(
 ) -> dg.AssetChecksDefinition:
     description = "All rows have values in the columns of this asset."
 
-    @table_check(ref, "lance_missing_values", description, severity, io_manager_key, blocking=blocking)
+    @table_check(
+        ref,
+        "lance_missing_values",
+        description,
+        severity,
+        io_manager_key,
+        blocking=blocking,
+        partitions=lambda context: run_partition_keys(context, ref.resolved(context).partitions_def),
+    )
     def missing_values(
         context: dg.AssetCheckExecutionContext, dataset: "lance_core.LanceDataset"
     ) -> dg.AssetCheckResult:

@@ -1,11 +1,14 @@
 """The parts that checks of tables share: opening the table as the run sees it, and the result without a table."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from lance_dagster._context.runs import running_step
 from lance_dagster._context.steps import facts_of
+from lance_dagster.lineage.check_reads import record_check_read
+from lance_dagster.tables.branch_policy import branch_of_run
 from lance_dagster.tables.refs import TableRef, table_root
 
 if TYPE_CHECKING:
@@ -17,7 +20,14 @@ Check = Callable[[dg.AssetCheckExecutionContext, "lance_core.LanceDataset"], dg.
 
 
 def table_check(
-    ref: TableRef, name: str, description: str, severity: dg.AssetCheckSeverity, io_manager_key: str, **options: Any
+    ref: TableRef,
+    name: str,
+    description: str,
+    severity: dg.AssetCheckSeverity,
+    io_manager_key: str,
+    *,
+    partitions: Callable[[dg.AssetCheckExecutionContext], Sequence[str] | None] = lambda _: None,
+    **options: Any,
 ) -> Callable[[Check], dg.AssetChecksDefinition]:
     """Make an asset check from a function of the check's context and the table; without a table it is not called.
 
@@ -27,6 +37,7 @@ def table_check(
         description: Description of the check.
         severity: The severity of a failed check.
         io_manager_key: The resource that knows where the table is.
+        partitions: Returns the partitions whose rows the check reads in a run; None for all rows.
         **options: Further arguments of `dg.asset_check`.
     """
 
@@ -35,7 +46,7 @@ def table_check(
             asset=ref.key, name=name, description=description, required_resource_keys={io_manager_key}, **options
         )
         def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-            dataset = open_or_none(context, ref, io_manager_key)
+            dataset = open_or_none(context, ref, io_manager_key, partitions(context))
             if dataset is None:
                 return dg.AssetCheckResult(**missing_table(context, ref, severity))
             return look(context, dataset)
@@ -46,16 +57,29 @@ def table_check(
 
 
 def open_or_none(
-    context: dg.AssetCheckExecutionContext, ref: TableRef, io_manager_key: str
+    context: dg.AssetCheckExecutionContext,
+    ref: TableRef,
+    io_manager_key: str,
+    partitions: Sequence[str] | None = None,
 ) -> "lance_core.LanceDataset | None":
-    """The table as the run of a check sees it; None if there is no table."""
+    """The table as the run of a check sees it, which counts as read; None if there is no table.
+
+    Args:
+        context: The context of the check.
+        ref: The asset.
+        io_manager_key: The resource that knows where the table is.
+        partitions: The partitions whose rows the check reads; None for all rows.
+    """
     from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - heavy imports at first use
 
-    root = table_root(getattr(context.resources, io_manager_key))
+    root, running = table_root(getattr(context.resources, io_manager_key)), running_step()
+    facts = facts_of(context.run, context.instance) if running is None else running.facts
     try:
-        return root.open_in_run(ref.resolved(context), facts_of(context.run, context.instance))
+        dataset = root.open_in_run(ref.resolved(context), facts)
     except DatasetNotFoundError:
         return None
+    record_check_read(facts, branch_of_run(root.branching, facts), dataset, partitions)
+    return dataset
 
 
 def missing_table(

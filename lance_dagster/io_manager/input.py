@@ -5,6 +5,7 @@ asset -> location -> version -> slices + filter + columns -> handler
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,21 +13,23 @@ import dagster as dg
 import pyarrow as pa
 
 from lance_core.errors import DatasetNotFoundError, UnsupportedError
-from lance_dagster._context.steps import input_annotation, is_fan_in, run_facts, type_metadata
+from lance_dagster._context.steps import RunFacts, input_annotation, is_fan_in, run_facts, type_metadata
 from lance_dagster.handlers import Loading, default_load_type, handler_for_load
 from lance_dagster.handlers.arrow_schema import known_schema
 from lance_dagster.handlers.base import ReadRequest
 from lance_dagster.handlers.changes import changes_schema
 from lance_dagster.handlers.input_selection import MissingInputError
 from lance_dagster.io_manager.ownership import check_ownership, reject_memory_of_another_process
+from lance_dagster.lineage.check_reads import record_check_read
 from lance_dagster.lineage.spark_columns import remember_frame
 from lance_dagster.lineage.step_inputs import remember_input
 from lance_dagster.lineage.watermarks import updates_unknown
 from lance_dagster.loading.changes import CHANGES
 from lance_dagster.loading.inputs import read_requests
 from lance_dagster.op_outputs.store import load_op_output
+from lance_dagster.tables.branch_policy import branch_of_run
 from lance_dagster.tables.location import locate_table
-from lance_dagster.tables.settings import TableSettings, plain_metadata
+from lance_dagster.tables.settings import INPUT_PINS, TableSettings, plain_metadata
 
 __all__ = ["load_input"]
 
@@ -71,6 +74,7 @@ def load_input(context: dg.InputContext, settings: TableSettings) -> Any:
         known = known_schema(upstream, type_metadata(context), where)
         return _empty(context, loading, known, settings)
     values = {}
+    _record_check_read(context, facts, settings, requests)
     for key, request in requests.items():
         remember_input(step, context.asset_key.to_user_string(), request.dataset)
         context.log.debug("%s: version %s of %s", where, request.dataset.version, location.uri)
@@ -80,6 +84,25 @@ def load_input(context: dg.InputContext, settings: TableSettings) -> Any:
     if loading.by_partition:
         return values
     return values[None] if None in values else list(values.values())
+
+
+def _record_check_read(
+    context: dg.InputContext,
+    facts: RunFacts | None,
+    settings: TableSettings,
+    requests: Mapping[str | None, ReadRequest],
+) -> None:
+    """Record what a step that evaluates checks reads; all partitions of the asset count as all rows."""
+    if facts is None or not facts.evaluates_checks:
+        return
+    if any(context.definition_metadata.get(pin) is not None for pin in INPUT_PINS):
+        return
+    keys = None
+    if context.has_asset_partitions:
+        every = context.asset_partitions_def.get_partition_keys(dynamic_partitions_store=facts.instance)
+        keys = None if set(every) <= set(context.asset_partition_keys) else list(context.asset_partition_keys)
+    for request in list(requests.values())[:1]:  # all of one version
+        record_check_read(facts, branch_of_run(settings.branching, facts), request.dataset, keys)
 
 
 def _load(loading: Loading, request: ReadRequest, where: str) -> Any:

@@ -84,6 +84,7 @@ from lance_dagster.io_manager.write_attempts import (
     made_by,
     reject_missing,
 )
+from lance_dagster.lineage.check_reads import record_check_read
 from lance_dagster.lineage.consumers import consumers
 from lance_dagster.lineage.history import data_version
 from lance_dagster.lineage.spark_columns import has_plan, plan_lineage
@@ -188,6 +189,8 @@ class LanceTableIOManager(dg.IOManager):
             move_watermarks(output)
         else:
             release_consumed(output, outcome.dataset)
+        asset = context.asset_key.to_user_string()
+        record_check_read(output.facts, output.branch, outcome.dataset, output.keys, wrote=asset)
         self._report(output, outcome, obj)
         self._index_partitions(output, outcome.dataset)
 

@@ -36,6 +36,7 @@ __all__ = [
     "BranchPolicy",
     "backfill_branch",
     "branch_of_run",
+    "launch_on_branch",
     "named_branch",
     "run_branch",
 ]
@@ -220,6 +221,15 @@ def named_branch(value: str | None, facts: RunFacts | None, *, where: str) -> st
         )
     root = root_of(facts)
     return run_branch(facts) if root.backfill_id is None else backfill_branch(root.backfill_id)
+
+
+def launch_on_branch(policy: BranchPolicy, branch: str) -> str:
+    """How to launch a run on a branch, for messages: the end of the sentence "launch the check ..."."""
+    if policy.kind == "from_tag":
+        return f"in a run with the tag {policy.name or BRANCH_TAG}: {branch}"
+    if policy.kind == "env":
+        return f"where {policy.name} is {branch}"
+    return "in a re-execution of a run on the branch"
 
 
 def check_name(name: str, *, where: str) -> str:

@@ -186,7 +186,7 @@ def test_no_table_is_published_if_one_of_them_conflicts(lake):
         return pa.table({"b": one.column("a")})
 
     @dg.asset_check(asset=two, blocking=True)
-    def fine(context) -> dg.AssetCheckResult:
+    def fine(context, two: pa.Table) -> dg.AssetCheckResult:
         if context.run.tags["n"] == "2":  # while the branch is audited, somebody else changes main
             lake.table("two").update({"b": "7"})
         return dg.AssetCheckResult(passed=True)

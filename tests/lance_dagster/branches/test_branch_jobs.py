@@ -474,8 +474,8 @@ def test_a_table_that_others_change_during_the_promotion_is_named_with_the_remed
     lake.run(plain, tags=branch, **TAGGED)
     lake.run(events, partition="2024-01-01", tags=branch, **TAGGED)
 
-    def nobody_else_yet(tables, branch):
-        real(tables, branch)
+    def nobody_else_yet(*args):
+        real(*args)
         lake.run(events, partition="2024-01-01", tags={"n": "3"})
 
     real = promotion.reject_conflicts

@@ -1,0 +1,126 @@
+"""What checks read, recorded in the log of their run, and the results of checks that the log has.
+
+    ENGINE_EVENT             step  lance/check_read: {"uri", "branch", "branch_id", "version", "partitions", "wrote"}
+    ASSET_CHECK_EVALUATION   step  passed, severity
+
+An evaluation belongs to the reads of the same attempt of its step. Dagster's evaluations do not say what was read, and
+its event of a loaded input has no place for it. An engine event is shown in the log of the run, and on no asset.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import dagster as dg
+
+from lance_dagster._context.steps import RunFacts
+
+__all__ = ["CheckEvaluation", "CheckLog", "log_check_read", "read_check_log"]
+
+_READ: Final = "lance/check_read"
+_TYPES: Final = {
+    dg.DagsterEventType.STEP_START,
+    dg.DagsterEventType.STEP_RESTARTED,
+    dg.DagsterEventType.ENGINE_EVENT,
+    dg.DagsterEventType.ASSET_CHECK_EVALUATION,
+    dg.DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED,
+}
+
+Attempt = tuple[str | None, int]
+"""The key of a step, and the number of its attempt in the run, from 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckEvaluation:
+    """One result of a check.
+
+    Attributes:
+        asset_key: The asset.
+        name: The check.
+        attempt: The step, and its attempt.
+        number: The number of the event in the log of its run.
+        passed: Whether the check passed.
+        only_warns: Whether a failure is only a warning.
+        is_blocking: Whether the check was blocking then.
+        partition: The partition for which Dagster keeps the result; None for the whole asset.
+    """
+
+    asset_key: dg.AssetKey
+    name: str
+    attempt: Attempt
+    number: int
+    passed: bool
+    only_warns: bool
+    is_blocking: bool
+    partition: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckLog:
+    """The events about checks of one run.
+
+    Attributes:
+        planned: The checks that the run was to execute, by asset.
+        evaluations: The results, oldest first.
+        reads: The tables that attempts of steps read or wrote, oldest first.
+    """
+
+    planned: set[tuple[dg.AssetKey, str]] = field(default_factory=set)
+    evaluations: list[CheckEvaluation] = field(default_factory=list)
+    reads: dict[Attempt, list[Mapping[str, Any]]] = field(default_factory=dict)
+
+
+def log_check_read(facts: RunFacts, entry: Mapping[str, Any], message: str) -> None:
+    """Record in the log of a run that a step which evaluates checks has read a table.
+
+    Args:
+        facts: The run and the step.
+        entry: What was read.
+        message: The same as a sentence.
+    """
+    # Dagster has no public name for the metadata of an engine event.
+    from dagster._core.events import EngineEventData  # noqa: PLC0415, TID251 - see above
+
+    if facts.instance is None or facts.step_key is None:
+        return
+    facts.instance.report_engine_event(
+        message,
+        run_id=facts.run_id,
+        job_name=facts.job_name or "",
+        step_key=facts.step_key,
+        engine_event_data=EngineEventData({_READ: dg.MetadataValue.json(dict(entry))}),
+    )
+
+
+def read_check_log(instance: dg.DagsterInstance, run_id: str) -> CheckLog:
+    """Read the results of checks, and what they read, from the log of a run."""
+    log, starts = CheckLog(), Counter[str | None]()
+    for record in instance.get_records_for_run(run_id, of_type=_TYPES).records:
+        event = record.event_log_entry.dagster_event
+        if event is None:
+            continue
+        data: Any = event.event_specific_data
+        attempt = (event.step_key, max(starts[event.step_key] - 1, 0))
+        if event.event_type in (dg.DagsterEventType.STEP_START, dg.DagsterEventType.STEP_RESTARTED):
+            starts[event.step_key] += 1
+        elif event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED:
+            log.planned.add((data.asset_key, data.check_name))
+        elif event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+            log.evaluations.append(
+                CheckEvaluation(
+                    asset_key=data.asset_key,
+                    name=data.check_name,
+                    attempt=attempt,
+                    number=record.storage_id,
+                    passed=data.passed,
+                    only_warns=data.severity == dg.AssetCheckSeverity.WARN,
+                    is_blocking=bool(data.blocking),
+                    partition=getattr(data, "partition", None),  # newer versions of Dagster have it
+                )
+            )
+        elif _READ in (data.metadata if data is not None else ()):
+            log.reads.setdefault(attempt, []).append(data.metadata[_READ].value)
+    return log

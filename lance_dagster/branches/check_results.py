@@ -1,0 +1,303 @@
+"""What a branch of a table changed for its assets, and what checks said about it: the records that the gate judges.
+
+changed rows   the commits of the branch since its fork: operation, assets, partitions
+results        the logs of the runs that have the tag `lance/branch`: results of checks, and what their steps read
+blocking       the checks of the code location; if it is not known, those that the runs of the branch have had
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import dagster as dg
+
+import lance_core
+from lance_core.errors import NotFoundError
+from lance_dagster._context.check_log import CheckEvaluation, CheckLog, read_check_log
+from lance_dagster.branches.gate import REST, ChangedRows, CheckProblem, CheckResult, check_problems
+from lance_dagster.lineage.check_reads import branch_id
+from lance_dagster.lineage.history import TableVersion, read_history
+from lance_dagster.properties import (
+    ATTEMPT,
+    PARTITION_HASH,
+    RUN_ID,
+    STEP_KEY,
+    hashed,
+    partition_names,
+    several,
+)
+from lance_dagster.tables.branch_policy import BRANCH_TAG
+
+__all__ = ["BranchChecks", "check_branch", "failed_checks"]
+
+_SLICES: Final = "lance.slices"
+_AHEAD: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchChecks:
+    """What checks say about a branch.
+
+    Attributes:
+        version: The version of the branch that was looked at.
+        problems: The checks that reject it, by asset.
+        newest_run: The newest run on the branch; None without one.
+    """
+
+    version: int
+    problems: Mapping[str, Sequence[CheckProblem]] = field(default_factory=dict)
+    newest_run: str | None = None
+
+    def names(self, *, failed: bool) -> list[str]:
+        """The checks that failed, or those without a result, as "asset: check"."""
+        return sorted(
+            {
+                f"{asset}: {one.check}"
+                for asset, problems in self.problems.items()
+                for one in problems
+                if (one.result is not None) is failed
+            }
+        )
+
+    def sentences(self, launch: str) -> list[str]:
+        """The reasons why the branch is rejected.
+
+        Args:
+            launch: How to launch a check on the branch.
+        """
+        return [self._sentence(asset, one, launch) for asset, problems in self.problems.items() for one in problems]
+
+    def _sentence(self, asset: str, problem: CheckProblem, launch: str) -> str:
+        about = f" (partition {', '.join(problem.partitions[:3])})" if problem.partitions else ""
+        about += " and others" if len(problem.partitions) > 3 else ""
+        if problem.result is not None:
+            read = problem.result.version
+            where = "it" if read is None else f"version {read}{about} of it"
+            return f"{asset}: the check {problem.check} did not pass on {where}, in run {problem.result.run_id}"
+        last = problem.last
+        if last is None:
+            why = "it has given no result on the branch"
+        elif last.version is None:
+            why = (
+                f"what it read in run {last.run_id} is not recorded: let it load the asset as an input, or open the "
+                "table by LanceTableResource.open without a version"
+            )
+        else:
+            why = f"it last read version {last.version}, in run {last.run_id}"
+        run = "" if self.newest_run is None else f", or re-execute it in run {self.newest_run}"
+        return (
+            f"{asset}: the check {problem.check} has not passed on version {self.version}{about}: {why}; "
+            f"launch the check {launch}{run}"
+        )
+
+
+def failed_checks(
+    instance: dg.DagsterInstance,
+    main: lance_core.LanceDataset,
+    branch: str,
+    key: dg.AssetKey,
+    *,
+    most_runs: int | None = None,
+) -> list[str] | None:
+    """The checks of an asset that failed on the rows that a branch has; None if too many runs wrote to it.
+
+    Args:
+        instance: The instance that recorded the runs.
+        main: The table.
+        branch: The branch.
+        key: The asset.
+        most_runs: The most runs on the branch whose logs are read; None for all of them.
+    """
+    limit = None if most_runs is None else most_runs + 1
+    runs = instance.get_runs(filters=dg.RunsFilter(tags={BRANCH_TAG: branch}), limit=limit)
+    if limit is not None and len(runs) == limit:
+        return None
+    results = (one for run in runs for one in read_check_log(instance, run.run_id).evaluations)
+    if not any(one.asset_key == key and not one.passed and not one.only_warns for one in results):
+        return []  # without a look at the history of the branch
+    try:
+        checks = check_branch(instance, main, branch, [key], lambda _: ())
+    except NotFoundError:  # it was discarded meanwhile
+        return None
+    return sorted({one.check for one in checks.problems.get(key.to_user_string(), ())})
+
+
+def check_branch(
+    instance: dg.DagsterInstance,
+    main: lance_core.LanceDataset,
+    branch: str,
+    keys: Iterable[dg.AssetKey],
+    blocking_checks: Callable[[dg.AssetKey], Collection[str] | None],
+    *,
+    only_blocking: bool = False,
+) -> BranchChecks:
+    """Judge the newest version of a branch by the checks of its assets.
+
+    Args:
+        instance: The instance that recorded the runs.
+        main: The table.
+        branch: The branch.
+        keys: The known assets of the table; those that wrote to the branch are judged as well.
+        blocking_checks: Returns the names of an asset's blocking checks; None if the code location is not known.
+        only_blocking: Whether failures of other checks do not count.
+
+    Raises:
+        VersionNotFoundError: There is no such branch.
+    """
+    head = main.checkout_version((branch, None))
+    records = instance.get_run_records(filters=dg.RunsFilter(tags={BRANCH_TAG: branch}))
+    fork = main.branches.list()[branch]["parent_version"]
+    history = [one for one in read_history(head, after=fork, count_changes=False, ahead=_AHEAD) if one.changes_rows]
+    existing = {one["version"] for one in head.version_refs()}
+    lost = max((number for number in range(fork + 1, head.version) if number not in existing), default=0)
+    found = _RunsOfBranch.of(instance, head, history, records)
+    writers = {dg.AssetKey.from_user_string(name) for one in history for name in one.assets}
+    is_unnamed = bool(lost) or any(not one.assets for one in history)
+    problems: dict[str, list[CheckProblem]] = {}
+    for key in sorted({*keys, *writers}):
+        name = key.to_user_string()
+        rows = _changed_rows(history, name, lost, found.partition_lists)
+        results = found.results(key)
+        blocking: Collection[str] = ()
+        if rows.changed and (key in writers or is_unnamed):
+            known = blocking_checks(key)
+            blocking = found.blocking_checks(key) if known is None else known
+        listed = [one for one in check_problems(rows, blocking, results) if one.check in blocking or not only_blocking]
+        if listed:
+            problems[name] = listed
+    return BranchChecks(version=head.version, problems=problems, newest_run=found.newest)
+
+
+def _changed_rows(
+    history: Sequence[TableVersion], asset: str, lost: int, partition_lists: Mapping[str, Sequence[str]]
+) -> ChangedRows:
+    """What the commits of a branch, newest first, changed for an asset.
+
+    Args:
+        history: The commits that may have changed rows.
+        asset: The asset; commits that name only other assets do not change its rows.
+        lost: The newest version that was cleaned up; it may have changed anything. 0 for none.
+        partition_lists: Lists of partitions by their hash, for commits that name more than a commit records.
+    """
+    changed: dict[str | None, int] = {REST: lost} if lost else {}
+    replaced: dict[str | None, int] = {}
+    table_replaced = 0
+    for one in reversed([made for made in history if not made.assets or asset in made.assets]):
+        names = partition_names(one.properties) or partition_lists.get(one.properties.get(PARTITION_HASH, ""), ())
+        parts: Sequence[str | None] = [*names] or [REST]
+        changed |= dict.fromkeys(parts, one.version)
+        if _SLICES in one.properties:
+            replaced |= dict.fromkeys(parts, one.version)
+        elif one.operation == "Overwrite":
+            table_replaced = one.version
+    return ChangedRows(changed=changed, replaced=replaced, table_replaced=table_replaced)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RunsOfBranch:
+    """The logs of the runs on a branch, with the numbers of the runs."""
+
+    uri: str
+    branch: str | None
+    branch_id: str | None
+    history: Sequence[TableVersion]
+    logs: Mapping[str, tuple[int, CheckLog]]
+
+    @classmethod
+    def of(
+        cls,
+        instance: dg.DagsterInstance,
+        head: lance_core.LanceDataset,
+        history: Sequence[TableVersion],
+        records: Iterable[dg.RunRecord],
+    ) -> _RunsOfBranch:
+        """Read the logs of the runs that have the branch's tag."""
+        logs = {
+            record.dagster_run.run_id: (int(record.storage_id), read_check_log(instance, record.dagster_run.run_id))
+            for record in records
+        }
+        return cls(
+            uri=head.root_uri,
+            branch=head.branch,
+            branch_id=branch_id(head, head.branch or ""),
+            history=history,
+            logs=logs,
+        )
+
+    @property
+    def newest(self) -> str | None:
+        """The newest run that wrote to the branch or that had checks; None if there is none."""
+        writers = {run for one in self.history for run in several(one.properties.get(RUN_ID))}
+        wanted = [
+            (number, run)
+            for run, (number, log) in self.logs.items()
+            if run in writers or log.planned or log.evaluations
+        ]
+        return max(wanted, default=(0, None))[1]
+
+    @property
+    def partition_lists(self) -> dict[str, Sequence[str]]:
+        """The lists of partitions that steps have read or written, by the hash that commits record."""
+        lists = [read["partitions"] for _, log in self.logs.values() for reads in log.reads.values() for read in reads]
+        return {hashed(json.dumps(names)): names for names in lists if names is not None}
+
+    def blocking_checks(self, key: dg.AssetKey) -> set[str]:
+        """The checks of an asset that were blocking when they ran, and those that a run was to execute and did not."""
+        planned = {name for _, log in self.logs.values() for asset, name in log.planned if asset == key}
+        results = [one for _, log in self.logs.values() for one in log.evaluations if one.asset_key == key]
+        return {one.name for one in results if one.is_blocking} | (planned - {one.name for one in results})
+
+    def results(self, key: dg.AssetKey) -> list[CheckResult]:
+        """The results of the checks of an asset, except for those about an earlier branch of the same name."""
+        writers = {run for one in self.history for run in several(one.properties.get(RUN_ID))}
+        oldest = min((number for run, (number, _) in self.logs.items() if run in writers), default=0)
+        listed = []
+        for run, (number, log) in self.logs.items():
+            for one in log.evaluations:
+                reads = self._reads(run, log, one) if one.asset_key == key else None
+                if reads is None or (not reads and number < oldest):
+                    continue
+                listed.append(_result(run, number, one, reads))
+        return listed
+
+    def _reads(self, run: str, log: CheckLog, evaluation: CheckEvaluation) -> list[Mapping[str, Any]] | None:
+        """What the attempt of a step read of the branch, or wrote; None if it was a branch of the same name."""
+        reads = [
+            one
+            for one in log.reads.get(evaluation.attempt, ())
+            if (one["uri"], one["branch"]) == (self.uri, self.branch)
+        ]
+        asset = evaluation.asset_key.to_user_string()
+        reads = [one for one in reads if one["wrote"] == asset][-1:] or [one for one in reads if one["wrote"] is None]
+        if any(one["branch_id"] != self.branch_id for one in reads):
+            return None
+        return reads or self._committed(run, asset, evaluation)
+
+    def _committed(self, run: str, asset: str, evaluation: CheckEvaluation) -> list[Mapping[str, Any]]:
+        """The newest version that the attempt of a step committed by other means than the IO manager."""
+        step, attempt = evaluation.attempt
+        made_by = (run, step, str(attempt))
+        for one in self.history:
+            if asset in one.assets and made_by == tuple(map(one.properties.get, (RUN_ID, STEP_KEY, ATTEMPT))):
+                return [{"version": one.version, "partitions": partition_names(one.properties) or None}]
+        return []
+
+
+def _result(run: str, number: int, evaluation: CheckEvaluation, reads: Sequence[Mapping[str, Any]]) -> CheckResult:
+    """The result of an evaluation; of several reads the oldest version counts."""
+    partitions: set[str] | None = None
+    if evaluation.partition is not None:
+        partitions = {evaluation.partition}
+    elif reads and all(one["partitions"] is not None for one in reads):
+        partitions = {name for one in reads for name in one["partitions"]}
+    return CheckResult(
+        check=evaluation.name,
+        order=(number, evaluation.number),
+        run_id=run,
+        passed=evaluation.passed or evaluation.only_warns,
+        version=min((one["version"] for one in reads), default=None),
+        partitions=partitions,
+    )
