@@ -4,6 +4,7 @@ import random
 
 import dagster as dg
 
+from tests.machines.dagster_life.model import Run
 from tests.machines.dagster_life.project import PARTITIONS
 from tests.machines.dagster_life.stage import Script
 from tests.machines.dagster_life.world import World
@@ -106,14 +107,26 @@ def give_up(world: World, rng: random.Random) -> str | None:
     if not stopped:
         return None
     run = rng.choice(stopped)
+    world.excuses.add(run.run_id)
     world.stage.instance.report_run_failed(world.stage.instance.get_run_by_id(run.run_id))
     world.sync()
     return f"give run {run.number} up"
 
 
+def re_executable(world: World) -> list[Run]:
+    """Runs that have ended, newest last."""
+    return [
+        run
+        for run in world.model.runs.values()
+        if run.state in ("succeeded", "failed", "canceled")
+        and run.selection
+        and (run.backfill is None or "backfills" in world.config.switches)
+    ]
+
+
 def re_execute(world: World, rng: random.Random) -> str | None:
     """Re-execute a run that has ended."""
-    ended = [run for run in world.model.runs.values() if run.state in ("succeeded", "failed", "canceled")]
+    ended = re_executable(world)
     if not ended:
         return None
     run = rng.choice(ended[-4:])

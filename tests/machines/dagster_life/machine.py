@@ -8,15 +8,23 @@ import traceback
 import warnings
 
 from tests.machines.dagster_life.actions import ACTIONS
+from tests.machines.dagster_life.branch_actions import BRANCH_ACTIONS
 from tests.machines.dagster_life.project import Config
 from tests.machines.dagster_life.world import World
 
 STEPS = 25
 SWITCHES = {
     "skip": False,  # empty outputs that are skipped
+    "discarded branches": False,  # a re-execution whose branch was discarded says so
+    "backfills": False,  # re-executions go on with the branch of their backfill
+    "checks": False,  # every blocking check has to pass on what is promoted
+    "sensor": False,  # of a re-executed backfill the newest one counts
+    "idle promotions": False,  # a promotion that changes no rows reports no other partitions
+    "event order": False,  # the newest version counts that an event records, not the newest event
+    "promoted attempts": False,  # rows of an earlier attempt are found after the branch was promoted
     "rivals": False,  # of two runs whose steps overlap, the one that was created later wins
     "merges at once": False,  # of two merges at a time, each key is inserted once
-    "late overwrites": False,  # an attempt that was given up does not overwrite its re-execution
+    "late overwrites": True,  # an attempt that was given up does not overwrite its re-execution
 }
 """What the machine looks at; what is off is not judged."""
 
@@ -28,12 +36,13 @@ def draw_config(seed: int) -> Config:
     return Config(
         partitioned=mode == "error" or rng.random() < 0.7,
         mode=mode,
-        policy=rng.choice(("off", "off", "per_run", "from_tag", "env")),
+        policy=rng.choice(("off", "off", "per_run", "per_backfill", "from_tag", "from_tag", "env")),
         empty_output=rng.choice(("write", "write", *(("skip",) if "skip" in switches else ()), "error")),
         read=rng.choice(("latest", "materialized")),
         stable_row_ids=rng.random() < 0.3,
         check_partitioned=rng.random() < 0.5,
         checks=rng.random() < 0.7,
+        on_failure=rng.choice(("report", "discard")),
         switches=switches,
     )
 
@@ -44,7 +53,8 @@ def play(seed: int, steps: list[int]) -> tuple[list[str], list[str], int | None]
     with World(draw_config(seed)) as world:
         for number in steps:
             rng = random.Random(f"{seed}:{number}")
-            action = rng.choices(list(ACTIONS), list(ACTIONS.values()))[0]
+            actions = ACTIONS | BRANCH_ACTIONS if world.config.policy != "off" else ACTIONS
+            action = rng.choices(list(actions), list(actions.values()))[0]
             try:
                 said = action(world, rng)
                 problems = world.compare()

@@ -34,6 +34,7 @@ class Run:
     selection: tuple[str, ...]
     partitions: tuple[str, ...] | None
     backfill: str | None = None
+    is_of_repeated_backfill: bool = False
     step_began: dict[str, int] = field(default_factory=dict)
     state: str = "launched"
 
@@ -66,7 +67,7 @@ class Line:
         versions: The rows of each version that was seen.
         changed: The version that last changed rows.
         fork: Rows of main at the fork; None for main.
-        forked_at: When it was forked.
+        base: The writes that main contained at the fork.
         promoted: Whether main has its changes.
     """
 
@@ -75,11 +76,12 @@ class Line:
     versions: dict[int, Counter] = field(default_factory=dict)
     changed: int = 0
     fork: Counter | None = None
-    forked_at: int = 0
+    base: list[Commit] = field(default_factory=list)
     promoted: bool = False
 
     def own_commits(self) -> list[Commit]:
-        return [commit for commit in self.commits if commit.at > self.forked_at]
+        """The writes since the fork."""
+        return [commit for commit in self.commits if all(commit is not old for old in self.base)]
 
 
 @dataclass(kw_only=True)
@@ -126,6 +128,10 @@ class Model:
         self.lines: dict[str, dict[str | None, Line]] = {table: {} for table in tables}
         self.runs: dict[str, Run] = {}
         self.results: list[Result] = []
+        self.is_unordered = False
+        """Whether an event was recorded after that of a newer version of its line."""
+        self.discarded: dict[str, list[Commit]] = {}
+        """The writes of branches that were discarded without promotion."""
         self.recorded: dict[tuple[str, str | None, str | None], int] = {}
         """The newest version that an event records, by table, branch and partition."""
 
@@ -169,7 +175,7 @@ class Model:
                 commits=[*main.commits],
                 fork=main.rows.copy(),
                 changed=main.changed,
-                forked_at=self.tick(),
+                base=[*main.commits],
             )
 
     def attempts(self, write: Write) -> list[Commit]:
@@ -193,8 +199,13 @@ class Model:
     def outcome(self, write: Write) -> str:
         """What has to come of a write that commits now: `written`, `skipped`, the kind of its failure, or `any`."""
         line = self.lines[write.asset].get(write.run.branch) or Line()
+        is_again = write.run.parent is not None or write.run.is_of_repeated_backfill
+        if write.run.branch in self.discarded and is_again and "discarded branches" not in self.switches:
+            return "any"
         if not write.rows and write.empty_output == "error":
             return "empty"  # or any other failure that the write has as well
+        if self.is_from_promotion(write) and "promoted attempts" not in self.switches:
+            return "any"
         if any(commit.order > write.order for commit in self.attempts(write)):
             return "superseded" if write.mode != "overwrite" or "late overwrites" in self.switches else "any"
         earlier = self.earlier_attempts(write)
@@ -211,6 +222,15 @@ class Model:
                 return "undecidable"
         return "written"
 
+    def is_from_promotion(self, write: Write) -> bool:
+        """Whether an earlier attempt wrote to a branch that was promoted and has begun again since."""
+        line = self.lines[write.asset].get(write.run.branch)
+        return (
+            line is not None
+            and line.fork is not None
+            and any(commit.run.branch is not None for commit in self.earlier_attempts(write) if commit in line.base)
+        )
+
     def _is_rival(self, write: Write, commit: Commit) -> bool:
         """Whether a run that was created later has committed the same partitions since this run's step began."""
         return (
@@ -223,15 +243,18 @@ class Model:
     def apply(self, write: Write, version: int) -> Commit:
         """The write has been committed as this version."""
         line = self.lines[write.asset].setdefault(write.run.branch, Line())
+        added = write.rows
         if write.mode == "overwrite":
             removed = of_partitions(line.rows, write.partitions)
         elif write.mode == "merge":
             keys = {row[:2] for row in write.rows}
             removed = Counter({row: n for row, n in line.rows.items() if row[:2] in keys})
+            copies = Counter(row[:2] for row in removed.elements())  # of keys that a promotion added a second time
+            added = Counter({row: max(n, copies[row[:2]]) for row, n in write.rows.items()})
         else:
             removed = sum((commit.added for commit in self.earlier_attempts(write)), Counter()) & line.rows
-        line.rows = line.rows - removed + write.rows
-        if removed or write.rows or not line.changed:
+        line.rows = line.rows - removed + added
+        if removed or added or not line.changed:
             line.changed = version
         line.versions[version] = line.rows.copy()
         commit = Commit(
@@ -241,7 +264,7 @@ class Model:
             attempt=write.attempt,
             asset=write.asset,
             partitions=None if write.partitions is None else frozenset(write.partitions),
-            added=write.rows,
+            added=added,
             removed=removed,
         )
         line.commits.append(commit)
@@ -256,14 +279,27 @@ class Model:
             keys |= {None} if commit.partitions is None else commit.partitions
         return keys
 
-    def conflict(self, table: str, branch: str) -> str:
+    def conflict(self, table: str, branch: str, mode: str) -> str:
         """Whether main has changed what the branch changes: `yes`, `no`, or `perhaps` where no page says so."""
         line, main = self.lines[table][branch], self.lines[table][MAIN]
-        since = [commit for commit in main.commits if commit.at > line.forked_at]
-        removed = sum((commit.removed for commit in line.own_commits()), Counter()) & line.fork
-        if removed - main.rows:
+        since = [commit for commit in main.commits if all(commit is not old for old in line.base)]
+        if (line.fork - line.rows) - main.rows:
             return "yes"
-        return "no" if not since else "perhaps"
+        pairs = [(mine, other) for mine in line.own_commits() for other in since if self._overlap(mine, other)]
+        if not pairs or mode == "append":
+            return "no"
+        if mode != "overwrite":
+            return "perhaps"
+        changed = any((mine.added or mine.removed) and (other.added or other.removed) for mine, other in pairs)
+        return "yes" if changed and self._differs(line) else "perhaps"
+
+    @staticmethod
+    def _overlap(one: Commit, other: Commit) -> bool:
+        return one.partitions is None or other.partitions is None or bool(one.partitions & other.partitions)
+
+    @staticmethod
+    def _differs(line: Line) -> bool:
+        return line.rows != line.fork
 
     def promote(self, table: str, branch: str, version: int) -> None:
         """Main has the changes of a branch from now on."""

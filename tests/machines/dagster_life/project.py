@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import dagster as dg
 import pyarrow as pa
 
-from lance_dagster import BranchPolicy, LanceIOManager, build_branch_jobs
+from lance_dagster import BranchPolicy, LanceIOManager, build_branch_jobs, build_branch_sensor
 from tests.machines.dagster_life.stage import me
 
 PARTITIONS = ("a", "b", "c")
@@ -29,6 +29,7 @@ class Config:
     stable_row_ids: bool
     check_partitioned: bool
     checks: bool
+    on_failure: str
     switches: frozenset[str] = frozenset()
 
     def branching(self) -> BranchPolicy:
@@ -81,6 +82,16 @@ def to_rows(table: pa.Table) -> Counter:
     return Counter(zip(*(table[name].to_pylist() for name in SCHEMA.names), strict=True))
 
 
+def manager(config: Config, root: str) -> WatchedManager:
+    return WatchedManager(
+        root_uri=root,
+        default_load_type="pyarrow",
+        branching=config.branching(),
+        read=config.read,
+        stable_row_ids=config.stable_row_ids,
+    )
+
+
 def definitions(config: Config, root: str) -> dg.Definitions:
     """The code location."""
     partitions = dg.StaticPartitionsDefinition(list(PARTITIONS)) if config.partitioned else None
@@ -111,18 +122,12 @@ def definitions(config: Config, root: str) -> dg.Definitions:
         return WORLD[0].check(context, "good", events)
 
     assets = [events, totals]
+    jobs = build_branch_jobs(assets)
     return dg.Definitions(
         assets=assets,
         asset_checks=[good] if config.checks else [],
-        jobs=[*build_branch_jobs(assets)],
-        resources={
-            "io_manager": WatchedManager(
-                root_uri=root,
-                default_load_type="pyarrow",
-                branching=config.branching(),
-                read=config.read,
-                stable_row_ids=config.stable_row_ids,
-            )
-        },
+        jobs=jobs,
+        sensors=[build_branch_sensor(assets, jobs, on_failure=config.on_failure)],
+        resources={"io_manager": manager(config, root)},
         executor=dg.in_process_executor,
     )

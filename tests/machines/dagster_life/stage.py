@@ -20,6 +20,7 @@ import dagster as dg
 from dagster._core.definitions.reconstruct import ReconstructableRepository
 from dagster._core.definitions.selector import JobSubsetSelector
 from dagster._core.execution.api import execute_run
+from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 from dagster._core.execution.plan.resume_retry import ReexecutionStrategy
 from dagster._core.execution.submit_asset_runs import submit_asset_run
 from dagster._core.launcher.base import RunLauncher
@@ -220,6 +221,105 @@ class Stage:
             )
         )
         return run.run_id
+
+    def _job(self, workspace, name: str, assets=None, checks=None):
+        return workspace.get_code_location(LOCATION).get_job(
+            JobSubsetSelector(
+                location_name=LOCATION,
+                repository_name=self.repo_name,
+                job_name=name,
+                op_selection=None,
+                asset_selection=assets,
+                asset_check_selection=checks,
+            )
+        )
+
+    def launch_job(self, name: str, tags: dict, *, assets=None, checks=None, parent: str | None = None) -> str:
+        """Create a run of a job as the UI does, a re-execution of `parent` if one is given; its id."""
+        workspace = self.workspace()
+        job = self._job(workspace, name, assets, checks)
+        first = None if parent is None else self.instance.get_run_by_id(parent)
+        root = None if first is None else (first.root_run_id or first.run_id)
+        chain = {} if parent is None else {"dagster/parent_run_id": parent, "dagster/root_run_id": root}
+        plan = workspace.get_code_location(LOCATION).get_execution_plan(job, {}, None, None, self.instance)
+        run = self.instance.create_run(
+            job_snapshot=job.job_snapshot,
+            execution_plan_snapshot=plan.execution_plan_snapshot,
+            parent_job_snapshot=job.parent_job_snapshot,
+            job_name=job.name,
+            run_id=None,
+            resolved_op_selection=None,
+            op_selection=None,
+            run_config={},
+            step_keys_to_execute=None,
+            tags={**job.tags, **tags, **chain},
+            root_run_id=root,
+            parent_run_id=parent,
+            status=dg.DagsterRunStatus.NOT_STARTED,
+            remote_job_origin=job.get_remote_origin(),
+            job_code_origin=job.get_python_origin(),
+            asset_selection=None if not assets else frozenset(assets),
+            asset_check_selection=None if checks is None else frozenset(checks),
+            asset_graph=workspace.asset_graph,
+        )
+        self.instance.submit_run(run.run_id, workspace)
+        return run.run_id
+
+    def backfill(self, backfill_id: str, assets, partitions, tags: dict) -> None:
+        """Request a backfill, as the UI does."""
+        self.instance.add_backfill(
+            PartitionBackfill.from_asset_partitions(
+                backfill_id,
+                self.workspace().asset_graph,
+                list(partitions),
+                list(assets),
+                time.time(),
+                tags,
+                self.instance,
+                False,
+                None,
+                None,
+                {},
+            )
+        )
+
+    def cancel_backfill(self, backfill_id: str) -> None:
+        self.instance.update_backfill(self.instance.get_backfill(backfill_id).with_status(BulkActionStatus.CANCELING))
+
+    def re_execute_backfill(self, backfill_id: str, again: str, *, from_failure: bool) -> bool:
+        """Request the re-execution of a backfill, as the UI does; False if nothing of it is left."""
+        backfill = self.instance.get_backfill(backfill_id)
+        data = backfill.get_asset_backfill_data(self.workspace().asset_graph)
+        subset = data.target_subset - data.materialized_subset if from_failure else data.target_subset
+        if subset.num_partitions_and_non_partitioned_assets == 0:
+            return False
+        root = backfill.tags.get("dagster/root_backfill_id", backfill_id)
+        self.instance.add_backfill(
+            PartitionBackfill.from_asset_graph_subset(
+                backfill_id=again,
+                asset_graph_subset=subset,
+                dynamic_partitions_store=self.instance,
+                tags={
+                    **backfill.tags,
+                    "dagster/parent_backfill_id": backfill_id,
+                    "dagster/root_backfill_id": root,
+                },
+                backfill_timestamp=time.time(),
+                title=None,
+                description=None,
+                run_config={},
+            )
+        )
+        return True
+
+    def tick_sensor(self, name: str, cursor: str | None, resources: dict):
+        """One turn of a sensor: what it asks for."""
+        repository = self.repository.get_definition()
+        sensor = repository.get_sensor_def(name)
+        with dg.build_sensor_context(
+            instance=self.instance, repository_def=repository, cursor=cursor, resources=resources
+        ) as context:
+            return sensor.evaluate_tick(context)
 
     def re_execute(self, run_id: str, strategy: str, tags: dict | None = None) -> str:
         """Create the re-execution of a run that the UI makes; its id."""

@@ -23,6 +23,7 @@ from tests.machines.dagster_life.project import (
     WORLD,
     Config,
     definitions,
+    manager,
     to_rows,
     to_table,
 )
@@ -53,6 +54,13 @@ class World(contextlib.AbstractContextManager):
         self.actors: dict[str, Actor] = {}
         self.due: list[tuple[Commit | None, Run, str, str | None, dict]] = []
         self.seen = dict.fromkeys(TABLES, 0)
+        self.backfills: dict[str, dict] = {}
+        self.cursor: str | None = None
+        self.run_keys: set[str] = set()
+        self.asked: set[tuple] = set()
+        self.excuses: set[str] = set()
+        self.idle_promotions: set[tuple[str, str]] = set()
+        self.settled: set[str] = set()
         self.is_closing = False
 
     def __enter__(self) -> Self:
@@ -63,6 +71,7 @@ class World(contextlib.AbstractContextManager):
         name = f"location_{next(_numbers)}"
         setattr(module, name, definitions(self.config, self.root))
         WORLD[:] = [self]
+        self.manager = manager(self.config, self.root)
         self.stage = Stage(MODULE, name)
         return self
 
@@ -110,16 +119,20 @@ class World(contextlib.AbstractContextManager):
         root_id = record.root_run_id or run_id
         root = self.model.runs.get(root_id)
         selection = record.asset_selection or record.asset_check_selection or ()
+        backfill = tags.get("dagster/backfill")
+        root_backfill = self.backfills.get(tags.get("dagster/root_backfill_id") or backfill)
+        begin = self.model.mains() if root_backfill is None else root_backfill["mains"]
         run = Run(
             run_id=run_id,
             number=len(self.model.runs) + 1,
             root=root_id,
             parent=record.parent_run_id,
             branch=root.branch if root is not None else self.branch_of(tags, run_id),
-            main_at_begin=root.main_at_begin if root is not None else self.model.mains(),
+            main_at_begin=root.main_at_begin if root is not None else begin,
             selection=tuple(sorted(str(key) for key in selection)),
             partitions=partitions,
-            backfill=tags.get("dagster/backfill"),
+            backfill=backfill,
+            is_of_repeated_backfill="dagster/root_backfill_id" in tags,
         )
         self.model.create_run(run)
         return run
@@ -155,9 +168,43 @@ class World(contextlib.AbstractContextManager):
         """Take over how runs have ended."""
         states = {"SUCCESS": "succeeded", "FAILURE": "failed", "CANCELED": "canceled"}
         for run in self.model.runs.values():
-            if run.state in ("launched", "running"):
+            actor = self.actors.get(run.run_id)
+            if run.state in ("launched", "running") or (actor is not None and run.run_id not in self.settled):
+                if actor is not None and actor.ended:
+                    self.settled.add(run.run_id)
                 status = self.stage.instance.get_run_by_id(run.run_id).status.value
                 run.state = states.get(status, "running" if run.run_id in self.actors else "launched")
+                if run.state == "failed" and run.run_id in self.settled:
+                    self.judge_failure(run)
+
+    def judge_failure(self, run: Run) -> None:
+        """A run has failed, which must have a reason: what it reads may have no rows, and so on."""
+        is_reader = "good" in str(run.selection) or any("totals" in name for name in run.selection)
+        may_lack = is_reader and not of_partitions(self.model.readable("events", run), run.partitions)
+        is_lost = run.branch in self.model.discarded
+        if run.run_id not in self.excuses and run.selection and not may_lack and not is_lost:
+            self.problems.append(f"run {run.number} failed: {self.why(run)}")
+
+    def mode(self, table: str) -> str:
+        return self.config.mode if table == "events" else "overwrite"
+
+    def tags_of(self, run: Run) -> dict[str, str]:
+        """The tags of a run that its re-execution has too."""
+        tags = self.stage.instance.get_run_by_id(run.run_id).tags
+        return {key: value for key, value in tags.items() if not key.startswith("dagster/")}
+
+    def why(self, run: Run) -> str:
+        """The errors of the steps of a run."""
+        records = self.stage.instance.get_records_for_run(
+            run.run_id, of_type={dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.RUN_FAILURE}
+        ).records
+        said = []
+        for record in records:
+            error = getattr(record.event_log_entry.dagster_event.event_specific_data, "error", None)
+            while error is not None:
+                said.append(f"{error.cls_name}: {error.message.strip()}")
+                error = error.cause
+        return " / ".join(said)[:600]
 
     # What the bodies of assets and checks call
 
@@ -166,9 +213,11 @@ class World(contextlib.AbstractContextManager):
         says = actor.script.says.get(asset, {})
         run.step_began[asset] = self.model.tick()
         if read is not None:
-            self.compare_read(run, "events", to_rows(read), f"{asset} in run {run.number}")
+            self.compare_read(run, "events", to_rows(read), f"{asset} in run {run.number}", run.partitions)
         actor.reach(f"{asset} begins")
         is_first = context.retry_number == 0
+        if says.get("fail") in ("before", "after"):
+            self.excuses.add(run.run_id)
         if says.get("fail") == "before":
             raise RuntimeError("before the write")
         if says.get("fail") == "retry before" and is_first:
@@ -178,11 +227,10 @@ class World(contextlib.AbstractContextManager):
             if partition not in says.get("empty", ()):
                 for key in range(says.get("size", 1)):
                     rows[partition, key, next(self.numbers)] += 1
-        mode = self.config.mode if asset == "events" else "overwrite"
         empty = self.config.empty_output if asset == "events" else "write"
         self.writes[run.run_id, asset] = Write(
             asset=asset,
-            mode=mode,
+            mode=self.mode(asset),
             run=run,
             attempt=context.retry_number,
             partitions=run.partitions,
@@ -207,11 +255,14 @@ class World(contextlib.AbstractContextManager):
         return pa.RecordBatchReader.from_batches(SCHEMA, batches())
 
     def check(self, context, name: str, read: pa.Table) -> dg.AssetCheckResult:
-        actor, run = me(), self.model.runs[context.run_id]
+        actor, run = me(), self.model.runs[context.run.run_id]
         rows, at = to_rows(read), self.model.now
-        self.compare_read(run, "events", rows, f"check {name} in run {run.number}")
+        scope = run.partitions if self.config.check_partitioned else None
+        self.compare_read(run, "events", rows, f"check {name} in run {run.number}", scope)
         actor.reach(f"{name} runs")
         says = actor.script.says.get(name, "passes")
+        if says != "passes":
+            self.excuses.add(run.run_id)
         if says == "crashes":
             raise RuntimeError("the check crashes")
         self.model.results.append(
@@ -228,24 +279,26 @@ class World(contextlib.AbstractContextManager):
         self.model.tick()
         return dg.AssetCheckResult(passed=says == "passes")
 
-    def compare_read(self, run: Run, table: str, rows: Counter, who: str) -> None:
+    def compare_read(self, run: Run, table: str, rows: Counter, who: str, partitions: tuple[str, ...] | None) -> None:
         self.compare_events()
+        if run.branch is not None and run.branch not in self.model.lines[table] and not run.main_at_begin[table]:
+            return  # there was no table yet
         whole = self.model.readable(table, run)
         if self.config.read == "materialized":
-            branch = run.branch if run.branch in self.model.lines[table] else None
-            if run.branch is not None and branch is None:
-                return
+            if run.branch is not None:
+                return  # no page says whether a branch is read as it was recorded
+            branch = MAIN
             recorded = [
                 version
                 for (name, line, partition), version in self.model.recorded.items()
-                if (name, line) == (table, branch) and (run.partitions is None or partition in run.partitions)
+                if (name, line) == (table, branch) and (partitions is None or partition in partitions)
             ]
-            if not recorded:
+            if not recorded or (self.model.is_unordered and "event order" not in self.config.switches):
                 return
             whole = self.model.lines[table][branch].versions.get(max(recorded), whole)
-        right = of_partitions(whole, run.partitions)
+        right = of_partitions(whole, partitions)
         if rows != right:
-            self.problems.append(f"{who} read {sorted(rows)} of {table}, not {sorted(right)}")
+            self.problems.append(f"{who} read {sorted(rows.elements())} of {table}, not {sorted(right.elements())}")
 
     # What the IO manager reports
 
@@ -263,6 +316,7 @@ class World(contextlib.AbstractContextManager):
         run, where = write.run, f"{write.asset} {write.run.partitions} in run {write.run.number}"
         expected = self.model.outcome(write)
         if error is not None:
+            self.excuses.add(run.run_id)
             name = type(error).__name__
             if expected != "any" and name not in EXPECTED_ERRORS.get(expected, ()):
                 self.problems.append(f"{where} had to be {expected}, but: {name}: {error}")
@@ -314,7 +368,9 @@ class World(contextlib.AbstractContextManager):
             rows = Counter() if place is None else to_rows(place.to_table())
             if rows != line.rows:
                 name = "main" if branch is None else branch
-                self.problems.append(f"{name} of {table} has {sorted(rows)}, not {sorted(line.rows)}")
+                self.problems.append(
+                    f"{name} of {table} has {sorted(rows.elements())}, not {sorted(line.rows.elements())}"
+                )
             elif place is not None:
                 line.versions.setdefault(place.version, line.rows.copy())
 
@@ -341,6 +397,8 @@ class World(contextlib.AbstractContextManager):
     def compare_event(self, table: str, record) -> None:
         event = record.asset_materialization
         metadata = {key: entry.value for key, entry in event.metadata.items()}
+        if "lance/discarded" in metadata or (record.run_id, table) in self.idle_promotions:
+            return
         shown = f"event of {table} {event.partition} of run {record.run_id[:8]}"
         about = (record.run_id, table, event.partition)
         due = next((due for due in self.due if (due[1].run_id, *due[2:4]) == about), None)
@@ -360,13 +418,13 @@ class World(contextlib.AbstractContextManager):
             if metadata.get(key) != value:
                 self.problems.append(f"{shown}: {key} is {metadata.get(key)}, not {value}")
         data_version = (event.tags or {}).get("dagster/data_version", "")
+        changed = facts["changed"] if isinstance(facts["changed"], set) else {facts["changed"]}
         # A commit without rows that removes none may count as a change.
-        changed = (
-            {facts["changed"]}
-            if commit is None or commit.added or commit.removed
-            else {facts["changed"], commit.version}
-        )
+        if commit is not None and not commit.added and not commit.removed:
+            changed = {*changed, commit.version}
         if not data_version.endswith(tuple(f":{run.branch or 'main'}:{version}" for version in changed)):
             self.problems.append(f"{shown}: its data version is {data_version}, rows changed in {changed}")
         where = (table, run.branch, partition)
+        newest = max((v for key, v in self.model.recorded.items() if key[:2] == where[:2]), default=0)
+        self.model.is_unordered |= facts["version"] < newest
         self.model.recorded[where] = max(self.model.recorded.get(where, 0), facts["version"])

@@ -1,0 +1,152 @@
+"""The steps of branches: backfills, promotion, discarding, the sensor, and checks that run alone."""
+
+import random
+
+import dagster as dg
+
+from tests.machines.dagster_life import judging
+from tests.machines.dagster_life.actions import begin, draw_partitions, draw_script, draw_tags, re_executable
+from tests.machines.dagster_life.world import World
+
+EVENTS, TOTALS = dg.AssetKey("events"), dg.AssetKey("totals")
+GOOD = dg.AssetCheckKey(EVENTS, "good")
+BRANCH = "lance/branch"
+
+
+def branches(world: World) -> list[str]:
+    return sorted({name for lines in world.model.lines.values() for name in lines if name is not None})
+
+
+def backfill(world: World, rng: random.Random) -> str | None:
+    """Request a backfill."""
+    if not world.config.partitioned:
+        return None
+    name = f"backfill{len(world.backfills) + 1}"
+    assets = rng.choice(([EVENTS], [EVENTS, TOTALS]))
+    keys = draw_partitions(world, rng)
+    tags = draw_tags(world, rng)
+    world.stage.backfill(name, assets, keys, tags)
+    world.backfills[name] = {"root": name, "mains": world.model.mains(), "at": world.model.tick()}
+    return f"request {name} of {[key.path[-1] for key in assets]} {keys} {tags}; {tick(world, rng)}"
+
+
+def tick(world: World, rng: random.Random) -> str | None:
+    """A turn of the daemon of backfills."""
+    if not world.backfills:
+        return None
+    world.stage.tick_backfills()
+    new = [run_id for run_id in world.stage.launcher.launched if run_id not in world.model.runs]
+    runs = [world.adopt(run_id) for run_id in new]
+    states = {name: world.stage.instance.get_backfill(name).status.value for name in world.backfills}
+    return f"tick backfills: {states}, new runs {[(run.number, run.partitions, run.branch) for run in runs]}"
+
+
+def finish(world: World, rng: random.Random) -> str | None:
+    """Run what is launched, and continue what stopped, to their ends; then a turn of the daemon of backfills."""
+    said = []
+    for run_id in list(world.stage.launcher.launched):
+        script = draw_script(world, rng)
+        script.pauses.clear()
+        said.append(f"run {world.model.runs[run_id].number}: {begin(world, run_id, script)}")
+    more = tick(world, rng)
+    return "; ".join([*said, *([more] if more else [])]) or None
+
+
+def cancel_backfill(world: World, rng: random.Random) -> str | None:
+    """Cancel a backfill that is under way."""
+    live = [name for name in world.backfills if world.stage.instance.get_backfill(name).status.value == "REQUESTED"]
+    if not live:
+        return None
+    name = rng.choice(live)
+    world.stage.cancel_backfill(name)
+    return f"cancel {name}; {tick(world, rng)}"
+
+
+def re_execute_backfill(world: World, rng: random.Random) -> str | None:
+    """Re-execute a backfill that has ended."""
+    ended = [
+        name
+        for name in world.backfills
+        if world.stage.instance.get_backfill(name).status.value not in ("REQUESTED", "CANCELING", "FAILING")
+    ]
+    if not ended:
+        return None
+    name, again = rng.choice(ended), f"backfill{len(world.backfills) + 1}"
+    from_failure = rng.random() < 0.6
+    if not world.stage.re_execute_backfill(name, again, from_failure=from_failure):
+        return None
+    root = world.backfills[name]["root"]
+    world.backfills[again] = {"root": root, "mains": world.backfills[root]["mains"], "at": world.model.tick()}
+    said = f"re-execute {name} as {again}{' from failure' if from_failure else ''}"
+    return f"{said}; {tick(world, rng)}"
+
+
+def check_alone(world: World, rng: random.Random) -> str | None:
+    """Run the check without its asset, as a re-execution or by itself."""
+    if not world.config.checks:
+        return None
+    ended = re_executable(world)
+    parent = rng.choice(ended[-4:]) if ended and rng.random() < 0.7 else None
+    if parent is not None:
+        tags = world.tags_of(parent) | world.scope(parent.partitions)
+    else:
+        tags = {**draw_tags(world, rng), **world.scope(draw_partitions(world, rng))}
+    job = "__ASSET_JOB"
+    run_id = world.stage.launch_job(
+        job, tags, assets=[], checks=[GOOD], parent=None if parent is None else parent.run_id
+    )
+    run = world.adopt(run_id)
+    script = draw_script(world, rng)
+    script.pauses.clear()
+    whose = "" if parent is None else f" of run {parent.number}"
+    return f"check{whose} alone, {run.partitions} on {run.branch or 'main'}: {begin(world, run_id, script)}"
+
+
+def promote(world: World, rng: random.Random) -> str | None:
+    """Promote a branch by hand."""
+    names = branches(world)
+    if not names:
+        return None
+    return judging.promote(world, rng.choice(names), forced=rng.random() < 0.1)
+
+
+def discard(world: World, rng: random.Random) -> str | None:
+    """Discard a branch by hand."""
+    names = branches(world)
+    if not names or any(actor.at is not None for actor in world.actors.values()):
+        return None
+    return judging.discard(world, rng.choice(names))
+
+
+def sensor(world: World, rng: random.Random) -> str | None:
+    """A turn of the sensor of branches, and what it asks for."""
+    result = world.stage.tick_sensor("lance_branches", world.cursor, {"io_manager": world.manager})
+    world.cursor = result.cursor or world.cursor
+    said = []
+    for request in result.run_requests:
+        branch = request.tags[BRANCH]
+        if request.run_key in world.run_keys:
+            continue
+        world.run_keys.add(request.run_key)
+        said.append(f"asks for {request.job_name} of {branch}")
+        judging.judge_request(world, request.job_name, branch)
+        said.append(
+            judging.promote(world, branch, forced=False)
+            if request.job_name == "lance_promote"
+            else judging.discard(world, branch)
+        )
+    judging.judge_silence(world, {request.tags[BRANCH] for request in result.run_requests})
+    return f"tick the sensor: {'; '.join(said) or 'nothing'}"
+
+
+BRANCH_ACTIONS = {
+    backfill: 3,
+    tick: 1,
+    finish: 3,
+    cancel_backfill: 1,
+    re_execute_backfill: 2,
+    check_alone: 3,
+    promote: 3,
+    discard: 1,
+    sensor: 3,
+}

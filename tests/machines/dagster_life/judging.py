@@ -1,0 +1,163 @@
+"""Promotes and discards branches, and judges what came of it and what the sensor asks for."""
+
+from typing import TYPE_CHECKING
+
+from tests.machines.dagster_life.model import MAIN, Run, of_partitions
+from tests.machines.dagster_life.project import TABLES
+from tests.machines.dagster_life.stage import Script
+
+if TYPE_CHECKING:
+    from tests.machines.dagster_life.world import World
+
+STATES = {
+    "REQUESTED": "running",
+    "CANCELING": "running",
+    "FAILING": "running",
+    "COMPLETED": "succeeded",
+    "COMPLETED_SUCCESS": "succeeded",
+    "COMPLETED_FAILED": "failed",
+    "FAILED": "failed",
+    "CANCELED": "canceled",
+}
+
+
+def run_job(world: "World", name: str, tags: dict[str, str]) -> Run:
+    """Run a job of one op to its end."""
+    run_id = world.stage.launch_job(name, tags)
+    run = world.adopt(run_id)
+    run.branch, run.selection = MAIN, ()
+    world.start(run_id, Script())
+    return run
+
+
+def reasons_against(world: "World", branch: str) -> list[str]:
+    """Why the checks do not let a branch pass."""
+    return [
+        f"{table}: {reason}"
+        for table in TABLES
+        if branch in world.model.lines[table] and world.model.lines[table][branch].own_commits()
+        for reason in world.model.unaudited(table, branch, world.config.blocking(table))
+    ]
+
+
+def has_failed_results(world: "World", branch: str) -> bool:
+    return any(result.branch == branch and not result.passed for result in world.model.results)
+
+
+def promote(world: "World", branch: str, *, forced: bool) -> str:
+    """Promote a branch, and judge whether that had to succeed."""
+    model = world.model
+    due = [
+        table
+        for table in TABLES
+        if branch in model.lines[table]
+        and not model.lines[table][branch].promoted
+        and model.lines[table][branch].own_commits()
+    ]
+    reasons = [] if forced else reasons_against(world, branch)
+    conflicts = {table: model.conflict(table, branch, world.mode(table)) for table in due}
+    before = {table: world.version(table, MAIN) for table in TABLES}
+    tags = {"lance/branch": branch, **({"lance/force": "true"} if forced else {})}
+    run = run_job(world, "lance_promote", tags)
+    published = [table for table in due if is_published(world, table, branch, before[table])]
+    said = f"promote {branch}{' by force' if forced else ''}: {run.state}, published {published}"
+    if reasons and published and "checks" in world.config.switches:
+        world.problems.append(f"{branch} was published, though {reasons}")
+    if published and set(published) != set(due):
+        changed = [table for table in due if model.lines[table][branch].fork != model.lines[table][branch].rows]
+        if set(changed) - set(published):
+            world.problems.append(f"{branch} was published in {published} alone, not in {changed}")
+    if published and "yes" in conflicts.values():
+        world.problems.append(f"{branch} was published, though main has changed the same: {conflicts}")
+    is_sure = not reasons and (forced or not has_failed_results(world, branch))
+    if due and is_sure and set(conflicts.values()) == {"no"} and run.state != "succeeded":
+        world.problems.append(f"{branch} was not published: {world.why(run)}")
+    for table in published:
+        expect_promotion(world, table, branch, run)
+    if "idle promotions" not in world.config.switches:
+        world.idle_promotions |= {(run.run_id, table) for table in TABLES if table not in published}
+    if run.state == "failed":
+        world.excuses.add(run.run_id)
+    return said
+
+
+def is_published(world: "World", table: str, branch: str, before: int) -> bool:
+    version = world.version(table, MAIN)
+    if version == before:
+        return False
+    made = world.open(table).read_transaction(version)
+    return made is not None and dict(made.transaction_properties or {}).get("promoted_from") == branch
+
+
+def expect_promotion(world: "World", table: str, branch: str, run: Run) -> None:
+    version = world.version(table, MAIN)
+    partitions = world.model.written_partitions(table, branch)
+    world.model.promote(table, branch, version)
+    main = world.model.lines[table][MAIN]
+    for partition in partitions:
+        facts = {
+            "version": version,
+            "rows": main.rows.total(),
+            "partition_rows": of_partitions(main.rows, None if partition is None else {partition}).total(),
+            "changed": {main.changed, version},
+        }
+        world.due.append((None, run, table, partition, facts))
+
+
+def discard(world: "World", branch: str) -> str:
+    """Discard a branch."""
+    run = run_job(world, "lance_discard", {"lance/branch": branch})
+    if run.state != "succeeded":
+        world.problems.append(f"{branch} was not discarded: {world.why(run)}")
+    for table in TABLES:
+        line = world.model.lines[table].pop(branch, None)
+        if line is not None and not line.promoted:
+            world.model.discarded.setdefault(branch, []).extend(line.own_commits())
+    world.model.results = [result for result in world.model.results if result.branch != branch]
+    for key in [key for key in world.model.recorded if key[1] == branch]:
+        del world.model.recorded[key]
+    return f"discard {branch}: {run.state}"
+
+
+def state_of(world: "World", branch: str) -> str:
+    """How the backfill or the chain of runs that writes a branch has ended; `unknown` where no page says so."""
+    runs = [run for run in world.model.runs.values() if run.branch == branch and run.selection]
+    if any(run.state in ("launched", "running") for run in runs):
+        return "running"
+    if branch.startswith("dagster/backfill/"):
+        root = branch.removeprefix("dagster/backfill/")
+        chain = [name for name, backfill in world.backfills.items() if backfill["root"] == root]
+        if any(run.parent is not None for run in runs):
+            return "unknown"  # one of its runs was re-executed by itself
+        return STATES[world.stage.instance.get_backfill(chain[-1]).status.value]
+    if branch.startswith("dagster/run/") and runs:
+        return runs[-1].state
+    return "unknown"
+
+
+def judge_request(world: "World", job: str, branch: str) -> None:
+    """The sensor asks for a promotion, or for a branch to be discarded."""
+    if "sensor" not in world.config.switches:
+        return
+    state, reasons = state_of(world, branch), reasons_against(world, branch)
+    if job == "lance_promote" and (state not in ("succeeded", "unknown") or reasons):
+        world.problems.append(f"the sensor promotes {branch}, which is {state}; {reasons}")
+    fails = state == "failed" or (state in ("succeeded", "unknown") and reasons)
+    if job == "lance_discard" and not (world.config.on_failure == "discard" and (fails or state == "unknown")):
+        world.problems.append(f"the sensor discards {branch}, which is {state}")
+
+
+def judge_silence(world: "World", requested: set[str]) -> None:
+    """The sensor has asked for what is due."""
+    if "sensor" not in world.config.switches:
+        return
+    for branch in {name for lines in world.model.lines.values() for name in lines if name is not None}:
+        lines = [lines[branch] for lines in world.model.lines.values() if branch in lines]
+        is_open = any(line.own_commits() and not line.promoted for line in lines)
+        key = (branch, tuple(len(line.own_commits()) for line in lines))
+        if key in world.asked or branch in requested:
+            world.asked.add(key)
+            continue
+        is_clean = not reasons_against(world, branch) and not has_failed_results(world, branch)
+        if is_open and state_of(world, branch) == "succeeded" and is_clean:
+            world.problems.append(f"the sensor never promotes {branch}")
