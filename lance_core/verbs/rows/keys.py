@@ -70,6 +70,16 @@ class KeyIndex:
             return None
         return dict(zip(self._columns, self._values, strict=True))
 
+    def rows_of(self, codes: Codes) -> tuple[Codes, Codes]:
+        """For each of some keys, how many rows have it; and these rows, ascending for each key."""
+        repeats = self.counts[codes]
+        if (repeats == 1).all():
+            return repeats, self.first[codes]
+        by_key = np.argsort(self.codes, kind="stable")[np.count_nonzero(self.codes < 0) :]
+        starts = np.cumsum(self.counts) - self.counts
+        places = np.arange(repeats.sum()) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+        return repeats, by_key[np.repeat(starts[codes], repeats) + places]
+
     def look_up(self, table: pa.Table) -> tuple[Codes, Codes]:
         """The ascending numbers of another table's rows whose keys are in the index, and the numbers of these keys."""
         first = table.column(self._columns[0])

@@ -93,8 +93,8 @@ class _Match:
 
     Attributes:
         fragment: The fragment.
-        offsets: The ascending offsets of the rows.
-        source_rows: For each row, the number of the source row with its key.
+        offsets: The ascending offsets of the rows; a row is repeated if several source rows have its key.
+        source_rows: For each of them, the number of the source row.
         others: Live rows whose key is not in the source; empty unless the merge deletes such rows.
     """
 
@@ -138,7 +138,8 @@ class _MergeAttempt:
         present = np.zeros(len(index.counts), np.bool_)
         for match in matches:
             present[index.codes[match.source_rows]] = True
-        self._check(index, matches)
+        matches = [self._acting(index, match) for match in matches]
+        self._check(matches)
         new = np.flatnonzero(~np.append(present, False)[index.codes]) if self.clauses.inserts else np.zeros(0, np.int64)
         new = new if deletes is None else new[~deletes[new]]
         return (
@@ -190,7 +191,8 @@ class _MergeAttempt:
                 described = described_columns(self.base.manifest)
                 condition = to_condition(self.clauses.delete_condition, described or self.base.manifest.schema)
                 others &= matching_rows(self.base, fragment, condition, described)
-            return _Match(fragment, found, index.first[np.concatenate(codes)], others)
+            repeats, source_rows = index.rows_of(np.concatenate(codes))
+            return _Match(fragment, np.repeat(found, repeats), source_rows, others)
 
         def join() -> list[_Match]:
             selection = self._possible(index)
@@ -222,31 +224,31 @@ class _MergeAttempt:
         expression = reduce(and_, (pc.field(name).isin(values) for name, values in keys.items()))
         return self.base.select(expression)
 
-    def _check(self, index: KeyIndex, matches: Sequence[_Match]) -> None:
-        """Reject matches that the clauses forbid, and rows that match several source rows."""
-        for match in self._acting(index, matches):
+    def _check(self, matches: Sequence[_Match]) -> None:
+        """Reject matches that the clauses forbid, and rows that several source rows change."""
+        for match in matches:
             if self.clauses.matched is WhenMatched.FAIL and len(match.source_rows):
                 raise InvalidInputError(
                     f"Merge insert failed: found matching row with key values: {self._key(match.source_rows[0])}"
                 )
-            twice = index.counts[index.codes[match.source_rows]] > 1
-            if twice.any():
+            twice = np.flatnonzero(match.offsets[1:] == match.offsets[:-1])
+            if len(twice):
                 raise InvalidInputError(
                     "Ambiguous merge inserts are prohibited: multiple source rows match the same target row on "
-                    f"({self._key(match.source_rows[twice][0])}). Please ensure each target row is matched by at most "
+                    f"({self._key(match.source_rows[twice[0]])}). Please ensure each target row is matched by at most "
                     "one source row."
                 )
             self._check_within(match)
 
-    def _acting(self, index: KeyIndex, matches: Sequence[_Match]) -> Sequence[_Match]:
-        """The matches that the clauses act on; without a clause for matches, those with a source row that deletes."""
-        if self.clauses.matched is not WhenMatched.NOTHING:
-            return matches
-        if self.clauses.source_deletes is None:
-            return ()
-        deleting = np.zeros(len(index.counts) + 1, np.bool_)  # the last one is for keys with a null
-        deleting[index.codes[self.clauses.source_deletes]] = True
-        return [self._kept(match, deleting[index.codes[match.source_rows]]) for match in matches]
+    def _acting(self, index: KeyIndex, match: _Match) -> _Match:
+        """The matches that change a row: the condition of the update is true, or a source row with the key deletes."""
+        clauses = self.clauses
+        acts = self._is_changed(match) if clauses.matched is not WhenMatched.NOTHING else np.zeros(1, np.bool_)
+        if clauses.source_deletes is not None:
+            deleting = np.zeros(len(index.counts) + 1, np.bool_)  # the last one is for keys with a null
+            deleting[index.codes[clauses.source_deletes]] = True
+            acts = acts | deleting[index.codes[match.source_rows]]
+        return self._kept(match, np.broadcast_to(acts, match.offsets.shape))
 
     def _check_within(self, match: _Match) -> None:
         """Reject the match of a row that is outside of the slices of `within`."""
@@ -323,34 +325,34 @@ class _MergeAttempt:
             return taken | bitmap_of(match.offsets)
         if self.clauses.matched is not WhenMatched.UPDATE or not len(match.offsets):
             return taken
-        changed = self._changed(match)
-        for part in self._parts(changed):
+        for part in self._parts(match):
             table = self._complete(self._source(part.source_rows), part)
             moved.write(table, _row_ids(part.fragment, part.offsets))
-        self.stats.updated += len(changed.offsets)
-        return taken | bitmap_of(changed.offsets)
+        self.stats.updated += len(match.offsets)
+        return taken | bitmap_of(match.offsets)
 
     def _parts(self, match: _Match) -> Iterator[_Match]:
         """Split the matches into parts whose rows fit into memory."""
         for places in self.rows.rows.steps(np.arange(len(match.offsets))):
             yield replace(match, offsets=match.offsets[places], source_rows=match.source_rows[places])
 
-    def _changed(self, match: _Match) -> _Match:
-        """The matches for which the condition of the update is true."""
-        if self.clauses.condition is None or not len(match.offsets):
-            return match
-        mask = np.concatenate([self._is_changed(part, self.clauses.condition) for part in self._parts(match)])
-        return self._kept(match, mask)
+    def _is_changed(self, match: _Match) -> npt.NDArray[np.bool_]:
+        """For each match, whether the condition of the update is true."""
+        condition = self.clauses.condition
+        if condition is None or not len(match.offsets):
+            return np.ones(len(match.offsets), np.bool_)
+        schema, masks = self.base.manifest.schema, []
+        for part in self._parts(match):
+            rows, places = np.unique(part.offsets, return_inverse=True)
+            target = self._target_rows(replace(part, offsets=rows), schema)
+            target = target if len(rows) == len(places) else target.take(pa.array(places))
+            masks.append(is_updated(condition, self.rows.rows.take(part.source_rows), target, schema))
+        return np.concatenate(masks)
 
     @staticmethod
     def _kept(match: _Match, mask: npt.NDArray[np.bool_]) -> _Match:
         """Some of the matches."""
         return replace(match, offsets=match.offsets[mask], source_rows=match.source_rows[mask])
-
-    def _is_changed(self, match: _Match, clause: str | pc.Expression) -> npt.NDArray[np.bool_]:
-        """For each match, whether the condition of the update is true."""
-        target = self._target_rows(match, self.base.manifest.schema)
-        return is_updated(clause, self.rows.rows.take(match.source_rows), target, self.base.manifest.schema)
 
     def _source(self, numbers: Rows) -> pa.Table:
         """Rows of the source by their numbers, after a check that base paths contain their external blobs."""
@@ -379,7 +381,7 @@ class _MergeAttempt:
         schema = self._values()
         updated, offsets = [], {}
         is_update = self.clauses.matched is WhenMatched.UPDATE
-        for match in map(self._changed, matches if is_update else ()):
+        for match in matches if is_update else ():
             if not len(match.offsets):
                 continue
             fragment = match.fragment

@@ -92,3 +92,50 @@ def test_conditions_of_values_of_every_kind(tmp_path):
         made.merge_insert("id").when_matched_update_all(condition).execute(source)
     done = made.merge_insert("id").when_not_matched_by_source_delete("parts.x = 2 OR code = 'b'").execute(source)
     assert done["num_deleted_rows"] == 1
+
+
+CHANGES = {
+    "one passes": [(1, 5), (1, 1), (2, 4)],
+    "none passes": [(1, 1), (1, 2), (3, 0)],
+    "both pass": [(1, 5), (1, 6)],
+    "of a new key": [(9, 5), (9, 1)],
+    "one of three, for two keys": [(2, 1), (1, 2), (2, 9), (1, 1), (2, 2), (1, 8)],
+}
+
+
+@pytest.mark.parametrize("has_index", [False, True])
+@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.parametrize("stable", [False, True])
+@pytest.mark.parametrize("case", CHANGES)
+def test_only_rows_that_pass_count(tmp_path, case, stable, partial, has_index):
+    """Two changes of one key are ambiguous only if the condition passes both."""
+    found = {}
+    for library in (lance, lance_core):
+        uri = str(tmp_path / library.__name__)
+        table = library.write_dataset(
+            pa.table({"id": [1, 2, 3], "n": [3, 3, 3], "s": ["a", "b", "c"]}), uri, enable_stable_row_ids=stable
+        )
+        if has_index:
+            table.create_scalar_index("id", "BTREE")
+        ids, numbers = zip(*CHANGES[case], strict=True)
+        rows = pa.table({"id": list(ids), "n": list(numbers)})
+        if not partial:
+            rows = rows.append_column("s", pa.array([f"new {i}" for i in range(len(ids))]))
+        merge = table.merge_insert("id").when_matched_update_all("source.n > target.n").when_not_matched_insert_all()
+        try:
+            stats = merge.execute(rows)
+            found[library] = {key: stats[key] for key in ("num_updated_rows", "num_inserted_rows")}
+        except (OSError, InvalidInputError) as error:
+            assert "Ambiguous merge inserts are prohibited" in str(error)
+            found[library] = "ambiguous"
+        found[library] = found[library], sorted(map(str, library.dataset(uri).to_table().to_pylist()))
+    assert found[lance_core] == found[lance]
+
+
+def test_rows_outside_of_the_slices_that_the_condition_excludes(tmp_path):
+    table = lance_core.write_dataset(pa.table({"id": [1, 2], "day": ["a", "b"], "n": [3, 3]}), tmp_path / "t")
+    within = lance_core.Slices([lance_core.Slice(name="b", conditions={"day": lance_core.Equals("b")})])
+    merge = table.merge_insert("id").when_matched_update_all("source.n > target.n").within(within)
+    assert merge.execute(pa.table({"id": [1, 2], "n": [0, 5], "day": ["b", "b"]}))["num_updated_rows"] == 1
+    with pytest.raises(InvalidInputError, match="id = 1"):
+        merge.execute(pa.table({"id": [1], "n": [9], "day": ["b"]}))
