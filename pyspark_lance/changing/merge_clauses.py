@@ -34,6 +34,7 @@ from pyspark_lance.changing.merge_frames import (
     by_key,
     can_look_up,
     reject_duplicate_keys,
+    repeated_key,
     row_id_columns,
     rows_of,
     tasks_of,
@@ -75,7 +76,8 @@ class ClauseMerge:
         clauses: The clauses, in order.
         alias: The name that qualifies the table's columns; None without one.
         tasks: Number of tasks that write the rows; None for Spark's own number.
-        unique: Columns whose values must be unique in the source; nothing is checked without such columns.
+        unique: Columns whose values must be unique in inserted rows of the source; nothing is checked without them.
+        has_repeats: Whether values of these columns occur several times in the source.
         deleting: Deletes of further rows in the same commit.
         keys: The equalities of the condition.
         few: The result of `few_keys` for the source.
@@ -88,6 +90,7 @@ class ClauseMerge:
     alias: str | None = None
     tasks: int | None = None
     unique: tuple[str, ...] = ()
+    has_repeats: bool = False
     deleting: MergeFrames | None = None
     keys: MergeKeys = field(default_factory=MergeKeys)
     few: pa.Table | None = field(default=None, repr=False)
@@ -143,15 +146,15 @@ class ClauseMerge:
         """This merge with a source that is computed once and cached by Spark."""
         kept = self.source.persist()
         try:
-            if self.unique:
-                reject_duplicate_keys(kept, self.unique)
+            has_repeats = bool(self.unique) and repeated_key(kept, self.unique) is not None
             if (whole := self._whole_rows(base)) is not None and can_look_up(base, *whole):
                 tasks = tasks_of(kept.count())
-                if can_look_up(base, *whole, tasks):
+                if can_look_up(base, *whole, tasks) and not has_repeats:
                     yield replace(self, source=kept, tasks=tasks, looks_up=True)
                     return
             few = None if self._sides(_OTHERS) else few_keys(base, *self.keys.frame(kept, base))
-            yield replace(self, source=kept, few=few, tasks=tasks_of(kept.count() if few is None else few.num_rows))
+            tasks = tasks_of(kept.count() if few is None else few.num_rows)
+            yield replace(self, source=kept, few=few, tasks=tasks, has_repeats=has_repeats)
         finally:
             kept.unpersist()
 
@@ -210,6 +213,10 @@ class ClauseMerge:
             cells = [functions.col(f"{_CELL}{number}_{index}") for number in range(len(sides))]
             values.append(_first_of(clauses, cells).alias(name))
         kept = rows.where(functions.coalesce(*clauses).isNotNull())
+        if has_rows and self.has_repeats and _NEW in sides:
+            places = [self.source.columns.index(name) for name in self.unique]
+            keys = [functions.col(f"{_SOURCE}{i}").alias(name) for i, name in zip(places, self.unique, strict=True)]
+            reject_duplicate_keys(kept.where(clauses[sides.index(_NEW)].isNotNull()).select(*keys), self.unique)
         frame = kept.select(
             *values, *row_id_columns(base).values(), _first_of(clauses, kinds).cast("tinyint").alias(KIND)
         )

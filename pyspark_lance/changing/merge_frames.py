@@ -36,7 +36,7 @@ from pyspark_lance.writing.schema_plan import ADD_FIRST, plan_write
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
     from pyspark.sql.types import DataType, StructField, StructType
 
     from lance_core import LanceDataset
@@ -50,6 +50,7 @@ __all__ = [
     "kind_column",
     "reject_duplicate_keys",
     "renamed",
+    "repeated_key",
     "row_id_columns",
     "rows_of",
     "tasks_of",
@@ -110,8 +111,8 @@ class MergeFrames:
         """
         kept = self.source.persist()
         try:
-            if self.inserts and not all(has_bytes(base.schema.field(name)) for name in self.keys):
-                reject_duplicate_keys(kept, self.keys)  # tasks cannot detect them
+            if self.condition is None and self._inserts_unseen_keys(base):
+                reject_duplicate_keys(kept, self.keys)
             rows, few = kept.count() if is_alone and self._can_look_up(base) else None, None
             looks_up = rows is not None and can_look_up(base, self.source, self.keys, tasks_of(rows))
             if not looks_up and not self.deletes_others:
@@ -124,6 +125,10 @@ class MergeFrames:
             yield replace(self, source=source, num_rows=rows, tasks=tasks, few=few, looks_up=looks_up)
         finally:
             kept.unpersist()
+
+    def _inserts_unseen_keys(self, base: LanceDataset) -> bool:
+        """Whether rows are inserted whose keys tasks cannot compare, so that they detect no duplicates."""
+        return self.inserts and not all(has_bytes(base.schema.field(name)) for name in self.keys)
 
     def _can_look_up(self, base: LanceDataset) -> bool:
         """Whether tasks can do the merge: one of whole rows, without a condition."""
@@ -192,8 +197,11 @@ class MergeFrames:
         )
         frames = []
         if self.inserts or self.matched is not None:
-            pairs = self._pairs(target, old, about, has_all=within.is_exact)
-            found = self._found(pairs, base, old, about) if self.writes else _deleted_rows(pairs, about)
+            if self.writes and self.condition is not None:
+                found = self._found_if(target, base, old, about)
+            else:
+                pairs = self._pairs(target, old, about, has_all=within.is_exact)
+                found = self._found(pairs, base, old, about) if self.writes else _deleted_rows(pairs, about)
             # A join that shuffles leaves the session's number of partitions, each of which would become a file.
             frames.append(found if self.tasks is None else found.coalesce(self.tasks))
         if self.deletes_others:
@@ -233,11 +241,46 @@ class MergeFrames:
             return target.select(
                 *[functions.col(n).alias(to) for n, to in plain.items()], functions.lit(True).alias(KIND)
             )
-        no = functions.lit(False)
-        flag = functions.lit(True) if self.condition is None else functions.coalesce(functions.expr(self.condition), no)
+        both = self._both(target, "inner")
+        return both.select(*[functions.col(name).alias(to) for name, to in columns.items()], self._holds().alias(KIND))
+
+    def _both(self, target: DataFrame, how: str) -> DataFrame:
+        """The join of the source and the table."""
         ends = [(f"source.{quoted(name)}", f"target.{quoted(name)}") for name in self.keys]
-        both = self.source.alias("source").join(target.alias("target"), self._equal(ends, target.schema), "inner")
-        return both.select(*[functions.col(name).alias(to) for name, to in columns.items()], flag.alias(KIND))
+        return self.source.alias("source").join(target.alias("target"), self._equal(ends, target.schema), how)
+
+    def _holds(self) -> Column:
+        """Whether the condition holds for a pair."""
+        from pyspark.sql import functions
+
+        no = functions.lit(False)
+        return functions.lit(True) if self.condition is None else functions.coalesce(functions.expr(self.condition), no)
+
+    def _found_if(self, target: DataFrame, base: LanceDataset, old: list[str], about: Mapping[str, str]) -> DataFrame:
+        """Rows of the source, each with its kind of change, if a condition decides about each pair.
+
+        Two rows of the source may have one key, of which the condition holds for one.
+
+        Raises:
+            InvalidInputError: Two inserted rows have one key, and tasks would not detect it.
+        """
+        from pyspark.sql import functions
+
+        kinds = {field.name: field.dataType for field in spark_schema(base.schema)}
+        is_new = functions.col("target._rowaddr").isNull()
+        values = []
+        for name in base.schema.names:
+            value = functions.col(f"{'target' if name in old else 'source'}.{quoted(name)}")
+            if name in old and self.matched != UPDATE:
+                value = null_column(kinds[name])
+            values.append(value.alias(name))
+        kind = functions.when(is_new, functions.lit(INSERT)).when(self._holds(), functions.lit(self.matched))
+        both = self._both(target, "left" if self.inserts else "inner")
+        ids = [functions.col(f"target.{name}").alias(to) for name, to in about.items()]
+        found = both.select(*values, *ids, kind.cast("tinyint").alias(KIND)).where(functions.col(KIND).isNotNull())
+        if self._inserts_unseen_keys(base):
+            reject_duplicate_keys(found.where(functions.col(KIND) == INSERT), self.keys)
+        return found
 
     def _found(self, pairs: DataFrame, base: LanceDataset, old: list[str], about: Mapping[str, str]) -> DataFrame:
         """Rows of the source, each with its kind of change."""
@@ -336,15 +379,20 @@ def reject_duplicate_keys(source: DataFrame, keys: Sequence[str]) -> None:
     Raises:
         InvalidInputError: The source has a key twice; the message names the key.
     """
+    twice = repeated_key(source, keys)
+    if twice is not None:
+        key = ", ".join(f"{name} = {twice[name]!r}" for name in keys)
+        raise InvalidInputError(f"{AMBIGUOUS} {key}")
+
+
+def repeated_key(source: DataFrame, keys: Sequence[str]) -> Row | None:
+    """A key that a source has several times; None if there is none."""
     from pyspark.sql import functions
 
     columns = [functions.col(quoted(name)) for name in keys]
     known = source.where(reduce(and_, [column.isNotNull() for column in columns]))
     counted = known.groupBy(*columns).agg(functions.count(functions.lit(1)).alias(_COUNT))
-    twice = counted.where(f"{_COUNT} > 1").take(1)
-    if twice:
-        key = ", ".join(f"{name} = {twice[0][name]!r}" for name in keys)
-        raise InvalidInputError(f"{AMBIGUOUS} {key}")
+    return next(iter(counted.where(f"{_COUNT} > 1").take(1)), None)
 
 
 def is_same_value(given: str, stored: str, given_kind: DataType, stored_kind: DataType) -> Column:

@@ -126,6 +126,44 @@ def test_every_clause_and_the_condition(spark, uri, lance):
         assert (result.rows_inserted, result.rows_updated, result.rows_deleted) == counts, name
 
 
+CHANGES_OF_ONE_KEY = {
+    "one passes": ("(1L, 50L), (1L, 1L), (2L, 40L)", [(1, 50), (2, 40)]),
+    "none passes": ("(1L, 1L), (1L, 2L)", [(1, 10), (2, 20)]),
+    "both pass": ("(1L, 50L), (1L, 60L)", "id = 1"),
+    "of a new key": ("(9L, 5L), (9L, 1L)", "id = 9"),
+}
+
+
+@pytest.mark.parametrize("way", ["condition", "clauses", "partial", "collated", "condition of deletes"])
+@pytest.mark.parametrize("case", CHANGES_OF_ONE_KEY)
+def test_only_rows_that_pass_the_condition_count(spark, uri, way, case):
+    """Two changes of one key are ambiguous only if both are applied."""
+    rows, expected = CHANGES_OF_ONE_KEY[case]
+    kind = "cast(concat('k', id) as string collate utf8_lcase)" if way == "collated" else "id"
+    table = spark.sql(f"select {kind} as id, x, 'old' as s from values (1L, 10L), (2L, 20L) as t(id, x)")
+    pyspark_lance.write(table, uri)
+    new = spark.sql(f"select {kind} as id, x, 'new' as s from values {rows} as t(id, x)").repartition(2)
+    new = new.drop("s") if way == "partial" else new
+    passes = "source.x > target.x"
+    ways = {"clauses": {"when_matched": {"then": "update", "condition": passes}, "when_not_matched": "insert"}}
+    given = {"clauses": ways[way]} if way in ways else {"condition": passes}
+    if way == "condition of deletes":
+        given |= {"when_matched": "delete", "when_not_matched": None}
+    if way == "condition of deletes" and case == "of a new key":
+        expected = [(1, 10), (2, 20)]
+    if isinstance(expected, str):
+        with pytest.raises(InvalidInputError, match="Ambiguous merge inserts"):
+            pyspark_lance.merge(new, uri, on="id", **given)
+        assert lance_core.dataset(uri).version == 1
+        return
+    pyspark_lance.merge(new, uri, on="id", **given)
+    found = lance_core.dataset(uri).to_table().to_pylist()
+    if way == "condition of deletes":
+        expected = [row for row in expected if row in [(1, 10), (2, 20)]]
+    assert sorted((int(str(row["id"])[-1]), row["x"]) for row in found) == expected
+    assert {row["s"] for row in found} <= {"old", "new"}
+
+
 def test_columns_that_the_source_lacks_keep_their_values(spark, table, lance):
     pyspark_lance.merge(spark.sql("select id, -1L as x from range(98, 102)"), table, on="id")
     assert contents(lance, table)[98:] == [
