@@ -146,6 +146,7 @@ class SparkHandler(LanceTypeHandler):
             data_storage_version=request.data_storage_version,
             enable_stable_row_ids=request.creates_stable_row_ids,
             table_config=dict(request.table.table_config) or None,
+            partition_overwrite="static",
             **request.file_options,
         )
 

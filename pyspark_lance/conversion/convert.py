@@ -129,6 +129,7 @@ def convert(
                 found.frame(names),
                 uri,
                 mode=mode if first else "append",
+                partition_overwrite="static",
                 schema_mode="strict" if first and mode != "overwrite" else "overwrite" if first else "add_columns",
                 partition_by=None if partition_expr is None else names_of("partition_expr", partition_expr),
                 vector_columns=vector_columns,

@@ -73,7 +73,11 @@ OPTIONS: Final = (
     Option("merge_on", "write", "`id,day`: rows replace those of the table that have the same values in these columns"),
     Option("replaceWhere", "write", "with mode overwrite: SQL that says which rows are replaced"),
     Option("partition_by", _WRITES, "`day,kind`: each data file holds rows of one value of these columns"),
-    Option("partitionOverwriteMode", _WRITES, "`dynamic`, in an overwrite: only partitions with rows are replaced"),
+    Option(
+        "partitionOverwriteMode",
+        _WRITES,
+        "`dynamic`, in an overwrite: only partitions with rows are replaced",
+    ),
     Option("commit_message", _WRITES, "a string that the commit keeps"),
     Option("idempotency_key", "write", "`key=value`: nothing is written if a commit has this property already"),
     Option("idempotency_since", "write", "version at which the search for that commit ends; it is not searched itself"),
@@ -224,8 +228,8 @@ class SourceOptions:
             InvalidInputError: An option has no valid value, or excludes another one that is given.
         """
         mode = "overwrite" if overwrite else "append"
-        dynamic = (self.value("partitionOverwriteMode") or "static").lower()
-        if dynamic not in ("static", "dynamic"):
+        dynamic = (self.value("partitionOverwriteMode") or "").lower() or None
+        if dynamic not in (None, "static", "dynamic"):
             raise InvalidInputError(f"option partitionOverwriteMode must be static or dynamic, not {dynamic!r}")
         return WriteArguments(
             mode=mode,  # type: ignore[arg-type]  # one of the two
@@ -235,7 +239,7 @@ class SourceOptions:
             replace_where=self.value("replaceWhere"),
             assume_utc=self.assume_utc,
             partition_by=self.names("partition_by"),
-            partition_overwrite=dynamic,  # type: ignore[arg-type]  # one of the two
+            partition_overwrite=dynamic,  # type: ignore[arg-type]  # one of the three
             merge_on=self.names("merge_on"),
             transaction_properties=self._properties(),
             commit_message=self.value("commit_message"),

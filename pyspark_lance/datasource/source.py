@@ -43,6 +43,7 @@ from pyspark_lance.reading.plan import FragmentRange, ReadPlan, plan_read, plan_
 from pyspark_lance.types.arrow_types import to_arrow
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.job import WriteJob, find_earlier_write, prepare_write
+from pyspark_lance.writing.partitioning import OVERWRITE_MODE
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -148,8 +149,17 @@ class DefaultSource(DataSource):
         done, options = find_earlier_write(self._options.uri, options)
         if done is not None:
             return _BatchWriter(None)
-        job = prepare_write(batch_schema(schema), self._options.uri, options)
-        return _BatchWriter(KeyMergeJob.of(job) if options.merge_on is not None and job.base_version else job)
+        given, uri = batch_schema(schema), self._options.uri
+        job = prepare_write(given, uri, options)
+        dynamic: WriteJob | LanceError | None = None
+        if overwrite and options.partition_overwrite is None:
+            try:
+                by_session = prepare_write(given, uri, replace(options, session_is_dynamic=True))
+                dynamic = by_session if by_session.options.is_dynamic else None
+            except LanceError as error:
+                dynamic = error  # of a setting that only tasks can read
+        merges = options.merge_on is not None and job.base_version
+        return _BatchWriter(KeyMergeJob.of(job) if merges else job, dynamic)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """The stream reader."""
@@ -249,19 +259,31 @@ class _FeedReader(DataSourceReader):
 
 @dataclass(frozen=True, slots=True)
 class _WriteMessage(WriterCommitMessage):
-    """The report of one task."""
+    """The report of one task.
+
+    Attributes:
+        report: What the task has written.
+        is_dynamic: Whether the session asks for dynamic overwrites, and the write for nothing else.
+    """
 
     report: bytes
+    is_dynamic: bool = False
 
 
 class _BatchWriter(DataSourceArrowWriter):
     """Appends or overwrites; it is pickled for the tasks, and for the process that commits.
 
-    Without a job nothing is written, because an earlier write has committed the same `idempotency_key`.
+    Only tasks can read settings of the session, so both writes are prepared that `partitionOverwriteMode` may ask for.
+
+    Args:
+        job: The write; None if nothing is written, because an earlier write has committed the same `idempotency_key`.
+        dynamic: The write, or why it is not possible, if the session asks for dynamic overwrites; None if the setting
+            makes no difference.
     """
 
-    def __init__(self, job: WriteJob | KeyMergeJob | None) -> None:
+    def __init__(self, job: WriteJob | KeyMergeJob | None, dynamic: WriteJob | LanceError | None = None) -> None:
         self._job = job
+        self._dynamic = dynamic
         write = job.write if isinstance(job, KeyMergeJob) else job
         self._respelled = () if write is None else write.plan.respelled
 
@@ -279,18 +301,33 @@ class _BatchWriter(DataSourceArrowWriter):
                 f"the table spells the columns {list(self._respelled)} differently, and spark.sql.caseSensitive is"
                 " true: names must agree in case"
             )
-        return _WriteMessage(self._job.task()(context.partitionId(), context.attemptNumber(), iterator))
+        mode = (context.getLocalProperty(OVERWRITE_MODE) or "").lower()
+        is_dynamic = self._dynamic is not None and mode == "dynamic"
+        job = self._chosen(is_dynamic=is_dynamic)
+        return _WriteMessage(job.task()(context.partitionId(), context.attemptNumber(), iterator), is_dynamic)
+
+    def _chosen(self, *, is_dynamic: bool) -> WriteJob | KeyMergeJob:
+        """The write that the session asks for."""
+        if is_dynamic and isinstance(self._dynamic, LanceError):
+            raise self._dynamic
+        found = self._dynamic if is_dynamic else self._job
+        assert isinstance(found, WriteJob | KeyMergeJob)
+        return found
 
     @plain_errors()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit what all tasks wrote."""
         if self._job is not None:
-            self._job.finish([message.report for message in messages if isinstance(message, _WriteMessage)])
+            known = [message for message in messages if isinstance(message, _WriteMessage)]
+            job = self._chosen(is_dynamic=any(message.is_dynamic for message in known))
+            job.finish([message.report for message in known])
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Delete what the tasks wrote, if one of them failed.
 
         Spark also aborts when `commit` failed. Then every task has reported, and `commit` has deleted what it could.
         """
-        if self._job is not None and any(message is None for message in messages):
-            self._job.clean((), failed=True)
+        if any(message is None for message in messages):
+            for job in (self._job, self._dynamic):
+                if isinstance(job, WriteJob | KeyMergeJob):
+                    job.clean((), failed=True)

@@ -12,12 +12,12 @@ from lance_core.errors import InvalidInputError
 from pyspark_lance.catalog.tables import TableName
 from pyspark_lance.statements import records
 from pyspark_lance.statements.context import Context
-from pyspark_lance.statements.run_rows import partition_by
 from pyspark_lance.statements.show_create import create_statement
 from pyspark_lance.statements.table_properties import properties_of
 from pyspark_lance.statements.tables_grammar import COMMENT
 from pyspark_lance.types.column_names import case_sensitive
 from pyspark_lance.types.spark_types import spark_schema
+from pyspark_lance.writing.partitioning import partition_by
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

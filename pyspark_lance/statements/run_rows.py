@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -29,38 +28,22 @@ from pyspark_lance.statements.tokens import Assignment, Piece
 from pyspark_lance.types.column_names import case_sensitive, matched_names
 from pyspark_lance.types.null_columns import null_column
 from pyspark_lance.types.spark_types import spark_schema
+from pyspark_lance.writing.partitioning import PARTITIONED_BY, partition_by, partitioned_by
 from pyspark_lance.writing.write import write
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 __all__ = [
-    "PARTITIONED_BY",
     "check_not_partitioned_by",
     "delete",
     "insert",
     "merge",
-    "partition_by",
-    "stored_partition_by",
     "truncate",
     "update",
 ]
 
-PARTITIONED_BY: Final = "lance-dagster.partitioned_by"
-"""Key of the table's configuration with the columns of PARTITIONED BY: a,b, or a list in JSON if a name has a comma."""
 _ACTIONS: Final = {"UPDATE": UPDATE, "DELETE": DELETE, "INSERT": INSERT}
-_OVERWRITE: Final = "spark.sql.sources.partitionOverwriteMode"
-
-
-def partition_by(dataset: LanceDataset) -> list[str] | None:
-    """The columns of PARTITIONED BY, as far as the table still has them; None if there are none."""
-    return [name for name in _partitioned_by(dataset) if name in dataset.schema.names] or None
-
-
-def _partitioned_by(dataset: LanceDataset) -> list[str]:
-    stored = dataset.config().get(PARTITIONED_BY, "")
-    names: list[str] = json.loads(stored) if stored.startswith("[") else [name for name in stored.split(",") if name]
-    return names
 
 
 def check_not_partitioned_by(table: TableName, dataset: LanceDataset, names: Iterable[str]) -> None:
@@ -69,7 +52,7 @@ def check_not_partitioned_by(table: TableName, dataset: LanceDataset, names: Ite
     Raises:
         InvalidInputError: The table is partitioned by one of them, so that a dynamic overwrite would replace all rows.
     """
-    found = sorted(set(names) & set(_partitioned_by(dataset)))
+    found = sorted(set(names) & set(partitioned_by(dataset)))
     if found:
         raise InvalidInputError(
             f"{table} is PARTITIONED BY {', '.join(found)}: to drop or rename the column, first run ALTER TABLE {table}"
@@ -78,35 +61,10 @@ def check_not_partitioned_by(table: TableName, dataset: LanceDataset, names: Ite
         )
 
 
-def _check_partition_columns(table: TableName, dataset: LanceDataset) -> None:
-    """Make sure that a table has the columns that it is partitioned by.
-
-    Raises:
-        SchemaError: A column of PARTITIONED BY was dropped or renamed, perhaps by another writer.
-    """
-    lacking = [name for name in _partitioned_by(dataset) if name not in dataset.schema.names]
-    if lacking:
-        raise SchemaError(
-            f"{table} is PARTITIONED BY {', '.join(lacking)}, and no longer has these columns, so that an overwrite of"
-            f" partitions would replace all rows: run ALTER TABLE {table} SET TBLPROPERTIES ('{PARTITIONED_BY}' ="
-            " 'column') with their new names, or UNSET it. Nothing was done"
-        )
-
-
-def stored_partition_by(names: Sequence[str]) -> str:
-    """The columns of PARTITIONED BY as the table's configuration keeps them."""
-    is_plain = not any("," in name or name.startswith("[") for name in names)
-    return ",".join(names) if is_plain else json.dumps(list(names))
-
-
 def insert(context: Context, statement: records.Insert) -> DataFrame:
     """Run an INSERT."""
     dataset, location = context.target(statement.table)
     rows = _in_columns(context, context.sources.query(statement.query), statement, dataset)
-    columns = partition_by(dataset)
-    is_dynamic = str(context.spark.conf.get(_OVERWRITE, "static")).lower() == "dynamic"
-    if statement.overwrites and is_dynamic:
-        _check_partition_columns(statement.table, dataset)
     replace_where = None
     if statement.replace_where is not None:
         replace_where = replace_condition(
@@ -122,8 +80,7 @@ def insert(context: Context, statement: records.Insert) -> DataFrame:
         dataset.uri,
         mode="overwrite" if statement.overwrites or replace_where is not None else "append",
         replace_where=replace_where,
-        partition_by=columns,
-        partition_overwrite="dynamic" if statement.overwrites and columns and is_dynamic else "static",
+        partition_by=partition_by(dataset),
         storage_options=location.storage_options,
     )
     written = 0 if done is None else done.rows_written

@@ -23,13 +23,14 @@ from pyspark_lance.catalog.tables import CatalogTable, TableName
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.statements import records
 from pyspark_lance.statements.context import Context
-from pyspark_lance.statements.run_rows import PARTITIONED_BY, check_not_partitioned_by
+from pyspark_lance.statements.run_rows import check_not_partitioned_by
 from pyspark_lance.statements.table_properties import TableProperties, with_encodings
 from pyspark_lance.statements.tables_grammar import COMMENT
 from pyspark_lance.statements.tokens import Piece
 from pyspark_lance.types.arrow_types import SPARK_TYPE
 from pyspark_lance.types.column_names import case_sensitive, matched_names, spelled_path
 from pyspark_lance.types.spark_types import batch_schema
+from pyspark_lance.writing.partitioning import PARTITIONED_BY
 from pyspark_lance.writing.schema_plan import plan_write
 from pyspark_lance.writing.write import write
 
@@ -136,6 +137,7 @@ def _create_as(
         schema_mode="overwrite" if statement.replaces else "strict",
         vector_columns=properties.widths or None,
         partition_by=list(statement.partitioned_by) or None,
+        partition_overwrite="static",
         table_config=properties.config or None,
         data_storage_version=properties.version,
         storage_options=location.storage_options,

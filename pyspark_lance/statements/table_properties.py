@@ -18,9 +18,9 @@ import pyarrow as pa
 from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.statements import records
-from pyspark_lance.statements.run_rows import PARTITIONED_BY, stored_partition_by
 from pyspark_lance.statements.tables_grammar import COMMENT
 from pyspark_lance.types.spark_types import VECTOR_WIDTH
+from pyspark_lance.writing.partitioning import PARTITIONED_BY, stored_partition_by
 
 __all__ = ["TableProperties", "format_properties", "properties_of", "with_encodings"]
 

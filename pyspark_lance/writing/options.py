@@ -48,9 +48,10 @@ class JobOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteArguments(JobOptions):
-    """The arguments of `pyspark_lance.write`, which are described there, and two facts of the session.
+    """The arguments of `pyspark_lance.write`, which are described there, and three facts of the session.
 
     Attributes:
+        session_is_dynamic: Whether an overwrite that does not say so replaces only the partitions that have rows.
         case_sensitive: Whether names of columns that differ only in case are two names.
         assume_utc: Whether times without a zone in `replace_where` are in UTC.
     """
@@ -69,7 +70,8 @@ class WriteArguments(JobOptions):
     table_config: Mapping[str, str] | None = None
     replace_where: str | None = None
     partition_by: tuple[str, ...] | None = None
-    partition_overwrite: PartitionOverwrite = "static"
+    partition_overwrite: PartitionOverwrite | None = None
+    session_is_dynamic: bool = False
     merge_on: tuple[str, ...] | None = None
     case_sensitive: bool = False
     assume_utc: bool = True
@@ -79,7 +81,7 @@ class WriteArguments(JobOptions):
         for name, given, known in (
             ("out_of_partition", self.out_of_partition, OutOfPartition),
             ("empty_output", self.empty_output, EmptyOutput),
-            ("partition_overwrite", self.partition_overwrite, PartitionOverwrite),
+            ("partition_overwrite", self.partition_overwrite or "static", PartitionOverwrite),
         ):
             if given not in get_args(known):
                 raise InvalidInputError(f"{name} {given!r} is none of {', '.join(get_args(known))}")
@@ -141,4 +143,7 @@ def check_together(options: WriteArguments) -> None:
     if options.replace_where is not None and options.is_dynamic:
         raise InvalidInputError("replaceWhere and partitionOverwriteMode 'dynamic' do not go together")
     if options.keeps_rows and options.schema_mode == "overwrite":
-        raise InvalidInputError("schema_mode 'overwrite' needs a mode that replaces all rows, such as 'overwrite'")
+        static = ", with partitionOverwriteMode 'static'" if options.is_dynamic else ""
+        raise InvalidInputError(
+            f"schema_mode 'overwrite' needs a mode that replaces all rows, such as 'overwrite'{static}"
+        )

@@ -18,6 +18,7 @@ from pyspark_lance.writing.clustering import cluster_by_columns, cluster_by_slic
 from pyspark_lance.writing.job import find_earlier_write, open_version, prepare_write
 from pyspark_lance.writing.option_values import EmptyOutput, OutOfPartition, PartitionOverwrite, SaveMode, SchemaMode
 from pyspark_lance.writing.options import WriteArguments
+from pyspark_lance.writing.partitioning import OVERWRITE_MODE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -51,7 +52,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
     enable_stable_row_ids: bool = False,
     replace_where: str | None = None,
     partition_by: str | Sequence[str] | None = None,
-    partition_overwrite: PartitionOverwrite = "static",
+    partition_overwrite: PartitionOverwrite | None = None,
     require_empty: bool = False,
     allow_external_blob_outside_bases: bool = False,
 ) -> WriteResult | None:
@@ -106,7 +107,9 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
             meet the condition.
         partition_by: Columns of which each data file holds one value. Lance has no partitions: this layout of the rows
             makes reads and replacements faster, and is not recorded in the table.
-        partition_overwrite: "dynamic": mode "overwrite" replaces only the partitions that have rows.
+        partition_overwrite: "dynamic": mode "overwrite" replaces only the partitions that have rows; "static": all
+            rows; None: what `spark.sql.sources.partitionOverwriteMode` of the session says, where `partition_by` or
+            PARTITIONED BY of the table names columns.
         require_empty: With mode "append" or "replace": `slices` must be empty except for rows of earlier attempts, also
             in versions of concurrent writers.
         allow_external_blob_outside_bases: Accept blobs by any URI, and not only by URIs below the table's base paths.
@@ -165,9 +168,10 @@ def write_with(
         check_spellings(df, df.columns)  # Connect's client passes columns to a function by their names
     session = df.sparkSession
     in_utc = is_utc(session_zone(session))
-    options = replace(options, case_sensitive=case_sensitive(session), assume_utc=in_utc)
+    is_dynamic = str(session.conf.get(OVERWRITE_MODE, "static")).lower() == "dynamic"
+    options = replace(options, case_sensitive=case_sensitive(session), assume_utc=in_utc, session_is_dynamic=is_dynamic)
     job = prepare_write(source, uri, options)
-    frame = df
+    frame, options = df, job.options
     if options.cluster and options.slices is not None:
         frame = cluster_by_slice(df, options.slices)
     elif options.cluster and options.partition_by is not None:

@@ -140,6 +140,53 @@ def test_dynamic_partition_overwrite(spark, uri, lance):
         save(new, uri, "overwrite", partitionOverwriteMode="dynamic")
 
 
+DYNAMIC_WRITES = {
+    "option": lambda frame, uri: save(frame, uri, "overwrite", partition_by="p"),
+    "function": lambda frame, uri: pyspark_lance.write(frame, uri, mode="overwrite", partition_by="p"),
+    "declared": lambda frame, uri: save(frame, uri, "overwrite"),
+    "declared, function": lambda frame, uri: pyspark_lance.write(frame, uri, mode="overwrite"),
+}
+
+
+@pytest.mark.parametrize("way", DYNAMIC_WRITES)
+def test_overwrites_by_the_setting_of_the_session(spark, uri, way):
+    """What parquet does with `partitionBy`: of the table, only the partitions with rows are replaced."""
+    old = spark.sql("select id, cast(id % 3 as int) as p from range(6)")
+    new = spark.sql("select id, 1 as p from range(10, 12)")
+    parquet = f"{uri}.parquet"
+    old.write.partitionBy("p").parquet(parquet)
+    pyspark_lance.write(old, uri, table_config={"lance-dagster.partitioned_by": "p"} if "declared" in way else None)
+    load(spark, uri).createOrReplaceTempView("seen")
+    write = DYNAMIC_WRITES[way]
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", "DYNAMIC")
+    try:
+        write(new, uri)
+        new.write.partitionBy("p").mode("overwrite").parquet(parquet)
+        assert rows_of(load(spark, uri)) == rows_of(spark.read.parquet(parquet))
+        write(new.limit(0), uri)
+        assert load(spark, uri).count() == 6
+        with pytest.raises(Exception, match="does not support dynamic overwrite"):
+            new.write.insertInto("seen", overwrite=True)
+        if way == "option":
+            save(old, uri, "overwrite", partition_by="p", partitionOverwriteMode="static")
+            assert load(spark, uri).count() == 6
+            save(new, uri, "overwrite")  # neither the write nor the table names partitions
+            assert load(spark, uri).count() == 2
+        if "declared" in way:
+            lance_core.dataset(uri).alter_columns({"path": "p", "name": "q"})
+            with pytest.raises(Exception, match="PARTITIONED BY p, and no longer has these columns"):
+                write(new.withColumnRenamed("p", "q"), uri)
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    if "declared" not in way:
+        write(old.limit(1), uri)
+        assert load(spark, uri).count() == 1
+
+
+def rows_of(frame):
+    return sorted(map(tuple, frame.collect()))
+
+
 def test_schemas_and_times_by_sparks_names(spark, uri, lance):
     save(spark.sql("select id from range(3)"), uri)
     between = dt.datetime.now(dt.UTC).isoformat()
