@@ -1,25 +1,28 @@
 """Match the columns of one version to those of another.
 
 Field ids alone do not identify columns: an overwrite renumbers them, and a restore goes back to earlier numbers, so
-one id may stand for different columns. A column of the later version is matched to the first of these columns of the
+one id may stand for different columns. A column of the later version is matched to one of these columns of the
 earlier version:
 
-    1. the one of the same id, name and type
-    2. the one that it was before renames, casts, overwrites and restores, as the versions in between show
-    3. the one of the same name, unless that became another column
+    columns of both versions                      matched by
+    ------------------------------------------    -------------------------------------------------------------------
+    all have the same ids, names and types        these
+    some differ, data files are shared            the ids, names and types of the others, whose ids are in shared files
+    some differ, and no shared file tells more    renames, casts, overwrites and restores of the versions in between
 
-If there is none, the column was added later. An overwrite continues columns by their names. Children of a column are
-followed in the same way, by their paths instead of their names. The versions in between are read only if both versions
-have columns that 1 does not match; if one of these versions was cleaned up, an error names the columns.
+If there is none, the column was added later, whatever its name. An overwrite continues columns by their names. Children
+of a column are followed in the same way, by their paths instead of their names. If one of the versions in between was
+cleaned up, an error names the columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lance_core.errors import VersionNotFoundError
 from lance_core.schema import Field, Schema
+from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.operations import Clone, Operation, Overwrite, Restore, UnknownOperation
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.delta.version_of_branch import BranchHistory, version_before
@@ -62,21 +65,25 @@ def same_columns(dataset: Handle, source: int, feed: int, names: Collection[str]
     known = {_shape(one): one.name for one in theirs.fields}
     found = {one.name: known[_shape(one)] for one in own.fields if _shape(one) in known}
     missing = [one for one in own.fields if one.name not in found]
-    left = {one.id: one.name for one in theirs.fields if one.name not in found.values()}
+    left = [one for one in theirs.fields if one.name not in found.values()]
     open_names = [one.name for one in missing if one.name in names]
-    if not open_names or not left:
+    if not open_names:
+        return SameColumns(found)
+    shared = history.shared_fields(source, feed)
+    if not left and all(one.id in shared for one in own.fields if one.name in found):
         return SameColumns(found)
     try:
         origins = history.origins(source, feed)
     except VersionNotFoundError as error:
+        if not left:
+            return SameColumns(found)
         raise VersionNotFoundError(
             f"{dataset.uri}: it is not known which columns of version {source} became {open_names} of version {feed}: "
             f"{error}. Leave these columns out (columns=[...]), or compare later versions"
         ) from error
-    by_history = {one.name: origins.get(one.id) for one in missing}
-    found |= {name: left.pop(number) for name, number in by_history.items() if number in left}
-    found |= {one.name: one.name for one in missing if one.name in left.values()}
-    return SameColumns(found, origins)
+    by_id = {one.id: one.name for one in theirs.fields}
+    pairs = {one.name: by_id.get(origins.get(one.id, -1)) for one in own.fields}
+    return SameColumns({now: then for now, then in pairs.items() if then is not None}, origins)
 
 
 class _History:
@@ -94,6 +101,15 @@ class _History:
     def schema(self, version: int) -> Schema:
         """The columns of a version."""
         return self._at(version).source.manifest.schema
+
+    def shared_fields(self, one: int, other: int) -> set[int]:
+        """The ids of fields in data files that two versions share: in both, such an id stands for the same column."""
+        files = {_place(file): file.fields for fragment in self._fragments(one) for file in fragment.files}
+        others = (file for fragment in self._fragments(other) for file in fragment.files)
+        return {number for file in others for number in {*file.fields} & {*files.get(_place(file), ())}}
+
+    def _fragments(self, version: int) -> Iterable[Fragment]:
+        return self._at(version).source.manifest.fragments
 
     def origins(self, source: int, feed: int) -> _Origins:
         """The fields of a version by id, each with its id in another version that is earlier or later.
@@ -152,6 +168,10 @@ def _paths(fields: Sequence[Field], above: tuple[str, ...] = ()) -> Iterator[tup
         path = (*above, one.name)
         yield path, one
         yield from _paths(one.children, path)
+
+
+def _place(file: DataFile) -> tuple[str, int | None]:
+    return file.path, file.base_id
 
 
 def _shape(one: Field) -> tuple[object, ...]:
