@@ -39,6 +39,7 @@ from pyspark_lance.changing.merge_frames import (
 from pyspark_lance.changing.task import ADDRESS, DELETE, UPDATE
 from pyspark_lance.changing.update_values import assigned, spelled_values
 from pyspark_lance.engine.errors import short_errors
+from pyspark_lance.engine.lexing import has_escapes, in_lance_sql
 from pyspark_lance.engine.sessions import check_frame, is_utc, reject_memory, session_of, session_zone
 from pyspark_lance.keys.collations import PLAIN_SLICES, check_columns, comparable_filter
 from pyspark_lance.keys.equality import check_keys_of
@@ -303,10 +304,10 @@ def delete(
     if on is not None:
         raise InvalidInputError("delete: on names the key of a DataFrame, and where is a condition: leave on out")
     session = session_of(spark)
-    _check_where("delete", dataset, where, session, _DELETE_BY_KEY)
+    condition = _checked_where("delete", dataset, where, session, _DELETE_BY_KEY)
 
     def change(base: LanceDataset) -> RowLevelChange:
-        rows = rows_of(session, base, ["_rowaddr"], where, storage_options)
+        rows = rows_of(session, base, ["_rowaddr"], condition, storage_options)
         frame = rows.select(renamed("_rowaddr", ADDRESS), kind_column(DELETE))
         return RowLevelChange(dataset=base, frame=frame, on=(), options=options)
 
@@ -361,13 +362,13 @@ def update(
     dataset = lance_core.dataset(uri, storage_options=storage_options)
     session = session_of(spark)
     expressions = spelled_values(set, dataset.schema, "update", alias=None, exact=case_sensitive(session))
-    _check_where("update", dataset, where, session, _UPDATE_BY_KEY)
+    condition = _checked_where("update", dataset, where, session, _UPDATE_BY_KEY)
 
     def change(base: LanceDataset) -> RowLevelChange:
         from pyspark.sql import functions
 
         names = base.schema.names
-        rows = rows_of(session, base, [*names, *row_id_columns(base)], where, storage_options)
+        rows = rows_of(session, base, [*names, *row_id_columns(base)], condition, storage_options)
         check_spellings(rows, names)
         kinds = {field.name: field.dataType for field in spark_schema(base.schema)}
         with short_errors(f"update: set {dict(set)}"):
@@ -381,9 +382,14 @@ def update(
     return run_change(dataset, change, options)
 
 
-def _check_where(verb: str, dataset: LanceDataset, where: str | None, session: SparkSession, remedy: str) -> None:
-    """Make sure, before anything runs, that a condition selects the same rows as in Spark."""
-    comparable_filter(f"{verb}: where", where, dataset, assume_utc=is_utc(session_zone(session)), remedy=remedy)
+def _checked_where(
+    verb: str, dataset: LanceDataset, where: str | None, session: SparkSession, remedy: str
+) -> str | None:
+    """A condition with strings as Lance's SQL writes them, checked before anything runs: it means what Spark means."""
+    escapes = has_escapes(session)
+    in_utc = is_utc(session_zone(session))
+    comparable_filter(f"{verb}: where", where, dataset, assume_utc=in_utc, escapes=escapes, remedy=remedy)
+    return None if where is None else in_lance_sql(where, escapes=escapes)
 
 
 def _check_clauses(

@@ -33,6 +33,7 @@ from pyspark_lance.changing.columns_task import COUNT, KEY, ROW_ADDRESS, Columns
 from pyspark_lance.changing.merge_frames import collated, is_same_value, renamed, rows_of
 from pyspark_lance.changing.task import ADDRESS
 from pyspark_lance.changing.whole_fragments import write_whole_fragments
+from pyspark_lance.engine.lexing import has_escapes
 from pyspark_lance.engine.partitions import run_on_partitions
 from pyspark_lance.engine.sessions import is_utc, parallelism_of, reject_memory, session_zone
 from pyspark_lance.keys.collations import comparable_filter
@@ -255,8 +256,9 @@ def _large_blob(field: pa.Field) -> pa.Field:
 
 def _scope(dataset: LanceDataset, df: DataFrame, where: str | pc.Expression | None) -> pc.Expression | None:
     """The scope as an expression; a time without a zone is rejected in SQL, unless the session's zone is UTC."""
-    in_utc = is_utc(session_zone(df.sparkSession))
-    return comparable_filter("where", where, dataset, assume_utc=in_utc, remedy=_BY_ROWS)
+    session = df.sparkSession
+    in_utc, escapes = is_utc(session_zone(session)), has_escapes(session)
+    return comparable_filter("where", where, dataset, assume_utc=in_utc, escapes=escapes, remedy=_BY_ROWS)
 
 
 def _addressed(

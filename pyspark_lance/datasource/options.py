@@ -15,6 +15,7 @@ import lance_core
 from lance_core import LanceDataset
 from lance_core.errors import DatasetNotFoundError, InvalidInputError
 from lance_core.times import moment, zone_named
+from pyspark_lance.engine.lexing import in_lance_sql
 from pyspark_lance.engine.sessions import is_utc, reject_memory
 from pyspark_lance.writing.committed_batches import DECISIONS
 from pyspark_lance.writing.options import WriteArguments
@@ -228,6 +229,7 @@ class SourceOptions:
             InvalidInputError: An option has no valid value, or excludes another one that is given.
         """
         mode = "overwrite" if overwrite else "append"
+        condition = self.value("replaceWhere")
         dynamic = (self.value("partitionOverwriteMode") or "").lower() or None
         if dynamic not in (None, "static", "dynamic"):
             raise InvalidInputError(f"option partitionOverwriteMode must be static or dynamic, not {dynamic!r}")
@@ -236,7 +238,7 @@ class SourceOptions:
             cluster=False,  # a data source cannot move rows between tasks
             vector_columns=self._widths(),
             schema_mode=self._schema_mode(),  # type: ignore[arg-type]  # checked by plan_write
-            replace_where=self.value("replaceWhere"),
+            replace_where=None if condition is None else in_lance_sql(condition),
             assume_utc=self.assume_utc,
             partition_by=self.names("partition_by"),
             partition_overwrite=dynamic,  # type: ignore[arg-type]  # one of the three

@@ -10,6 +10,7 @@ cannot mistake a condition for a comment.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from lance_core.errors import InvalidInputError
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
-    "QUOTED_NAME", "STRING", "has_usual_settings", "is_plain", "position", "without_comments",
+    "QUOTED_NAME", "STRING", "has_escapes", "has_usual_settings", "in_lance_sql", "is_plain", "position",
+    "string_value", "with_strings", "without_comments",
 ]  # fmt: skip
 
+_LITERAL: Final = "spark.sql.parser.escapedStringLiterals"
 _SETTINGS: Final = (
-    "spark.sql.parser.escapedStringLiterals",
+    _LITERAL,
     "spark.sql.parser.quotedRegexColumnNames",
     "spark.sql.legacy.charVarcharAsString",
     "spark.sql.legacy.consecutiveStringLiterals.enabled",
@@ -81,6 +84,61 @@ def has_usual_settings(spark: SparkSession) -> bool:
     """Whether all settings that change what names and constants mean have their defaults in a session."""
     given = spark.conf.getAll
     return not any(str(given.get(name, "false")).lower() == "true" for name in _SETTINGS)
+
+
+def has_escapes(spark: SparkSession) -> bool:
+    """Whether a backslash in a string is an escape in a session, as it is by default."""
+    return str(spark.conf.get(_LITERAL, "false")).lower() != "true"
+
+
+def string_value(text: str, *, escapes: bool = True) -> str:
+    """The characters that a string of Spark SQL stands for.
+
+    Args:
+        text: The string, with its quotes.
+        escapes: Whether a backslash is an escape.
+    """
+    if text[0] in "rR":
+        return text[2:-1]
+    quote = text[0] * 2
+    pattern = rf"{_ESCAPE}|{quote}" if escapes else quote
+    return re.sub(pattern, lambda found: text[0] if found[0] == quote else _unescaped(found[0]), text[1:-1])
+
+
+_ESCAPE: Final = r"\\(?:u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|[01][0-7]{2}|[\s\S])"
+_CHARACTERS: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "0": "\0", "Z": "\x1a", "%": "\\%", "_": "\\_"}
+
+
+def _unescaped(escape: str) -> str:
+    r"""The character of an escape, by the rules of Spark's parser; `\%` and `\_` are left to LIKE."""
+    mark, digits = escape[1], escape[2:]
+    if not digits:
+        return _CHARACTERS.get(mark, mark)
+    return chr(int(digits, 16)) if mark in "uU" else chr(int(escape[1:], 8))
+
+
+def with_strings(condition: str, change: Callable[[str], str], *, escapes: bool = True) -> str:
+    """A condition in which each string is replaced, by a function of the characters that it stands for."""
+    found: list[str] = []
+    at = 0
+    for match in _LEXEME.finditer(condition):
+        text = match.group()
+        if text[-1] in "'\"" and len(text) > 1 and match.lastgroup is None:
+            found += [condition[at : match.start()], change(string_value(text, escapes=escapes))]
+            at = match.end()
+    return "".join([*found, condition[at:]])
+
+
+def in_lance_sql(condition: str, *, escapes: bool = True) -> str:
+    """A condition whose strings mean in Lance's SQL, which has no escapes, what they mean in Spark SQL.
+
+    Args:
+        condition: The condition.
+        escapes: Whether a backslash in a string is an escape.
+    """
+    if "\\" not in condition and not re.search(r"\b[rR]['\"]", condition):
+        return condition
+    return with_strings(condition, lambda value: "'" + value.replace("'", "''") + "'", escapes=escapes)
 
 
 def _behind_comment(statement: str, start: int) -> int:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.extension_types import empty_table, storage_type
+from pyspark_lance.engine.lexing import in_lance_sql
 from pyspark_lance.keys.equality import collation
 
 __all__ = ["ON_FRAME", "PLAIN_SLICES", "check_columns", "check_condition", "check_fits", "comparable_filter"]
@@ -35,16 +36,17 @@ _OPAQUE: Final = pa.struct([pa.field("compared by a collation", pa.int8())])
 
 
 def comparable_filter(
-    what: str, given: Any, dataset: LanceDataset, *, assume_utc: bool, remedy: str
+    what: str, given: Any, dataset: LanceDataset, *, assume_utc: bool, remedy: str, escapes: bool = True
 ) -> pc.Expression | None:
     """A condition that selects the same rows by bytes and in Spark, as an expression; None without one.
 
     Args:
         what: The argument, for the messages.
-        given: Lance's SQL, or an Arrow expression.
+        given: Lance's SQL, with strings as Spark SQL writes them, or an Arrow expression.
         dataset: The version whose rows it selects.
         assume_utc: Whether times without a zone are in UTC; otherwise they are rejected.
         remedy: What the caller can do instead of a condition that compares a column with a collation.
+        escapes: Whether a backslash in a string is an escape, as in Spark by default.
 
     Raises:
         InvalidInputError: The condition is neither, is not SQL, or does not fit the columns.
@@ -56,7 +58,9 @@ def comparable_filter(
         raise InvalidInputError(
             f"{what} is Lance's SQL or an Arrow expression, not {given!r}; the frame's where takes a column"
         )
-    condition = dataset.parse_filter(given, assume_utc=assume_utc) if isinstance(given, str) else given
+    condition = given
+    if isinstance(given, str):
+        condition = dataset.parse_filter(in_lance_sql(given, escapes=escapes), assume_utc=assume_utc)
     check_fits(what, condition, dataset.schema)
     check_condition(what, condition, dataset.schema, remedy)
     return condition

@@ -20,6 +20,7 @@ import lance_core
 from lance_core import ChangeTask, LanceDataset
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.engine.errors import plain_errors
+from pyspark_lance.engine.lexing import has_escapes
 from pyspark_lance.engine.sessions import is_utc, parallelism_of, reject_memory, session_zone, use_cores_of_task
 from pyspark_lance.keys.collations import comparable_filter
 from pyspark_lance.reading.plan import checked_blob_handling, parts_of_batch
@@ -172,7 +173,9 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
     names = feed_columns(dataset, columns, case_sensitive=exact)
     key = _spelled(dataset, names_of("key", key), exact=exact)
     updates_of = None if updates_of is None else _spelled(dataset, names_of("updates_of", updates_of), exact=exact)
-    condition = comparable_filter("filter", filter, dataset, assume_utc=in_utc, remedy=_BY_SPLIT)
+    condition = comparable_filter(
+        "filter", filter, dataset, assume_utc=in_utc, escapes=has_escapes(spark), remedy=_BY_SPLIT
+    )
     wanted = [*names, *FEED_COLUMNS]
     pairs = (condition is not None or bool(key)) and not split_updates
     if pairs:  # columns of the key are read as well

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import lance_core
 from lance_core.times import moment, zone_named
 from pyspark_lance.engine.errors import plain_errors
+from pyspark_lance.engine.lexing import has_escapes
 from pyspark_lance.engine.sessions import is_utc, parallelism_of, reject_memory, session_zone
 from pyspark_lance.keys.collations import ON_FRAME, comparable_filter
 from pyspark_lance.reading.plan import (
@@ -121,7 +122,9 @@ def read_version(
     blobs = checked_blob_handling(blob_handling)
     schema = table_schema(dataset, columns, case_sensitive=case_sensitive(spark))
     in_utc = is_utc(session_zone(spark))
-    condition = comparable_filter("filter", filter, dataset, assume_utc=in_utc, remedy=ON_FRAME)
+    condition = comparable_filter(
+        "filter", filter, dataset, assume_utc=in_utc, escapes=has_escapes(spark), remedy=ON_FRAME
+    )
     check_read(dataset, schema, condition)
 
     def frame(scan: Scan) -> DataFrame:

@@ -1,6 +1,6 @@
 """The condition of REPLACE WHERE: comparisons of columns with constants, which mean the same to Spark and to Lance.
 
-day = 1 AND name IN ('a', 'b') OR NOT (x BETWEEN 1 AND 3)       accepted, and evaluated as Lance's SQL
+day = 1 AND name IN ('a', 'it''s') OR NOT (x BETWEEN 1 AND 3)   accepted, and evaluated as Lance's SQL
 x / 2 > 1, upper(s) = 'A', x = '1'                              rejected: Spark divides and casts differently
 """
 
@@ -11,13 +11,15 @@ import decimal
 import math
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError
-from pyspark_lance.engine.lexing import is_plain, without_comments
+from pyspark_lance.engine.lexing import is_plain, with_strings, without_comments
 from pyspark_lance.statements.parameters import bound, is_in_zone, literal, parameters_in, replaced
+from pyspark_lance.statements.tokens import STRING, tokens_of
 from pyspark_lance.types.column_names import matched_names
 
 __all__ = ["replace_condition"]
@@ -35,8 +37,9 @@ def replace_condition(
     exact: bool,
     usual: bool = True,
     zone: str | None = None,
+    escapes: bool = True,
 ) -> str:
-    """The condition in Lance's SQL, with its parameters bound; Spark and Lance evaluate it alike.
+    """The condition with its parameters bound, which Spark and `write(replace_where=)` evaluate alike.
 
     Args:
         text: The condition.
@@ -45,6 +48,7 @@ def replace_condition(
         exact: Whether case matters in names.
         usual: Whether no setting of the session changes what constants mean.
         zone: The zone of the session; None if it takes a time without a zone for a TIMESTAMP_NTZ.
+        escapes: Whether a backslash in a string is an escape in the session.
 
     Raises:
         InvalidInputError: The condition is more than comparisons of columns with constants of their kind, or a
@@ -61,22 +65,20 @@ def replace_condition(
                 f" another in that of the session ({zone}): write it into the condition, or give it as a string."
                 " Nothing was done"
             )
-    # The tree has strings without quotes, which Spark and Lance may read in two ways.
-    _check(replaced(text, bound(text, params, _stand_in)), schema, exact=exact)
-    return replaced(text, bound(text, params, _literal))
+    whole = replaced(text, bound(text, params, partial(_literal, escapes=escapes)))
+    # The parser reads quotes and backslashes in another way.
+    plain = with_strings(whole, lambda value: "'" + re.sub(r"""['"\\]""", "", value) + "'")
+    is_double = any(one.kind == STRING and '"' in one.text[:2] for one in tokens_of(whole))  # a setting makes it a name
+    if is_double or not _is_accepted(plain, schema, exact=exact):
+        raise _rejected(text)
+    return whole
 
 
-def _stand_in(name: str, value: Any) -> str:
-    """A literal of the same kind as a value; a string is left without the characters that `_check` rejects."""
+def _literal(name: str, value: Any, *, escapes: bool) -> str:
+    """A value as a literal."""
     if isinstance(value, str):
-        return "'" + re.sub(r"""['"\\]""", "", str.__str__(value)) + "'"
-    return _literal(name, value)
-
-
-def _literal(name: str, value: Any) -> str:
-    """A value as a literal of Lance's SQL."""
-    if isinstance(value, str):
-        return "'" + str.__str__(value).replace("'", "''") + "'"
+        plain = str.__str__(value).replace("'", "''")
+        return "'" + (plain.replace("\\", "\\\\") if escapes else plain) + "'"
     if isinstance(value, dt.datetime):
         return f"timestamp '{dt.datetime.isoformat(value, sep=' ')}'"
     if isinstance(value, bool) or not isinstance(value, int | float | decimal.Decimal):
@@ -89,15 +91,15 @@ def _literal(name: str, value: Any) -> str:
     return f"({shown})"
 
 
-def _check(text: str, schema: pa.Schema, *, exact: bool) -> None:
+def _is_accepted(text: str, schema: pa.Schema, *, exact: bool) -> bool:
+    """Whether a condition, whose strings have no quotes and backslashes, is one that Spark and Lance evaluate alike."""
     import sqlglot  # noqa: PLC0415 - loads for half a second
 
     try:
         tree: Any = sqlglot.parse_one(text, read="spark")
     except (sqlglot.errors.SqlglotError, RecursionError):
-        tree = None
-    if tree is None or '"' in text or "\\" in text or not _is_known(tree, schema, exact=exact):
-        raise _rejected(text)
+        return False
+    return _is_known(tree, schema, exact=exact)
 
 
 def _rejected(text: str) -> InvalidInputError:

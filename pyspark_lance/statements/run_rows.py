@@ -18,7 +18,7 @@ from pyspark_lance.changing.stored_values import FieldOrder, stored_as
 from pyspark_lance.changing.task import DELETE, INSERT, UPDATE
 from pyspark_lance.changing.update_values import spelled_values
 from pyspark_lance.engine.errors import short_errors
-from pyspark_lance.engine.lexing import has_usual_settings
+from pyspark_lance.engine.lexing import has_escapes, has_usual_settings
 from pyspark_lance.engine.sessions import has_times_without_zone, session_zone
 from pyspark_lance.statements import records
 from pyspark_lance.statements.context import Context
@@ -73,6 +73,7 @@ def insert(context: Context, statement: records.Insert) -> DataFrame:
             dataset.schema,
             exact=case_sensitive(context.spark),
             usual=has_usual_settings(context.spark),
+            escapes=has_escapes(context.spark),
             zone=None if has_times_without_zone(context.spark) else session_zone(context.spark),
         )
     done = write(

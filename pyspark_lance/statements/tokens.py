@@ -16,10 +16,10 @@ from typing import Final, NoReturn
 
 from lance_core.errors import InvalidInputError
 from pyspark_lance.catalog.tables import TableName
-from pyspark_lance.engine.lexing import QUOTED_NAME, position, without_comments
+from pyspark_lance.engine.lexing import QUOTED_NAME, position, string_value, without_comments
 from pyspark_lance.engine.lexing import STRING as STRING_PATTERN
 
-__all__ = ["Assignment", "Cursor", "Piece", "Token", "tokens_of"]
+__all__ = ["STRING", "Assignment", "Cursor", "Piece", "Token", "tokens_of"]
 
 WORD: Final = "word"
 QUOTED: Final = "quoted"
@@ -29,7 +29,6 @@ SIGN: Final = "sign"
 _TOKEN: Final = re.compile(
     rf"(?P<space>\s+)|(?P<string>{STRING_PATTERN})|(?P<quoted>{QUOTED_NAME})|(?P<word>\w+)|(?P<sign>.)", re.DOTALL
 )
-_ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "0": "\0", "Z": "\x1a"}
 _QUERIES: Final = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(", "MAP", "REDUCE")
 """How queries begin."""
 _CHANGES: Final = ("INSERT INTO", "INSERT OVERWRITE", "MERGE INTO", "DELETE FROM")
@@ -73,11 +72,7 @@ class Token:
             return self.text[1:-1].replace("``", "`")
         if self.kind != STRING:
             return self.text
-        if self.text[0] in "rR":
-            return self.text[2:-1]
-        quote = self.text[0]
-        found = re.sub(r"\\(.)", lambda m: _ESCAPED.get(m[1], m[1]), self.text[1:-1], flags=re.DOTALL)
-        return found.replace(quote * 2, quote)
+        return string_value(self.text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, get_args
 import lance_core
 from lance_core import Slices, WriteAttempt, WriteResult
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError
+from pyspark_lance.engine.lexing import has_escapes, in_lance_sql
 from pyspark_lance.engine.partitions import Transport, run_on_partitions
 from pyspark_lance.engine.sessions import check_frame, is_connect, is_utc, reject_memory, session_zone
 from pyspark_lance.types.column_names import case_sensitive, check_spellings, names_of
@@ -169,6 +170,8 @@ def write_with(
     session = df.sparkSession
     in_utc = is_utc(session_zone(session))
     is_dynamic = str(session.conf.get(OVERWRITE_MODE, "static")).lower() == "dynamic"
+    if options.replace_where is not None:
+        options = replace(options, replace_where=in_lance_sql(options.replace_where, escapes=has_escapes(session)))
     options = replace(options, case_sensitive=case_sensitive(session), assume_utc=in_utc, session_is_dynamic=is_dynamic)
     job = prepare_write(source, uri, options)
     frame, options = df, job.options

@@ -97,6 +97,7 @@ class _History:
         self._dataset = dataset
         self._commits = BranchHistory(dataset)
         self._steps: dict[int, _Origins] = {}
+        self._operations: dict[int, Operation | None] = {}
 
     def schema(self, version: int) -> Schema:
         """The columns of a version."""
@@ -120,25 +121,38 @@ class _History:
         if source > feed:
             return {before: now for now, before in self.origins(feed, source).items()}
         found = {one.id: one.id for one, _ in self.schema(feed).walk()}
-        for version in range(feed, source, -1):
-            step = self._step(version)
+        version = feed
+        while version > source:
+            restored = self._restored(version)
+            if restored is not None and restored >= source:
+                version = restored
+                continue
+            step = self._step(version) if restored is None else self.origins(source, restored)
             found = {now: step[then] for now, then in found.items() if then in step}
+            version = version - 1 if restored is None else source
         return found
 
     def _at(self, version: int) -> Handle:
         return self._dataset if version == self._dataset.version else version_before(self._dataset, version)
 
+    def _restored(self, version: int) -> int | None:
+        """The version that another one restored; None for other versions."""
+        operation = self._operation(version)
+        return operation.version if isinstance(operation, Restore) else None
+
+    def _operation(self, version: int) -> Operation | None:
+        if version not in self._operations:
+            transaction = self._commits.transaction(version)
+            self._operations[version] = None if transaction is None else transaction.operation
+        return self._operations[version]
+
     def _step(self, version: int) -> _Origins:
         """The fields of a version by id, each with its id in the version before it."""
         if version not in self._steps:
-            transaction = self._commits.transaction(version)
-            operation = None if transaction is None else transaction.operation
-            self._steps[version] = self._continued(version, operation)
+            self._steps[version] = self._continued(version, self._operation(version))
         return self._steps[version]
 
     def _continued(self, version: int, operation: Operation | None) -> _Origins:
-        if isinstance(operation, Restore):
-            return self.origins(version - 1, operation.version)
         before, after = self.schema(version - 1), self.schema(version)
         if isinstance(operation, Overwrite):
             before_ids = {path: one.id for path, one in _paths(before.fields)}

@@ -150,7 +150,8 @@ class State:
         """
         number = next(i for i, own in later.columns.items() if own == name)
         same = [i for i, own in self.columns.items() if own == name and i != number] if renumbers else []
-        return [self.rows[row].get(number), *(self.rows[row][i] for i in same if i not in later.columns)]
+        whole = self.rows[row].get(number) if number in self.columns else None
+        return [whole, *(self.rows[row][i] for i in same if i not in later.columns)]
 
 
 class History:

@@ -33,8 +33,11 @@ def like(value: Typed, pattern: Typed, *, escape: str, ignore_case: bool) -> Typ
         if escape != "\\":
             raise UnsupportedError("ESCAPE with a pattern that is not a literal is not supported")
         return python_call("ilike" if ignore_case else "like", [value, pattern], _BOOL)
-    options = pc.MatchSubstringOptions(_with_backslash(pattern.value, escape), ignore_case=ignore_case)
-    return call("match_like", [value], _BOOL, options)
+    own = _with_backslash(pattern.value, escape)
+    if "\\" in own:  # Arrow takes the escape for a character where % stands at an end of the pattern alone
+        expression = pc.MatchSubstringOptions(_as_expression(own), ignore_case=ignore_case)
+        return call("match_substring_regex", [value], _BOOL, expression)
+    return call("match_like", [value], _BOOL, pc.MatchSubstringOptions(own, ignore_case=ignore_case))
 
 
 def regexp_like(value: Typed, pattern: Typed, flags: Typed | None) -> Typed:
@@ -106,6 +109,13 @@ def _reference(match: re.Match[str]) -> str:
     if group not in _GROUPS:
         raise UnsupportedError(f"the group {group!r} in a replacement is not supported; supported are \\0 to \\9")
     return f"\\{group}"
+
+
+def _as_expression(pattern: str) -> str:
+    """The regular expression of a pattern of LIKE."""
+    wild = {"%": ".*", "_": "."}
+    parts = [wild.get(part) or re.escape(part[-1]) for part in re.findall(r"\\?.|\\$", pattern, re.DOTALL)]
+    return rf"(?s)\A{''.join(parts)}\z"
 
 
 def _with_backslash(pattern: str, escape: str) -> str:
