@@ -120,11 +120,10 @@ def convert(
         found = _source(session, str(source), source_format)
         history = ConversionHistory.of(uri, str(source), storage_options)
         left, begins = history.left(found.files, str(source), mode)
-        run = history.runs + begins
         made: list[WriteResult] = []
         for number, names in enumerate(_batched(left, found.files.sizes, max_bytes_per_commit)):
             first = begins and number == 0
-            idempotency_key = (IDEMPOTENCY_KEY, history.token(found.files, names, run=run))
+            idempotency_key = (IDEMPOTENCY_KEY, history.token(found.files, names, run=history.runs + begins))
             done = write(
                 found.frame(names),
                 uri,

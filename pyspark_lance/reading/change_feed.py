@@ -169,13 +169,11 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
             "filter, key and split_updates need net changes without preimages; DataFrame.where filters other changes"
         )
     dataset = lance_core.dataset(uri, end_version, storage_options=storage_options)
-    exact, in_utc = case_sensitive(spark), is_utc(session_zone(spark))
+    exact, in_utc, escapes = case_sensitive(spark), is_utc(session_zone(spark)), has_escapes(spark)
     names = feed_columns(dataset, columns, case_sensitive=exact)
     key = _spelled(dataset, names_of("key", key), exact=exact)
     updates_of = None if updates_of is None else _spelled(dataset, names_of("updates_of", updates_of), exact=exact)
-    condition = comparable_filter(
-        "filter", filter, dataset, assume_utc=in_utc, escapes=has_escapes(spark), remedy=_BY_SPLIT
-    )
+    condition = comparable_filter("filter", filter, dataset, assume_utc=in_utc, escapes=escapes, remedy=_BY_SPLIT)
     wanted = [*names, *FEED_COLUMNS]
     pairs = (condition is not None or bool(key)) and not split_updates
     if pairs:  # columns of the key are read as well

@@ -56,7 +56,7 @@ def with_mode_of_session(options: WriteArguments, base: LanceDataset | None) -> 
         base: The version that the write is based on; None if there is no table.
 
     Raises:
-        SchemaError: A column of PARTITIONED BY was dropped or renamed, so that partitions cannot be told apart.
+        SchemaError: A column of PARTITIONED BY was dropped or renamed, so that the partitions are not known.
     """
     if options.partition_overwrite is not None:
         return options

@@ -8,7 +8,7 @@ earlier version:
     ------------------------------------------    -------------------------------------------------------------------
     all have the same ids, names and types        these
     some differ, data files are shared            the ids, names and types of the others, whose ids are in shared files
-    some differ, and no shared file tells more    renames, casts, overwrites and restores of the versions in between
+    some differ, and files do not suffice         renames, casts, overwrites and restores of the versions in between
 
 If there is none, the column was added later, whatever its name. An overwrite continues columns by their names. Children
 of a column are followed in the same way, by their paths instead of their names. If one of the versions in between was
