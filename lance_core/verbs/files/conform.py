@@ -173,9 +173,11 @@ def _fit_field(dataset: Field, data: Field, path: str, lenience: _Lenience) -> F
             f"Append with different schema: fields of `{path}` did not match, missing={missing}, "
             f"unexpected={unexpected}"
         )
-    pairs = ((child, by_name.get(child.name)) for child in dataset.children)
-    fitted = (old if new is None else _fit_field(old, new, f"{path}.{old.name}", lenience) for old, new in pairs)
-    return replace(dataset, children=tuple(fitted))
+    children = (
+        _fit_field(child, by_name[child.name], f"{path}.{child.name}", lenience) if child.name in by_name else child
+        for child in dataset.children
+    )
+    return replace(dataset, children=tuple(children))
 
 
 def _conform_column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
