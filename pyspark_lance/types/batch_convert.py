@@ -30,8 +30,9 @@ class BatchConverter:
     Args:
         source: Schema of the batches to convert; fields of structs match by name as well.
         target: Schema of the converted batches. A column that `source` lacks becomes null.
-        exact: Whether a value that the target type cannot hold exactly is an error. If not, fractions of the time
-            unit are cut off, as Spark cuts off nanoseconds.
+        exact: Whether rows are written: a value that the target type cannot hold exactly is an error, and nullable
+            fields that structs lack become null. In rows that are read, fractions of the time unit are cut off, as
+            Spark cuts off nanoseconds.
 
     Raises:
         SchemaError: A column cannot be converted; the message names it.
@@ -227,19 +228,26 @@ def _between_maps(source: pa.DataType, target: pa.DataType, column: str, *, exac
 
 
 def _between_structs(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
-    changes: list[tuple[int, Converter | None]] = []
+    changes: list[tuple[int, Converter | None]] = []  # a negative index: the field is filled with nulls
     names = [child.name for child in source]
     for field, index in zip(target, source_indices(names, [child.name for child in target]), strict=True):
+        if index < 0 and exact and field.nullable:
+            changes.append((index, _nulls_of(field.type)))
+            continue
         if index < 0:
             raise SchemaError(f"column {column!r}: the struct has no field {field.name!r}")
         changes.append((index, converter(source.field(index).type, field.type, f"{column}.{field.name}", exact=exact)))
 
     def between(array: pa.Array) -> pa.Array:
-        children = [_apply(change, array.field(index)) for index, change in changes]
+        children = [_apply(change, array if index < 0 else array.field(index)) for index, change in changes]
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
 
     return between
+
+
+def _nulls_of(kind: pa.DataType) -> Converter:
+    return lambda array: pa.nulls(len(array), kind)
 
 
 def _rebuilt(array: pa.Array, target: pa.DataType, buffers: list[Any], children: list[pa.Array]) -> pa.Array:

@@ -165,7 +165,9 @@ def _plan_existing(
     if has_mode:
         kept |= {field.name: as_payloads(kept[field.name], field) for field in known}
     for field in known:
-        _check_fits(field, kept[field.name], widths, has_mode=has_mode)
+        old = kept[field.name]
+        needed = _without_lacking(old, field.type) if schema_mode == "add_columns" else old
+        _check_fits(field, needed, widths, has_mode=has_mode)
     fields = [*kept.values(), *(stored_field(field, _declared_width(field, widths)) for field in new)]
     return WritePlan(
         source=source,
@@ -221,6 +223,23 @@ def _grown(stored: pa.Field, given: pa.Field, path: str) -> pa.Field:
     return stored.with_type(pa.struct(list(children.values())))
 
 
+def _without_lacking(stored: pa.Field, given: pa.DataType) -> pa.Field:
+    """A column of the table without nullable fields that the DataFrame's structs lack: the writer fills them."""
+    kind = stored.type
+    if pa.types.is_struct(kind) and pa.types.is_struct(given):
+        fields = {field.name: field.type for field in given}
+        return stored.with_type(
+            pa.struct(
+                _without_lacking(child, fields[child.name]) if child.name in fields else child
+                for child in kind
+                if child.name in fields or not child.nullable
+            )
+        )
+    if pa.types.is_list(kind) and pa.types.is_list(given):
+        return stored.with_type(pa.list_(_without_lacking(kind.value_field, given.value_type)))
+    return stored
+
+
 def _check_case(missing: list[str], new: list[str], path: str = "") -> None:
     """Reject a new column whose name differs only in case from that of a missing column."""
     by_lower = {name.lower(): name for name in missing}
@@ -273,6 +292,8 @@ def _check_fields(given: pa.DataType, wanted: pa.DataType, path: str, *, can_gro
             raise SchemaError(
                 f"column {path!r}: the DataFrame lacks the field '{path}.{name}' of the table, of type {want[name]}."
                 " Add it as null: Column.withField(name, lit(None).cast(type))"
+                + ", or fill it by schema_mode='add_columns' (option mergeSchema) if it can be null"
+                * has_mode
             )
         for name in have:
             _check_fields(have[name], want[name], f"{path}.{name}", can_grow=can_grow, has_mode=has_mode)

@@ -200,6 +200,19 @@ def test_schemas_and_times_by_sparks_names(spark, uri, lance):
     assert lance.dataset(uri).read_transaction(lance.dataset(uri).version).transaction_properties["RunId"] == "7"
 
 
+def test_merge_schema_fills_fields_that_structs_lack(spark, uri, lance):
+    save(spark.sql("select 1 id, struct(1 a, 'x' b) s, array(struct(1 a, 2 b)) l"), uri)
+    save(spark.sql("select 2 id, struct(2 a) s, array(struct(3 b)) l"), uri, mergeSchema="true")
+    save(spark.sql("select 3 id, struct('y' b, 5L c) s, array(struct(3 b)) l"), uri, mergeSchema="true")
+    rows = lance.dataset(uri).to_table().sort_by("id").to_pylist()
+    assert [row["s"] for row in rows] == [
+        {"a": 1, "b": "x", "c": None},
+        {"a": 2, "b": None, "c": None},
+        {"a": None, "b": "y", "c": 5},
+    ]
+    assert [row["l"] for row in rows] == [[{"a": 1, "b": 2}], [{"a": None, "b": 3}], [{"a": None, "b": 3}]]
+
+
 @pytest.mark.slow
 def test_branches_and_columns_about_rows(spark, uri, lance):
     save(spark.sql("select id from range(3)"), uri)

@@ -129,7 +129,7 @@ def test_nanoseconds_are_truncated_only_if_that_is_allowed():
 
 @pytest.mark.parametrize(
     ("source", "target"),
-    [(pa.string(), VECTORS), (VECTORS, pa.string()), (pa.list_(pa.int8()), pa.int8()), (pa.struct([]), pa.struct([("a", pa.int8())]))],
+    [(pa.string(), VECTORS), (VECTORS, pa.string()), (pa.list_(pa.int8()), pa.int8()), (pa.struct([]), pa.struct([pa.field("a", pa.int8(), nullable=False)]))],
     ids=str,
 )  # fmt: skip
 def test_impossible_conversions_are_rejected_when_the_converter_is_made(source, target):
@@ -145,6 +145,14 @@ def test_columns_are_matched_by_name_and_missing_ones_are_null():
         {"a": [1, 2], "new": None, "b": 1},
         {"a": None, "new": None, "b": 2},
     ]
+
+
+def test_nullable_fields_that_structs_lack_are_null_in_rows_that_are_written():
+    whole = pa.list_(pa.struct([("a", pa.int64()), ("b", pa.struct([("c", pa.string())]))]))
+    array = pa.array([[{"a": 1}, None], None], pa.list_(pa.struct([("a", pa.int64())])))
+    assert convert(array, whole).to_pylist() == [[{"a": 1, "b": None}, None], None]
+    with pytest.raises(SchemaError, match="the struct has no field 'b'"):
+        convert(array, whole, exact=False)
 
 
 def test_an_error_in_a_nested_vector_names_its_path():
