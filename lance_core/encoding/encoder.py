@@ -93,7 +93,7 @@ def _encode_page(column: ShreddedColumn, limits: Limits, earlier: _Earlier) -> E
     if pa.types.is_struct(values.type) and values.type.num_fields == 0:
         return _encode_empty_struct(column)
     if _is_all_null(levels, values):
-        return constant.encode(levels, None, num_rows=num_rows)
+        return constant.encode(levels, None, num_rows=num_rows, packs_levels=limits.large_chunks)
     options = encoding_options(column.field, column.top)
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
@@ -161,14 +161,19 @@ def _plain_dictionary(values: Any) -> Any:
 
 def _fill_nulls(block: DataBlock, values: pa.Array) -> DataBlock:
     """Put an existing value into the slots of nulls, which compresses well and hides the old content of the slots."""
-    if not values.null_count or not isinstance(block, FixedWidthBlock) or block.bits_per_value not in (8, 16, 32, 64):
+    if not values.null_count or not isinstance(block, FixedWidthBlock) or block.bits_per_value % 8:
         return block
     nulls = null_mask(values)
     if nulls is None:
         return block
-    words = block.view()[: block.num_values]
-    filled = np.where(nulls, words[int(np.argmin(nulls))], words)
-    return FixedWidthBlock(data=filled.view(np.uint8), bits_per_value=block.bits_per_value, num_values=block.num_values)
+    if block.bits_per_value in (8, 16, 32, 64):
+        words = block.view()[: block.num_values]
+        data = np.where(nulls, words[int(np.argmin(nulls))], words).view(np.uint8)
+    else:
+        rows = block.data.reshape(block.num_values, block.bits_per_value // 8).copy()
+        rows[nulls] = rows[int(np.argmin(nulls))]
+        data = rows.ravel()
+    return FixedWidthBlock(data=data, bits_per_value=block.bits_per_value, num_values=block.num_values)
 
 
 def _limits_of(block: DataBlock, limits: Limits, options: EncodingOptions) -> Limits:

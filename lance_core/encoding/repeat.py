@@ -32,6 +32,7 @@ from lance_core.encoding.compression import COMPRESSIONS
 from lance_core.encoding.compression.fastlanes import BLOCK_VALUES
 from lance_core.encoding.compression.general import Compressor, compressor
 from lance_core.encoding.compression.out_of_line_bitpacking import PACKED_LEVELS, pack_flags
+from lance_core.encoding.compression.rle import levels_are_runs, runs_of_levels
 from lance_core.encoding.compression.variable import block_of_values, chunk_of_values
 from lance_core.encoding.description import page_encoding
 from lance_core.encoding.levels.repdef import Layer, wire_layers
@@ -87,6 +88,7 @@ class Pattern:
         values: "raw" for a full-zip page, else the name of the compression of the values, or of the indices.
         compressor: The general compression of a chunk's values.
         has_nulls: Whether the page has definition levels.
+        has_null_runs: Whether the definition levels are runs.
         has_items: Whether values are indices into a dictionary.
         described: Cached descriptions, by the counts in them.
     """
@@ -95,6 +97,7 @@ class Pattern:
     values: str
     compressor: Compressor | None = None
     has_nulls: bool = False
+    has_null_runs: bool = False
     has_items: bool = False
     described: dict[tuple[int, int], Encoding] = field(default_factory=dict, compare=False)
 
@@ -150,7 +153,14 @@ def _chunk_pattern(layout: PageLayout, chunks: MiniBlockLayout) -> Pattern | Non
     found = _values_of(chunks.value_compression)
     if found is None:
         return None
-    return Pattern(layout=layout, values=found[0], compressor=found[1], has_nulls=has_nulls, has_items=has_items)
+    return Pattern(
+        layout=layout,
+        values=found[0],
+        compressor=found[1],
+        has_nulls=has_nulls,
+        has_null_runs=has_nulls and chunks.def_compression.HasField("rle"),
+        has_items=has_items,
+    )
 
 
 def _values_of(encoding: CompressiveEncoding) -> tuple[str, Compressor | None] | None:
@@ -202,9 +212,10 @@ def repeated(leaf: Leaf, array: Any, pattern: Pattern) -> EncodedPage | None:
         values = _encoded(pattern, words)
     if values is not None and pattern.compressor is not None:
         values = pattern.compressor.shrunk(values)
-    if values is None:
+    levels = b"" if nulls is None else _levels(nulls, as_runs=pattern.has_null_runs)
+    if values is None or levels is None:
         return None
-    chunk = _chunk(values, nulls)
+    chunk = _chunk(values, levels, 0 if nulls is None else count)
     meta = ((len(chunk) // _ALIGNMENT - 1) << 4).to_bytes(4, "little")
     return _page(pattern, [meta, chunk, *buffers], count, num_items)
 
@@ -299,18 +310,23 @@ def _indices(array: Any, count: int) -> tuple[npt.NDArray[Any], bytes, int] | No
     return words, block_of_values(offsets, body), len(items)
 
 
-def _chunk(values: bytes, nulls: npt.NDArray[np.bool_] | None) -> bytes:
+def _chunk(values: bytes, levels: bytes, num_levels: int) -> bytes:
     """One chunk: its header, levels and values (see `structural.chunk_layout`)."""
     end = _CHUNK_FILLS[-len(values) % _ALIGNMENT]
-    if nulls is None:
+    if not num_levels:
         return b"".join((struct.pack("<HI", 0, len(values)), _CHUNK_FILLS[2], values, end))
-    levels = _levels(nulls)
-    head = struct.pack("<HHI", nulls.size, len(levels), len(values))
+    head = struct.pack("<HHI", num_levels, len(levels), len(values))
     return b"".join((head, levels, _CHUNK_FILLS[-len(levels) % _ALIGNMENT], values, end))
 
 
-def _levels(nulls: npt.NDArray[np.bool_]) -> bytes:
-    """Definition levels, which are 1 for nulls: words of 16 bits, or one bit each."""
-    if nulls.size < PACKED_LEVELS:
-        return nulls.astype("<u2").tobytes()
-    return pack_flags(nulls)
+def _levels(nulls: npt.NDArray[np.bool_], *, as_runs: bool) -> bytes | None:
+    """Definition levels, which are 1 for nulls: one bit each if there are many, else runs or words of 16 bits.
+
+    Returns:
+        The bytes; None if these levels are stored in the other form than those of the earlier page.
+    """
+    if nulls.size >= PACKED_LEVELS:
+        return pack_flags(nulls)
+    if levels_are_runs(nulls) != as_runs:
+        return None
+    return runs_of_levels(nulls) if as_runs else nulls.astype("<u2").tobytes()

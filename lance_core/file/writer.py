@@ -320,12 +320,12 @@ class DataFileWriter:
     def _write_small(self, plan: ColumnWritePlan, leaf: Leaf, array: pa.Array) -> bool:
         """Write a few raw numbers, or a page like an earlier one; return False if the encoder has to choose.
 
-        A few numbers are left to the encoder if some are null, or, in 2.2, if all are equal.
+        A few numbers are left to the encoder if some are null, or if all are equal.
         """
         count, width = len(array), leaf.width
         if count <= TINY_VALUES and not (leaf.is_string or leaf.list_size or array.null_count):
             data = array.buffers()[1].slice(array.offset * width, count * width).to_pybytes()
-            if not self._limits.large_chunks or data != data[:width] * count:
+            if data != data[:width] * count:
                 encoding = plain_encoding(8 * width, count)
                 self._file.add_page(plan.first_column, [data], encoding=encoding, length=count, num_rows=count)
                 return True

@@ -63,12 +63,17 @@ _LARGEST_SAMPLE: Final = 256 * 1024
 _LZ4_OVER_PLAIN: Final = 0.65
 # Zstandard is slower than LZ4: it must save more.
 _ZSTD_OVER_LZ4: Final = 0.5
+_ZSTD_OVER_PLAIN: Final = 0.65
 _MANY_ITEMS: Final = 256
+_LONG_ITEMS: Final = 512
+"""Bytes of the items of a dictionary from which they are compressed."""
 # A smaller sample does not reveal the number of distinct values.
 _MIN_DICTIONARY_SAMPLE: Final = 16
 TINY_VALUES: Final = 64
 """Up to this many values take less space than the description of another encoding: they are written raw."""
 _TINY_BYTES: Final = 1024
+_DICTIONARY_BITS: Final = 128
+"""The one width beside those of machine words for which the reference library reads dictionaries."""
 
 
 _NO_OPTIONS: Final = EncodingOptions()
@@ -144,13 +149,30 @@ def choose_fixed(
     if bits == 1:
         return PageEncoding(layout="constant" if limits.large_chunks and _all_bits_equal(block) else "miniblock")
     if bits not in (8, 16, 32, 64):
-        return plain if options.scheme is None else _compressed("flat", options.scheme)
+        return _choose_wide(block, plain, limits, options, dictionary=dictionary)
     if not block.num_values:
         return plain
     dictionary = dictionary and bits >= 32
     if options.compression == "none":
         return PageEncoding(layout="dictionary") if dictionary and options.asks_for_dictionary else plain
     return _choose_words(block.view()[: block.num_values], bits, plain, limits, options, dictionary=dictionary)
+
+
+def _choose_wide(
+    block: FixedWidthBlock, plain: PageEncoding, limits: Limits, options: EncodingOptions, *, dictionary: bool
+) -> PageEncoding:
+    """The encoding of values of whole bytes that are no machine words, such as decimals and UUIDs."""
+    if options.scheme is not None:
+        return _compressed("flat", options.scheme)
+    if not block.num_values or options.compression == "none":
+        return plain
+    values = block.data.reshape(block.num_values, -1)
+    if limits.large_chunks and (values[0] == values[-1]).all() and bool((values == values[0]).all()):
+        return PageEncoding(layout="constant")
+    if not dictionary or block.bits_per_value != _DICTIONARY_BITS or block.num_values <= TINY_VALUES:
+        return plain
+    part = sample(values).view(f"V{values.shape[1]}").ravel()
+    return PageEncoding(layout="dictionary") if len(set(part.tolist())) <= part.size // 2 else plain
 
 
 def _all_bits_equal(block: FixedWidthBlock) -> bool:
@@ -174,8 +196,11 @@ def _choose_words(
     dictionary: bool,
 ) -> PageEncoding:
     part = sample(values)
-    if limits.large_chunks and part[0] == part[-1] and bool((values == part[0]).all()):
-        return PageEncoding(layout="constant")
+    if (limits.large_chunks or options == _NO_OPTIONS) and part[0] == part[-1] and bool((values == part[0]).all()):
+        if limits.large_chunks:
+            return PageEncoding(layout="constant")
+        if 1 < values.size <= TINY_VALUES:
+            return PageEncoding(layout="miniblock", compression="rle")
     if values.size <= TINY_VALUES and options == _NO_OPTIONS:
         return plain
     asked = _asked_for(values, bits, options, dictionary=dictionary)
@@ -185,7 +210,7 @@ def _choose_words(
     if dictionary:
         distinct = num_runs(np.sort(part))
         index_bits = max(1, int(2 * distinct).bit_length())
-        if distinct <= part.size // 8 and index_bits < _WORTHWHILE * best_bits:
+        if distinct <= part.size // 3 and index_bits < _WORTHWHILE * best_bits:
             best, best_bits = PageEncoding(layout="dictionary", compression="inline_bitpacking"), index_bits
     if options.scheme is not None:
         return best if best.layout == "dictionary" else _squeezed_words(part, bits, best, options, options.scheme)
@@ -363,13 +388,16 @@ def _squeezed_variable(stretches: list[VariableBlock], limits: Limits) -> str:
     plain, lz4, zstd = sizes.values()
     if zstd < _ZSTD_OVER_LZ4 * min(lz4, plain):
         return "general:zstd(variable)"
-    return "general:lz4(variable)" if lz4 < _LZ4_OVER_PLAIN * plain else "variable"
+    if lz4 < _LZ4_OVER_PLAIN * plain:
+        return "general:lz4(variable)"
+    return "general:zstd(variable)" if zstd < _ZSTD_OVER_PLAIN * plain else "variable"  # few different characters
 
 
 def choose_items(items: DataBlock, limits: Limits, options: EncodingOptions) -> str:
     """The compression of the items of a dictionary: in 2.2 general compression for many items, or as requested."""
     name = "variable" if isinstance(items, VariableBlock) else "flat"
-    scheme = "lz4" if items.num_values >= _MANY_ITEMS else None
+    is_long = isinstance(items, VariableBlock) and _data_bytes(items) >= _LONG_ITEMS
+    scheme = "lz4" if items.num_values >= _MANY_ITEMS or is_long else None
     if options.items_compression is not None:
         scheme = options.items_scheme
     return f"general:{scheme}({name})" if limits.large_chunks and scheme is not None else name

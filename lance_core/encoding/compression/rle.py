@@ -31,10 +31,11 @@ from lance_core.encoding.compression.registry import Compression
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, require_fixed_width
 from lance_core.errors import CorruptFileError, InvalidInputError
 
-__all__ = ["COMPRESSION", "num_runs", "run_bits"]
+__all__ = ["COMPRESSION", "levels_are_runs", "num_runs", "run_bits", "runs_of_levels"]
 
 _LONGEST = 255
 _HEADER_BYTES = 8
+_LEVEL_RUN_BYTES = 3
 
 
 def _value_bits(encoding: CompressiveEncoding) -> int:
@@ -128,6 +129,19 @@ def _chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[Ch
 def num_runs(values: npt.NDArray[Any]) -> int:
     """The number of runs of equal values."""
     return 1 + int(np.count_nonzero(values[1:] != values[:-1]))
+
+
+def levels_are_runs(levels: npt.NDArray[Any]) -> bool:
+    """Whether a few levels take less space as runs than as words of 16 bits."""
+    return levels.size <= _LONGEST and _HEADER_BYTES + _LEVEL_RUN_BYTES * num_runs(levels) < 2 * levels.size
+
+
+def runs_of_levels(levels: npt.NDArray[Any]) -> bytes:
+    """The runs of at most 255 levels."""
+    starts = np.flatnonzero(np.append(True, levels[1:] != levels[:-1]))
+    lengths = np.diff(starts, append=levels.size).astype(np.uint8)
+    values = levels[starts].astype("<u2").tobytes()
+    return len(values).to_bytes(_HEADER_BYTES, "little") + values + lengths.tobytes()
 
 
 def run_bits(sample: npt.NDArray[Any]) -> float:

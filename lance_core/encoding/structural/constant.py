@@ -19,7 +19,9 @@ from typing import Final
 import numpy as np
 
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, ConstantLayout, PageLayout
-from lance_core.encoding.compression import decode_block
+from lance_core.encoding.compression import decode_block, encode_block
+from lance_core.encoding.compression.fastlanes import BLOCK_VALUES
+from lance_core.encoding.compression.rle import num_runs
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, VariableBlock
 from lance_core.encoding.levels.repdef import Layer, LevelArray, Levels, slot_mask, wire_layers
 from lance_core.encoding.page import Bytes, BytesLike, EncodedPage, PageInfo, Steps, as_bytes
@@ -29,15 +31,21 @@ from lance_core.errors import CorruptFileError
 __all__ = ["MAX_INLINE_BYTES", "decode", "encode"]
 
 MAX_INLINE_BYTES: Final = 32
+_FEW_LEVELS: Final = 16
+_RUN_BYTES: Final = 3
 
 
-def encode(levels: Levels, value: bytes | VariableBlock | None, *, num_rows: int) -> EncodedPage:
+def encode(
+    levels: Levels, value: bytes | VariableBlock | None, *, num_rows: int, packs_levels: bool = False
+) -> EncodedPage:
     """Write a page.
 
     Args:
         levels: Nesting and nulls; all null if there is no value.
         value: The bytes of a fixed width value, a block of one string, or None.
         num_rows: Top-level rows.
+        packs_levels: Whether levels of a page of nulls may be compressed, as in files of 2.2; the reference library
+            reads no compressed levels beside a value.
     """
     layout = ConstantLayout(layers=wire_layers(levels.layers))
     buffers: list[BytesLike] = []
@@ -50,11 +58,30 @@ def encode(levels: Levels, value: bytes | VariableBlock | None, *, num_rows: int
         offsets = np.array([0, last - first], value.offsets.dtype)
         buffers.append(_pack_scalar([offsets.tobytes(), value.data[first:last].tobytes()]))
     if not _is_flat(levels, has_value=value is not None):
-        none = np.empty(0, np.uint16)
-        buffers += [none if array is None else array for array in (levels.repetition, levels.definition)]
+        packs_levels &= value is None
+        buffers.append(_level_buffer(levels.repetition, layout, "rep", packs_levels))
+        buffers.append(_level_buffer(levels.definition, layout, "def", packs_levels))
     return EncodedPage(
         num_rows=num_rows, length=num_rows, encoding=PageLayout(constant_layout=layout), buffers=tuple(buffers)
     )
+
+
+def _level_buffer(levels: LevelArray | None, layout: ConstantLayout, kind: str, packs_levels: bool) -> BytesLike:
+    """The bytes of levels; the description names their compression if it saves space."""
+    if levels is None:
+        return np.empty(0, np.uint16)
+    if not packs_levels or levels.size <= _FEW_LEVELS:
+        return levels
+    block = FixedWidthBlock(data=levels.view(np.uint8), bits_per_value=16, num_values=levels.size)
+    # Fewer than 1,024 levels are not packed.
+    bits = 16 if levels.size < BLOCK_VALUES else int(levels.max()).bit_length()
+    is_of_runs = _RUN_BYTES * num_runs(levels) < levels.size * bits / 8
+    encoding, data = encode_block(block, "rle" if is_of_runs else "out_of_line_bitpacking")
+    if data.size >= block.data.size:
+        return levels
+    getattr(layout, f"{kind}_compression").CopyFrom(encoding)
+    setattr(layout, f"num_{kind}_values", levels.size)
+    return data
 
 
 def _is_flat(levels: Levels, *, has_value: bool) -> bool:

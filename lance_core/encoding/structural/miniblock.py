@@ -33,6 +33,7 @@ from lance_core.encoding.compression import (
 )
 from lance_core.encoding.compression.chunks import Counts
 from lance_core.encoding.compression.out_of_line_bitpacking import PACKED_LEVELS
+from lance_core.encoding.compression.rle import levels_are_runs
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock
 from lance_core.encoding.levels.repdef import (
     Layer,
@@ -103,7 +104,11 @@ def encode(
         (levels.repetition, count_lists(levels.layers), layout.rep_compression),
         (levels.definition, max_definition(levels.layers), layout.def_compression),
     ):
-        parts.append(None if array is None else _encode_levels(array, num_levels, limit, target))
+        if array is None:
+            parts.append(None)
+            continue
+        name = _levels_name(array, num_levels, limit, runs=large_chunks)
+        parts.append(_encode_levels(array, num_levels, name, target))
     has_levels = levels.repetition is not None or levels.definition is not None
     chunk_parts = ChunkParts(
         num_levels=num_levels if has_levels else np.zeros_like(num_levels),
@@ -141,11 +146,16 @@ def _level_bounds(levels: Levels, counts: Counts) -> Counts:
     return bounds
 
 
-def _encode_levels(array: LevelArray, counts: Counts, limit: int, target: CompressiveEncoding) -> ChunkBuffers:
+def _levels_name(array: LevelArray, counts: Counts, limit: int, *, runs: bool) -> str:
+    """The compression of levels; `runs` says whether the version of the file has runs of levels."""
+    if array.size >= PACKED_LEVELS * counts.size and limit.bit_length() <= 4:
+        return "out_of_line_bitpacking"
+    return "rle" if runs and counts.size == 1 and levels_are_runs(array) else "flat"
+
+
+def _encode_levels(array: LevelArray, counts: Counts, name: str, target: CompressiveEncoding) -> ChunkBuffers:
     block = FixedWidthBlock(data=array.view(np.uint8), bits_per_value=16, num_values=array.size)
-    bits = limit.bit_length()
-    packed = array.size >= PACKED_LEVELS * counts.size and bits <= 4
-    encoding, buffers = encode_blocks(block, "out_of_line_bitpacking" if packed else "flat", counts)
+    encoding, buffers = encode_blocks(block, name, counts)
     target.CopyFrom(encoding)
     return buffers
 

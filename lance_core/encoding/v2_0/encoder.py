@@ -6,11 +6,12 @@ column has one page without buffers for all its rows, which is written when the 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lance_core._proto.encodings_v2_0_pb2 import ArrayEncoding
 from lance_core.encoding.choosing.options import EncodingOptions, encoding_options
@@ -26,6 +27,11 @@ from lance_core.errors import SchemaError, UnsupportedError
 from lance_core.schema import Field
 
 __all__ = ["encode_blobs", "encode_field"]
+
+_MOST_STRINGS: Final = 100
+_MANY_ROWS: Final = 100
+_LOOKED_AT: Final = 4096
+"""The reference library writes dictionaries of fewer than 100 strings, for at least as many rows."""
 
 
 def encode_field(field: Field, array: pa.Array) -> list[list[EncodedPage]]:
@@ -167,6 +173,8 @@ def _encode_values(page: _PageBuffers, array: Any) -> ArrayEncoding:
         return encoding
     if pa.types.is_dictionary(kind):
         return _encode_dictionary(page, array)
+    if pa.types.is_string(kind) and (few := _few_strings(array, page.options)) is not None:
+        return _encode_few(page, few)
     block = None if pa.types.is_fixed_size_list(kind) else array_to_block(array)
     if isinstance(block, VariableBlock):
         return _encode_binary(page, block, null_mask(array))
@@ -186,6 +194,26 @@ def _encode_values(page: _PageBuffers, array: Any) -> ArrayEncoding:
         target.fixed_size_list.items.CopyFrom(_encode_values(page, items))
     else:
         raise UnsupportedError(f"a 2.0 file cannot hold values of type {kind}")
+    return encoding
+
+
+def _few_strings(array: Any, options: EncodingOptions) -> Any:
+    """The strings as a dictionary of at most `_MOST_STRINGS`; None if there are more, or the field has requests."""
+    if options != EncodingOptions() or len(array) < _MANY_ROWS:
+        return None
+    if len(array.slice(0, _LOOKED_AT).unique()) > _MOST_STRINGS:
+        return None
+    encoded = array.dictionary_encode()
+    return encoded if len(encoded.dictionary) <= _MOST_STRINGS else None
+
+
+def _encode_few(page: _PageBuffers, array: Any) -> ArrayEncoding:
+    """Few strings: indices of 8 bits, in which 0 is null and 1 the first item."""
+    indices = pc.fill_null(array.indices, -1).to_numpy(zero_copy_only=False) + 1
+    encoding = ArrayEncoding()
+    encoding.dictionary.indices.nullable.no_nulls.values.CopyFrom(page.flat(indices.astype(np.uint8), 8))
+    encoding.dictionary.items.CopyFrom(_encode_binary(page, array_to_block(array.dictionary), None))
+    encoding.dictionary.num_dictionary_items = len(array.dictionary)
     return encoding
 
 
