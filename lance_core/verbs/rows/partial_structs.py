@@ -20,9 +20,9 @@ __all__ = ["partial_structs", "with_old_fields"]
 
 def partial_structs(dataset: Schema, data: Schema) -> dict[str, Field]:
     """The columns of the data whose structs lack fields of the dataset, by name."""
-    given = {field.name: field for field in data.fields}
-    columns = (field for field in dataset.fields if field.name in given)
-    return {field.name: given[field.name] for field in columns if _lacks_fields(field, given[field.name])}
+    by_name = {field.name: field for field in data.fields}
+    columns = (field for field in dataset.fields if field.name in by_name)
+    return {field.name: by_name[field.name] for field in columns if _lacks_fields(field, by_name[field.name])}
 
 
 def with_old_fields(new: pa.Table, old: pa.Table | pa.RecordBatch, columns: Mapping[str, Field]) -> pa.Table:
@@ -33,10 +33,10 @@ def with_old_fields(new: pa.Table, old: pa.Table | pa.RecordBatch, columns: Mapp
         old: The old values of the same rows, which have at least these columns.
         columns: The columns to complete, as the source gives them.
     """
-    for name, given in columns.items():
+    for name, source in columns.items():
         index = new.schema.get_field_index(name)
         if index >= 0:
-            array = _completed(_whole(new.column(index)), _whole(old.column(name)), given)
+            array = _completed(_whole(new.column(index)), _whole(old.column(name)), source)
             new = new.set_column(index, new.schema.field(index), array)
     return new
 
@@ -48,10 +48,10 @@ def _lacks_fields(dataset: Field, data: Field) -> bool:
     return any(child.name not in by_name or _lacks_fields(child, by_name[child.name]) for child in dataset.children)
 
 
-def _completed(new: Any, old: Any, given: Field) -> pa.Array:
-    if given.logical_type != "struct":
+def _completed(new: Any, old: Any, source: Field) -> pa.Array:
+    if source.logical_type != "struct":
         return new
-    by_name = {child.name: child for child in given.children}
+    by_name = {child.name: child for child in source.children}
     pairs = zip(new.type, new.flatten(), old.flatten(), strict=True)
     children = [
         _completed(new_values, old_values, by_name[field.name]) if field.name in by_name else old_values

@@ -39,10 +39,10 @@ def frame_of(name, first=0):
 @pytest.mark.parametrize("name", INDICES)
 def test_write_dataset(tmp_path, name):
     stored = [library.write_dataset(frame_of(name), tmp_path / library.__name__) for library in (lance_core, lance)]
-    ours, theirs = (lance.dataset(one.uri).to_table() for one in stored)
-    assert ours.schema.equals(theirs.schema, check_metadata=True)
-    assert ours.equals(theirs)
-    pd.testing.assert_frame_equal(stored[0].to_table().to_pandas(), theirs.to_pandas())
+    ours, reference = (lance.dataset(value.uri).to_table() for value in stored)
+    assert ours.schema.equals(reference.schema, check_metadata=True)
+    assert ours.equals(reference)
+    pd.testing.assert_frame_equal(stored[0].to_table().to_pandas(), reference.to_pandas())
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -50,6 +50,6 @@ def test_write_dataset(tmp_path, name):
 def test_verbs(tmp_path, name, verb):
     pair = Pair(tmp_path, pa.Table.from_pandas(frame_of(name)))
     pair.run(lambda d, library: VERBS[verb](d, library, frame_of(name, first=1)), check=False)
-    ours, theirs = (lance.dataset(uri).to_table().sort_by("a") for uri in pair.uris.values())
-    assert ours.equals(theirs)
-    assert ours.schema.equals(theirs.schema)
+    ours, reference = (lance.dataset(uri).to_table().sort_by("a") for uri in pair.uris.values())
+    assert ours.equals(reference)
+    assert ours.schema.equals(reference.schema)

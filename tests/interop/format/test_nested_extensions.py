@@ -64,9 +64,9 @@ VERBS = {
 def test_a_verb_gives_what_pylance_gives(tmp_path, column, verb):
     pair = Pair(tmp_path, pa.table({"id": IDS, "x": COLUMNS[column], "z": IDS}))
     pair.run(VERBS[verb], check=False)
-    ours, theirs = (lance.dataset(uri).to_table().sort_by("id") for uri in (pair.uris["ours"], pair.uris["theirs"]))
-    assert ours.schema.equals(theirs.schema)
-    assert ours.equals(theirs)
+    ours, reference = (lance.dataset(uri).to_table().sort_by("id") for uri in (pair.uris["ours"], pair.uris["theirs"]))
+    assert ours.schema.equals(reference.schema)
+    assert ours.equals(reference)
     assert lance_core.dataset(pair.uris["ours"]).to_table().sort_by("id").equals(ours)
 
 

@@ -20,8 +20,8 @@ ITEM = pa.struct([
 
 
 def drawn(values, n=N, *, nulls=False):
-    found = [values[at] for at in RANDOM.integers(0, len(values), n)]
-    return [None if nulls and RANDOM.random() < 0.2 else value for value in found]
+    choices = [values[at] for at in RANDOM.integers(0, len(values), n)]
+    return [None if nulls and RANDOM.random() < 0.2 else value for value in choices]
 
 
 def lists(item, n=N):
@@ -77,10 +77,10 @@ def test_a_column_takes_as_little_space_as_with_pylance(tmp_path, name, version)
         pytest.skip("not possible in this version, or a fixed difference")
     for rows in (N, 30):
         table = pa.table({"c": COLUMNS[name].slice(0, rows)})
-        ours, theirs = tmp_path / f"ours {rows}", tmp_path / f"theirs {rows}"
+        ours, reference = tmp_path / f"ours {rows}", tmp_path / f"reference {rows}"
         lance_core.write_dataset(table, ours, data_storage_version=version)
-        lance.write_dataset(table, theirs, data_storage_version=version)
-        assert data_bytes(ours) <= 1.2 * data_bytes(theirs)
+        lance.write_dataset(table, reference, data_storage_version=version)
+        assert data_bytes(ours) <= 1.2 * data_bytes(reference)
         for library in (lance, lance_core):
             dataset = library.dataset(ours)
             assert dataset.to_table()["c"].to_pylist() == table["c"].to_pylist()
@@ -93,7 +93,7 @@ def test_a_column_takes_as_little_space_as_with_pylance(tmp_path, name, version)
 def test_constants_and_nulls_with_levels_of_each_size(tmp_path, rows, runs):
     """A constant page has its levels as words beside a value, else packed or as runs."""
     holes = [at > rows // 2 if runs else at % 3 == 0 for at in range(rows)]
-    made = {
+    values_by_name = {
         "nulls": [None if hole else [None] for hole in holes],
         "constant": [None if hole else [7] for hole in holes],
         "text": [None if hole else ["x" * 50] for hole in holes],
@@ -107,9 +107,12 @@ def test_constants_and_nulls_with_levels_of_each_size(tmp_path, rows, runs):
         pa.int64(),
         pa.struct([("a", pa.int64())]),
     )
-    columns = {name: pa.array(values, kind) for (name, values), kind in zip(made.items(), kinds, strict=True)}
+    columns = {name: pa.array(values, kind) for (name, values), kind in zip(values_by_name.items(), kinds, strict=True)}
     lance_core.write_dataset(pa.table(columns), tmp_path / "t", data_storage_version="2.2")
     for library, name in itertools.product((lance, lance_core), columns):
         dataset = library.dataset(tmp_path / "t")
-        assert dataset.to_table(columns=[name])[name].to_pylist() == made[name]
-        assert dataset.take([rows - 1, 0], columns=[name])[name].to_pylist() == [made[name][-1], made[name][0]]
+        assert dataset.to_table(columns=[name])[name].to_pylist() == values_by_name[name]
+        assert dataset.take([rows - 1, 0], columns=[name])[name].to_pylist() == [
+            values_by_name[name][-1],
+            values_by_name[name][0],
+        ]

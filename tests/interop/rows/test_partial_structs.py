@@ -32,7 +32,7 @@ def narrowed(value, kind):
 
 def rows(kind, *, with_n):
     """New values, and nulls, for the table's rows with and without values, and for new rows."""
-    values = [narrowed(one, kind) for one in (NEW, None, NEW, NEW, NEW, None)]
+    values = [narrowed(value, kind) for value in (NEW, None, NEW, NEW, NEW, None)]
     table = pa.table({"id": [1, 2, 3, 4, 5, 6], "s": pa.array(values, kind)})
     return table.append_column("n", pa.array(range(6))) if with_n else table
 
@@ -68,8 +68,8 @@ def both(pair, *order):
 def test_a_verb_gives_what_pylance_gives(tmp_path, verb, part, with_n, version):
     pair = Pair(tmp_path, TABLE, data_storage_version=version)
     pair.run(lambda d, library: VERBS[verb](d, library, rows(PARTS[part], with_n=with_n)), check=False)
-    ours, theirs = both(pair, "id", "n")
-    assert ours.to_pylist() == theirs.to_pylist()
+    ours, reference = both(pair, "id", "n")
+    assert ours.to_pylist() == reference.to_pylist()
     read = lance_core.dataset(pair.uris["ours"]).to_table()
     assert read.sort_by([("id", "ascending"), ("n", "ascending")]).equals(ours)
 
@@ -93,13 +93,13 @@ def test_a_field_that_cannot_be_null_can_only_be_kept(tmp_path, verb):
     pair = Pair(tmp_path, pa.table({"id": [1, 2], "s": pa.array([{"a": 1, "b": "x"}, {"a": 2, "b": "y"}], STRICT)}))
     if verb == "update":
         pair.run(lambda d, library: VERBS[verb](d, library, LACKING), check=False)
-        ours, theirs = both(pair, "id")
-        assert ours["s"].to_pylist() == theirs["s"].to_pylist() == [{"a": 5, "b": "x"}, {"a": 2, "b": "y"}]
+        ours, reference = both(pair, "id")
+        assert ours["s"].to_pylist() == reference["s"].to_pylist() == [{"a": 5, "b": "x"}, {"a": 2, "b": "y"}]
         return
     with pytest.raises(SchemaError, match=r"missing=.'b'."):
         VERBS[verb](pair.ours, lance_core, LACKING)
     with pytest.raises(OSError, match=r"s\.b"):
-        VERBS[verb](pair.theirs, lance, LACKING)
+        VERBS[verb](pair.reference, lance, LACKING)
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -112,8 +112,8 @@ def test_structs_in_lists_are_filled_but_cannot_keep_values(tmp_path, verb):
             VERBS[verb](pair.ours, lance_core, source)
         return
     pair.run(lambda d, library: VERBS[verb](d, library, source), check=False)
-    ours, theirs = both(pair, "id")
-    assert ours.to_pylist() == theirs.to_pylist()
+    ours, reference = both(pair, "id")
+    assert ours.to_pylist() == reference.to_pylist()
 
 
 @pytest.mark.parametrize("version", ["0.1", "2.0"])
@@ -144,8 +144,8 @@ def test_every_pair_of_null_and_value(tmp_path):
     old = [None, {"a": None, "b": 1}, {"a": 1, "b": None}, {"a": 1, "b": 1}]
     pairs = list(itertools.product(old, [None, {"a": None}, {"a": 2}]))
     ids = pa.array(range(len(pairs)))
-    pair = Pair(tmp_path, pa.table({"id": ids, "s": pa.array([one for one, _ in pairs], kind)}))
-    source = pa.table({"id": ids, "s": pa.array([one for _, one in pairs], pa.struct([("a", pa.int64())]))})
+    pair = Pair(tmp_path, pa.table({"id": ids, "s": pa.array([value for value, _ in pairs], kind)}))
+    source = pa.table({"id": ids, "s": pa.array([value for _, value in pairs], pa.struct([("a", pa.int64())]))})
     pair.run(lambda d, _: merge(d, source), check=False)
-    ours, theirs = both(pair, "id")
-    assert ours.to_pylist() == theirs.to_pylist()
+    ours, reference = both(pair, "id")
+    assert ours.to_pylist() == reference.to_pylist()
