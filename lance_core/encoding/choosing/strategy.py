@@ -64,6 +64,8 @@ _LZ4_OVER_PLAIN: Final = 0.65
 # Zstandard is slower than LZ4: it must save more.
 _ZSTD_OVER_LZ4: Final = 0.5
 _ZSTD_OVER_PLAIN: Final = 0.65
+_LONG_VALUE: Final = 16
+"""Average bytes of values of few different characters, such as digests, for which Zstandard alone can pay."""
 _MANY_ITEMS: Final = 256
 _LONG_ITEMS: Final = 512
 """Bytes of the items of a dictionary from which they are compressed."""
@@ -390,7 +392,9 @@ def _squeezed_variable(stretches: list[VariableBlock], limits: Limits) -> str:
         return "general:zstd(variable)"
     if lz4 < _LZ4_OVER_PLAIN * plain:
         return "general:lz4(variable)"
-    return "general:zstd(variable)" if zstd < _ZSTD_OVER_PLAIN * plain else "variable"  # few different characters
+    values = sum(piece.num_values for piece in stretches)
+    is_long = sum(map(_data_bytes, stretches)) >= _LONG_VALUE * values
+    return "general:zstd(variable)" if is_long and zstd < _ZSTD_OVER_PLAIN * plain else "variable"
 
 
 def choose_items(items: DataBlock, limits: Limits, options: EncodingOptions) -> str:

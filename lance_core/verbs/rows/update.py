@@ -233,7 +233,7 @@ def _share_fields(left: pa.DataType, right: pa.DataType) -> bool:
     """Whether each struct shares a field with the struct to which it is cast; otherwise Arrow's cast returns nulls."""
     if pa.types.is_struct(left) and pa.types.is_struct(right):
         shared = {f.name for f in left} & {f.name for f in right}
-        return bool(shared) and all(_share_fields(left.field(name).type, right.field(name).type) for name in shared)
+        return (bool(shared) or not right.num_fields) and all(_share_fields(left.field(name).type, right.field(name).type) for name in shared)
     if is_any_list(left) and is_any_list(right):
         return _share_fields(left.value_type, right.value_type)
     return True

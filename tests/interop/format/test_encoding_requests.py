@@ -41,7 +41,7 @@ EFFECTS = [
     ({"structural-encoding": "fullzip"}, "sequence", "full_zip_layout"),
     ({"structural-encoding": "fullzip"}, "flags", "full_zip_layout"),
     ({"structural-encoding": "fullzip"}, "eights of flags", "full_zip_layout"),
-    ({"structural-encoding": "miniblock"}, "rounded", "mini_block_layout"),
+    ({"structural-encoding": "miniblock"}, "noise", "mini_block_layout"),
     ({"bss": "on"}, "rounded", "byte_stream_split"),
     ({"compression": "zstd", "bss": "on"}, "rounded", "byte_stream_split"),
     ({"rle-threshold": "0.8"}, "short runs", "rle"),
@@ -64,6 +64,7 @@ ABSENCES = [
     ({"dict-values-compression": "none"}, "many items", "general"),
 ]
 MORE = {
+    "noise": pa.array(RNG.standard_normal(ROWS)),
     "runs": pa.array(np.repeat(RNG.integers(0, 2**60, ROWS // 20), 20)),
     "many items": pa.array([f"item number {i}" for i in RNG.integers(0, 600, ROWS)]),
 }
