@@ -165,13 +165,20 @@ def _expressions(updates: Mapping[str, str | pc.Expression], schema: Schema) -> 
         if name not in schema.names:
             _reject(name, updates[name], schema)
     arrow = schema_to_arrow(schema)
-    kinds = {name: pa.string() if _is_json(schema, name) else arrow.field(name).type for name in updates}
-    return {name: to_expression(value, arrow, kinds[name]) for name, value in updates.items()}
+    expressions = {}
+    for name, value in updates.items():
+        is_string = schema.column(name).logical_type == JSON and not _is_stored_json(value, arrow)
+        expressions[name] = to_expression(value, arrow, pa.string() if is_string else arrow.field(name).type)
+    return expressions
 
 
-def _is_json(schema: Schema, name: str) -> bool:
-    """Whether values of a column are given as JSON strings."""
-    return schema.column(name).logical_type == JSON
+def _is_stored_json(value: str | pc.Expression, columns: pa.Schema) -> bool:
+    """Whether the value for a column of JSON is that of such a column, rather than a JSON string."""
+    if not isinstance(value, str):
+        return False
+    from lance_core.verbs.expressions.sql import parse_column  # noqa: PLC0415 - it imports the SQL parser
+
+    return bool(pa.types.is_large_binary(parse_column(value, columns).type))
 
 
 def _reject(name: str, value: str | pc.Expression, schema: Schema) -> NoReturn:
@@ -233,7 +240,8 @@ def _share_fields(left: pa.DataType, right: pa.DataType) -> bool:
     """Whether each struct shares a field with the struct to which it is cast; otherwise Arrow's cast returns nulls."""
     if pa.types.is_struct(left) and pa.types.is_struct(right):
         shared = {f.name for f in left} & {f.name for f in right}
-        return (bool(shared) or not right.num_fields) and all(_share_fields(left.field(name).type, right.field(name).type) for name in shared)
+        pairs = [(left.field(name).type, right.field(name).type) for name in shared]
+        return (bool(pairs) or not right.num_fields) and all(_share_fields(*pair) for pair in pairs)
     if is_any_list(left) and is_any_list(right):
         return _share_fields(left.value_type, right.value_type)
     return True
