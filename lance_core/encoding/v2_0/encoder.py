@@ -212,7 +212,9 @@ def _encode_few(page: _PageBuffers, array: Any) -> ArrayEncoding:
     indices = pc.fill_null(array.indices, -1).to_numpy(zero_copy_only=False) + 1
     encoding = ArrayEncoding()
     encoding.dictionary.indices.nullable.no_nulls.values.CopyFrom(page.flat(indices.astype(np.uint8), 8))
-    encoding.dictionary.items.CopyFrom(_encode_values(page, array.dictionary))
+    items = array_to_block(array.dictionary)
+    assert isinstance(items, VariableBlock)
+    encoding.dictionary.items.CopyFrom(_encode_binary(page, items, None))
     encoding.dictionary.num_dictionary_items = len(array.dictionary)
     return encoding
 
