@@ -167,8 +167,9 @@ def reject_clones(root: ObjectStore) -> None:
     uris = sorted({ref.metadata[CLONE_KEY] for name, ref in tags if ref is not None and is_clone_tag(name, ref)})
     for uri in uris:
         try:
-            if latest_version(open_store(uri, root.options)) is None:
-                continue
+            latest = load_latest(open_store(uri, root.options))
+            if latest is None or canonical_uri(root.root) not in _roots(latest):
+                continue  # it was never finished, or deleted, perhaps for another table
             reason = "needs its files"
         except (LanceError, OSError) as error:
             reason = f"may need its files ({error})"

@@ -115,7 +115,7 @@ def test_a_table_is_not_dropped_while_it_is_not_known_whether_a_clone_needs_it(s
     if damage == "tag":
         tag.write_bytes(b"")
     else:
-        monkeypatch.setattr(clones, "latest_version", broken)
+        monkeypatch.setattr(clones, "load_latest", broken)
     with pytest.raises(LanceError, match=r"tags.delete|may need its files|clones.release"):
         lance_core.LanceDataset.drop(source.uri)
     assert ids(source.uri) == [1, 2, 3]
@@ -142,6 +142,15 @@ def test_a_source_that_cannot_be_written_to_is_warned_of(source, tmp_path, monke
     with pytest.warns(UserWarning, match="deep_clone"):
         source.shallow_clone(tmp_path / "clone", 2)
     assert ids(tmp_path / "clone") == [1, 2, 3]
+
+
+def test_another_table_in_the_place_of_a_clone_needs_nothing(source, tmp_path):
+    target = str(tmp_path / "clone")
+    source.shallow_clone(target, 2)
+    shutil.rmtree(target)
+    source.deep_clone(target, 2)
+    lance_core.LanceDataset.drop(source.uri)
+    assert ids(target) == [1, 2, 3]
 
 
 def test_a_clone_is_not_made_where_its_version_is_not_kept(source, tmp_path, monkeypatch):
