@@ -1,0 +1,280 @@
+"""A lake and its model: steps are taken with a fault, errors are judged, and the lake is compared with the model."""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+from urllib.parse import quote, unquote
+
+import lance
+
+import lance_core
+from lance_core.errors import CommitConflictError, InvalidInputError, LanceError, OutcomeUnknownError
+from lance_core.maintenance.verify.files import verify
+from lance_core.store import s3
+from tests.machines.lake import traps
+from tests.machines.lake.changes import Change, Rows, rows_of
+from tests.machines.lake.model import FindingError, Table, difference
+from tests.machines.lake.places import Place
+from tests.machines.lake.server import Rule
+from tests.machines.lake.traps import Killed, Trap
+
+LIBRARIES = {"ours": lance_core, "pylance": lance}
+NAMES = ("t.lance", "a%20b.lance", "n/é.lance", "p+q.lance", "90%25.lance")
+SKEWS = (0, 0, 0, -90, 300, 3600)
+LACKING = ("DeleteObject", "PutObject", "ListBucket", "GetObject", "DeleteObject-AbortMultipartUpload")
+HOUR = 3600
+# A version of which a reader of changes needs the following ones keeps these, too.
+
+
+@dataclass
+class Outcome:
+    """How the work of a step ended.
+
+    Attributes:
+        error: The error; None if it succeeded.
+        is_known: Whether an error means that nothing was done.
+    """
+
+    error: BaseException | None = None
+    is_known: bool = True
+
+
+@dataclass
+class Fault:
+    """What goes wrong in a step.
+
+    Attributes:
+        kind: `none`, `deny`, `throttle`, `late`, or a kind of `traps.KINDS`.
+        at: The number of the call or request.
+        role: The role of the writer.
+        work: What another writer does meanwhile.
+    """
+
+    kind: str = "none"
+    at: int = 0
+    role: str = "full"
+    work: Callable[[], None] | None = None
+
+    def __str__(self) -> str:
+        return "" if self.kind == "none" else f" [{self.kind} {self.role if self.kind == 'deny' else f'at {self.at}'}]"
+
+
+class Lake:
+    """A lake and its model.
+
+    Args:
+        place: Where the lake is.
+        random: The source of all numbers.
+        log: Gets a line for each step.
+    """
+
+    def __init__(self, place: Place, random: Random, log: Callable[[str], None]) -> None:
+        self.place, self.random, self.log = place, random, log
+        self.tables: dict[str, Table] = {}
+        self._next_key = itertools.count(1)
+        self._next_name = itertools.count(1)
+        self.day = 0
+
+    # What steps need
+
+    def fresh(self, count: int) -> list[int]:
+        """New keys."""
+        return list(itertools.islice(self._next_key, count))
+
+    def name(self, what: str) -> str:
+        """A new name."""
+        return f"{what}{next(self._next_name)}"
+
+    def library(self) -> str:
+        """A library, by name."""
+        return self.random.choice(["ours", "ours", "pylance"]) if self.place.is_shared else "ours"
+
+    def table(self) -> Table:
+        """A table."""
+        return self.random.choice(list(self.tables.values()))
+
+    def line(self, table: Table) -> str | None:
+        """Main or a branch."""
+        return self.random.choice([None, *table.lines])
+
+    def open(self, library: str, table: Table, branch: str | None = None, role: str = "full") -> Any:
+        """A table at the latest version of a branch."""
+        uri = table.uri
+        if self.place.server is not None and self.random.random() < 0.5:
+            uri = f"{self.place.root}/{quote(unquote(table.name))}"  # another spelling
+        opened = LIBRARIES[library].dataset(uri, storage_options=self.place.options(role) or None)
+        return opened if branch is None else opened.checkout_version((branch, None))
+
+    def fault(self, library: str, meanwhile: Callable[[], None] | None = None) -> Fault:
+        """Draw what goes wrong."""
+        kinds = {"none": 8}
+        if meanwhile is not None and (library == "ours" or self.place.server is not None):
+            kinds["meanwhile"] = 4
+        if self.place.server is not None:
+            kinds |= {"deny": 3, "throttle": 1, "lose": 2, "late": 1}
+        if library == "ours":
+            kinds |= {"kill before": 2, "kill after": 2, "fail": 1, "lose": 2}
+        (kind,) = self.random.choices(list(kinds), list(kinds.values()))
+        role = f"no-{self.random.choice(LACKING)}" if kind == "deny" else "full"
+        if kind == "meanwhile" and self.place.server is not None and self.random.random() < 0.5:
+            role = "no-DeleteObject"  # a writer that loses has leftovers that it cannot remove
+        return Fault(kind, self.random.choice([self.random.randrange(6), self.random.randrange(25)]), role, meanwhile)
+
+    # Taking a step
+
+    def attempt(self, work: Callable[[], object]) -> Outcome:
+        """Do something as another process does it."""
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - it is judged
+            return Outcome(error, isinstance(error, LanceError) and not isinstance(error, OutcomeUnknownError))
+        return Outcome()
+
+    def take(
+        self,
+        library: str,
+        fault: Fault,
+        work: Callable[[str], object],
+        may_be_rejected: bool = False,
+        deletes: bool = False,
+    ) -> Outcome:
+        """Do the work of a step with a fault, and judge its error."""
+        server = self.place.server
+        is_request = server is not None and fault.kind in ("throttle", "lose", "late", "meanwhile")
+        trap = (
+            None
+            if is_request or fault.kind in ("none", "deny", "throttle", "late")
+            else Trap(fault.kind, fault.at, fault.work)
+        )
+        if server is not None:
+            times = self.random.randint(1, 2) if fault.kind == "throttle" else 1
+            if self.random.random() < 0.3:
+                s3._proven.clear()  # a new process, which tests the endpoint
+            server.begin(Rule(fault.kind, fault.at, times, fault.work) if is_request else None)
+        outcome, skew = Outcome(), self.random.choice(SKEWS) if library == "ours" else 0
+        if skew:
+            self.log(f"    with a clock that is off by {skew} s")
+        with traps.clock(skew), traps.set_trap(trap):
+            try:
+                work(fault.role)
+            except Killed as error:
+                outcome = Outcome(error, is_known=False)
+            except Exception as error:  # noqa: BLE001 - it is judged
+                is_lost = fault.kind == "lose" and server is None  # a single put or delete may have happened
+                is_known = isinstance(error, LanceError) and not isinstance(error, OutcomeUnknownError)
+                outcome = Outcome(error, is_known and not is_lost)
+        denied = set() if server is None else set(server.denied)
+        if server is not None:
+            server.end()
+        if outcome.error is not None:
+            self.log(
+                f"    {type(outcome.error).__name__}: {str(outcome.error).splitlines()[0] if str(outcome.error) else ''}"
+            )
+            self.judge(library, fault, outcome, denied, may_be_rejected)
+            is_denied = fault.role.startswith("no-DeleteObject") and not deletes
+            if (
+                library == "ours"
+                and is_denied
+                and not isinstance(outcome.error, Killed | CommitConflictError | InvalidInputError)
+            ):
+                raise FindingError(f"a writer that may not delete fails: {outcome.error!r}") from outcome.error
+        return outcome
+
+    def judge(self, library: str, fault: Fault, outcome: Outcome, denied: set[str], may_be_rejected: bool) -> None:
+        """See that an error of ours is of our tree, has a cause, and names it."""
+        error = outcome.error
+        if isinstance(error, Killed):
+            return
+        if library != "ours":
+            if fault.kind == "none" and not may_be_rejected:
+                raise FindingError(f"pylance fails without a cause: {error!r}") from error
+            return
+        if not isinstance(error, LanceError):
+            raise FindingError(f"an error is not of our tree: {error!r}") from error
+        if may_be_rejected and isinstance(error, InvalidInputError | CommitConflictError):
+            return
+        if fault.kind in ("none", "throttle", "late") or (fault.kind == "lose" and self.place.server is not None):
+            raise FindingError(f"a step fails without a cause that it has to fail for: {error!r}") from error
+        if fault.kind == "deny" and not any(action in str(error) for action in denied):
+            raise FindingError(f"{sorted(denied)} were denied, and the error names none: {error!r}") from error
+        if fault.kind == "meanwhile" and not isinstance(error, CommitConflictError | InvalidInputError):
+            raise FindingError(f"a conflict ends in another error: {error!r}") from error
+
+    # Comparing
+
+    def settle_rows(
+        self, table: Table, branch: str | None, done: list[tuple[Change, Outcome]], before: Rows | None = None
+    ) -> None:
+        """See that a line has rows that its changes can have led to, and take them into the model."""
+        line = table.lines[branch]
+        start = line.rows if before is None else before
+        sure = [change for change, outcome in done if outcome.error is None]
+        maybe = [change for change, outcome in done if outcome.error is not None and not outcome.is_known]
+        between, ends = [start], []
+        for count in range(len(maybe) + 1):
+            for extra in itertools.combinations(maybe, count):
+                for order in itertools.permutations([*sure, *extra]):
+                    rows = start
+                    for change in order:
+                        rows = change.effect(rows)
+                        between.append(rows)
+                    ends.append(rows)
+        opened = self.open("ours", table, branch)
+        stored = rows_of(opened.to_table())
+        if stored not in ends:
+            raise FindingError(f"{table.name}@{branch or 'main'}: rows differ: {difference(ends[0], stored)}")
+        versions = sorted(item["version"] for item in opened.versions())
+        for version in versions:
+            if version > line.latest and version not in line.versions:
+                rows = stored if version == opened.version else self.read(table, branch, version)
+                if rows not in between:
+                    raise FindingError(
+                        f"{table.name}@{branch or 'main'}:{version} has other rows: {difference(start, rows)}"
+                    )
+                line.versions[version] = rows
+        if opened.version != line.latest:
+            for version in line.versions:
+                line.born.setdefault(version, self.day)
+                if version != opened.version:
+                    line.replaced.setdefault(version, self.day)
+        line.latest = opened.version
+        line.versions.setdefault(line.latest, stored)
+        lost = table.needed(branch) - set(versions)
+        if lost:
+            raise FindingError(f"{table.name}@{branch or 'main'} has lost the versions {sorted(lost)}")
+        line.versions = {version: rows for version, rows in line.versions.items() if version in versions}
+
+    def read(self, table: Table, branch: str | None, version: int | None = None, library: str = "ours") -> Rows:
+        """Read a version."""
+        opened = LIBRARIES[library].dataset(table.uri, storage_options=self.place.options() or None)
+        try:
+            return rows_of(opened.checkout_version((branch, version)).to_table())
+        except Exception as error:
+            where = f"{table.name}@{branch or 'main'}:{version}"
+            raise FindingError(f"{library} cannot read {where}: {error!r}") from error
+
+    def check(self) -> None:
+        """See that every reference has its rows, for both libraries, and that `verify` finds nothing."""
+        for table in list(self.tables.values()):
+            for branch, line in table.lines.items():
+                refs = table.needed(branch)
+                rest = set(line.versions) - refs
+                chosen = {line.latest, *self.random.sample(sorted(refs), min(2, len(refs)))}
+                if rest:
+                    chosen.add(self.random.choice(sorted(rest)))
+                for version in sorted(chosen):
+                    self.compare(table, branch, version)
+                problems = verify(self.open("ours", table, branch))
+                if problems:
+                    raise FindingError(f"verify finds in {table.name}@{branch or 'main'}: {problems}")
+
+    def compare(self, table: Table, branch: str | None, version: int) -> None:
+        """See that both libraries read the model's rows of a version."""
+        expected = table.lines[branch].versions[version]
+        for library in LIBRARIES if self.place.is_shared else ("ours",):
+            stored = self.read(table, branch, version, library)
+            if stored != expected:
+                where = f"{table.name}@{branch or 'main'}:{version}"
+                raise FindingError(f"{library} reads other rows of {where}: {difference(expected, stored)}")

@@ -1,0 +1,527 @@
+"""The steps of the machine: each takes a step on the lake and on the model, and compares them."""
+
+import contextlib
+import importlib.util
+import json
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from random import Random
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+import lance_core
+from lance_core.commit import load_manifest
+from lance_core.errors import LanceError
+from lance_core.maintenance.verify.files import verify
+from tests.machines.lake import traps
+from tests.machines.lake.changes import Change, draw, table_of
+from tests.machines.lake.lake import HOUR, LIBRARIES, NAMES, Lake, Outcome
+from tests.machines.lake.model import FindingError, Line, Table
+from tests.machines.lake.places import Place
+
+
+class Machine(Lake):
+    """A lake, its model, and the steps."""
+
+    def __init__(self, place: Place, random: Random, log: Callable[[str], None]) -> None:
+        super().__init__(place, random, log)
+        self.create()
+
+    def create(self) -> None:
+        """Make a table."""
+        free = [name for name in NAMES if name not in self.tables]
+        if not free:
+            return self.write()
+        name = self.random.choice(free)
+        uri = f"{self.place.root}/{name}"
+        if self.place.kind != "s3":
+            uri = f"{self.place.root}/{name.replace('%', '_')}"
+        rows = dict.fromkeys(self.fresh(self.random.randint(1, 8)), 0)
+        library = self.library()
+        options = {"enable_stable_row_ids": self.random.random() < 0.5}
+        self.log(f"{library} creates {name} with {len(rows)} rows")
+        LIBRARIES[library].write_dataset(
+            table_of(rows), uri, storage_options=self.place.options() or None, max_rows_per_file=4, **options
+        )
+        self.tables[name] = Table(name, uri, {None: Line(None, {1: rows}, 1)})
+        return None
+
+    def write(self) -> None:
+        """Change rows, indices or files."""
+        table = self.table()
+        branch, library = self.line(table), self.library()
+        change = draw(self.random, self.fresh, table.lines[branch].rows)
+        other, other_library = draw(self.random, self.fresh, table.lines[branch].rows), self.library()
+        meantime: list[Outcome] = []
+
+        def meanwhile() -> None:
+            with traps.untrapped():
+                meantime.append(self.attempt(lambda: other.work(self.open(other_library, table, branch))))
+
+        fault = self.fault(library, meanwhile)
+        also = f" while {other_library} does {other.name}" if fault.kind == "meanwhile" else ""
+        self.log(f"{library} {change.name} on {table.name}@{branch or 'main'}{fault}{also}")
+        outcome = self.take(library, fault, lambda role: change.work(self.open(library, table, branch, role)))
+        done = [(change, outcome), *((other, outcome_of_other) for outcome_of_other in meantime)]
+        self.settle_rows(table, branch, done)
+
+    def overwrite(self) -> None:
+        """Replace all rows of main, or of a branch."""
+        table = self.table()
+        branch, library = self.line(table), self.library()
+        rows = dict.fromkeys(self.fresh(self.random.randint(0, 6)), 0)
+        fault = self.fault(library)
+        self.log(f"{library} overwrites {table.name}@{branch or 'main'} with {list(rows)}{fault}")
+        write = LIBRARIES[library].write_dataset
+        work = lambda role: write(table_of(rows), self.open(library, table, branch, role), mode="overwrite")  # noqa: E731
+        outcome = self.take(library, fault, work)
+        self.settle_rows(table, branch, [(Change("overwrite", lambda _: None, lambda _: rows), outcome)])
+
+    def restore(self) -> None:
+        """Go back to a former version."""
+        table = self.table()
+        branch, library = self.line(table), self.library()
+        line = table.lines[branch]
+        version = self.random.choice(list(line.versions))
+        rows = line.versions[version]
+        fault = self.fault(library)
+        self.log(f"{library} restores {table.name}@{branch or 'main'} version {version}{fault}")
+
+        def work(role: str) -> None:
+            self.open(library, table, branch, role).checkout_version((branch, version)).restore()
+
+        outcome = self.take(library, fault, work)
+        self.settle_rows(table, branch, [(Change("restore", lambda _: None, lambda _: rows), outcome)])
+
+    def tag(self) -> None:
+        """Make, move or delete a tag."""
+        table, library = self.table(), self.library()
+        branch = self.line(table)
+        version = self.random.choice(list(table.lines[branch].versions))
+        fault = self.fault(library)
+        verb = self.random.choice(["create", "create", "update", "delete"]) if table.tags else "create"
+        name = self.name("tag") if verb == "create" else self.random.choice(list(table.tags))
+        self.log(f"{library} {verb}s {name} at {table.name}@{branch or 'main'}:{version}{fault}")
+        arguments = (name,) if verb == "delete" else (name, (branch, version))
+        outcome = self.take(
+            library,
+            fault,
+            lambda role: getattr(self.open(library, table, None, role).tags, verb)(*arguments),
+            deletes=verb == "delete",
+        )
+        before = table.tags.get(name)
+        after = None if verb == "delete" else (branch, version)
+        listed = lance_core.dataset(table.uri, storage_options=self.place.options()).tags.list().get(name)
+        stored = None if listed is None else (listed["branch"], listed["version"])
+        allowed = {after} if outcome.error is None else {before} if outcome.is_known else {before, after}
+        if stored not in allowed:
+            raise FindingError(f"tag {name} is {stored}, expected one of {allowed}")
+        table.tags.pop(name, None)
+        if stored is not None:
+            table.tags[name] = stored
+
+    def branch(self) -> None:
+        """Make a branch."""
+        table, library = self.table(), self.library()
+        at = self.line(table)
+        line = table.lines[at]
+        version = self.random.choice([line.latest, self.random.choice(list(line.versions))])
+        name, fault = self.name("branch"), self.fault(library)
+        self.log(f"{library} branches {name} from {table.name}@{at or 'main'}:{version}{fault}")
+        outcome = self.take(
+            library, fault, lambda role: self.open(library, table, None, role).create_branch(name, (at, version))
+        )
+        opened = lance_core.dataset(table.uri, storage_options=self.place.options())
+        is_there = name in opened.branches.list()
+        if is_there is (outcome.error is not None) and outcome.is_known:
+            raise FindingError(f"branch {name} {'exists' if is_there else 'does not exist'} after {outcome.error!r}")
+        if is_there:
+            first = opened.checkout_version((name, None)).version
+            table.lines[name] = Line((at, version), {first: line.versions[version]}, first)
+            table.lines[name].keeps_fork = library == "ours"
+
+    def discard(self) -> None:
+        """Delete a branch."""
+        table = self.table()
+        names = [name for name in table.lines if name is not None]
+        if not names:
+            return self.branch()
+        name, library = self.random.choice(names), "ours"
+        fault = self.fault(library)
+        self.log(f"{library} discards {table.name}@{name}{fault}")
+        refs = [*table.tags.values(), *table.clones.values()]
+        refs += [line.fork for line in table.lines.values() if line.fork is not None]
+        is_needed = any(at == name for at, _ in refs)
+        outcome = self.take(
+            library, fault, lambda role: self.open(library, table, None, role).branches.discard(name), is_needed, True
+        )
+        opened = lance_core.dataset(table.uri, storage_options=self.place.options())
+        if name in opened.branches.list():
+            if outcome.error is None:
+                raise FindingError(f"{name} was discarded, and is listed")
+            # some of its files may be deleted: it is discarded once more, as the message of such an error says.
+            with contextlib.suppress(FindingError):
+                self.read(table, name)
+                return None
+            opened.branches.discard(name)
+        elif is_needed:
+            raise FindingError(f"{name} was discarded, though a reference needs it")
+        for item in [item for item, (at, _) in table.holds.items() if at == name]:
+            del table.holds[item]
+        del table.lines[name]
+        return None
+
+    def promote(self) -> None:
+        """Publish a branch."""
+        table = self.table()
+        names = [name for name, line in table.lines.items() if name is not None and line.promoted is None]
+        if not names:
+            return self.branch()
+        name = self.random.choice(names)
+        line = table.lines[name]
+        assert line.fork is not None
+        at, number = line.fork
+        above = table.lines.get(at)
+        if above is None or number not in above.versions:
+            return None
+        forked, now = above.versions[number], above.rows
+        fault = self.fault("ours")
+        self.log(f"ours promotes {table.name}@{name}{fault}")
+        moved = {k for k in forked.keys() | line.rows.keys() if forked.get(k) != line.rows.get(k)}
+        dropped = {k for k in moved if k not in line.rows}
+        is_same = above.latest == number
+        change = Change(
+            "promote",
+            lambda _: None,
+            lambda rows: {
+                **{k: v for k, v in rows.items() if k not in dropped},
+                **{k: line.rows[k] for k in moved - dropped},
+            },
+        )
+        outcome = self.take(
+            "ours", fault, lambda role: self.open("ours", table, at, role).branches.promote(name), not is_same
+        )
+        overlap = {k for k in moved if forked.get(k) != now.get(k)}
+        if outcome.error is None and overlap:
+            same = all(now.get(k) == line.rows.get(k) for k in overlap)
+            if not same:
+                raise FindingError(f"{name} was promoted, and both changed {sorted(overlap)}")
+        self.settle_rows(table, at, [(change, outcome)])
+        if outcome.error is None or above.rows != now:
+            line.promoted = line.latest
+        for name_of, ref in self.open("ours", table).tags.list().items():
+            if name_of.startswith("promoted."):
+                table.tags[name_of] = (ref["branch"], ref["version"])
+        return None
+
+    def clone(self) -> None:
+        """Make a shallow clone, or a deep one."""
+        table = self.table()
+        free = [name for name in NAMES if name not in self.tables]
+        if not free:
+            return self.drop()
+        name = self.random.choice(free)
+        uri = f"{self.place.root}/{name if self.place.kind == 's3' else name.replace('%', '_')}"
+        at = self.line(table)
+        version = self.random.choice(list(table.lines[at].versions))
+        verb = self.random.choice(["shallow_clone", "shallow_clone", "deep_clone"])
+        fault = self.fault("ours")
+        self.log(f"ours {verb}s {table.name}@{at or 'main'}:{version} to {name}{fault}")
+
+        def work(role: str) -> None:
+            options = self.place.options(role)
+            getattr(self.open("ours", table, None, role), verb)(uri, (at, version), options)
+
+        outcome = self.take("ours", fault, work)
+        try:
+            opened = lance_core.dataset(uri, storage_options=self.place.options())
+        except lance_core.errors.DatasetNotFoundError:
+            opened = None
+        if (opened is None) is (outcome.error is None) and outcome.is_known:
+            raise FindingError(f"clone {name}: {opened} after {outcome.error!r}")
+        if opened is not None:
+            rows = table.lines[at].versions[version]
+            self.tables[name] = Table(name, uri, {None: Line(None, {opened.version: rows}, opened.version)})
+            if verb == "shallow_clone":
+                table.clones[name] = (at, version)
+        elif self.place.store(uri):
+            for meta in list(self.place.store(uri).list("")):
+                self.place.store(uri).delete(meta.key)
+        return None
+
+    def drop(self) -> None:
+        """Drop a table; one that a shallow clone needs is spared."""
+        if len(self.tables) == 1:
+            return self.create()
+        table = self.table()
+        fault = self.fault("ours")
+        self.log(f"ours drops {table.name}{fault}")
+        outcome = self.take(
+            "ours",
+            fault,
+            lambda role: lance_core.LanceDataset.drop(table.uri, self.place.options(role)),
+            bool(table.clones),
+            deletes=True,
+        )
+        if table.clones:
+            if outcome.error is None:
+                raise FindingError(f"{table.name} was dropped, though {list(table.clones)} need it")
+            return None
+        if outcome.error is not None:
+            with contextlib.suppress(lance_core.errors.DatasetNotFoundError):
+                lance_core.LanceDataset.drop(table.uri, self.place.options())
+        del self.tables[table.name]
+        for other in self.tables.values():
+            if other.clones.pop(table.name, None) is not None:
+                opened = self.open("ours", other)
+                listed = [item["uri"] for item in opened.clones.list().values()]
+                if lance_core.canonical_uri(table.uri) in listed:  # the drop was interrupted
+                    opened.clones.release(table.uri)
+        return None
+
+    def clean_up(self) -> None:
+        """Remove old versions."""
+        table = self.table()
+        branch, library = self.line(table), self.library()
+        fault = self.fault(library)
+        older = timedelta(days=self.random.choice([0, 0, 3, 14]))
+        policy: dict[str, Any] = {"older_than": older}
+        if self.random.random() < 0.3:
+            policy = {"retain_versions": self.random.randint(1, 3)}
+        before = set(table.lines[branch].versions)
+        policy |= {"error_if_tagged_old_versions": False, "delete_unverified": self.random.random() < 0.5}
+        if library == "ours" and "older_than" in policy and self.random.random() < 0.5:
+            policy["age_from"] = "replacement"
+        self.log(f"{library} cleans up {table.name}@{branch or 'main'} {policy}{fault}")
+        self.take(
+            library,
+            fault,
+            lambda role: self.open(library, table, branch, role).cleanup_old_versions(**policy),
+            deletes=True,
+        )
+        self.settle_rows(table, branch, [])
+        line = table.lines[branch]
+        if "older_than" in policy:
+            since = line.replaced if "age_from" in policy else line.born
+            young = {version for version in before if version in since and self.day - since[version] < older.days}
+            if not young <= line.versions.keys():
+                raise FindingError(f"versions {sorted(young - line.versions.keys())} were removed before their age")
+        if fault.kind != "none":
+            self.forget_broken(table, branch)
+
+    def forget_broken(self, table: Table, branch: str | None) -> None:
+        """Forget the versions that nothing needs and that an interrupted cleanup has begun to remove."""
+        line = table.lines[branch]
+        for version in set(line.versions) - table.needed(branch):
+            try:
+                self.read(table, branch, version)
+            except FindingError:
+                del line.versions[version]
+
+    def hold(self) -> None:
+        """Hold a version for a reader of changes, or release it."""
+        table = self.table()
+        at = self.line(table)
+        version = table.lines[at].latest
+        if table.holds and self.random.random() < 0.4:
+            name = self.random.choice(list(table.holds))
+            at = table.holds[name][0]
+            self.log(f"ours releases {name} of {table.name}@{at or 'main'}")
+            self.open("ours", table, at).readers.release(name)
+            if table.holds[name][1] < table.lines[at].latest:
+                del table.holds[name]
+            return
+        name = self.name("reader")
+        self.log(f"ours holds {table.name}@{at or 'main'}:{version} for {name}")
+        self.open("ours", table, at).readers.hold(name)
+        table.holds[name] = (at, version)
+
+    def pass_time(self) -> None:
+        """Let days pass."""
+        days = self.random.choice([1, 4, 8, 20])
+        self.log(f"{days} days pass")
+        self.day += days
+        self.place.move_time([table.uri for table in self.tables.values()], days)
+
+    def damage(self) -> None:
+        """Tear or remove a data file of the latest version: `verify` sees it, until it is mended."""
+        table = self.table()
+        branch = self.line(table)
+        opened = self.open("ours", table, branch)
+        keys = [
+            f"data/{file.path}"
+            for fragment in opened.source.manifest.fragments
+            for file in fragment.files
+            if file.base_id is None
+        ]
+        if not keys:
+            return
+        key, tears = self.random.choice(keys), self.random.random() < 0.5
+        self.log(f"{key} of {table.name}@{branch or 'main'} is {'torn' if tears else 'missing'} for a while")
+        store = opened.source.store
+        data = bytes(store.get(key))
+        store.delete(key)
+        if tears:
+            store.put(key, data[: self.random.randrange(len(data))])
+        try:
+            if not verify(self.open("ours", table, branch)):
+                raise FindingError(f"verify sees nothing, though {key} is damaged")
+        finally:
+            store.put(key, data)
+
+    def tear_version(self) -> None:
+        """Tear the manifest of an old version that nothing needs: it is named, all else goes on, cleanup removes it."""
+        table = self.table()
+        branch = self.line(table)
+        line = table.lines[branch]
+        tags = self.open("ours", table).tags.list().values()
+        old = set(line.versions) - table.needed(branch) - {item["version"] for item in tags if item["branch"] == branch}
+        old -= {item.fork[1] for item in table.lines.values() if item.fork is not None and item.fork[0] == branch}
+        if not old or table.holds:
+            return self.write()
+        version = self.random.choice(sorted(old))
+        opened = self.open("ours", table, branch)
+        store = opened.source.store
+        location = load_manifest(store, version).location
+        assert location is not None
+        self.log(f"the manifest of {table.name}@{branch or 'main'}:{version} is torn")
+        data = bytes(store.get(location.key))
+        store.put(location.key, data[: self.random.randrange(len(data) - 20)])
+        opened = lance_core.dataset(table.uri, storage_options=self.place.options()).checkout_version((branch, None))
+        named = [problem for problem in verify(opened) if problem.version == version]
+        if not named:
+            raise FindingError(f"verify does not name the torn version {version}")
+        listed = {item["version"] for item in opened.versions()}
+        if not set(line.versions) - {version} <= listed:
+            raise FindingError(f"beside the torn version {version}, only {sorted(listed)} are listed")
+        with traps.clock(2 * HOUR):
+            opened.cleanup_old_versions(
+                older_than=timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
+            )
+        self.settle_rows(table, branch, [])
+        if version in line.versions:
+            raise FindingError(f"cleanup has not removed the torn version {version}")
+        return None
+
+    def commit_by_hand(self) -> None:
+        """Commit an operation that would break the table: it is rejected."""
+        table = self.table()
+        branch = self.line(table)
+        opened = self.open("ours", table, branch)
+        fragments = [json.loads(json.dumps(item.metadata.to_json())) for item in opened.get_fragments()]
+        kind = self.random.choice(["rows", "ids", "type", "not null"])
+        schema = opened.schema
+        if kind == "rows" and fragments:
+            fragments[0]["physical_rows"] += 1
+        elif kind == "ids" and fragments:
+            fragments[0]["id"] += 1000
+        elif kind == "type":
+            schema = pa.schema([("k", pa.int64()), ("v", pa.string())])
+        else:
+            schema = pa.schema([pa.field("k", pa.int64()), pa.field("v", pa.int64(), nullable=False)])
+        if not fragments:
+            return self.write()
+        self.log(f"ours commits a Merge of {table.name}@{branch or 'main'} with other {kind}")
+        merged = [lance_core.FragmentMetadata.from_json(json.dumps(item)) for item in fragments]
+        operation = lance_core.LanceOperation.Merge(merged, schema)
+        outcome = self.attempt(lambda: lance_core.LanceDataset.commit(opened, operation, read_version=opened.version))
+        if outcome.error is None or not isinstance(outcome.error, LanceError):
+            raise FindingError(f"a Merge with other {kind} ends in {outcome.error!r}")
+        self.settle_rows(table, branch, [])
+        return None
+
+    def erase(self) -> None:
+        """Erase rows, where nothing needs a version that has them."""
+        table = self.table()
+        if len(table.lines) > 1 or table.tags or table.holds or table.clones or self.is_clone(table):
+            return self.write()
+        line = table.lines[None]
+        divisor = self.random.randint(2, 6)
+        upload = None
+        client = None if self.place.server is None else self.place.server.client()
+        store = self.place.store(table.uri)
+        if client is not None and self.random.random() < 0.6:
+            bucket, _, path = lance_core.store.base.unescaped_root(store.root)[5:].partition("/")
+            upload = client.create_multipart_upload(Bucket=bucket, Key=f"{path}/data/unfinished.lance")
+        self.log(f"ours erases k % {divisor} = 0 of {table.name}{' beside an unfinished upload' if upload else ''}")
+        opened = self.open("ours", table)
+        if upload is not None:
+            planned = opened.erase_rows(f"k % {divisor} = 0", dry_run=True, delete_unverified=True)
+            if planned.uploads_aborted != ("data/unfinished.lance",):
+                raise FindingError(f"the upload is not planned to be aborted: {planned}")
+            if (
+                lance_core.dataset(table.uri, storage_options=self.place.options())
+                .erase_rows("k = -1", dry_run=True, delete_unverified=True)
+                .proven
+            ):
+                raise FindingError("an erasure is proven beside an unfinished upload")
+        with traps.clock(2 * HOUR):
+            report = opened.erase_rows(f"k % {divisor} = 0", delete_unverified=True)
+            for obstacle in report.obstacles:  # what killed writers left; the message has the remedy
+                self.log(f"    {obstacle.kind}: {obstacle.message}")
+                for tag in re.findall(r"tags.delete\('(.*?)'\)", obstacle.message):
+                    opened.tags.delete(tag)
+                if obstacle.kind == "orphan branch":
+                    opened.branches.discard(obstacle.path)
+                if obstacle.kind == "clone":
+                    opened.clones.release(obstacle.path)
+            if report.obstacles:
+                report = opened.erase_rows(f"k % {divisor} = 0", delete_unverified=True)
+        if not report.proven:
+            raise FindingError(f"an erasure is not proven: {report.obstacles} {report.remaining}")
+        if client is not None:
+            client.close()
+        change, before = (
+            Change("erase", lambda _: None, lambda rows: {k: v for k, v in rows.items() if k % divisor}),
+            line.rows,
+        )
+        for version, rows in list(line.versions.items()):
+            if any(k % divisor == 0 for k in rows):
+                del line.versions[version]
+        self.settle_rows(table, None, [(change, Outcome())], before=before)
+        return None
+
+    def maintain(self) -> None:
+        """Clean up all that nothing needs: exactly what is needed is left."""
+        table = self.table()
+        self.log(f"ours removes all that nothing needs of {table.name}")
+        lines = sorted(table.lines, key=lambda name: (name is None, -len(str(name))))
+        with traps.clock(2 * HOUR):
+            for branch in lines:
+                if table.lines[branch].fork is not None or branch is None:
+                    self.open("ours", table, branch).cleanup_old_versions(
+                        older_than=timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
+                    )
+        for branch in lines:
+            self.settle_rows(table, branch, [])
+            # Killed creations of branches and clones left tags.
+            tags = self.open("ours", table).tags.list().values()
+            needed = table.needed(branch) | {item["version"] for item in tags if item["branch"] == branch}
+            left = set(table.lines[branch].versions)
+            first = min((version for at, version in table.holds.values() if at == branch), default=None)
+            spared = set() if first is None else {version for version in left if version >= first}
+            spared |= {
+                line.fork[1] for line in table.lines.values() if line.fork is not None and line.fork[0] == branch
+            }
+            if left - spared != needed - spared:
+                raise FindingError(f"{branch or 'main'} has the versions {sorted(left)}, needed are {sorted(needed)}")
+
+    def is_clone(self, table: Table) -> bool:
+        """Whether a table is a shallow clone of another."""
+        return any(table.name in other.clones for other in self.tables.values())
+
+    STEPS: ClassVar = {
+        "write": 12, "overwrite": 1, "restore": 1, "tag": 2, "branch": 2, "discard": 1, "promote": 2, "clone": 2, "drop": 1,
+        "create": 1, "clean_up": 3, "hold": 1, "pass_time": 1, "damage": 1, "erase": 1, "tear_version": 1, "maintain": 2,
+    }  # fmt: skip
+
+    if importlib.util.find_spec("lance_core.verbs.write.operation_checks"):
+        STEPS["commit_by_hand"] = 1
+
+    def step(self) -> None:
+        """Take a step, and check the lake."""
+        (name,) = self.random.choices(list(self.STEPS), list(self.STEPS.values()))
+        getattr(self, name)()
+        self.check()
