@@ -1,10 +1,12 @@
-"""What checks read, recorded in the log of their run, and the results of checks that the log has.
+"""What checks read, and what deferred writes were made from, recorded in the log of a run; results of its checks.
 
     ENGINE_EVENT             step  lance/check_read: {"uri", "branch", "branch_id", "version", "partitions", "wrote"}
+    ENGINE_EVENT             step  lance/provenance: {"asset", "partitions", "version", "tags"}
     ASSET_CHECK_EVALUATION   step  passed, severity
 
 An evaluation belongs to the reads of the same attempt of its step. Dagster's evaluations do not say what was read, and
-its event of a loaded input has no place for it. An engine event is shown in the log of the run, and on no asset.
+its event of a loaded input has no place for it. An engine event is shown in the log of the run, and on no asset. Of a
+write in a run with the tag `dagster/defer_asset_events` Dagster records no event, and so no code version and inputs.
 """
 
 from __future__ import annotations
@@ -18,9 +20,17 @@ import dagster as dg
 
 from lance_dagster._context.steps import RunFacts
 
-__all__ = ["CheckEvaluation", "CheckLog", "log_check_read", "read_check_log"]
+__all__ = [
+    "CheckEvaluation",
+    "CheckLog",
+    "log_check_read",
+    "log_provenance",
+    "read_check_log",
+    "read_provenance_log",
+]
 
 _READ: Final = "lance/check_read"
+_PROVENANCE: Final = "lance/provenance"
 _TYPES: Final = {
     dg.DagsterEventType.STEP_START,
     dg.DagsterEventType.STEP_RESTARTED,
@@ -81,6 +91,35 @@ def log_check_read(facts: RunFacts, entry: Mapping[str, Any], message: str) -> N
         entry: What was read.
         message: The same as a sentence.
     """
+    _log(facts, _READ, entry, message)
+
+
+def log_provenance(facts: RunFacts, entry: Mapping[str, Any]) -> None:
+    """Record in the log of a run what the rows of a write were made from, as tags of the event that is deferred.
+
+    Args:
+        facts: The run and the step.
+        entry: The asset, its partitions, the version and the tags.
+    """
+    _log(facts, _PROVENANCE, entry, f"wrote version {entry['version']} of {entry['asset']}, whose event is deferred")
+
+
+def read_provenance_log(
+    instance: dg.DagsterInstance, run_id: str, key: dg.AssetKey
+) -> list[tuple[str | None, int, dict[str, str]]]:
+    """The partition, version and tags of each deferred write of an asset in a run, oldest first."""
+    entries = []
+    for record in instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ENGINE_EVENT).records:
+        event = record.event_log_entry.dagster_event
+        metadata: Any = {} if event is None else getattr(event.event_specific_data, "metadata", {})
+        entry = metadata[_PROVENANCE].value if _PROVENANCE in metadata else None
+        if entry is not None and entry["asset"] == key.to_user_string():
+            partitions = [None] if entry["partitions"] is None else entry["partitions"]
+            entries += [(partition, entry["version"], dict(entry["tags"])) for partition in partitions]
+    return entries
+
+
+def _log(facts: RunFacts, name: str, entry: Mapping[str, Any], message: str) -> None:
     # Dagster has no public name for the metadata of an engine event.
     from dagster._core.events import EngineEventData  # noqa: PLC0415, TID251 - see above
 
@@ -91,7 +130,7 @@ def log_check_read(facts: RunFacts, entry: Mapping[str, Any], message: str) -> N
         run_id=facts.run_id,
         job_name=facts.job_name or "",
         step_key=facts.step_key,
-        engine_event_data=EngineEventData({_READ: dg.MetadataValue.json(dict(entry))}),
+        engine_event_data=EngineEventData({name: dg.MetadataValue.json(dict(entry))}),
     )
 
 
@@ -121,6 +160,6 @@ def read_check_log(instance: dg.DagsterInstance, run_id: str) -> CheckLog:
                     partition=getattr(data, "partition", None),  # newer versions of Dagster have it
                 )
             )
-        elif _READ in (data.metadata if data is not None else ()):
+        elif _READ in getattr(data, "metadata", ()):
             log.reads.setdefault(attempt, []).append(data.metadata[_READ].value)
     return log

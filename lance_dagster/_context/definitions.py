@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import dagster as dg
 
 from lance_dagster._context.steps import ABSENT, AnyContext, asset_graph
 
-__all__ = ["assets_of_same_definition", "blocking_checks", "inputs_of"]
+__all__ = ["assets_of_same_definition", "blocking_checks", "inputs_of", "upstream_first"]
+
+
+Value = TypeVar("Value")
 
 
 def inputs_of(context: AnyContext, asset_key: dg.AssetKey, upstream: dg.AssetKey) -> Sequence[Mapping[str, Any]]:
@@ -52,6 +55,16 @@ def blocking_checks(context: AnyContext, asset_key: dg.AssetKey) -> set[str] | N
     definitions = [*repository.assets_defs_by_key.values(), *repository.asset_checks_defs_by_key.values()]
     specs = [spec for one in definitions for spec in one.check_specs if spec.asset_key == asset_key]
     return {spec.name for spec in specs if spec.blocking}
+
+
+def upstream_first(context: AnyContext, values: Sequence[Value], key_of: Callable[[Value], dg.AssetKey]) -> list[Value]:
+    """The values in the order of their assets, upstream ones first; as given if the code location is not known."""
+    graph: Any = None
+    with suppress(*ABSENT):
+        graph = context.repository_def.asset_graph  # type: ignore[union-attr]
+    graph = asset_graph(getattr(context, "job_def", None)) if graph is None else graph
+    order = {} if graph is None else {key: number for number, key in enumerate(graph.toposorted_asset_keys)}
+    return sorted(values, key=lambda value: order.get(key_of(value), len(order)))
 
 
 def _definition(context: AnyContext, asset_key: dg.AssetKey) -> Any:

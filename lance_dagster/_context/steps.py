@@ -42,6 +42,7 @@ __all__ = [
     "output_name",
     "outputs_of_step",
     "process_executor",
+    "provenance_of_output",
     "run_facts",
     "run_partition_keys",
     "run_time_metadata",
@@ -256,6 +257,24 @@ def process_executor(context: dg.OutputContext | dg.InputContext) -> str | None:
     config = (step.dagster_run.run_config.get("execution") or {}).get("config") or {"multiprocess": {}}
     needs = {getattr(one, "value", "") for one in executor.get_requirements(config)}
     return str(executor.name) if "PERSISTENT_OUTPUTS" in needs else None
+
+
+def provenance_of_output(context: dg.OutputContext) -> dict[str, str]:
+    """The tags by which Dagster would record the code version and the inputs of an output; empty outside of a step."""
+    step = _step(context)
+    layer = getattr(getattr(step, "job_def", None), "asset_layer", None)
+    look_up = getattr(step, "maybe_fetch_and_get_input_asset_version_info", None)
+    if step is None or layer is None or look_up is None:
+        return {}
+    node = layer.get(context.asset_key)
+    tags = {"dagster/code_version": node.code_version or step.run_id, "dagster/data_version_is_user_provided": "true"}
+    for key in node.parent_keys:
+        known = look_up(key)
+        version = None if known is None else known.data_version
+        tags[f"dagster/input_data_version/{key.to_user_string()}"] = "INITIAL" if version is None else version.value
+        pointer = None if known is None else known.storage_id
+        tags[f"dagster/input_event_pointer/{key.to_user_string()}"] = str(pointer) if pointer else "NULL"
+    return tags
 
 
 def is_own_upstream(context: dg.InputContext) -> bool:

@@ -17,18 +17,15 @@ from typing import Any, Final
 
 import dagster as dg
 
-from lance_dagster._context.definitions import blocking_checks
+from lance_dagster._context.definitions import blocking_checks, upstream_first
 from lance_dagster._context.jobs import later_job
 from lance_dagster._context.steps import facts_of
 from lance_dagster.properties import PROMOTION_RUN_ID
-from lance_dagster.tables.branch_policy import AUDITED_TAG, PUBLISHES_TAG, run_branch
+from lance_dagster.tables.branch_policy import AUDITED_TAG, DEFER_TAG, PUBLISHES_TAG, run_branch
 from lance_dagster.tables.names import checked_job_name
 from lance_dagster.tables.refs import TableRef, table_refs, table_root
 
-__all__ = ["DEFER_TAG", "build_audited_job"]
-
-DEFER_TAG: Final = "dagster/defer_asset_events"
-"""Dagster's tag of runs whose writes are not recorded as materializations."""
+__all__ = ["build_audited_job"]
 
 _DEFAULT_KEY: Final = "io_manager"
 
@@ -218,7 +215,7 @@ def _publish_asset(
         tables = [(ref, main) for ref in refs if (main := root.open_or_none(ref)) is not None]
         versions = _audited_versions(context, tables, branch)
         reject_conflicts([(ref.name, main) for ref, main in tables], branch, versions)
-        for ref in refs:
+        for ref in upstream_first(context, refs, lambda ref: ref.key):
             keys = list(context.partition_keys) if ref.key in partitioned else None
             _publish(context, root, ref, branch, versions, keys, keep_branch=keep_branch)
 

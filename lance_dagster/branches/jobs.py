@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from lance_dagster._context.definitions import blocking_checks
+from lance_dagster._context.definitions import blocking_checks, upstream_first
 from lance_dagster._context.jobs import job_of_one_op
 from lance_dagster._context.steps import facts_of
 from lance_dagster.properties import PROMOTION_JOB_NAME, PROMOTION_RUN_ID
@@ -154,7 +154,7 @@ def _promote(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConf
     versions, rejected = _pass_gates(job, context, _by_table(found), branch, forced=forced)
     promotion.reject_conflicts([(ref.name, main) for ref, main in found], branch, versions)
     done, failed = 0, []
-    for same in _by_table(found):
+    for same in _by_table(upstream_first(context, found, lambda pair: pair[0].key)):
         main = same[0][1]
         names = ", ".join(ref.name for ref, _ in same)
         try:
@@ -287,9 +287,16 @@ def _report_main(
     job: _BranchOps, context: dg.OpExecutionContext, ref: TableRef, main: Any, branch: str, partitions: Sequence[str]
 ) -> None:
     """Report what main has of partitions whose newest event was about a branch that was discarded."""
-    from lance_dagster.events.reporting import TableReport, materializations, partition_rows, record  # noqa: PLC0415 - heavy imports
+    from lance_dagster.events.reporting import (  # noqa: PLC0415 - heavy imports
+        TableReport,
+        known_versions,
+        materializations,
+        partition_rows,
+        record,
+    )
 
     latest = main.checkout_version((None, None))
+    known = known_versions(context.instance, ref.key, partitions)
     report = TableReport(
         ref=ref,
         location=job.root(context).locate(ref),
@@ -298,6 +305,7 @@ def _report_main(
         partitions=partitions,
         metadata={"lance/discarded": branch},
         rows=partition_rows(latest, ref, partitions),
+        provenance={one: reported.provenance for one, reported in known.items()},
     )
     if BRANCH_TAG not in context.run.tags:  # so that `lance_eager` does not take the events for new data
         context.instance.add_run_tags(context.run.run_id, {BRANCH_TAG: branch})

@@ -9,6 +9,7 @@ events       one materialization, with main's version, per asset and partition t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,6 +20,7 @@ import lance_core
 from lance_core.errors import LanceError, NotFoundError, UnsupportedError, VersionNotFoundError
 from lance_dagster.branches.check_results import BranchChecks, check_branch
 from lance_dagster.branches.written_entries import written_entries
+from lance_dagster.events.provenance import published_inputs, written_provenance
 from lance_dagster.events.reporting import (
     PartitionRows,
     TableReport,
@@ -29,6 +31,7 @@ from lance_dagster.events.reporting import (
 )
 from lance_dagster.properties import (
     ASSET_KEY,
+    INPUT_PREFIX,
     PROMOTED_FROM,
     RUN_ID,
     partition_names,
@@ -298,6 +301,7 @@ def promotion_events(
         partitions=names,
         metadata=_promotion_metadata(published, len(names)) | dict(entries or {}),
         rows=rows,
+        provenance=_provenance(context, root, ref, published),
         own=_own_entries(context.instance, ref, published, rows),
     )
     return list(materializations(report, context))
@@ -314,6 +318,40 @@ def _own_entries(
         if counted is not None and counted.written is not None and "lance/columns" not in entries:
             entries.pop("lance/rows_written", None)
     return found
+
+
+def _provenance(
+    context: dg.OpExecutionContext | dg.AssetExecutionContext, root: TableRoot, ref: TableRef, published: Published
+) -> dict[str | None, dict[str, str]]:
+    """The tags that name the origin of the rows that the runs on the branch wrote, by partition, or by None."""
+    instance, branch = context.instance, published.branch
+    written = written_provenance(instance, ref.key, branch, several(published.properties.get(RUN_ID)))
+    read = {version: _read_on_branch(published, version) for version in {version for version, _ in written.values()}}
+
+    def open_table(key: dg.AssetKey) -> lance_core.LanceDataset | None:
+        return root.open_or_none(TableRef(key=key).resolved(context))
+
+    return {
+        at: published_inputs(instance, tags, branch, read[version], open_table)
+        for at, (version, tags) in written.items()
+    }
+
+
+def _read_on_branch(published: Published, version: int) -> dict[str, int]:
+    """The versions of the branch that a version was made from, by asset; the oldest if the commit was cleaned up."""
+    properties = published.properties
+    try:
+        made = published.dataset.checkout_version((published.branch, version)).read_transaction(version)
+        properties = properties_of(made) or properties
+    except NotFoundError:
+        pass
+    read: dict[str, int] = {}
+    for name in properties:
+        if name.startswith(INPUT_PREFIX):
+            entries = [json.loads(entry) for entry in several(properties[name])]
+            versions = [entry["version"] for entry in entries if entry.get("branch") == published.branch]
+            read |= {name.removeprefix(INPUT_PREFIX): min(versions)} if versions else {}
+    return read
 
 
 def _wanted(instance: dg.DagsterInstance, ref: TableRef, published: Published) -> list[str]:

@@ -84,6 +84,7 @@ def erasure_events(
             metadata=own,
             rows=rows,
             unchanged=unchanged,
+            provenance={one: known[one].provenance for one in due},
             ui_url=root.ui_url,
         )
         record(context, list(materializations(found, context)))

@@ -14,7 +14,7 @@ The IO manager counts the rows of partitions of other writes here as well (`rows
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from lance_dagster._context.runs import plan_materializations
 from lance_dagster._context.steps import downstream_keys_of
 from lance_dagster.events.event_order import EventOrder, branch_of_event, version_of_event
 from lance_dagster.events.materialization import column_schema, lineage_metadata, of_partition
+from lance_dagster.events.provenance import provenance_tags
 from lance_dagster.handlers.arrow_schema import owners
 from lance_dagster.health.facts import deleted_fraction
 from lance_dagster.lineage.consumers import consumers
@@ -68,11 +69,13 @@ class ReportedState:
         version: The version of main that the newest event about main names; None if there is no such event.
         branch: The branch of the newest event; None if that event is about main, or there is no event.
         data_version: The data version of the newest event about main; None if it has none.
+        provenance: The tags of the newest event about main that name the origin of its rows.
     """
 
     version: int | None = None
     branch: str | None = None
     data_version: str | None = None
+    provenance: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +107,7 @@ class TableReport:
         own: Further entries of the event of each partition, by partition, or by None for a table without partitions.
         unchanged: The data versions of partitions whose rows are the same as in the last event, by partition, or by
             None for a table without partitions. The others get the data version of the table's last change.
+        provenance: The tags that name the origin of the rows, by partition, or by None for a table without partitions.
         ui_url: The URL of the Dagster UI, for links to runs.
     """
 
@@ -115,11 +119,12 @@ class TableReport:
     rows: Mapping[str, PartitionRows] = field(default_factory=dict)
     own: Mapping[str | None, Mapping[str, Any]] = field(default_factory=dict)
     unchanged: Mapping[str | None, str] = field(default_factory=dict)
+    provenance: Mapping[str | None, Mapping[str, str]] = field(default_factory=dict)
     ui_url: str = ""
 
 
 def known_versions(
-    instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Sequence[str]
+    instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Sequence[str], *, without: Collection[int] = ()
 ) -> dict[str | None, ReportedState]:
     """The state that Dagster's events record, by partition, or by None for an asset without partitions.
 
@@ -129,6 +134,7 @@ def known_versions(
         instance: The instance that records the events.
         key: The asset.
         partitions: The partitions; empty for an asset without partitions.
+        without: Versions of main whose events do not count, such as of changes that were undone.
     """
     wanted: list[str | None] = [*partitions] or [None]
     newest: dict[str | None, str | None] = {}
@@ -147,12 +153,16 @@ def known_versions(
             branch = branch_of_event(event)
             newest.setdefault(at, branch)
             version = version_of_event(event)
-            if branch is not None or version is None:
+            if branch is not None or version is None or version in without:
                 continue
             known = states.get(at)
             if known is None or (version > (known.version or 0) and order.overlaps(last[at], one)):
                 last.setdefault(at, one)
-                states[at] = ReportedState(version=version, data_version=(event.tags or {}).get(_DATA_VERSION_TAG))
+                states[at] = ReportedState(
+                    version=version,
+                    data_version=(event.tags or {}).get(_DATA_VERSION_TAG),
+                    provenance=provenance_tags(event.tags),
+                )
         if not page.has_more or all(one in states for one in wanted):
             break
         cursor = page.cursor
@@ -297,7 +307,7 @@ def materializations(
             own |= {} if counted.erased is None else {"lance/rows_erased": counted.erased}
         own |= report.own.get(partition, {})
         shown = of_partition(entries, own, partition, keys)
-        tags = {_DATA_VERSION_TAG: report.unchanged.get(partition, changed)}
+        tags = {_DATA_VERSION_TAG: report.unchanged.get(partition, changed), **report.provenance.get(partition, {})}
         yield dg.AssetMaterialization(asset_key=ref.key, partition=partition, metadata=shown, tags=tags)
 
 

@@ -8,6 +8,7 @@ The facts that are known without the value are collected first, in a `TableOutpu
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,12 +19,14 @@ import dagster as dg
 import lance_core
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, LanceError
 from lance_core.maintenance import index_partitions
+from lance_dagster._context.check_log import log_provenance
 from lance_dagster._context.steps import (
     RunFacts,
     add_metadata,
     defined_metadata,
     downstream_keys,
     output_name,
+    provenance_of_output,
     run_facts,
     run_time_metadata,
     set_data_version,
@@ -89,10 +92,11 @@ from lance_dagster.lineage.consumers import consumers
 from lance_dagster.lineage.history import data_version
 from lance_dagster.lineage.spark_columns import has_plan, plan_lineage
 from lance_dagster.lineage.sql_inputs import watch_sql_inputs
-from lance_dagster.lineage.step_inputs import changes_entries, consumed_changes
+from lance_dagster.lineage.step_inputs import changes_entries, consumed_changes, input_properties
 from lance_dagster.op_outputs.store import store_op_output
+from lance_dagster.properties import INPUT_PREFIX
 from lance_dagster.tables.begin import newest_version
-from lance_dagster.tables.branch_policy import branch_of_run
+from lance_dagster.tables.branch_policy import DEFER_TAG, branch_of_run
 from lance_dagster.tables.location import TableLocation, locate_table
 from lance_dagster.tables.lost_writes import reject_lost_writes
 from lance_dagster.tables.refs import TableRef, TableRoot
@@ -198,6 +202,7 @@ class LanceTableIOManager(dg.IOManager):
         """Report the write to Dagster."""
         casts = casts_of(output, outcome)
         context, written = output.context, outcome.dataset
+        _log_deferred(output, written)
         set_data_version(context, data_version(written.root_uri, written.version, written.branch))
         entries = event_metadata(outcome, output.location, kept_attempts(output, outcome))
         if output.sets_columns:
@@ -417,3 +422,25 @@ class LanceTableIOManager(dg.IOManager):
             return handler.write(obj, replace(request, write_attempt=attempt))
         except DatasetExistsError as error:
             raise DatasetExistsError(f"{error}. The write_mode is {settings.write_mode}") from error
+
+
+def _log_deferred(output: TableOutput, written: lance_core.LanceDataset) -> None:
+    """Record what the rows were made from, if Dagster records no event of the write.
+
+    Inputs that the step has read on the branch of the run count as they are there.
+    """
+    if output.facts is None or output.facts.tags.get(DEFER_TAG) != "true":
+        return
+    tags = provenance_of_output(output.context)
+    for name, recorded in input_properties(output.step).items():
+        read, asset = json.loads(recorded), name.removeprefix(INPUT_PREFIX)
+        if read.get("branch") == output.branch and f"dagster/input_data_version/{asset}" in tags:
+            version = data_version(read["uri"], read["version"], output.branch)
+            tags[f"dagster/input_data_version/{asset}"] = version
+    entry = {
+        "asset": output.context.asset_key.to_user_string(),
+        "partitions": None if output.keys is None else list(output.keys),
+        "version": written.version,
+        "tags": tags,
+    }
+    log_provenance(output.facts, entry)

@@ -29,6 +29,7 @@ __all__ = [
     "AUDITED_TAG",
     "AUTO",
     "BRANCH_TAG",
+    "DEFER_TAG",
     "FORCE_TAG",
     "MAIN",
     "NO_RETRIES",
@@ -46,6 +47,9 @@ BRANCH_TAG = "lance/branch"
 
 AUDITED_TAG = "lance/audited"
 """Run tag of write-audit-publish jobs: each run writes to a branch of its own."""
+
+DEFER_TAG = "dagster/defer_asset_events"
+"""Dagster's tag of runs whose writes are not recorded as materializations."""
 
 PUBLISHES_TAG = "lance/publishes"
 """Tag of runs whose materializations are about main, even if the run tag `lance/branch` names a branch."""

@@ -63,7 +63,9 @@ def undo_events(
         partitions = [one for one in due if one is not None]
     elif any((reported.version or 0) > version for reported in known.values()):
         dataset = dataset.checkout_version((None, None))
-    return _events(ref, location, dataset, partitions, plan.run_id, plan.versions, context, ui_url, plan.indices_lost)
+    return _events(
+        instance, ref, location, dataset, partitions, plan.run_id, plan.versions, context, ui_url, plan.indices_lost
+    )
 
 
 def earlier_undo_events(
@@ -95,7 +97,7 @@ def earlier_undo_events(
     if dataset.branch is not None or not due:
         return []
     names = [one for one in due if one is not None]
-    return _events(ref, location, dataset, names, run_id, [one.version for one in made], context, ui_url)
+    return _events(instance, ref, location, dataset, names, run_id, [one.version for one in made], context, ui_url)
 
 
 def _partitions(instance: dg.DagsterInstance, ref: TableRef, made: Sequence[TableVersion]) -> list[str]:
@@ -115,6 +117,7 @@ def _partitions(instance: dg.DagsterInstance, ref: TableRef, made: Sequence[Tabl
 
 
 def _events(
+    instance: dg.DagsterInstance,
     ref: TableRef,
     location: TableLocation,
     dataset: lance_core.LanceDataset,
@@ -125,6 +128,7 @@ def _events(
     ui_url: str,
     indices_lost: Sequence[str] = (),
 ) -> list[dg.AssetMaterialization]:
+    before = known_versions(instance, ref.key, partitions, without=versions)
     report = TableReport(
         ref=ref,
         location=location,
@@ -137,6 +141,7 @@ def _events(
             INDICES_LOST: dg.MetadataValue.json(list(indices_lost)) if indices_lost else None,
         },
         rows=partition_rows(dataset, ref, partitions),
+        provenance={one: reported.provenance for one, reported in before.items()},
         ui_url=ui_url,
     )
     return list(materializations(report, context))

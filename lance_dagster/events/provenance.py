@@ -1,0 +1,116 @@
+"""The origin of rows as Dagster's tags of events: the code version, and the data versions of the assets they are from.
+
+Dagster shows an asset as out of sync by these tags. It writes them itself into the event of a step. Events of jobs
+repeat the tags of the step that wrote the rows, so that rows of old code stay out of sync after a promotion or an undo.
+
+An input that the step read on the branch is on main under another data version once its own table is promoted: the tag
+then has that version, if the promoted rows are those that the step read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import dagster as dg
+
+import lance_core
+from lance_core.errors import NotFoundError
+from lance_dagster._context.check_log import read_provenance_log
+from lance_dagster.events.event_order import branch_of_event, version_of_event
+from lance_dagster.lineage.history import data_version, read_history
+from lance_dagster.properties import PROMOTED_FROM, PROMOTED_VERSION, properties_of
+
+__all__ = ["provenance_tags", "published_inputs", "written_provenance"]
+
+_INPUT: Final = "dagster/input_data_version/"
+_POINTER: Final = "dagster/input_event_pointer/"
+_OTHERS: Final = ("dagster/code_version", "dagster/data_version_is_user_provided")
+
+
+def provenance_tags(tags: Mapping[str, str] | None) -> dict[str, str]:
+    """The tags of an event that name the origin of its rows."""
+    return {name: tag for name, tag in (tags or {}).items() if name in _OTHERS or name.startswith((_INPUT, _POINTER))}
+
+
+def written_provenance(
+    instance: dg.DagsterInstance, key: dg.AssetKey, branch: str, run_ids: Iterable[str]
+) -> dict[str | None, tuple[int, dict[str, str]]]:
+    """The newest version that runs wrote to a branch, and the origin of its rows, by partition, or by None.
+
+    Args:
+        instance: The instance that recorded the runs.
+        key: The asset.
+        branch: The branch.
+        run_ids: The runs.
+    """
+    newest: dict[str | None, tuple[int, dict[str, str]]] = {}
+    for run_id in run_ids:
+        records = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION).records
+        events = [event for record in records if (event := record.asset_materialization) is not None]
+        written = [
+            (one.partition, version_of_event(one), provenance_tags(one.tags))
+            for one in events
+            if one.asset_key == key and branch_of_event(one) == branch
+        ]
+        written += read_provenance_log(instance, run_id, key) if not written else []
+        for partition, version, tags in written:
+            if version is not None and (partition not in newest or newest[partition][0] <= version):
+                newest[partition] = version, tags
+    return newest
+
+
+def published_inputs(
+    instance: dg.DagsterInstance,
+    tags: Mapping[str, str],
+    branch: str,
+    read: Mapping[str, int],
+    open_table: Callable[[dg.AssetKey], lance_core.LanceDataset | None],
+) -> dict[str, str]:
+    """The tags with inputs as main has them, where a branch with the rows that were read was promoted.
+
+    Args:
+        instance: The instance that has the events of the inputs.
+        tags: The origin of rows that were written to the branch.
+        branch: The branch.
+        read: The versions of the branch that were read, by asset.
+        open_table: Returns the table of an asset; None if it has none.
+    """
+    published = dict(tags)
+    for name, tag in tags.items():
+        asset = name.removeprefix(_INPUT)
+        if asset == name:
+            continue
+        version = read.get(asset)
+        place, _, number = tag.rpartition(":")
+        if version is None and place.endswith(f":{branch}") and number.isdecimal():
+            version = int(number)  # an asset that was not loaded, whose newest event was about the branch
+        key = dg.AssetKey.from_user_string(asset)
+        table = None if version is None else open_table(key)
+        promoted = None if table is None or version is None else _published_version(table, branch, version)
+        if table is None or promoted is None:
+            continue
+        published[name] = data_version(table.root_uri, promoted)
+        newest = instance.fetch_materializations(key, limit=1).records
+        if newest:
+            published[_POINTER + asset] = str(newest[0].storage_id)
+    return published
+
+
+def _published_version(table: lance_core.LanceDataset, branch: str, version: int) -> int | None:
+    """The version of main that has the rows of a version of a branch; None if it is not known to have them."""
+    promotion = table.find_transaction(PROMOTED_FROM, branch)
+    if promotion is None:
+        return None
+    number, made = promotion
+    promoted = properties_of(made).get(PROMOTED_VERSION, "")
+    if not promoted.isdecimal() or int(promoted) < version:
+        return None
+    if int(promoted) == version:
+        return number
+    try:
+        head = table.checkout_version((branch, int(promoted)))
+    except NotFoundError:
+        return None  # the branch was discarded, and what it changed since is not known
+    since = read_history(head, after=version, count_changes=False)
+    return None if any(one.changes_rows for one in since) else number

@@ -1,0 +1,135 @@
+"""Events of promotions, audited jobs, discards and undos name the code and the inputs that the rows were made from."""
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+from dagster._core.definitions.data_version import CachingStaleStatusResolver
+from dagster._core.loader import LoadingContextForTest
+
+from lance_dagster import BranchPolicy, build_audited_job, build_branch_jobs, build_undo_job
+from tests.lance_dagster.lake import QUIET, errors
+
+PARTS = dg.StaticPartitionsDefinition(["a", "b"])
+TAGGED = {"branching": BranchPolicy.from_tag("lance/branch")}
+WORK = {"tags": {"lance/branch": "work"}, **TAGGED}
+
+
+def assets_of(code="1", *, partitioned=False):
+    """An asset of another storage, one in a table, and one that is made from both."""
+    options = {"partitions_def": PARTS, "metadata": {"partition_expr": "part"}} if partitioned else {}
+
+    @dg.asset
+    def outside() -> None: ...
+
+    @dg.asset(**options)
+    def base(context) -> pa.Table:
+        return pa.table({"part": [context.partition_key if partitioned else "a"]})
+
+    @dg.asset(code_version=code, deps=[outside], **options)
+    def made(base: pa.Table) -> pa.Table:
+        return base
+
+    return outside, base, made
+
+
+def stale_causes(lake, assets, partition=None):
+    """Why Dagster shows the asset `made` as out of sync."""
+    graph = dg.Definitions(list(assets)).get_repository_def().asset_graph
+    resolver = CachingStaleStatusResolver(lake.instance, graph, LoadingContextForTest(lake.instance))
+    return [cause.reason for cause in resolver.get_stale_causes(dg.AssetKey("made"), partition)]
+
+
+def run_job(lake, job, assets, **options):
+    manager = lake.manager(**TAGGED)
+    defs = dg.Definitions(list(assets), jobs=[job], resources={"io_manager": manager})
+    result = defs.resolve_job_def(job.name).execute_in_process(
+        instance=lake.instance, run_config={**QUIET, **options.pop("config", {})}, raise_on_error=False, **options
+    )
+    assert result.success, errors(result)
+    return result
+
+
+def promote(lake, assets, branch="work"):
+    return run_job(lake, build_branch_jobs(assets[1:])[0], assets, tags={"lance/branch": branch})
+
+
+@pytest.mark.parametrize("partition", [None, "a"])
+def test_a_promotion(lake, partition):
+    assets = assets_of("1", partitioned=partition is not None)
+    lake.run(*assets, partition=partition, **WORK)
+    promote(lake, assets)
+    assert stale_causes(lake, assets, partition) == []
+    newer = assets_of("2", partitioned=partition is not None)
+    assert stale_causes(lake, newer, partition) == ["has a new code version"]
+    lake.run(*assets, select=[assets[1]], partition=partition, **TAGGED)
+    assert stale_causes(lake, assets, partition) == ["has a new dependency materialization"] or stale_causes(
+        lake, assets, partition
+    ) == ["has a new dependency data version"]
+
+
+def test_a_promotion_of_rows_that_were_made_from_older_rows_of_the_branch(lake):
+    outside, base, made = assets_of()
+    lake.run(outside, base, made, **WORK)
+    lake.run(outside, base, made, select=[base], **WORK)
+    promote(lake, (outside, base, made))
+    assert stale_causes(lake, (outside, base, made)) != []
+
+
+def test_a_promotion_of_rows_from_main(lake):
+    assets = outside, base, made = assets_of()
+    lake.run(outside, base, select=[outside, base], **TAGGED)
+    lake.run(*assets, select=[made], **WORK)
+    promote(lake, assets)
+    assert stale_causes(lake, assets) == []
+    lake.run(*assets, select=[outside], **TAGGED)
+    assert len(stale_causes(lake, assets)) == 1
+
+
+@pytest.mark.parametrize("partition", [None, "a"])
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_audited_job(lake, partition, order):
+    def job(assets):
+        outside, *stored = assets
+        return build_audited_job(stored[::order], name="audited", upstream=[outside], allow_unaudited=True)
+
+    assets = assets_of("1", partitioned=partition is not None)
+    lake.run(*assets, select=[assets[0]])
+    manager = lake.manager()
+
+    def run(assets):
+        resources = {"io_manager": manager}
+        defs = dg.Definitions(list(assets), jobs=[job(assets)], resources=resources)
+        result = defs.resolve_job_def("audited").execute_in_process(
+            instance=lake.instance, run_config=QUIET, partition_key=partition, raise_on_error=False
+        )
+        assert result.success, errors(result)
+
+    run(assets)
+    assert stale_causes(lake, assets, partition) == []
+    newer = assets_of("2", partitioned=partition is not None)
+    assert stale_causes(lake, newer, partition) == ["has a new code version"]
+    run(newer)
+    assert stale_causes(lake, newer, partition) == []
+    lake.run(*newer, select=[newer[0]])
+    assert len(stale_causes(lake, newer, partition)) == 1
+
+
+@pytest.mark.parametrize("partition", [None, "a"])
+def test_an_undo(lake, partition):
+    """The rows of the older code are there again."""
+    older, newer = (assets_of(code, partitioned=partition is not None) for code in ("1", "2"))
+    lake.run(*older, partition=partition)
+    undone = lake.run(*newer, select=[newer[2]], partition=partition)
+    assert stale_causes(lake, newer, partition) == []
+    run_job(lake, build_undo_job(newer[1:]), newer, tags={"lance/undo_run": undone.run_id})
+    assert stale_causes(lake, newer, partition) == ["has a new code version"]
+    assert stale_causes(lake, older, partition) == []
+
+
+def test_a_discard(lake):
+    older, newer = assets_of("1"), assets_of("2")
+    lake.run(*older, **TAGGED)
+    lake.run(*newer, select=[newer[2]], **WORK)
+    run_job(lake, build_branch_jobs(newer[1:])[1], newer, tags={"lance/branch": "work"})
+    assert stale_causes(lake, newer) == ["has a new code version"]
+    assert stale_causes(lake, older) == []
