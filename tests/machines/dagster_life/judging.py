@@ -97,6 +97,7 @@ def expect_promotion(world: "World", table: str, branch: str, run: Run) -> None:
     for partition in partitions:
         facts = {
             "version": version,
+            "branch": MAIN,
             "rows": main.rows.total(),
             "partition_rows": of_partitions(main.rows, None if partition is None else {partition}).total(),
             "changed": {main.changed, version},

@@ -9,20 +9,23 @@ import warnings
 
 from tests.machines.dagster_life.actions import ACTIONS
 from tests.machines.dagster_life.branch_actions import BRANCH_ACTIONS
+from tests.machines.dagster_life.keeper_actions import KEEPER_ACTIONS
 from tests.machines.dagster_life.project import Config
 from tests.machines.dagster_life.world import World
 
 STEPS = 25
 SWITCHES = {
-    "skip": False,  # empty outputs that are skipped
-    "discarded branches": False,  # a re-execution whose branch was discarded says so
-    "backfills": False,  # re-executions go on with the branch of their backfill
+    "skip": True,  # empty outputs that are skipped
+    "discarded branches": True,  # a re-execution whose branch was discarded says so
+    "backfills": True,  # re-executions go on with the branch of their backfill
     "checks": False,  # every blocking check has to pass on what is promoted
-    "sensor": False,  # of a re-executed backfill the newest one counts
+    "sensor": True,  # of a re-executed backfill the newest one counts
     "idle promotions": False,  # a promotion that changes no rows reports no other partitions
-    "event order": False,  # the newest version counts that an event records, not the newest event
+    "event order": True,  # the newest version counts that an event records, not the newest event
     "promoted attempts": False,  # rows of an earlier attempt are found after the branch was promoted
-    "rivals": False,  # of two runs whose steps overlap, the one that was created later wins
+    "environment": False,  # every job works where the environment says
+    "undo": True,  # all tables of a run are undone, or none
+    "rivals": True,  # of two runs whose steps overlap, the one that was created later wins
     "merges at once": False,  # of two merges at a time, each key is inserted once
     "late overwrites": True,  # an attempt that was given up does not overwrite its re-execution
 }
@@ -53,15 +56,17 @@ def play(seed: int, steps: list[int]) -> tuple[list[str], list[str], int | None]
     with World(draw_config(seed)) as world:
         for number in steps:
             rng = random.Random(f"{seed}:{number}")
-            actions = ACTIONS | BRANCH_ACTIONS if world.config.policy != "off" else ACTIONS
+            actions = ACTIONS | KEEPER_ACTIONS | (BRANCH_ACTIONS if world.config.policy != "off" else {})
             action = rng.choices(list(actions), list(actions.values()))[0]
             try:
                 said = action(world, rng)
-                problems = world.compare()
+                problems = [] if world.is_lost else world.compare()
             except Exception:  # noqa: BLE001 - a finding too
                 said, problems = action.__name__, [traceback.format_exc()]
             if said is not None:
                 done.append(f"{number:3} {said}")
+            if world.is_lost:
+                break
             if problems:
                 return done, list(problems), number
     return done, [], None

@@ -33,6 +33,7 @@ class Run:
     main_at_begin: dict[str, Counter]
     selection: tuple[str, ...]
     partitions: tuple[str, ...] | None
+    steps: tuple[str, ...] = ()
     backfill: str | None = None
     is_of_repeated_backfill: bool = False
     step_began: dict[str, int] = field(default_factory=dict)
@@ -128,6 +129,8 @@ class Model:
         self.lines: dict[str, dict[str | None, Line]] = {table: {} for table in tables}
         self.runs: dict[str, Run] = {}
         self.results: list[Result] = []
+        self.compacted: set[str] = set()
+        self.cleaned: set[str] = set()
         self.is_unordered = False
         """Whether an event was recorded after that of a newer version of its line."""
         self.discarded: dict[str, list[Commit]] = {}
@@ -199,12 +202,13 @@ class Model:
     def outcome(self, write: Write) -> str:
         """What has to come of a write that commits now: `written`, `skipped`, the kind of its failure, or `any`."""
         line = self.lines[write.asset].get(write.run.branch) or Line()
-        is_again = write.run.parent is not None or write.run.is_of_repeated_backfill
-        if write.run.branch in self.discarded and is_again and "discarded branches" not in self.switches:
-            return "any"
+        if write.run.branch in self.discarded:
+            return self.outcome_after_discard(write)
         if not write.rows and write.empty_output == "error":
             return "empty"  # or any other failure that the write has as well
         if self.is_from_promotion(write) and "promoted attempts" not in self.switches:
+            return "any"
+        if self.may_be_undecidable(write):
             return "any"
         if any(commit.order > write.order for commit in self.attempts(write)):
             return "superseded" if write.mode != "overwrite" or "late overwrites" in self.switches else "any"
@@ -221,6 +225,22 @@ class Model:
             if any(row[:2] not in keys for row in replaced):
                 return "undecidable"
         return "written"
+
+    def outcome_after_discard(self, write: Write) -> str:
+        """A re-execution of a run whose branch was discarded has to write all that was written to it."""
+        run, line = write.run, self.lines[write.asset].get(write.run.branch)
+        is_sure = (
+            "discarded branches" in self.switches
+            and run.branch == f"dagster/run/{run.root}"
+            and (line is None or not line.own_commits())
+        )
+        lost = {commit.asset for commit in self.discarded[run.branch]} - set(run.steps)
+        return "lost" if is_sure and lost else "any"
+
+    def may_be_undecidable(self, write: Write) -> bool:
+        """Whether rows of an earlier attempt were moved, and the versions that say where were removed."""
+        is_kept = write.asset not in self.compacted or write.asset not in self.cleaned
+        return not is_kept and write.mode != "overwrite" and bool(self.earlier_attempts(write))
 
     def is_from_promotion(self, write: Write) -> bool:
         """Whether an earlier attempt wrote to a branch that was promoted and has begun again since."""
@@ -283,6 +303,8 @@ class Model:
         """Whether main has changed what the branch changes: `yes`, `no`, or `perhaps` where no page says so."""
         line, main = self.lines[table][branch], self.lines[table][MAIN]
         since = [commit for commit in main.commits if all(commit is not old for old in line.base)]
+        if any(not other.asset and other.removed for other in since):
+            return "perhaps"  # an undo
         if (line.fork - line.rows) - main.rows:
             return "yes"
         pairs = [(mine, other) for mine in line.own_commits() for other in since if self._overlap(mine, other)]
@@ -290,7 +312,9 @@ class Model:
             return "no"
         if mode != "overwrite":
             return "perhaps"
-        changed = any((mine.added or mine.removed) and (other.added or other.removed) for mine, other in pairs)
+        changed = any(
+            (mine.added or mine.removed) and (other.added or other.removed) and other.asset for mine, other in pairs
+        )
         return "yes" if changed and self._differs(line) else "perhaps"
 
     @staticmethod

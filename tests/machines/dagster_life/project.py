@@ -9,7 +9,15 @@ from dataclasses import dataclass
 import dagster as dg
 import pyarrow as pa
 
-from lance_dagster import BranchPolicy, LanceIOManager, build_branch_jobs, build_branch_sensor
+from lance_dagster import (
+    BranchPolicy,
+    LanceIOManager,
+    LanceMaintenancePolicy,
+    build_branch_jobs,
+    build_branch_sensor,
+    build_maintenance_job,
+    build_undo_job,
+)
 from tests.machines.dagster_life.stage import me
 
 PARTITIONS = ("a", "b", "c")
@@ -123,10 +131,12 @@ def definitions(config: Config, root: str) -> dg.Definitions:
 
     assets = [events, totals]
     jobs = build_branch_jobs(assets)
+    policy = LanceMaintenancePolicy(cleanup_older_than="1ms", max_small_fragments=1, max_versions=1)
+    others = [build_maintenance_job(assets, policy), build_undo_job(assets)]
     return dg.Definitions(
         assets=assets,
         asset_checks=[good] if config.checks else [],
-        jobs=jobs,
+        jobs=[*jobs, *others],
         sensors=[build_branch_sensor(assets, jobs, on_failure=config.on_failure)],
         resources={"io_manager": manager(config, root)},
         executor=dg.in_process_executor,

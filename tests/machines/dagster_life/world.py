@@ -61,6 +61,7 @@ class World(contextlib.AbstractContextManager):
         self.excuses: set[str] = set()
         self.idle_promotions: set[tuple[str, str]] = set()
         self.settled: set[str] = set()
+        self.is_lost = False
         self.is_closing = False
 
     def __enter__(self) -> Self:
@@ -131,6 +132,7 @@ class World(contextlib.AbstractContextManager):
             main_at_begin=root.main_at_begin if root is not None else begin,
             selection=tuple(sorted(str(key) for key in selection)),
             partitions=partitions,
+            steps=tuple(record.step_keys_to_execute or (key.path[-1] for key in record.asset_selection or ())),
             backfill=backfill,
             is_of_repeated_backfill="dagster/root_backfill_id" in tags,
         )
@@ -179,9 +181,9 @@ class World(contextlib.AbstractContextManager):
 
     def judge_failure(self, run: Run) -> None:
         """A run has failed, which must have a reason: what it reads may have no rows, and so on."""
-        is_reader = "good" in str(run.selection) or any("totals" in name for name in run.selection)
+        is_reader = self.config.checks or any("totals" in name for name in run.selection)
         may_lack = is_reader and not of_partitions(self.model.readable("events", run), run.partitions)
-        is_lost = run.branch in self.model.discarded
+        is_lost = run.branch in self.model.discarded or (run.branch is not None and bool(self.model.cleaned))
         if run.run_id not in self.excuses and run.selection and not may_lack and not is_lost:
             self.problems.append(f"run {run.number} failed: {self.why(run)}")
 
@@ -318,7 +320,7 @@ class World(contextlib.AbstractContextManager):
         if error is not None:
             self.excuses.add(run.run_id)
             name = type(error).__name__
-            if expected != "any" and name not in EXPECTED_ERRORS.get(expected, ()):
+            if expected not in ("any", "lost") and name not in EXPECTED_ERRORS.get(expected, ()):
                 self.problems.append(f"{where} had to be {expected}, but: {name}: {error}")
             lines = self.model.lines[write.asset]
             if (
@@ -336,10 +338,17 @@ class World(contextlib.AbstractContextManager):
         if expected != "skipped":
             commit = self.model.apply(write, version)
             line = self.model.lines[write.asset][run.branch]
+        if expected == "skipped" and not version:  # there is no table still
+            self.model.lines[write.asset].pop(run.branch, None)
+            keys = ("version", "rows", "partition_rows", "changed", "branch")
+            nothing = dict.fromkeys(keys)
+            self.due += [(None, run, write.asset, partition, nothing) for partition in write.partitions or (None,)]
+            return
         rows = line.rows if line is not None else Counter()
         for partition in write.partitions or (None,):
             facts = {
                 "version": version,
+                "branch": run.branch,
                 "rows": rows.total(),
                 "partition_rows": of_partitions(rows, None if partition is None else {partition}).total(),
                 "changed": line.changed if line is not None else 0,
@@ -406,10 +415,10 @@ class World(contextlib.AbstractContextManager):
             self.problems.append(f"{shown}: nothing was written")
             return
         self.due.remove(due)
-        commit, run, _, partition, facts = due
+        commit, _, _, partition, facts = due
         says = {
             "lance/version": facts["version"],
-            "lance/branch": run.branch,
+            "lance/branch": facts["branch"],
             "dagster/row_count": facts["rows"],
         }
         if partition is not None:
@@ -417,14 +426,18 @@ class World(contextlib.AbstractContextManager):
         for key, value in says.items():
             if metadata.get(key) != value:
                 self.problems.append(f"{shown}: {key} is {metadata.get(key)}, not {value}")
+        if facts["version"] is None:
+            return
         data_version = (event.tags or {}).get("dagster/data_version", "")
         changed = facts["changed"] if isinstance(facts["changed"], set) else {facts["changed"]}
+        if changed == {0}:
+            changed = {facts["version"]}  # of a table that the fork has created
         # A commit without rows that removes none may count as a change.
         if commit is not None and not commit.added and not commit.removed:
             changed = {*changed, commit.version}
-        if not data_version.endswith(tuple(f":{run.branch or 'main'}:{version}" for version in changed)):
+        if not data_version.endswith(tuple(f":{facts['branch'] or 'main'}:{version}" for version in changed)):
             self.problems.append(f"{shown}: its data version is {data_version}, rows changed in {changed}")
-        where = (table, run.branch, partition)
+        where = (table, facts["branch"], partition)
         newest = max((v for key, v in self.model.recorded.items() if key[:2] == where[:2]), default=0)
         self.model.is_unordered |= facts["version"] < newest
         self.model.recorded[where] = max(self.model.recorded.get(where, 0), facts["version"])
