@@ -18,7 +18,7 @@ SWITCHES = {
     "skip": True,  # empty outputs that are skipped
     "discarded branches": True,  # a re-execution whose branch was discarded says so
     "backfills": True,  # re-executions go on with the branch of their backfill
-    "checks": False,  # every blocking check has to pass on what is promoted
+    "checks": True,  # every blocking check has to pass on what is promoted
     "sensor": True,  # of a re-executed backfill the newest one counts
     "idle promotions": False,  # a promotion that changes no rows reports no other partitions
     "event order": True,  # the newest version counts that an event records, not the newest event
