@@ -30,6 +30,8 @@ _COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "EQ": eq, "NEQ": ne, "GT": gt, "GTE": ge, "LT": lt, "LTE": le,
 }  # fmt: skip
 _MIRRORED: Final = {"EQ": "EQ", "NEQ": "NEQ", "GT": "LT", "GTE": "LTE", "LT": "GT", "LTE": "GTE"}
+_MOST_PARTS: Final = 500
+"""Conditions that AND or OR joins; Arrow recurses into longer chains until the process ends."""
 _BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 
 
@@ -93,7 +95,10 @@ def pushed_filter_of_tree(tree: Any, schema: pa.Schema, *, exact: bool = False) 
         named = {one.name for one in tree.walk() if _kind(one) == "COLUMN"}
         columns = {name: field for name, field in columns.items() if field.name in named}
     known, rest = [], 0
-    for part in _conjuncts(tree):
+    for part in _parts(tree, "AND"):
+        if len(known) >= _MOST_PARTS:
+            rest += 1
+            continue
         try:
             known.append(_translated(part, columns))
         except _NotPushed:
@@ -105,12 +110,18 @@ def _kind(tree: Any) -> str:
     return type(tree).__name__.upper()
 
 
-def _conjuncts(tree: Any) -> list[Any]:
-    if _kind(tree) == "PAREN":
-        return _conjuncts(tree.this)
-    if _kind(tree) == "AND":
-        return [*_conjuncts(tree.this), *_conjuncts(tree.expression)]
-    return [tree]
+def _parts(tree: Any, kind: str) -> list[Any]:
+    """The conditions that AND or OR joins, in order; chains are deeper than Python recurses."""
+    found, left = [], [tree]
+    while left:
+        one = left.pop()
+        if _kind(one) == "PAREN":
+            left.append(one.this)
+        elif _kind(one) == kind:
+            left += [one.expression, one.this]
+        else:
+            found.append(one)
+    return found
 
 
 def _translated(tree: Any, columns: Mapping[str, pa.Field]) -> pc.Expression:
@@ -118,8 +129,10 @@ def _translated(tree: Any, columns: Mapping[str, pa.Field]) -> pc.Expression:
     if kind == "PAREN":
         return _translated(tree.this, columns)
     if kind in ("AND", "OR"):
-        both = _translated(tree.this, columns), _translated(tree.expression, columns)
-        return reduce(and_ if kind == "AND" else or_, both)
+        parts = _parts(tree, kind)
+        if len(parts) > _MOST_PARTS:
+            raise _NotPushed
+        return reduce(and_ if kind == "AND" else or_, [_translated(one, columns) for one in parts])
     if kind == "NOT":
         return ~_translated(tree.this, columns)
     if kind in _COMPARISONS:
@@ -131,8 +144,9 @@ def _translated(tree: Any, columns: Mapping[str, pa.Field]) -> pc.Expression:
     if kind == "IN" and tree.args.get("expressions") and not tree.args.get("query"):
         column = _column(tree.this, columns)
         values = [_value(one, column.type) for one in tree.args["expressions"]]
-        # Arrow's isin is false for null, where SQL's IN is null.
-        return reduce(or_, [pc.field(column.name) == value for value in values])
+        # Arrow's isin is false for null, where SQL's IN is null, as the comparison with a value is.
+        whole = pc.field(column.name).isin(pa.array([value.as_py() for value in values], column.type))
+        return whole | (pc.field(column.name) == values[0])
     if kind == "BETWEEN" and not tree.args.get("symmetric"):
         column = _column(tree.this, columns)
         low, high = (_value(tree.args[end], column.type) for end in ("low", "high"))
