@@ -39,7 +39,14 @@ from pyspark_lance.engine.errors import plain_errors
 from pyspark_lance.engine.sessions import parallelism_of
 from pyspark_lance.keys.collations import ON_FRAME, comparable_filter
 from pyspark_lance.reading.change_feed import FEED_COLUMNS, ChangeFeed, feed_columns, feed_schema, plan_feed
-from pyspark_lance.reading.plan import FragmentRange, ReadPlan, plan_read, plan_tasks, table_schema
+from pyspark_lance.reading.plan import (
+    FragmentRange,
+    ReadPlan,
+    plan_read,
+    plan_tasks,
+    reject_another,
+    table_schema,
+)
 from pyspark_lance.types.arrow_types import to_arrow
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.job import WriteJob, find_earlier_write, prepare_write
@@ -86,6 +93,7 @@ class DefaultSource(DataSource):
         with plain_errors():
             self._options = SourceOptions(options)
         self._version: int | None = None
+        self._identity: str | None = None
         self._has_own_schema = True  # of the user, until Spark asks for the table's
 
     @classmethod
@@ -99,12 +107,21 @@ class DefaultSource(DataSource):
         dataset = self._options.open(self._version)
         self._has_own_schema = False
         if self._options.boolean("readChangeFeed"):
-            dataset = self._at_end(dataset)
-            self._version = dataset.version
+            dataset = self._fixed(self._at_end(dataset))
             return feed_schema(dataset, self._options.names("columns"), self._options.blob_handling)
-        self._version = dataset.version
+        self._fixed(dataset)
         self._condition(dataset)  # so that a mistake shows when the frame is made
         return table_schema(dataset, self._options.names("columns"))
+
+    def _fixed(self, dataset: LanceDataset) -> LanceDataset:
+        """A version that is read from here on.
+
+        Raises:
+            IncompatibleConflictError: The table was dropped and made again since the version was fixed.
+        """
+        reject_another(self._options.uri, self._identity, dataset)
+        self._version, self._identity = dataset.version, dataset.identity
+        return dataset
 
     def _at_end(self, dataset: LanceDataset) -> LanceDataset:
         """The last version whose changes are read; the latest for a stream, which has no option for it."""
@@ -129,7 +146,7 @@ class DefaultSource(DataSource):
             raise InvalidInputError(
                 f"option endingVersion: the last version is {dataset.version}, and the first one is {first}"
             )
-        self._version = dataset.version
+        self._fixed(dataset)
         return plan_feed(
             dataset,
             first - 1,
@@ -183,8 +200,7 @@ class DefaultSource(DataSource):
         return StreamWriter(self._options, batch_schema(schema), overwrite=overwrite)
 
     def _plan(self, schema: StructType) -> ReadPlan:
-        dataset = self._options.open(self._version)
-        self._version = dataset.version
+        dataset = self._fixed(self._options.open(self._version))
         return plan_read(
             dataset,
             schema,

@@ -94,7 +94,8 @@ def pushed_filter_of_tree(tree: Any, schema: pa.Schema, *, exact: bool = False) 
     if exact:
         named = {one.name for one in tree.walk() if _kind(one) == "COLUMN"}
         columns = {name: field for name, field in columns.items() if field.name in named}
-    known, rest = [], 0
+    known: list[pc.Expression] = []
+    rest = 0
     for part in _parts(tree, "AND"):
         if len(known) >= _MOST_PARTS:
             rest += 1

@@ -46,6 +46,7 @@ __all__ = [
     "parts_of_batch",
     "plan_read",
     "plan_tasks",
+    "reject_another",
     "split_into_tasks",
     "table_schema",
 ]
@@ -470,8 +471,22 @@ def _dataset(
         storage_options=None if options is None else dict(options),
         default_scan_options={"blob_handling": blob_handling},
     )
-    if dataset.identity != identity:  # its fragments have the same ids
-        raise IncompatibleConflictError(
-            f"{uri} was dropped and made again after the read of version {version} was planned; read it again"
-        )
+    reject_another(uri, identity, dataset)  # its fragments have the same ids
     return dataset
+
+
+def reject_another(uri: str, identity: str | None, dataset: LanceDataset) -> None:
+    """Reject a version of a table that was dropped and made again since a version of that number was read.
+
+    Args:
+        uri: The table.
+        identity: `LanceDataset.identity` of the version that was read; None if there is none yet.
+        dataset: The version of the same number now.
+
+    Raises:
+        IncompatibleConflictError: The versions are not the same.
+    """
+    if identity not in (None, dataset.identity):
+        raise IncompatibleConflictError(
+            f"{uri} was dropped and made again after the read of version {dataset.version} was planned; read it again"
+        )
