@@ -16,6 +16,7 @@ from lance_core.arguments import checked, checked_methods
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.dataset.lance_dataset import dataset as open_dataset
 from lance_core.dataset.reading import row_positions
+from lance_core.encoding.concatenate import combined
 from lance_core.errors import InvalidInputError
 
 __all__ = ["ShardedBatchIterator", "ShardedBatchSampler", "ShardedFixedBatchSampler", "maybe_sample"]
@@ -53,7 +54,7 @@ def maybe_sample(
         return
     chosen = _chosen(np.asarray(row_positions(source, filt)), n, max_takes)
     for start in range(0, len(chosen), batch_size):
-        table = source.take(chosen[start : start + batch_size], wanted).combine_chunks()
+        table = combined(source.take(chosen[start : start + batch_size], wanted), keeps_chunks=True)
         yield from table.to_batches()
 
 
@@ -245,4 +246,4 @@ def _rows(dataset: LanceDataset, rows: Any, columns: Any, with_row_id: bool) -> 
     if with_row_id:
         names = dataset.schema.names if columns is None else columns
         columns = {**names, "_rowid": "_rowid"} if isinstance(names, Mapping) else [*names, "_rowid"]
-    yield from dataset.take(rows, columns).combine_chunks().to_batches()
+    yield from combined(dataset.take(rows, columns), keeps_chunks=True).to_batches()

@@ -2,36 +2,113 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from lance_core.encoding.dictionaries import capacity, has_dictionary, has_narrow_dictionary, without_unused
 from lance_core.errors import InvalidInputError
 
-__all__ = ["concatenate", "without_null_values"]
+__all__ = ["combined", "concatenate", "encoded", "taken", "without_null_values"]
 
 
 def concatenate(arrays: Sequence[Any]) -> pa.Array:
     """Concatenate at least one array; dictionaries are unified first.
 
+    Where they have together more values than their indices can count, values that no row has are left out.
+
     Raises:
-        InvalidInputError: The dictionaries have together more values than their indices can count.
+        InvalidInputError: The rows have more values than the indices can count.
     """
     if len(arrays) == 1:
         return arrays[0]
-    if pa.types.is_dictionary(arrays[0].type):
+    kind = arrays[0].type
+    if not has_dictionary(kind):
+        return pa.concat_arrays(arrays)
+    if pa.types.is_dictionary(kind):
         arrays = [without_null_values(array) for array in arrays]
+    try:
+        return pa.chunked_array(arrays).unify_dictionaries().combine_chunks()
+    except pa.ArrowInvalid:
+        pruned = pa.chunked_array([without_unused(array) for array in arrays], kind)
+    try:
+        return pruned.unify_dictionaries().combine_chunks()
+    except pa.ArrowInvalid as error:
+        raise InvalidInputError(
+            f"the rows of several batches have together more values than the indices of {kind} can count: cast the "
+            "column to a dictionary with wider indices, or to its values"
+        ) from error
+
+
+def combined(rows: pa.Table, *, keeps_chunks: bool = False) -> pa.Table:
+    """A table with one chunk in each column.
+
+    Args:
+        rows: The table.
+        keeps_chunks: Whether a column whose dictionaries do not fit together keeps its chunks.
+
+    Raises:
+        InvalidInputError: The dictionaries of a column do not fit together.
+    """
+    if not any(map(has_dictionary, rows.schema.types)):
+        return rows.combine_chunks()
+    columns = []
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
         try:
-            return pa.chunked_array(arrays).unify_dictionaries().combine_chunks()
-        except pa.ArrowInvalid as error:
-            kind = arrays[0].type
-            raise InvalidInputError(
-                f"the dictionaries of several batches have together more values than {kind.index_type} can count: "
-                "cast the column to a dictionary with wider indices, or to its values"
-            ) from error
-    return pa.concat_arrays(arrays)
+            whole = _whole(column)
+        except InvalidInputError as error:
+            if not keeps_chunks:
+                raise InvalidInputError(f"column {name!r}: {error}") from error
+            whole = column
+        columns.append(whole)
+    return pa.Table.from_arrays(columns, schema=rows.schema)
+
+
+def _whole(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if column.num_chunks > 1 and has_dictionary(column.type):
+        return pa.chunked_array([concatenate(column.chunks)], column.type)
+    return pa.Table.from_arrays([column], names=["column"]).combine_chunks().column(0)
+
+
+def taken(rows: pa.Table, places: pa.Array) -> pa.Table:
+    """Rows of a table in another order; a dictionary that cannot hold the values of all of them comes in chunks."""
+    try:
+        return rows.take(places)
+    except pa.ArrowInvalid:
+        if not any(has_narrow_dictionary(kind) for kind in rows.schema.types):
+            raise
+    return pa.Table.from_arrays([_taken(column, places) for column in rows.columns], schema=rows.schema)
+
+
+def _taken(column: pa.ChunkedArray, places: pa.Array) -> pa.ChunkedArray:
+    kind: Any = column.type
+    if not has_narrow_dictionary(kind):
+        return column.take(places)
+    try:
+        return pa.chunked_array([concatenate(column.chunks)], kind).take(places)
+    except InvalidInputError:
+        if not pa.types.is_dictionary(kind):
+            return pa.chunked_array(list(_runs(column, np.asarray(places))), kind)
+    values, size = column.cast(kind.value_type).take(places), capacity(kind.index_type)
+    pieces = (values.slice(start, size).combine_chunks() for start in range(0, len(values), size))
+    return pa.chunked_array([encoded(piece, kind) for piece in pieces], kind)
+
+
+def _runs(column: pa.ChunkedArray, places: npt.NDArray[np.int64]) -> Iterator[pa.Array]:
+    """The rows at some places, with a new array where the next row lies in another chunk."""
+    starts = np.cumsum([0, *map(len, column.chunks)])
+    chunks = np.searchsorted(starts, places, side="right") - 1
+    for run in np.split(np.arange(len(places)), np.flatnonzero(np.diff(chunks)) + 1):
+        yield column.chunk(chunks[run[0]]).take(pa.array(places[run] - starts[chunks[run[0]]]))
+
+
+def encoded(values: Any, kind: Any) -> pa.Array:
+    """Values as a dictionary."""
+    found = values.dictionary_encode()
+    return pa.DictionaryArray.from_arrays(found.indices.cast(kind.index_type), found.dictionary, ordered=kind.ordered)
 
 
 def without_null_values(array: Any) -> Any:

@@ -26,6 +26,7 @@ from google.protobuf.message import DecodeError
 from lance_core._proto import file_pb2, table_pb2
 from lance_core.encoding.concatenate import concatenate, without_null_values
 from lance_core.encoding.datablock import ascends
+from lance_core.encoding.dictionaries import capacity, without_unused
 from lance_core.encoding.legacy.decoder import PageTable, read_dictionary_values, read_field
 from lance_core.encoding.legacy.encoder import EncodedFieldPage, encode_batch, encode_page
 from lance_core.encoding.page import ByteRange, Steps, lock_step, run_steps
@@ -202,7 +203,7 @@ class _FileDictionary:
 
     def __init__(self, field: Field) -> None:
         kind: Any = arrow_type_of(field)
-        self._index_type = kind.index_type
+        self._name, self._index_type = field.name, kind.index_type
         known = field.dictionary_values
         self._values = pa.array([], kind.value_type) if known is None else known
 
@@ -216,9 +217,16 @@ class _FileDictionary:
         Nulls become the value that is read as null, or the first value if there is none.
         """
         array = without_null_values(array)
-        dictionary = _with_null_for_empty(array.dictionary)
-        known = pa.compute.index_in(dictionary, value_set=self._values)
-        new = dictionary.filter(known.is_null()).unique()
+        dictionary, known, new = self._new_values(array)
+        if len(self._values) + len(new) > capacity(self._index_type):
+            array = without_unused(array)
+            dictionary, known, new = self._new_values(array)
+            if len(self._values) + len(new) > capacity(self._index_type):
+                raise SchemaError(
+                    f"column {self._name!r}: all files of a dataset of version 0.1 share one dictionary, whose indices "
+                    f"({self._index_type}) cannot count all values; write the column as plain values, or write a "
+                    "dataset of a later version"
+                )
         if len(new):
             self._values = pa.concat_arrays([self._values, new])
             known = pa.compute.index_in(dictionary, value_set=self._values)
@@ -228,6 +236,12 @@ class _FileDictionary:
         null = pa.compute.index_in(pa.nulls(1, self._values.type), value_set=self._values)[0].as_py() or 0
         indices = known.take(array.indices).fill_null(null).cast(self._index_type)
         return pa.DictionaryArray.from_arrays(indices, self._values)
+
+    def _new_values(self, array: Any) -> tuple[pa.Array, pa.Array, pa.Array]:
+        """The values of an array, their places in the dictionary, and those that it lacks."""
+        dictionary = _with_null_for_empty(array.dictionary)
+        known = pa.compute.index_in(dictionary, value_set=self._values)
+        return dictionary, known, dictionary.filter(known.is_null()).unique()
 
 
 def _empty_value(kind: pa.DataType) -> pa.Array:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from lance_core.encoding.choosing.choices import Choices
 from lance_core.encoding.choosing.strategy import TINY_VALUES, Limits
 from lance_core.encoding.concatenate import concatenate
+from lance_core.encoding.dictionaries import DictionaryRoom, has_narrow_dictionary
 from lance_core.encoding.encoder import encode_field
 from lance_core.encoding.levels.paths import is_blob_v2
 from lance_core.encoding.page import EncodedPage
@@ -113,6 +114,9 @@ class DataFileWriter:
         self._first_row = first_row
         self._done = False
         self._blobs = BlobFiles(store, key)
+        kinds = self._plan.arrow_schema.types
+        is_narrow = any(map(has_narrow_dictionary, kinds))
+        self._room = DictionaryRoom(self._plan.arrow_schema.names, kinds) if is_narrow else None
         self._legacy: LegacyFileWriter | None = None
         if version is FileVersion.V0_1:
             self._legacy = LegacyFileWriter(store, key, schema, self._plan.arrow_schema.types)
@@ -153,6 +157,13 @@ class DataFileWriter:
         if self._done:
             raise InvalidInputError(f"{self._key}: the writer is finished")
         columns = self._columns(batch)
+        if self._room is not None:
+            path = self._room.take(columns)
+            if path is not None:
+                raise InvalidInputError(
+                    f"column {path!r} has more values in these rows than the indices of its dictionary can count: cast "
+                    "the column to a dictionary with wider indices, or to its values"
+                )
         self._num_rows += batch.num_rows
         if self._legacy is not None:
             self._legacy.write(columns, batch.num_rows)
@@ -163,6 +174,10 @@ class DataFileWriter:
                 passed += self._collect(collected, chunk)
         self._releaser.passed(passed)
         self._write_ready(waits=passed >= self._page_bytes)
+
+    def has_room_for(self, batch: pa.RecordBatch | pa.Table) -> bool:
+        """Whether the values of the rows fit into the dictionaries of the file; if so, they count from now on."""
+        return self._room is None or self._room.take(self._columns(batch)) is None
 
     def _columns(self, batch: pa.RecordBatch | pa.Table) -> list[list[pa.Array]]:
         """The chunks of each column, as arrays of the types that are written, without empty ones."""

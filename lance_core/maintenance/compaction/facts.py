@@ -1,13 +1,14 @@
 """Collects the facts about each fragment that a compaction plan needs, mostly from the manifest, else from the files.
 
-Files are opened for fragments of 2023, whose manifests do not count rows, and for `partition_by`. In a fragment that
+Files are opened for fragments of 2023, whose manifests do not count rows, for dictionaries whose indices count few
+values, where fragments have enough rows to use more of them, and for `partition_by`. In a fragment that
 holds one partition, the partition column is a constant page, so that reading it costs little more than reading the
 footer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -15,10 +16,18 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core._proto import table_pb2
+from lance_core.encoding.dictionaries import (
+    capacity,
+    dictionaries_of,
+    fewest_values,
+    has_narrow_dictionary,
+    used_values,
+)
 from lance_core.errors import SchemaError
 from lance_core.index.kinds.registry import is_supported
 from lance_core.maintenance.compaction.options import CompactionOptions
 from lance_core.maintenance.compaction.plan import FragmentFacts, is_candidate
+from lance_core.schema import Schema, quote_path, typed_schema
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.reuse import live_coverage
 from lance_core.threads import ThreadPool
@@ -52,6 +61,7 @@ def facts_of(source: Snapshot, options: CompactionOptions) -> list[FragmentFacts
                 indices=tuple(i for i, bitmap in enumerate(covered) if message.id in bitmap),
             )
         )
+    facts = _with_values(source, facts, options)
     return _with_partitions(source, facts, options) if options.partition_by else facts
 
 
@@ -84,6 +94,40 @@ def _counts(source: Snapshot, position: int, message: table_pb2.DataFragment) ->
     return physical_rows(source, fragment), 0 if deletions is None else len(deletions)
 
 
+def _with_values(source: Snapshot, facts: list[FragmentFacts], options: CompactionOptions) -> list[FragmentFacts]:
+    """Add the values that rows use of dictionaries with narrow indices, where fragments could use too many together."""
+    columns = [one for one in typed_schema(source.manifest.schema) if has_narrow_dictionary(one.type)]
+    candidates = [fact for fact in facts if columns and is_candidate(fact, options)]
+    fewest = min((fewest_values(one.type) for one in columns), default=0)
+    if options.deletions_only or len(candidates) < 2 or sum(fact.live_rows for fact in candidates) <= fewest:
+        return facts
+    schema = source.manifest.schema.project([quote_path([one.name]) for one in columns])
+
+    def with_values(fact: FragmentFacts) -> FragmentFacts:
+        values: dict[str, tuple[int, frozenset[Any]]] = {}
+        for rows in _live_rows(source, fact, schema):
+            for name, column in zip(rows.schema.names, rows.columns, strict=True):
+                for path, array in dictionaries_of(column, (name,)):
+                    most, known = values.get(quote_path(path), (capacity(array.type.index_type), frozenset()))
+                    values[quote_path(path)] = (most, known.union(used_values(array).to_pylist()))
+        return replace(fact, values=values)
+
+    with ThreadPool(READ_AHEAD) as pool:
+        found = dict(zip((fact.position for fact in candidates), pool.map(with_values, candidates), strict=True))
+    return [found.get(fact.position, fact) for fact in facts]
+
+
+def _live_rows(source: Snapshot, fact: FragmentFacts, schema: Schema) -> Iterator[pa.RecordBatch]:
+    """The live rows of a fragment."""
+    fragment, num_rows = source.manifest.fragments[fact.position], fact.physical_rows
+    deletions = source.deletions(fragment) if fact.deleted_rows else None
+    live = None if deletions is None else deletions.live_rows(num_rows)
+    position = 0
+    for batch in read_fragment(source, fragment, schema, range(num_rows)):
+        yield batch if live is None else batch.filter(pa.array(live[position : position + batch.num_rows]))
+        position += batch.num_rows
+
+
 def _with_partitions(
     source: Snapshot, facts: Sequence[FragmentFacts], options: CompactionOptions
 ) -> list[FragmentFacts]:
@@ -109,16 +153,10 @@ def _with_partitions(
 def _partition_of(source: Snapshot, fact: FragmentFacts, options: CompactionOptions) -> Hashable:
     """The value that the partition columns have in all live rows; a unique value if there are several."""
     schema = source.manifest.schema.project(list(options.partition_by))
-    fragment, num_rows = source.manifest.fragments[fact.position], fact.physical_rows
-    deletions = source.deletions(fragment) if fact.deleted_rows else None
-    live = None if deletions is None else deletions.live_rows(num_rows)
     found: set[tuple[Any, ...]] = set()
-    position = 0
-    for batch in read_fragment(source, fragment, schema, range(num_rows)):
-        rows = batch if live is None else batch.filter(pa.array(live[position : position + batch.num_rows]))
-        position += batch.num_rows
+    for rows in _live_rows(source, fact, schema):
         distinct = pa.Table.from_batches([rows]).group_by(list(options.partition_by)).aggregate([])
         found.update(tuple(row[name] for name in options.partition_by) for row in distinct.slice(0, 2).to_pylist())
         if len(found) > 1:
-            return ("mixed", fragment.id)
+            return ("mixed", fact.fragment_id)
     return ("one", *found)

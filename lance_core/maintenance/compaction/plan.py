@@ -16,16 +16,19 @@ A merged fragment is at least 1.5 times as large as each of its sources. So the 
 written in small fragments grow as n log n, and a small fragment never causes the rewrite of a large one. A task makes
 fewer fragments than it takes, or removes enough deleted rows, so that a second plan on its results is empty.
 
+The live rows of the fragments of a task use no more values of a dictionary than its indices can count: where they
+would, a task ends.
+
 With `partition_by`, each partition is planned as if it were a dataset of its own. A fragment with rows of several
 partitions is never merged with another one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import ceil
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -55,6 +58,8 @@ class FragmentFacts:
         indices: Which indices cover it; empty if the compaction extends all of them to all fragments.
         partition: Value of the partition columns; None without `partition_by`. A fragment with rows of several
             partitions has a unique value.
+        values: For each dictionary with narrow indices the number of values that these count, and the values that live
+            rows use.
     """
 
     position: int
@@ -64,6 +69,7 @@ class FragmentFacts:
     num_bytes: int = 0
     indices: Hashable = ()
     partition: Hashable = None
+    values: Mapping[str, tuple[int, frozenset[Any]]] = field(default_factory=dict)
 
     @property
     def live_rows(self) -> int:
@@ -117,7 +123,18 @@ def _merged(group: Sequence[FragmentFacts]) -> FragmentFacts:
         num_bytes=sum(fact.live_bytes for fact in group) if known else 0,
         indices=first.indices,
         partition=first.partition,
+        values=_all_values(group) or {},
     )
+
+
+def _all_values(facts: Sequence[FragmentFacts]) -> Mapping[str, tuple[int, frozenset[Any]]] | None:
+    """The values that some fragments use together; None if a dictionary has no room for them."""
+    found = {
+        path: (most, frozenset().union(*(fact.values[path][1] for fact in facts if path in fact.values)))
+        for fact in facts[:1]
+        for path, (most, _) in fact.values.items()
+    }
+    return None if any(len(used) > most for most, used in found.values()) else found
 
 
 def _candidates(facts: Sequence[FragmentFacts], options: CompactionOptions) -> Iterator[list[FragmentFacts]]:
@@ -202,7 +219,8 @@ def _split(found: Sequence[FragmentFacts], options: CompactionOptions) -> Iterat
     group: list[FragmentFacts] = []
     rows = size = 0
     for fact in found:
-        if group and _is_full(rows, size, options) and _is_full(left_rows, left_bytes, options):
+        is_full = _is_full(rows, size, options) and _is_full(left_rows, left_bytes, options)
+        if group and (is_full or _all_values([*group, fact]) is None):
             yield group
             group, rows, size = [], 0, 0
         group.append(fact)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from lance_core._proto import table_pb2
+from lance_core.encoding.dictionaries import has_narrow_dictionary
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.file.container import WrittenFile
 from lance_core.file.copy import CopySource, copy_pages
@@ -27,6 +28,7 @@ from lance_core.maintenance.compaction.dictionary_values import without_unused_v
 from lance_core.maintenance.compaction.options import FORCE_COPY, REENCODE, CompactionOptions
 from lance_core.maintenance.compaction.results import CompactionMetrics, RewriteResult
 from lance_core.row_addresses import row_address
+from lance_core.schema import schema_to_arrow
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
 from lance_core.table.paths import data_key, new_data_file_name
@@ -164,6 +166,9 @@ class _Rewriter:
         """Copy pages."""
         if self.options.max_bytes_per_file is not None:
             raise UnsupportedError("pages cannot be copied with max_bytes_per_file: leave it out, or use reencode")
+        kinds = schema_to_arrow(self.source.manifest.schema).types
+        if merge_small and len(self.fragments) > 1 and any(map(has_narrow_dictionary, kinds)):
+            raise UnsupportedError("the dictionaries of the pages may have too many values together")
         sources = [_open_pages(self.source, fragment) for fragment in self.fragments]
         for parts in _files(sources, self.rows_per_file):
             written = copy_pages(
@@ -185,17 +190,23 @@ class _Rewriter:
     def _by_decoding(self) -> Iterator[Fragment]:
         """Decode all rows and encode them again.
 
-        With `compaction_mode="reencode"`, dictionaries lose the values that no row has, except in 0.1 files.
+        With `compaction_mode="reencode"`, or if a dictionary counts few values, dictionaries lose the values that no
+        row has, except in 0.1 files.
         """
         writer: DataFileWriter | None = None
         limit, most_bytes = self.rows_per_file, self.options.max_bytes_per_file
-        is_pruned = self.options.compaction_mode == REENCODE and self.version is not FileVersion.V0_1
+        is_narrow = any(map(has_narrow_dictionary, schema_to_arrow(self.source.manifest.schema).types))
+        is_pruned = self.version is not FileVersion.V0_1 and (is_narrow or self.options.compaction_mode == REENCODE)
         try:
             for rows in self._live_batches():
                 left = without_unused_values(rows) if is_pruned else rows
                 while left.num_rows:
                     writer = writer or self._new_writer()
                     part = left.slice(0, limit - writer.num_rows)
+                    if writer.num_rows and not writer.has_room_for(part):
+                        written, writer = writer.finish(), None
+                        yield _fragment(written)
+                        continue
                     writer.write(part)
                     left = left.slice(part.num_rows)
                     if writer.num_rows >= limit or (most_bytes is not None and writer.has_reached(most_bytes)):

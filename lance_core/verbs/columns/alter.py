@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.commit import commit
+from lance_core.encoding.concatenate import encoded
 from lance_core.errors import ArgumentTypeError, InvalidInputError, SchemaError, UnsupportedError
 from lance_core.schema import (
     JSON,
@@ -314,19 +315,29 @@ def _cast_struct(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _cast_values(values: Any, kind: pa.DataType) -> Any:
     """Cast values that are not structs; times without a zone are interpreted in the zone of the result."""
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if pa.types.is_dictionary(kind):
+        plain = _cast_values(values, kind.value_type)
+        if isinstance(plain, pa.ChunkedArray):
+            return pa.chunked_array([encoded(chunk, kind) for chunk in plain.chunks], kind)
+        return encoded(plain, kind)
     is_local = pa.types.is_date(values.type) or (pa.types.is_timestamp(values.type) and values.type.tz is None)
     if is_local and pa.types.is_timestamp(kind) and kind.tz is not None:
         return pc.assume_timezone(values.cast(pa.timestamp(kind.unit)), kind.tz)
     return values.cast(kind)
 
 
-def _can_cast(old: pa.DataType, new: pa.DataType) -> bool:
+def _can_cast(old: Any, new: Any) -> bool:
     """Whether both types are integers, floats, strings, bytes, lists of these, decimals, or castable temporal types.
 
-    A column of nulls can become anything.
+    A column of nulls can become anything. Dictionaries are cast as their values are.
     """
     if pa.types.is_null(old):
         return True
+    if pa.types.is_dictionary(old) or pa.types.is_dictionary(new):
+        old, new = (one.value_type if pa.types.is_dictionary(one) else one for one in (old, new))
+        return bool(old == new) or _can_cast(old, new)
     if pa.types.is_decimal(old) and pa.types.is_decimal(new):
         return True
     if pa.types.is_temporal(old) and pa.types.is_temporal(new):

@@ -76,6 +76,8 @@ class FragmentWriter:
             columns the pages are smaller, down to 64 KiB.
         external_places: Prefixes of the URIs by which blobs may be given; `("",)` for any, None for rows read from the
             table.
+        divides_dictionaries: Whether a new fragment is begun where the rows have more values than the indices of a
+            dictionary can count; otherwise such rows are rejected.
 
     Raises:
         SchemaError: The schema does not fit the dataset's, or cannot be stored; nothing was written.
@@ -97,6 +99,7 @@ class FragmentWriter:
         first_field_id: int = 0,
         max_buffered_bytes: int = TOTAL_BUFFERED,
         external_places: Sequence[str] | None = (),
+        divides_dictionaries: bool = False,
     ) -> None:
         for name, value in (
             ("max_rows_per_file", max_rows_per_file),
@@ -114,6 +117,7 @@ class FragmentWriter:
         self._buffered_bytes = max_buffered_bytes
         self._prefix = file_prefix
         self._external_places = external_places
+        self._divides = divides_dictionaries
         self._file: DataFileWriter | None = None
         self._begun: FragmentMetadata | None = None
         self._choices = Choices.of(self._schema, self._version.value)
@@ -138,9 +142,19 @@ class FragmentWriter:
 
         Raises:
             SchemaError: A column that must not be null has nulls in it, a string is not UTF-8, or a column is missing.
-            InvalidInputError: A blob is given by a URI that is not allowed.
+            InvalidInputError: A blob is given by a URI that is not allowed, or the values of a column do not fit into
+                its dictionary.
         """
         rows = batch if is_alike(self._schema, batch.schema) else self._conformed(batch)
+        if not self._divides:
+            self._write(rows)
+            return
+        for part in rows.to_batches() if isinstance(rows, pa.Table) else [rows]:
+            if self._file is not None and not self._file.has_room_for(part):
+                self._end_file()
+            self._write(part)
+
+    def _write(self, rows: pa.RecordBatch | pa.Table) -> None:
         start = 0
         while start < rows.num_rows:
             file = self._open_file()

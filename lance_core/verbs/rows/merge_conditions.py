@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core.encoding.concatenate import combined
 from lance_core.errors import InvalidInputError
 from lance_core.extension_types import empty_table
 from lance_core.schema import Schema, schema_to_arrow, typed_schema
@@ -69,6 +70,6 @@ def is_updated(
 
 
 def _as_struct(table: pa.Table) -> pa.ChunkedArray:
-    whole = table.combine_chunks()
+    whole = combined(table)
     arrays = [column.chunk(0) if column.num_chunks else pa.nulls(0, column.type) for column in whole.columns]
     return pa.chunked_array([pa.StructArray.from_arrays(arrays, fields=list(table.schema))])

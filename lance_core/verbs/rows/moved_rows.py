@@ -9,7 +9,8 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from lance_core.schema import Schema, typed_schema
+from lance_core.encoding.dictionaries import has_narrow_dictionary
+from lance_core.schema import Schema, schema_to_arrow, typed_schema
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array, encode_row_ids
 from lance_core.verbs.context.bases import WriteTarget
@@ -55,6 +56,7 @@ class MovedRows:
             dataset_schema=self._schema,
             targets=targets or [WriteTarget(store=source.store)],
             external_places=None,  # rows of the table may refer to any external blob
+            divides_dictionaries=any(has_narrow_dictionary(kind) for kind in schema_to_arrow(self._schema).types),
         )
 
     def write(self, rows: pa.Table | pa.RecordBatch, row_ids: U64Array | None = None) -> None:

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_core.encoding.concatenate import combined
 from lance_core.extension_types import empty_table
 from lance_core.file.collected import one_by_one
 from lance_core.file.utf8 import check_rows
@@ -131,7 +132,7 @@ class SourceRows:
         if isinstance(rows, pa.Table):
             batches = rows.to_batches()
             if len(batches) > _MOST_BATCHES and _bytes_of(rows) < len(batches) * _LEAST_BYTES:
-                rows = rows.combine_chunks()
+                rows = combined(rows, keeps_chunks=True)
                 batches = rows.to_batches()
             self._batches, counts, size = batches, [batch.num_rows for batch in batches], LARGE_STEP_BYTES
         else:
@@ -211,7 +212,7 @@ class SourceRows:
             return table
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
-        return table.combine_chunks().take(pa.array(back))
+        return combined(table).take(pa.array(back))
 
     def release(self) -> None:
         """Release the memory of rows that were read from the file."""
@@ -269,7 +270,7 @@ def _mapped(tables: Iterator[pa.Table]) -> _Parts:
             schema = schema or table.schema
             size = max(1, STEP_BYTES * table.num_rows // max(_bytes_of(table), 1))
             # Extension types that are not registered would be lost.
-            for batch in in_storage_types(table).combine_chunks().to_batches(max_chunksize=size):
+            for batch in combined(in_storage_types(table), keeps_chunks=True).to_batches(max_chunksize=size):
                 with pa.ipc.new_stream(file, batch.schema) as writer:
                     writer.write_batch(batch)
                 ends.append(file.tell())

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core.encoding.concatenate import combined
 from lance_core.schema import Schema, schema_to_arrow
 from lance_core.verbs.expressions.arrow import columns_of
 from lance_core.verbs.scan.projection import rows_without_columns
@@ -120,7 +121,7 @@ class BufferedRows:
     def put_back(self, others: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         """The next kept rows, joined with their other columns."""
         if self._table is None:
-            self._table = pa.Table.from_batches(self._batches, schema=self._schema).combine_chunks()
+            self._table = combined(pa.Table.from_batches(self._batches, schema=self._schema))
         own = self._table.slice(self._position, others.num_rows)
         self._position += others.num_rows
         batches = own.to_batches()

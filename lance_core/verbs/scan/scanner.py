@@ -20,6 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lance_core.arguments import checked_methods
+from lance_core.encoding.concatenate import combined
 from lance_core.errors import InvalidInputError
 from lance_core.index.selection.claims import ContradictionError
 from lance_core.schema import Schema, typed_schema, unwrapped
@@ -31,7 +32,7 @@ from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import STRICT_ROWS, ScanOptions, check_num_rows
 from lance_core.verbs.scan.ordering import order_of
 from lance_core.verbs.scan.plan import ScanPlan, until_consistent
-from lance_core.verbs.scan.projection import Projection
+from lance_core.verbs.scan.projection import Projection, rows_without_columns
 from lance_core.verbs.scan.read_counter import ReadCounter, counted
 from lance_core.verbs.scan.read_fragment import live_count, live_counts
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS
@@ -399,13 +400,19 @@ def _equal(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.RecordBa
         while count + rest.num_rows >= size:
             waiting.append(rest.slice(0, size - count))
             rest = rest.slice(size - count)
-            yield pa.concat_batches(waiting)
+            yield _one_batch(waiting)
             waiting, count = [], 0
         if rest.num_rows:
             waiting.append(rest)
             count += rest.num_rows
     if waiting:
-        yield pa.concat_batches(waiting)
+        yield _one_batch(waiting)
+
+
+def _one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """The rows of several batches as one; dictionaries that do not fit together are an error that names the column."""
+    rows = pa.Table.from_batches(batches)
+    return combined(rows).to_batches()[0] if rows.num_columns else rows_without_columns(rows.num_rows)
 
 
 def _top(schema: Schema, path: str) -> str:

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.commit import identity_of
+from lance_core.encoding.concatenate import combined
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.extension_types import empty_table
 from lance_core.row_addresses import bitmap_of, fragment_ids, offsets_of, row_offsets
@@ -378,7 +379,7 @@ def _within(offsets: _Offsets, start: int, num_rows: int) -> _Offsets:
 def _placed(tables: Sequence[pa.Table], places: _Offsets, own: _Offsets, start: int) -> pa.Table:
     """Take rows from joined tables by `places`, null for -1; at `own` come the new rows, which begin at `start`."""
     places[own] = start + np.arange(len(own))
-    joined = pa.concat_tables([one.replace_schema_metadata(None) for one in tables]).unify_dictionaries()
+    joined = combined(pa.concat_tables([one.replace_schema_metadata(None) for one in tables]))
     return joined.take(pa.array(places, mask=places < 0))
 
 

@@ -1,0 +1,145 @@
+"""Dictionaries in arrays: where they are, the values that rows use, and whether these fit the indices.
+
+The indices of a dictionary count few values if they are narrow: 128 as `int8`, the type of a pandas Categorical. The
+rows of one file must not use more values, as a reader gives them one dictionary; `DictionaryRoom` counts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = [
+    "DictionaryRoom",
+    "capacity",
+    "dictionaries_of",
+    "fewest_values",
+    "has_dictionary",
+    "has_narrow_dictionary",
+    "used_values",
+    "without_unused",
+]
+
+_NARROW_BITS: Final = 16
+
+
+def has_dictionary(kind: pa.DataType) -> bool:
+    """Whether a type is a dictionary, or contains one."""
+    return bool(_index_types(kind))
+
+
+def has_narrow_dictionary(kind: pa.DataType) -> bool:
+    """Whether a type is or contains a dictionary whose indices count few values."""
+    return any(one.bit_width <= _NARROW_BITS for one in _index_types(kind))
+
+
+def _index_types(kind: Any) -> list[Any]:
+    if pa.types.is_dictionary(kind):
+        return [kind.index_type]
+    return [one for i in range(kind.num_fields) for one in _index_types(kind.field(i).type)]
+
+
+def capacity(index_type: Any) -> int:
+    """The number of values that indices of a type count."""
+    return int(2 ** (index_type.bit_width - pa.types.is_signed_integer(index_type)))
+
+
+def fewest_values(kind: pa.DataType) -> int:
+    """The fewest values that a dictionary in a type counts; 0 if there is none."""
+    return min(map(capacity, _index_types(kind)), default=0)
+
+
+def dictionaries_of(array: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The dictionary arrays that an array consists of, by path."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        yield path, array
+    elif pa.types.is_struct(kind):
+        for index, field in enumerate(kind):
+            yield from dictionaries_of(array.field(index), (*path, field.name))
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        yield from dictionaries_of(array.flatten(), (*path, "item"))
+    elif pa.types.is_fixed_size_list(kind):
+        yield from dictionaries_of(array.values, (*path, "item"))
+    elif pa.types.is_map(kind):
+        yield from dictionaries_of(_as_list(array), path)
+
+
+def used_values(array: Any) -> pa.Array:
+    """The distinct values of a dictionary that its rows use, without null."""
+    return array.dictionary.take(pc.unique(array.indices.drop_null())).drop_null()
+
+
+class DictionaryRoom:
+    """Counts the values that rows of one file use in each narrow dictionary.
+
+    Args:
+        names: The columns.
+        kinds: Their types.
+    """
+
+    def __init__(self, names: Iterable[str], kinds: Iterable[pa.DataType]) -> None:
+        self._names = [name if has_narrow_dictionary(kind) else None for name, kind in zip(names, kinds, strict=True)]
+        self._used: dict[tuple[str, ...], pa.Array] = {}
+
+    def take(self, columns: Iterable[Sequence[Any]]) -> str | None:
+        """Count the values of further rows, if there is room for them.
+
+        Args:
+            columns: The arrays of each column.
+
+        Returns:
+            The dotted path of a dictionary that has no room for the values, none of which is counted then; else None.
+        """
+        found = dict(self._used)
+        for name, arrays in zip(self._names, columns, strict=True):
+            for path, array in (one for a in arrays if name is not None for one in dictionaries_of(a, (name,))):
+                used = used_values(array)
+                known = found.get(path)
+                found[path] = used.unique() if known is None else pa.concat_arrays([known, used]).unique()
+                if len(found[path]) > capacity(array.type.index_type):
+                    return ".".join(path)
+        self._used = found
+        return None
+
+
+def without_unused(array: Any) -> Any:
+    """An array whose dictionaries hold the values of its rows alone."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        values = array.dictionary_decode().dictionary_encode()
+        return pa.DictionaryArray.from_arrays(
+            values.indices.cast(kind.index_type), values.dictionary, ordered=kind.ordered
+        )
+    if not has_dictionary(kind):
+        return array
+    if pa.types.is_struct(kind):
+        # Flattened children are null where the struct is.
+        return pa.StructArray.from_arrays(
+            [without_unused(child) for child in array.flatten()], fields=list(kind), mask=array.is_null()
+        )
+    if pa.types.is_fixed_size_list(kind):
+        return type(array).from_arrays(
+            without_unused(array.values.slice(array.offset * kind.list_size, len(array) * kind.list_size)),
+            type=kind,
+            mask=array.is_null(),
+        )
+    if pa.types.is_map(kind):
+        pruned = without_unused(_as_list(array))
+        keys, values = pruned.values.field(0), pruned.values.field(1)
+        return pa.MapArray.from_arrays(pruned.offsets, keys, values, type=kind, mask=array.is_null())
+    whole = pa.concat_arrays([array])  # without an offset, which from_arrays takes for rows
+    items = whole.flatten()
+    lengths = pc.fill_null(pc.list_value_length(whole), 0)
+    ends = pc.cumulative_sum(lengths.cast(pa.int64()))
+    offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends])
+    offset_type = pa.int64() if pa.types.is_large_list(kind) else pa.int32()
+    return type(array).from_arrays(offsets.cast(offset_type), without_unused(items), type=kind, mask=whole.is_null())
+
+
+def _as_list(array: Any) -> Any:
+    """The list of structs that a map is; Arrow has no kernels for maps."""
+    return array.cast(pa.list_(pa.struct([array.type.key_field, array.type.item_field])))
