@@ -1,22 +1,27 @@
 """Offsets of a stream from a table: a version, with the table and the branch to which it belongs.
 
-    {"version": 7, "table": "<LanceDataset.identity of version 7>", "branch": "main"}
+    {"version": 7, "table": "<LanceDataset.identity of version 7>", "branch": "main",
+     "fragments": 3, "last_fragment": 5, "deleted_rows": 0, "files": ["<a data file>", "<another>"]}
     {"version": 7}      written by earlier releases
     {"version": 0}      before the first version
 
 A table that was dropped and made again has versions with the same numbers. A stream may only continue from an offset if
-its version is still the one that was read.
+its version is still the one that was read. If that version was cleaned up, the next one must have a data file of it, or
+have compacted one: names of data files are never used twice. What the next version added follows from the fragments and
+the deleted rows that the offset counts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any, Final
 
 from lance_core import LanceDataset
 from lance_core.errors import IncompatibleConflictError, LanceError, VersionNotFoundError
 from pyspark_lance.datasource.options import SourceOptions
 
-__all__ = ["RESTART", "START", "check_offset", "number_of", "offset_at", "version_at"]
+__all__ = ["RESTART", "START", "ReadFragments", "check_offset", "number_of", "offset_at", "version_at"]
 
 START: Final[dict[str, Any]] = {"version": 0}
 
@@ -33,7 +38,51 @@ def number_of(offset: dict[str, Any]) -> int:
 
 def offset_at(dataset: LanceDataset) -> dict[str, Any]:
     """The offset after a version."""
-    return {"version": dataset.version, "table": dataset.identity, "branch": dataset.branch or "main"}
+    read = ReadFragments.of(dataset)
+    files = [one.metadata.files[0].path for one in dataset.get_fragments() if one.metadata.files]
+    return {
+        "version": dataset.version,
+        "table": dataset.identity,
+        "branch": dataset.branch or "main",
+        "fragments": read.count,
+        "last_fragment": read.last,
+        "deleted_rows": read.deleted_rows,
+        "files": list(dict.fromkeys([*files[:1], *files[-1:]])),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadFragments:
+    """The fragments of a version that was read: ids are never used twice, so later fragments have larger ids.
+
+    Attributes:
+        count: Their number.
+        last: The largest id; -1 if there is none.
+        deleted_rows: Their deleted rows.
+    """
+
+    count: int
+    last: int
+    deleted_rows: int
+
+    @classmethod
+    def of(cls, dataset: LanceDataset) -> ReadFragments:
+        """The fragments of a version."""
+        found = dataset.get_fragments()
+        deleted = sum(one.metadata.num_deletions for one in found)
+        return cls(count=len(found), last=max((one.fragment_id for one in found), default=-1), deleted_rows=deleted)
+
+    @classmethod
+    def at(cls, offset: dict[str, Any]) -> ReadFragments | None:
+        """The fragments that an offset counts; None if an earlier release has written it."""
+        if "last_fragment" not in offset:
+            return None
+        return cls(count=offset["fragments"], last=offset["last_fragment"], deleted_rows=offset["deleted_rows"])
+
+    def are_all_in(self, dataset: LanceDataset) -> bool:
+        """Whether a later version has all of these fragments, without further deletions."""
+        kept = [one for one in dataset.get_fragments() if one.fragment_id <= self.last]
+        return len(kept) == self.count and sum(one.metadata.num_deletions for one in kept) == self.deleted_rows
 
 
 def version_at(options: SourceOptions, version: int) -> LanceDataset:
@@ -80,9 +129,24 @@ def check_offset(options: SourceOptions, offset: dict[str, Any], latest: LanceDa
         )
     if "table" not in offset:
         return
-    now = latest if latest.version == version else version_at(options, version)
+    try:
+        now = latest if latest.version == version else options.open(version)
+    except VersionNotFoundError:
+        following = version_at(options, version + 1)
+        if not _has_file_of(following, offset.get("files", ())):
+            version_at(options, version)  # raises
+        return
     if now.identity != offset["table"]:
         raise IncompatibleConflictError(
             f"version {version} of {options.uri} differs from the one that the stream has read: the table was dropped "
             f"and made again, or the stream is now to read another table. {RESTART}"
         )
+
+
+def _has_file_of(dataset: LanceDataset, names: Collection[str]) -> bool:
+    """Whether a version has one of some data files, or has compacted it."""
+    found = {file.path for one in dataset.get_fragments() for file in one.metadata.files}
+    transaction = dataset.read_transaction(dataset.version)
+    for group in getattr(transaction and transaction.operation, "groups", ()):
+        found |= {file.path for one in group.old_fragments for file in one.files}
+    return not found.isdisjoint(names)

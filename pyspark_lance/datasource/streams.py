@@ -38,7 +38,15 @@ from lance_core import ChangeTask, LanceDataset
 from lance_core.errors import InvalidInputError, LanceError, VersionNotFoundError
 from pyspark_lance.datasource.changes import starting_version
 from pyspark_lance.datasource.columns import FragmentRead, WatchedColumns
-from pyspark_lance.datasource.offsets import START, check_offset, number_of, offset_at, version_at
+from pyspark_lance.datasource.offsets import (
+    RESTART,
+    START,
+    ReadFragments,
+    check_offset,
+    number_of,
+    offset_at,
+    version_at,
+)
 from pyspark_lance.datasource.options import SourceOptions
 from pyspark_lance.engine.errors import plain_errors
 from pyspark_lance.reading.change_feed import ChangeFeed, feed_columns, plan_feed
@@ -250,8 +258,13 @@ class StreamReader(DataSourceStreamReader):
         if self._feed is not None:
             return self._changes(first, dataset, self._feed)
         if first == 0 and self._starting is None:
-            return self._tasks(dataset, None, dataset)
-        return [part for version in range(first + 1, last + 1) for part in self._added(version, dataset)]
+            return self._tasks(dataset, -1, dataset)
+        parts: list[InputPartition] = []
+        known = ReadFragments.at(start) if first else None
+        for version in range(first + 1, last + 1):
+            parts += self._added(version, dataset, known)
+            known = None
+        return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition. Runs in a task."""
@@ -263,23 +276,31 @@ class StreamReader(DataSourceStreamReader):
     def _changes(self, begin: int, end: LanceDataset, expected: pa.Schema) -> list[InputPartition]:
         """The changes after a version, in the columns for which the query was planned."""
         fits = self._watched is None or self._watched.fits(end)
-        feed = plan_feed(
-            end,
-            begin,
-            columns=self._plan.columns if fits else feed_columns(end, None),
-            preimages=True,
-            each_version=not self._options.boolean("netChanges") and (begin > 0 or self._starting is not None),
-            storage_options=self._options.storage,
-            blob_handling=self._options.blob_handling,
-            parallelism=_PARALLELISM,
-        )
+        try:
+            feed = plan_feed(
+                end,
+                begin,
+                columns=self._plan.columns if fits else feed_columns(end, None),
+                preimages=True,
+                each_version=not self._options.boolean("netChanges") and (begin > 0 or self._starting is not None),
+                storage_options=self._options.storage,
+                blob_handling=self._options.blob_handling,
+                parallelism=_PARALLELISM,
+            )
+        except VersionNotFoundError as error:
+            raise LanceError(f"{error.args[0]}. {RESTART}") from error
         if not fits:
             feed = feed.with_columns_of(self._plan.version, self._plan.columns)
         feed = replace(feed, expected=expected)
         return [FeedPartition(replace(feed, tasks=()), tasks) for tasks in feed.tasks]
 
-    def _added(self, version: int, end: LanceDataset) -> list[InputPartition]:
+    def _added(self, version: int, end: LanceDataset, read: ReadFragments | None) -> list[InputPartition]:
         """The fragments that a version added.
+
+        Args:
+            version: The version.
+            end: The last version of the batch.
+            read: The fragments of the version before, if the offset counts them; None to read that version.
 
         Raises:
             LanceError: The version did not only add rows, or was cleaned up.
@@ -289,16 +310,14 @@ class StreamReader(DataSourceStreamReader):
         name = "unknown" if transaction is None else transaction.operation.name
         if name in _QUIET:
             return []
-        before = version_at(self._options, version - 1) if version > 1 else None
-        known = set() if before is None else {fragment.fragment_id for fragment in before.get_fragments()}
-        if name == "Overwrite":
-            known = set()
+        before = read
+        if before is None and version > 1:
+            before = ReadFragments.of(version_at(self._options, version - 1))
+        is_new = name == "Overwrite" or before is None
         adds = name == "Append" or (name == "Overwrite" and before is None)
-        if name == "Merge" and before is not None:  # columns, and perhaps rows in the same version
-            adds = _deletes_no_rows(before, dataset)
-        if name == "Delete" and before is not None:  # its condition may have been true for no row
-            has_all = known == {fragment.fragment_id for fragment in dataset.get_fragments()}
-            adds = has_all and _deletes_no_rows(before, dataset)
+        # A merge adds columns, and perhaps rows; the condition of a deletion may have been true for no row.
+        if name in ("Merge", "Delete") and before is not None:
+            adds = before.are_all_in(dataset)
         if name == "Update" and transaction is not None:
             operation: Any = transaction.operation
             adds = not operation.removed_fragment_ids and not operation.updated_fragments
@@ -308,11 +327,12 @@ class StreamReader(DataSourceStreamReader):
                 " determine which rows are new. Option ignoreChanges=true reads the rows of its new files, and ignores"
                 " deleted rows"
             )
-        return self._tasks(dataset, known, end) if name != "Restore" else []
+        last = -1 if is_new or before is None else before.last
+        return self._tasks(dataset, last, end) if name != "Restore" else []
 
-    def _tasks(self, dataset: LanceDataset, fragment_ids: set[int] | None, end: LanceDataset) -> list[InputPartition]:
-        """Tasks for the fragments of a version, except known fragments."""
-        new = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id not in (fragment_ids or ())]
+    def _tasks(self, dataset: LanceDataset, last: int, end: LanceDataset) -> list[InputPartition]:
+        """Tasks for the fragments of a version with ids above `last`."""
+        new = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id > last]
         reads = [FragmentRead(dataset=dataset, columns=self._plan.columns, fragments=tuple(new))]
         if self._watched is not None:
             reads = self._watched.reads(self._options, dataset, new, end)
@@ -352,12 +372,6 @@ class RejectedStreamReader(StreamReader):
 
     def prepareForTriggerAvailableNow(self) -> NoReturn:  # noqa: N802 - Spark's name
         self.initialOffset()
-
-
-def _deletes_no_rows(before: LanceDataset, after: LanceDataset) -> bool:
-    """Whether the next version deletes no rows of the fragments that it has."""
-    hidden = {one.fragment_id: one.metadata.num_deletions for one in before.get_fragments()}
-    return all(one.metadata.num_deletions == hidden.get(one.fragment_id, 0) for one in after.get_fragments())
 
 
 with contextlib.suppress(ImportError):  # before Spark 4.2, which reads everything in one batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -19,8 +19,11 @@ from lance_core.errors import InvalidInputError, UnsupportedError, VersionNotFou
 from lance_core.row_addresses import offsets_of, row_addresses
 from lance_core.schema import Schema
 from lance_core.table import transaction as records
+from lance_core.table.fragment_list import FragmentList
 from lance_core.table.operations import (
+    Append,
     CreateIndex,
+    Operation,
     Project,
     ReserveFragments,
     Rewrite,
@@ -37,6 +40,7 @@ from lance_core.verbs.delta.written_columns import only_written
 from lance_core.verbs.expressions.arrow import check_filter, columns_of
 from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.rows.removal import RowsByFragment
+from lance_core.verbs.rows.rewritten_rows import fragment_name
 from lance_core.verbs.scan.blob_view import scanned_columns
 from lance_core.verbs.scan.options import scan_options
 from lance_core.verbs.scan.row_columns import CREATED_AT, ROW_ID, UPDATED_AT, row_field
@@ -327,6 +331,18 @@ class DatasetDelta:
         except VersionNotFoundError as error:
             raise self._missing_version(version) from error
 
+    def _before(self, after: Snapshot, operation: Operation) -> Snapshot | None:
+        """The version before a later one; before an append that of the append without the rows that it added."""
+        version = after.manifest.version - 1
+        try:
+            return self._at(version)
+        except VersionNotFoundError:
+            if not isinstance(operation, Append):
+                raise
+        new = {fragment_name(fragment) for fragment in operation.fragments}
+        kept = [fragment for fragment in after.manifest.fragments if fragment_name(fragment) not in new]
+        return after.at(replace(after.manifest, version=version, fragments=FragmentList.of(kept)))
+
     def _missing_version(self, version: int) -> VersionNotFoundError:
         """The error for a version that was cleaned up; it names the oldest version since which changes are known."""
         end = self.end_version
@@ -413,8 +429,11 @@ class DatasetDelta:
         parts += [] if found.inserted_in else [("insert", None, found.inserted)]
         order = np.argsort(found.updates[2])
         outdated, updated_in = found.updates[2][order], found.updates[3][order]
-        identities = {version: identity_of(at.manifest) for version in (begin, end) if (at := self._at(version))}
+        known: dict[int, str] = {}
         for kind, version, rows in parts:
+            read = begin if kind in ("update_preimage", "delete") else end
+            if rows and read not in known and (source := self._at(read)):
+                known[read] = identity_of(source.manifest)
             for fragment_id, offsets in rows.items():
                 for part in _parts(offsets, most):
                     versions = None
@@ -429,7 +448,7 @@ class DatasetDelta:
                         fragment_id=fragment_id,
                         rows=part.serialize(),
                         columns=columns,
-                        identity=identities[begin if kind in ("update_preimage", "delete") else end],
+                        identity=known[read],
                         commit_version=version,
                         row_versions=versions,
                     )
@@ -466,7 +485,7 @@ class DatasetDelta:
             except VersionNotFoundError as error:
                 raise self._missing_version(version) from error
             if before is None or before.store.root != after.store.root:
-                before = self._at(version - 1)
+                before = self._before(after, transaction.operation)
             yield before, after
             before = after
 

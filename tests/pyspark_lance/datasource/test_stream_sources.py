@@ -103,7 +103,16 @@ class TestIdentity:
         append(uri, 1)
         query = Query(uri)
         query.all()
-        assert query.start == {"version": 1, "table": lance_core.dataset(uri).identity, "branch": "main"}
+        (fragment,) = lance_core.dataset(uri).get_fragments()
+        assert query.start == {
+            "version": 1,
+            "table": lance_core.dataset(uri).identity,
+            "branch": "main",
+            "fragments": 1,
+            "last_fragment": 0,
+            "deleted_rows": 0,
+            "files": [fragment.metadata.files[0].path],
+        }
         append(uri, 2)
         assert ids(query.all()) == [1, 2]
 
@@ -396,3 +405,49 @@ def advance(query):
         }
         assert row.keys() == {field.name for field in query.schema}
     return True
+
+
+QUIET_CHANGES = {
+    "append": lambda table: append(table.uri, 9),
+    "compaction": lambda table: table.optimize.compact_files(),
+    "columns": lambda table: table.add_columns({"twice": "id * 2"}),
+    "settings": lambda table: table.update_config({"a": "b"}),
+    "no deletion": lambda table: table.delete("id = 77"),
+}
+
+
+@pytest.mark.parametrize("change", QUIET_CHANGES)
+@pytest.mark.parametrize("feed", [False, True], ids=["appends", "changes"])
+class TestTheVersionThatWasReadIsCleaned:
+    """All versions that the stream has not read are there."""
+
+    def query(self, uri, feed):
+        append(uri, 1)
+        append(uri, 2)
+        query = Query(uri, **({"readChangeFeed": "true"} if feed else {}), columns="id")
+        assert ids(query.all()) == [1, 2]
+        return query
+
+    def test_it_goes_on(self, uri, feed, change):
+        query = self.query(uri, feed)
+        QUIET_CHANGES[change](lance_core.dataset(uri))
+        read = query.start["version"]
+        lance_core.dataset(uri).cleanup_old_versions(versions=list(range(1, read + 1)), delete_unverified=True)
+        assert read not in {one["version"] for one in lance_core.dataset(uri).version_refs()}
+        if feed and change in ("no deletion", "columns"):  # it can have deleted rows of the version before
+            with pytest.raises(LanceError, match=f"version {read} was cleaned up.*{RESTART}"):
+                query.load().all()
+            return
+        assert ids(query.load().all()) == ([1, 2, 9] if change == "append" else [1, 2])
+        append(uri, 10)
+        assert 10 in ids(query.all())
+
+    def test_another_table_does_not_pass_for_it(self, uri, feed, change):
+        query = self.query(uri, feed)
+        lance_core.LanceDataset.drop(uri)
+        for number in range(4):
+            append(uri, number)
+        QUIET_CHANGES[change](lance_core.dataset(uri))
+        lance_core.dataset(uri).cleanup_old_versions(versions=[1, 2], delete_unverified=True)
+        with pytest.raises(LanceError, match=RESTART):
+            query.load().all()
