@@ -155,7 +155,9 @@ class CommitVerbs(Handle):
             detached=detached,
             enable_v2_manifest_paths=enable_v2_manifest_paths,
         )
-        done: Committed = commit(target.store, merged_transaction(transactions), base=target.base, options=options)
+        done: Committed = commit(
+            target.store, merged_transaction(target.store, target.base, transactions), base=target.base, options=options
+        )
         opened = cls(target.uri, storage_options=target.options, manifest=done.manifest)
         assert done.transaction is not None, "no earlier commit is looked for"
         return {"dataset": opened, "merged": Transaction.from_record(done.transaction)}

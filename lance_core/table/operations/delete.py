@@ -48,13 +48,17 @@ class Delete:
         )
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
-        """Drop the deleted fragments and replace the updated ones."""
+        """Drop the deleted fragments, and give the updated ones their new deletion files."""
         del context
         base = the_manifest(manifest, self.name)
         check_same_fragments(base, self.updated_fragments, self.name)
         fragments = base.fragments.changed(
             removed=frozenset(self.deleted_fragment_ids),
-            updated={fragment.id: fragment for fragment in self.updated_fragments},
+            updated={
+                fragment.id: replace(now, deletion_file=fragment.deletion_file)
+                for fragment in self.updated_fragments
+                if (now := base.fragments.get(fragment.id)) is not None
+            },
         )
         result = replace(base, fragments=fragments)
         return replace(result, indices=retained_indices(result))

@@ -9,8 +9,8 @@ from datetime import timedelta
 
 import pyarrow as pa
 
-from lance_core.commit import CommitOptions, Committed, commit, load_following, load_latest
-from lance_core.errors import ArgumentTypeError, InvalidInputError, UnsupportedError
+from lance_core.commit import CommitOptions, Committed, commit, load_following, load_latest, load_manifest
+from lance_core.errors import ArgumentTypeError, InvalidInputError, UnsupportedError, VersionNotFoundError
 from lance_core.schema import LanceSchema, schema_from_arrow
 from lance_core.store import ObjectStore
 from lance_core.table import transaction as records
@@ -20,6 +20,7 @@ from lance_core.table.table_format import TableFormat
 from lance_core.verbs.pylance_types.conversion import to_record
 from lance_core.verbs.pylance_types.operations import LanceOperation
 from lance_core.verbs.pylance_types.transactions import Transaction
+from lance_core.verbs.write.operation_checks import check_operation
 
 __all__ = ["commit_operation", "commit_options", "merged_transaction"]
 
@@ -68,11 +69,13 @@ def commit_operation(
 
     Raises:
         ArgumentTypeError: `operation` is neither an operation nor a transaction.
-        InvalidInputError: The operation needs a read version, and none is given.
+        InvalidInputError: The operation needs a read version, and none is given; or the version that it makes could
+            not be read.
         CommitConflictError: Another writer's commit conflicts with this one.
     """
     if isinstance(operation, Transaction):
         record = operation.to_record()
+        check_operation(record.operation, _read_manifest(store, base, record.read_version))
         return commit(store, record, base=base, options=options, affected_rows=operation.affected_rows)
     if not isinstance(operation, LanceOperation.BaseOperation):
         raise ArgumentTypeError(
@@ -86,14 +89,32 @@ def commit_operation(
         base = load_latest(store) if base is None else load_following(store, base)
         read_version = base.version if base is not None else 0
     record = records.Transaction(read_version=read_version, operation=to_record(operation), properties=properties)
+    check_operation(record.operation, _read_manifest(store, base, read_version))
     return commit(store, record, base=base, options=options)
 
 
-def merged_transaction(transactions: Sequence[Transaction]) -> records.Transaction:
+def _read_manifest(store: ObjectStore, base: Manifest | None, read_version: int) -> Manifest | None:
+    """The version that an operation is based on; None if it does not exist, about which the commit decides."""
+    if base is not None and base.version == read_version:
+        return base
+    try:
+        return load_manifest(store, read_version) if read_version else None
+    except VersionNotFoundError:
+        return None
+
+
+def merged_transaction(
+    store: ObjectStore, base: Manifest | None, transactions: Sequence[Transaction]
+) -> records.Transaction:
     """Merge several Append transactions into one, without their transaction properties.
 
+    Args:
+        store: The dataset's store.
+        base: A version that was read before; None if no version was read.
+        transactions: The transactions.
+
     Raises:
-        InvalidInputError: No transaction is given.
+        InvalidInputError: No transaction is given, or readers could not read a fragment.
         UnsupportedError: A transaction is not an append.
     """
     if not transactions:
@@ -107,7 +128,7 @@ def merged_transaction(transactions: Sequence[Transaction]) -> records.Transacti
         if isinstance(transaction.operation, LanceOperation.Append)
         for fragment in transaction.operation.fragments
     ]
-    return records.Transaction(
-        read_version=min(transaction.read_version for transaction in transactions),
-        operation=Append(fragments=tuple(fragments)),
-    )
+    read_version = min(transaction.read_version for transaction in transactions)
+    merged = Append(fragments=tuple(fragments))
+    check_operation(merged, _read_manifest(store, base, read_version))
+    return records.Transaction(read_version=read_version, operation=merged)

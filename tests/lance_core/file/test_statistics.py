@@ -115,5 +115,7 @@ def test_dictionaries_of_too_many_values():
     arrays = [pa.array([f"{i}" for i in range(start, start + 100)]).dictionary_encode() for start in (0, 100)]
     narrow = [pa.DictionaryArray.from_arrays(one.indices.cast(pa.int8()), one.dictionary) for one in arrays]
     assert len(concatenate(arrays)) == 200
-    with pytest.raises(InvalidInputError, match="more values than the indices of dictionary<values=string, indices=int8"):
+    with pytest.raises(
+        InvalidInputError, match="more values than the indices of dictionary<values=string, indices=int8"
+    ):
         concatenate(narrow)

@@ -1,0 +1,231 @@
+"""Checks operations that users build by hand, so that no version is committed that readers cannot read.
+
+    fragments that the base has     as many rows, and files; each field that must not be null
+    new fragments                   files with a field of the schema, and each column that must not be null
+    schema of a Merge or Project    each field id keeps its name and type, and in a Merge whether it is nullable, unless
+                                    the Merge has written the field in every fragment again; in 0.1 all is stored
+    Rewrite                         each fragment once, and as many live rows as before
+
+Pylance rejects a part of these, and commits the rest to versions that it cannot read itself. The verbs of this library
+do not need the checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from lance_core.errors import InvalidInputError
+from lance_core.schema import Field, Schema, quote_path
+from lance_core.table import operations
+from lance_core.table.fragment import Fragment
+from lance_core.table.manifest.manifest import Manifest
+
+__all__ = ["check_operation"]
+
+
+def check_operation(operation: operations.Operation, base: Manifest | None) -> None:
+    """Check an operation against the version that it is based on.
+
+    Args:
+        operation: The operation.
+        base: The version; None if there is no dataset, or the version was cleaned up.
+
+    Raises:
+        InvalidInputError: The version that the operation makes could not be read, or would have other rows.
+    """
+    if isinstance(operation, operations.Overwrite):
+        _check_new(operation.fragments, operation.schema, operation.name)
+        return
+    check = _CHECKS.get(type(operation))
+    if check is not None and base is not None:
+        check(operation, base)
+
+
+def _check_append(operation: operations.Append, base: Manifest) -> None:
+    _check_new(operation.fragments, base.schema, operation.name)
+
+
+def _check_delete(operation: operations.Delete, base: Manifest) -> None:
+    _check_changed(operation.updated_fragments, base, base.schema, operation.name)
+
+
+def _check_update(operation: operations.Update, base: Manifest) -> None:
+    _check_changed(operation.updated_fragments, base, base.schema, operation.name)
+    _check_all_stored(operation.updated_fragments, base.schema, base, operation.name)
+    _check_new(operation.new_fragments, base.schema, operation.name)
+
+
+def _check_merge(operation: operations.Merge, base: Manifest) -> None:
+    known = set(base.fragments.ids)
+    _check_changed(operation.fragments, base, operation.schema, operation.name)
+    added = [one for one in operation.fragments if one.id not in known]
+    _check_new(added, operation.schema, operation.name)
+    _check_all_stored(operation.fragments, operation.schema, base, operation.name)
+    numbered = [one.id for one in added if one.row_ids is not None]
+    if numbered:
+        raise InvalidInputError(
+            f"Merge: the new fragment {numbered[0]} has row ids, which the commit gives to its rows"
+        )
+    now = {fragment.id: fragment for fragment in operation.fragments}
+    for old, new in _kept_fields(operation.schema, base.schema, operation.name):
+        change = _change(old, new) or _nullability(old, new)
+        if change and not _is_written_again((old, new), base.fragments, now):
+            raise InvalidInputError(
+                f"Merge changes field {new.id} ({new.name!r}) without writing it again in every fragment: {change}"
+            )
+
+
+def _check_project(operation: operations.Project, base: Manifest) -> None:
+    for old, new in _kept_fields(operation.schema, base.schema, operation.name):
+        change = _change(old, new) or (_nullability(old, new) if old.nullable else None)
+        if change:
+            raise InvalidInputError(f"Project changes field {new.id} ({new.name!r}), and writes no values: {change}")
+    _check_stored(base.fragments, operation.schema, operation.name)
+    _check_all_stored(base.fragments, operation.schema, base, operation.name)
+
+
+def _check_rewrite(operation: operations.Rewrite, base: Manifest) -> None:
+    old_ids = [fragment.id for group in operation.groups for fragment in group.old_fragments]
+    twice = sorted(key for key in set(old_ids) if old_ids.count(key) > 1)
+    if twice:
+        raise InvalidInputError(f"Rewrite replaces fragment {twice[0]} more than once")
+    for group in operation.groups:
+        if not group.old_fragments:
+            raise InvalidInputError("Rewrite adds fragments without replacing any; use Append")
+        _check_new(group.new_fragments, base.schema, operation.name)
+        counts = [_live_rows(base.fragments.get(one.id) or one for one in group.old_fragments)]
+        counts.append(_live_rows(group.new_fragments))
+        if None not in counts and counts[0] != counts[1]:
+            raise InvalidInputError(
+                f"Rewrite puts the {counts[0]} rows of fragments {[one.id for one in group.old_fragments]} into "
+                f"{counts[1]} rows: it must keep all rows"
+            )
+
+
+def _check_replacement(operation: operations.DataReplacement, base: Manifest) -> None:
+    del base
+    for fragment_id, file in operation.replacements:
+        if not file.fields:
+            raise InvalidInputError(f"DataReplacement: the new file of fragment {fragment_id} has no fields")
+
+
+_CHECKS: Final[Mapping[type, Callable[[Any, Manifest], None]]] = {
+    operations.Append: _check_append,
+    operations.Delete: _check_delete,
+    operations.Update: _check_update,
+    operations.Merge: _check_merge,
+    operations.Project: _check_project,
+    operations.Rewrite: _check_rewrite,
+    operations.DataReplacement: _check_replacement,
+}
+
+
+def _check_changed(fragments: Iterable[Fragment], base: Manifest, schema: Schema, name: str) -> None:
+    """Check fragments that the base has already."""
+    changed = []
+    for fragment in fragments:
+        before = base.fragments.get(fragment.id)
+        if before is None:
+            continue
+        if before.physical_rows and fragment.physical_rows != before.physical_rows:
+            raise InvalidInputError(
+                f"{name} changes the number of rows in the files of fragment {fragment.id} from "
+                f"{before.physical_rows} to {fragment.physical_rows}"
+            )
+        if before.files and not fragment.files:
+            raise InvalidInputError(f"{name} leaves fragment {fragment.id} without data files")
+        changed.append(fragment)
+    _check_stored(changed, schema, name)
+
+
+def _check_new(fragments: Sequence[Fragment], schema: Schema, name: str) -> None:
+    """Check fragments that the base does not have."""
+    ids = {node.id for node, _ in schema.walk()}
+    for fragment in fragments:
+        if ids.isdisjoint(_stored(fragment)):
+            what = "no field of the schema" if fragment.files else "no data files"
+            raise InvalidInputError(f"{name}: a new fragment has {what}")
+    _check_stored(fragments, schema, name)
+
+
+def _check_stored(fragments: Iterable[Fragment], schema: Schema, name: str) -> None:
+    """Check that fragments store the columns that must not be null: readers fill in null for what is not stored."""
+    needed = [(top, {node.id for node, _ in top.walk()}) for top in schema.fields if not top.nullable]
+    for fragment in fragments if needed else ():
+        stored = _stored(fragment)
+        for top, ids in needed:
+            if ids.isdisjoint(stored):
+                raise InvalidInputError(
+                    f"{name}: fragment {fragment.id} lacks column {quote_path([top.name])}, which must not be null"
+                )
+
+
+def _check_all_stored(fragments: Iterable[Fragment], schema: Schema, base: Manifest, name: str) -> None:
+    """Check that fragments of version 0.1, which fills in no nulls, store all columns."""
+    for fragment in fragments if base.data_storage_version == "0.1" else ():
+        missing = [node.name for node, _ in schema.walk() if node.id not in _stored(fragment)]
+        if missing:
+            raise InvalidInputError(
+                f"{name}: fragment {fragment.id} lacks the columns {missing}, and version 0.1 fills in no nulls"
+            )
+
+
+def _stored(fragment: Fragment) -> set[int]:
+    return {field_id for file in fragment.files for field_id in file.fields}
+
+
+def _kept_fields(new: Schema, base: Schema, name: str) -> Iterator[tuple[Field, Field]]:
+    """Yield each field that both schemas have, as it was and as it is to be; no id may take another one's name."""
+    paths = [dict(_paths(schema.fields, ())) for schema in (base, new)]
+    ids = {path: key for key, path in paths[0].items()}
+    before, after = base.by_id(), new.by_id()
+    for key, path in paths[1].items():
+        if key not in before:
+            continue
+        if path != paths[0][key] and ids.get(path, key) != key:
+            raise InvalidInputError(
+                f"{name} gives field id {key} of {quote_path(paths[0][key])} to {quote_path(path)}, which has id "
+                f"{ids[path]}: take the schema of the dataset (lance_schema), whose ids a pyarrow.Schema does not have"
+            )
+        yield before[key], after[key]
+
+
+def _paths(fields: Iterable[Field], above: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    for one in fields:
+        yield one.id, (*above, one.name)
+        yield from _paths(one.children, (*above, one.name))
+
+
+def _change(old: Field, new: Field) -> str | None:
+    if old.logical_type == new.logical_type and bool(old.children) == bool(new.children):
+        return None
+    return f"type {old.logical_type} -> {new.logical_type}"
+
+
+def _nullability(old: Field, new: Field) -> str | None:
+    return None if old.nullable == new.nullable else f"nullable {old.nullable} -> {new.nullable}"
+
+
+def _is_written_again(fields: Iterable[Field], base: Iterable[Fragment], now: Mapping[int, Fragment]) -> bool:
+    """Whether no fragment has the file any more that held the values of a field, as it was and as it is to be."""
+    ids = {node.id for field in fields for node, _ in field.walk()}
+    return all(
+        fragment.id in now and _files_of(fragment, ids).isdisjoint(_files_of(now[fragment.id], ids))
+        for fragment in base
+    )
+
+
+def _files_of(fragment: Fragment, ids: set[int]) -> set[tuple[int | None, str]]:
+    return {(file.base_id, file.path) for file in fragment.files if not ids.isdisjoint(file.fields)}
+
+
+def _live_rows(fragments: Iterable[Fragment]) -> int | None:
+    """The live rows of fragments; None if a count is not recorded."""
+    total = 0
+    for fragment in fragments:
+        deleted = fragment.num_deleted_rows
+        if not fragment.physical_rows or (fragment.deletion_file is not None and not deleted):
+            return None
+        total += fragment.physical_rows - deleted
+    return total
