@@ -24,6 +24,7 @@ from pyarrow import fs
 import lance_core
 from lance_core import LanceDataset, WriteResult
 from lance_core.errors import InvalidInputError, LanceError, RetryableConflictError, SchemaError, UnsupportedError
+from pyspark_lance.conversion.constants import with_constants
 from pyspark_lance.conversion.history import IDEMPOTENCY_KEY, ConversionHistory
 from pyspark_lance.conversion.sources import BY_ID, SourceFiles, filesystem_of, foreign_files
 from pyspark_lance.engine.errors import short_errors
@@ -121,7 +122,7 @@ def convert(
         history = ConversionHistory.of(uri, str(source), storage_options)
         left, begins = history.left(found.files, str(source), mode)
         made: list[WriteResult] = []
-        for number, names in enumerate(_batched(left, found.files.sizes, max_bytes_per_commit)):
+        for number, names in enumerate(_batched(left, found.files.sizes, max_bytes_per_commit, begins=begins)):
             first = begins and number == 0
             idempotency_key = (IDEMPOTENCY_KEY, history.token(found.files, names, run=history.runs + begins))
             done = write(
@@ -263,7 +264,7 @@ def _source(spark: SparkSession, source: str, form: SourceFormat | None) -> _For
     if form != "parquet" and _spark_reads(spark, form):
         return _read_whole(spark, source, form)
     files = _listed(source) if form == "parquet" else foreign_files(source, form)
-    if not files.sizes:
+    if not files.sizes and form == "parquet":
         raise InvalidInputError(f"{source}: there is no Parquet file")
     reader = spark.read if files.base is None else spark.read.option("basePath", files.base)
     if files.schema is None:
@@ -273,7 +274,12 @@ def _source(spark: SparkSession, source: str, form: SourceFormat | None) -> _For
         schema = files.schema
 
     def frame(names: Iterable[str]) -> DataFrame:
-        found = reader.option("mergeSchema", False).schema(schema).parquet(*map(_literal, names))
+        chosen = list(names)
+        if not chosen:
+            found = spark.createDataFrame([], schema)
+        else:
+            found = reader.option("mergeSchema", False).schema(schema).parquet(*map(_literal, chosen))
+            found = with_constants(found, {name: files.constants.get(name, {}) for name in chosen})
         for name in schema.names if files.schema is not None else ():
             found = found.withMetadata(name, {})  # without the ids of the other format
         return found
@@ -325,15 +331,15 @@ def _literal(name: str) -> str:
     return re.sub(r"([{}\[\]*?\\])", r"\\\1", name)
 
 
-def _batched(names: Iterable[str], sizes: Mapping[str, int], most: int) -> Iterator[list[str]]:
-    """Names of files in groups of at most `most` bytes, or of one file."""
+def _batched(names: Iterable[str], sizes: Mapping[str, int], most: int, *, begins: bool) -> Iterator[list[str]]:
+    """Names of files in groups of at most `most` bytes, or of one file; one empty group begins an empty table."""
     pending: list[str] = []
     for name in names:
         if pending and sum(sizes[one] for one in pending) + sizes[name] > most:
             yield pending
             pending = []
         pending.append(name)
-    if pending:
+    if pending or (begins and not sizes):
         yield pending
 
 

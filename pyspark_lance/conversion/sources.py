@@ -1,16 +1,19 @@
 """The Parquet files and columns of a Delta or an Iceberg table, as their own libraries report them.
 
-    Delta      the log names files; columns by name, partitions by folders (`day=01/`), types from the log
-    Iceberg    manifests name files; columns by the ids in the files, so that renamed columns are found
+    Delta      the log names files, and gives partition columns and types; columns by name
+    Iceberg    manifests name files, and give identity partition columns; columns by the ids in the files, so that
+               renamed columns are found
 
-A table that its Parquet files do not describe fully is rejected: separate files delete some of its rows, its files have
-other column names, or columns that were added later have default values.
+A table that its Parquet files do not describe fully is rejected: separate files or deletion vectors delete some of its
+rows, its files have other column names, or columns that were added later have default values.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -47,6 +50,8 @@ class SourceFiles:
         times: Modification times of the files, by name, if files may be overwritten; of a whole table its version.
         schema: The columns, with ids if files are read by these; None if the files define them.
         is_whole: Whether Spark's own reader reads the table as a whole.
+        constants: The columns that have one value in all rows of a file by the metadata of the table, by the file's
+            name: the file itself may lack them, and folders are no values.
     """
 
     base: str | None
@@ -54,6 +59,7 @@ class SourceFiles:
     times: Mapping[str, int | str] = field(default_factory=dict)
     schema: StructType | None = None
     is_whole: bool = False
+    constants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def is_table(self) -> bool:
@@ -91,14 +97,34 @@ def _delta(source: str) -> SourceFiles:
             f"{source}: its files have other column names (column mapping by {mapping}), which only Spark with Delta's"
             " jar can read"
         )
+    _reject_deletion_vectors(table, source)
     actions = pa.table(table.get_add_actions(flatten=True))
-    if any(
-        "deletion" in name.lower() and actions.column(name).null_count < len(actions) for name in actions.schema.names
-    ):
-        raise UnsupportedError(f"{source}: deletion vectors of Delta can only be read by Spark with Delta's jar")
     names = [f"{source.rstrip('/')}/{unquote(path)}" for path in actions.column("path").to_pylist()]
     sizes = dict(sorted(zip(names, actions.column("size_bytes").to_pylist(), strict=True)))
-    return SourceFiles(base=source, sizes=sizes, schema=StructType.fromJson(json.loads(table.schema().to_json())))
+    columns = {name: f"partition.{name}" for name in table.metadata().partition_columns}
+    values = actions.select(list(columns.values())).rename_columns(list(columns)).to_pylist() if columns else []
+    schema = StructType.fromJson(json.loads(table.schema().to_json()))
+    return SourceFiles(base=None, sizes=sizes, schema=schema, constants=dict(zip(names, values, strict=False)))
+
+
+def _reject_deletion_vectors(table: Any, source: str) -> None:
+    """Reject a Delta table of whose files some rows are deleted.
+
+    Raises:
+        UnsupportedError: A file has a deletion vector, or the library cannot say whether one has.
+    """
+    if "deletionVectors" not in (table.protocol().reader_features or ()):
+        return
+    try:
+        is_used = pa.table(table.deletion_vectors()).num_rows > 0
+    except Exception as error:  # the library has no base class of its errors; earlier releases lack the method
+        message = f"{source}: its deletion vectors cannot be read: {error}. Nothing was written"
+        raise UnsupportedError(message) from error
+    if is_used:
+        raise UnsupportedError(
+            f"{source}: deletion vectors of Delta can only be read by Spark with Delta's jar. Nothing was written:"
+            " purge them first (REORG TABLE ... APPLY (PURGE) in Spark)"
+        )
 
 
 def _iceberg(source: str) -> SourceFiles:
@@ -112,9 +138,58 @@ def _iceberg(source: str) -> SourceFiles:
     if late:
         raise UnsupportedError(f"{source}: default values of the columns {late} can only be read with Iceberg's jar")
     sizes = {task.file.file_path: task.file.file_size_in_bytes for task in tasks}
-    arrow = schema.as_arrow()
+    specs = {
+        number: [
+            (place, schema.find_field(one.source_id))
+            for place, one in enumerate(spec.fields)
+            if str(one.transform) == "identity" and one.source_id in {top.field_id for top in schema.fields}
+        ]
+        for number, spec in table.specs().items()
+    }
+    constants = {
+        task.file.file_path: {
+            one.name: _partition_value(task.file.partition[place], str(one.field_type), source)
+            for place, one in specs[task.file.spec_id]
+        }
+        for task in tasks
+    }
+    arrow = pa.schema([_without_uuids(one) for one in schema.as_arrow()])
     columns: Any = _with_ids(from_arrow(pa.schema([one.remove_metadata() for one in arrow])), pa.struct(list(arrow)))
-    return SourceFiles(base=None, sizes=sizes, schema=columns)
+    return SourceFiles(base=None, sizes=sizes, schema=columns, constants=constants)
+
+
+def _partition_value(value: Any, kind: str, source: str) -> Any:
+    """The value of an identity partition column, which Iceberg gives as it is stored.
+
+    Raises:
+        UnsupportedError: Values of the type are not known to Spark.
+    """
+    if value is None or kind in ("boolean", "int", "long", "float", "double", "string", "binary"):
+        return value
+    if kind == "date":
+        return dt.date(1970, 1, 1) + dt.timedelta(days=value)
+    if kind in ("timestamp", "timestamptz"):
+        epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC if kind == "timestamptz" else None)
+        return epoch + dt.timedelta(microseconds=value)
+    if kind == "uuid":
+        return value.bytes if isinstance(value, uuid.UUID) else bytes(value)
+    if kind.startswith(("decimal", "fixed")):
+        return value
+    raise UnsupportedError(f"{source}: partitions by a column of type {kind} cannot be read")
+
+
+def _without_uuids(one: pa.Field) -> pa.Field:
+    """A field with 16 bytes in place of each UUID, a type that Spark does not have."""
+    kind: Any = one.type
+    if isinstance(kind, pa.BaseExtensionType) or pa.types.is_fixed_size_binary(kind):
+        kind = pa.binary()
+    elif pa.types.is_struct(kind):
+        kind = pa.struct([_without_uuids(child) for child in kind])
+    elif pa.types.is_map(kind):
+        kind = pa.map_(_without_uuids(kind.key_field), _without_uuids(kind.item_field))
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind = pa.list_(_without_uuids(kind.value_field))
+    return one.with_type(kind)
 
 
 def _newest_metadata(source: str) -> str:
