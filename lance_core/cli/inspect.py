@@ -23,6 +23,7 @@ from lance_core.table.idempotency import Proofs, is_proof
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.manifest.version_header import VersionHeader
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY
+from lance_core.verbs.scan.read_fragment import counted_fragments
 
 __all__ = ["diff", "files", "fragments", "head", "info", "schema", "show", "tags", "versions"]
 
@@ -37,7 +38,7 @@ _SHORT_RUN = 8
 def info(dataset: LanceDataset, output: CommandOutput) -> None:
     """Show what a table is and how large it is."""
     manifest = dataset.source.manifest
-    counts = _counts(manifest)
+    counts = _counts(counted_fragments(dataset.source))
     output.record(
         {
             "uri": dataset.uri,
@@ -76,7 +77,7 @@ def versions(dataset: LanceDataset, output: CommandOutput, limit: int) -> None:
         except CorruptFileError as error:
             rows.append({"version": number, "run": None, "message": f"cannot be read: {error}"})
             continue
-        counts = _counts(found) if isinstance(found, Manifest) else {}
+        counts = _counts(found.fragments) if isinstance(found, Manifest) else {}
         rows.append({**_commit(dataset, found), **counts})
     columns = ["version", "committed", "operation", "rows", "deleted_rows", "fragments", "bytes", "message"]
     if any(row["run"] for row in rows):
@@ -100,7 +101,7 @@ def show(dataset: LanceDataset, output: CommandOutput, version: str) -> None:
     manifest = chosen.source.manifest
     transaction = load_transaction(chosen.source.store, manifest)
     writer = manifest.writer_version
-    values: dict[str, Any] = {**_commit(chosen, manifest), **_counts(manifest)}
+    values: dict[str, Any] = {**_commit(chosen, manifest), **_counts(counted_fragments(chosen.source))}
     values["writer"] = f"{writer.library} {writer.version}" if writer is not None else None
     if transaction is not None:
         values["read_version"] = transaction.read_version
@@ -126,7 +127,7 @@ def fragments(dataset: LanceDataset, output: CommandOutput) -> None:
             "files": len(message.files),
             "bytes": sum(file.file_size_bytes for file in message.files),
         }
-        for message in dataset.source.manifest.fragments.messages()
+        for message in counted_fragments(dataset.source).messages()
     ]
     output.rows(rows, ["id", "rows", "deleted_rows", "files", "bytes"])
 
@@ -204,17 +205,19 @@ def _files(manifest: Manifest) -> Iterator[dict[str, Any]]:
             yield {"fragment": fragment.id, "path": path, "kind": "deletion", "bytes": None}
 
 
-def _counts(manifest: Manifest) -> dict[str, Any]:
+def _counts(fragments: FragmentList) -> dict[str, Any]:
+    """Numbers of fragments; without rows if the manifest does not record them."""
     rows = deleted = size = num_files = 0
-    for message in manifest.fragments.messages():
+    for message in fragments.messages():
         rows += message.physical_rows
         deleted += message.deletion_file.num_deleted_rows
         num_files += len(message.files)
         size += sum(file.file_size_bytes for file in message.files)
+    is_known = None not in fragments.live_counts()
     return {
-        "rows": rows - deleted,
-        "deleted_rows": deleted,
-        "fragments": len(manifest.fragments),
+        "rows": rows - deleted if is_known else None,
+        "deleted_rows": deleted if is_known else None,
+        "fragments": len(fragments),
         "data_files": num_files,
         "bytes": size,
     }
@@ -234,7 +237,7 @@ def _commit(dataset: LanceDataset, manifest: Manifest | VersionHeader) -> dict[s
 
 def _changes(old: Manifest, new: Manifest) -> dict[str, Any]:
     before, after = _by_id(old.fragments), _by_id(new.fragments)
-    rows = [_counts(manifest)["rows"] for manifest in (old, new)]
+    rows = [_counts(manifest.fragments)["rows"] for manifest in (old, new)]
     columns = [{field.name for field in manifest.schema.fields} for manifest in (old, new)]
     config = {
         key: f"{old.config.get(key, '')} -> {new.config.get(key, '')}"
@@ -242,7 +245,7 @@ def _changes(old: Manifest, new: Manifest) -> dict[str, Any]:
         if old.config.get(key) != new.config.get(key) and not is_proof(key)
     }
     return {
-        "rows_difference": rows[1] - rows[0],
+        "rows_difference": None if None in rows else rows[1] - rows[0],
         "fragments_added": sorted(after.keys() - before.keys()),
         "fragments_removed": sorted(before.keys() - after.keys()),
         "fragments_changed": sorted(i for i in after.keys() & before.keys() if after[i] != before[i]),

@@ -15,7 +15,7 @@ from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.pylance_types.fragments import DataFile, FragmentMetadata
 from lance_core.verbs.scan.blob_view import AS_STORED
 from lance_core.verbs.scan.options import Columns, Filter, ScanArguments, ScanOptions, check_num_rows, scan_options
-from lance_core.verbs.scan.read_fragment import physical_rows
+from lance_core.verbs.scan.read_fragment import counted, physical_rows
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.scan.take import take_rows
 
@@ -68,8 +68,8 @@ class LanceFragment(FragmentChanges):
 
     @property
     def metadata(self) -> FragmentMetadata:
-        """The fragment's record, as pylance's `FragmentMetadata`."""
-        return FragmentMetadata.from_record(self.record)
+        """The fragment's record, as pylance's `FragmentMetadata`; rows that it does not count are counted in files."""
+        return FragmentMetadata.from_record(counted(self._source, self.record))
 
     @property
     def schema(self) -> pa.Schema:
@@ -84,11 +84,11 @@ class LanceFragment(FragmentChanges):
     @property
     def num_deletions(self) -> int:
         """Rows that are deleted."""
-        return self.record.num_deleted_rows
+        return counted(self._source, self.record).num_deleted_rows
 
     def data_files(self) -> list[DataFile]:
         """Its data files."""
-        return self.metadata.files
+        return FragmentMetadata.from_record(self.record).files
 
     def deletion_file(self) -> str | None:
         """Key of its deletion file below the dataset's root; None if it has none."""

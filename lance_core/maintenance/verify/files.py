@@ -19,7 +19,7 @@ from lance_core.index.selection.candidates import view_of
 from lance_core.maintenance.compaction.misread_pages import misread_problems
 from lance_core.maintenance.verify.history import history_problems
 from lance_core.schema import arrow_type_of
-from lance_core.table.fragment import DataFile, Fragment
+from lance_core.table.fragment import DataFile, Fragment, data_file_version
 from lance_core.table.index import IndexMetadata
 from lance_core.table.paths import INDICES_PREFIX, transaction_key
 from lance_core.table.rowids import row_record_problems
@@ -140,9 +140,9 @@ def _check_file(source: Snapshot, fragment: Fragment, file: DataFile) -> Iterato
     if fragment.physical_rows and reader.num_rows != fragment.physical_rows:
         yield f"has {reader.num_rows} rows, the manifest says {fragment.physical_rows}"
     numbers = (file.file_major_version, file.file_minor_version)
-    if numbers != reader.version.manifest_numbers and any(numbers):
-        yield f"is of version {reader.version.value}, the manifest says {numbers[0]}.{numbers[1]}"
     try:
+        if any(numbers) and data_file_version(*numbers) != reader.version.value:  # 0.3 is an early number of 2.0
+            yield f"is of version {reader.version.value}, the manifest says {numbers[0]}.{numbers[1]}"
         yield from misread_problems(file, reader, source.manifest.schema)
     except LanceError as error:
         yield str(error)

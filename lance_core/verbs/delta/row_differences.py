@@ -159,7 +159,11 @@ def _live_rows(
             offsets = np.arange(num_rows)
             if deletions is not None:
                 offsets = offsets[deletions.live_rows(num_rows)]
-            yield ids(source, fragment)[offsets], row_addresses(fragment.id, offsets), _updated(fragment)[offsets]
+            yield (
+                ids(source, fragment)[offsets],
+                row_addresses(fragment.id, offsets),
+                _updated(fragment, num_rows)[offsets],
+            )
 
 
 def stable_ids(source: Snapshot, fragment: Fragment) -> U64Array:
@@ -176,7 +180,7 @@ def stable_ids(source: Snapshot, fragment: Fragment) -> U64Array:
     return found
 
 
-def _updated(fragment: Fragment) -> U64Array:
+def _updated(fragment: Fragment, num_rows: int) -> U64Array:
     """The version in which each row changed last; 1 where the table records none."""
     data = fragment.last_updated_at_versions
-    return np.ones(fragment.physical_rows, np.uint64) if data is None else decode_versions(data, fragment.physical_rows)
+    return np.ones(num_rows, np.uint64) if data is None else decode_versions(data, num_rows)

@@ -30,6 +30,7 @@ from lance_core.verbs.context.snapshot import Snapshot, retrying_on_latest
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
 from lance_core.verbs.indices.build import IndexedField, build, indexed_field
 from lance_core.verbs.indices.create import write_segment
+from lance_core.verbs.scan.read_fragment import physical_rows
 
 __all__ = ["expected_changes", "optimize_indices", "uncovered_fragments"]
 
@@ -316,7 +317,7 @@ class _Optimizer:
             if not there or any(one is None or one.deletion_file is not None for one in there):
                 continue
             moves = Replaced(
-                [(one.id, one.physical_rows, source.deleted_rows(one)) for one in group.old_fragments],
+                [(one.id, physical_rows(source, one), source.deleted_rows(one)) for one in group.old_fragments],
                 [(one.id, one.physical_rows) for one in there if one is not None],
             )
             for segment in merged:

@@ -11,6 +11,7 @@ from lance_core.file.reader import DataFileReader
 from lance_core.table.fragment import TOMBSTONE, Fragment
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.inspect.indices import IndexStatistics, index_statistics
+from lance_core.verbs.scan.read_fragment import counted_fragments
 
 __all__ = ["DataStatistics", "DatasetStats", "FieldSizes", "FieldStatistics", "LanceStats", "field_sizes"]
 
@@ -62,7 +63,7 @@ class LanceStats:
 
     def dataset_stats(self, max_rows_per_group: int = SMALL_FILE_ROWS) -> DatasetStats:
         """Deleted rows, fragments, and fragments of fewer rows than `max_rows_per_group`."""
-        fragments = self._source.manifest.fragments
+        fragments = counted_fragments(self._source)
         return {
             "num_deleted_rows": fragments.totals()[0],
             "num_fragments": len(fragments),

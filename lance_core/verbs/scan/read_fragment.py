@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -25,6 +25,8 @@ from lance_core.verbs.scan.blob_payloads import with_payloads
 __all__ = [
     "Opened",
     "Rows",
+    "counted",
+    "counted_fragments",
     "files_of",
     "live_count",
     "live_counts",
@@ -69,6 +71,25 @@ def physical_rows(source: Snapshot, fragment: Fragment) -> int:
     if stated not in (0, reader.num_rows):
         raise CorruptFileError(f"{reader.key}: has {reader.num_rows} rows, the manifest says {stated}")
     return reader.num_rows
+
+
+def counted(source: Snapshot, fragment: Fragment) -> Fragment:
+    """A fragment with its rows and deletions, which are counted in its files if the manifest lacks them.
+
+    Pylance up to 0.7 did not record them, and later releases that wrote to such a table left them out.
+    """
+    deleted = fragment.deletion_file
+    if deleted is not None and not deleted.num_deleted_rows:
+        fragment = replace(
+            fragment, deletion_file=replace(deleted, num_deleted_rows=len(source.deleted_rows(fragment)))
+        )
+    return fragment if fragment.physical_rows else replace(fragment, physical_rows=physical_rows(source, fragment))
+
+
+def counted_fragments(source: Snapshot) -> FragmentList:
+    """All fragments of a version with their rows and deletions; see `counted`."""
+    found = source.manifest.fragments
+    return found if None not in found.live_counts() else FragmentList.of(counted(source, one) for one in found)
 
 
 def live_counts(source: Snapshot, fragments: Sequence[Fragment]) -> list[int]:

@@ -263,7 +263,7 @@ def test_tables_without_row_counts_of_0_5_9(table, change):
     for version in (1, 2, 3):
         fragment = lance_core.dataset(uri, version=version).get_fragments()[-1]
         rows = pa.table({"id": [version - 1]})
-        key = f"data/{fragment.metadata.data_files()[0].path}"
+        key = f"data/{fragment.data_files()[0].path}"
         writer = DataFileWriter(store, key, schema_from_arrow(rows.schema), version=FileVersion.V0_1)
         writer.write(rows)
         writer.finish()

@@ -20,6 +20,7 @@ from lance_core.verbs.columns.write_columns.tasks import ColumnTask
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.rows.keys import KeyIndex
 from lance_core.verbs.rows.removal import live_rows, parallel_fragments
+from lance_core.verbs.scan.read_fragment import live_count
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
 
 __all__ = ["matched_rows", "same_scope"]
@@ -109,7 +110,7 @@ def _keys_of(source: Snapshot, task: ColumnTask, on: Sequence[str]) -> pa.Table:
     if ids is not None:
         return pa.table({ROW_ID: ids[offsets_of(scope)]})
     schema = schema_to_arrow(source.manifest.schema.project(list(on)))
-    part = scope if _is_part(fragment, scope) else None
+    part = scope if len(scope) < live_count(source, fragment) else None
     return pa.Table.from_batches([batch for batch, _ in live_rows(source, fragment, on, part)], schema).select(list(on))
 
 
@@ -152,18 +153,13 @@ def _look_up(source: Snapshot, fragment: Fragment, scope: BitMap, index: KeyInde
         rows, codes = index.look_up(pa.table({on[0]: names}))
         return offsets[rows], codes
     parts: list[_Found] = []
-    for batch, places in live_rows(source, fragment, on, scope if _is_part(fragment, scope) else None):
+    for batch, places in live_rows(source, fragment, on, scope if len(scope) < live_count(source, fragment) else None):
         where = np.arange(places.start, places.stop) if isinstance(places, range) else places
         rows, codes = index.look_up(pa.Table.from_batches([batch]))
         parts.append((where[rows], codes))
     if not parts:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
-
-
-def _is_part(fragment: Fragment, scope: BitMap) -> bool:
-    """Whether the scope leaves live rows of a fragment out."""
-    return len(scope) < fragment.physical_rows - fragment.num_deleted_rows
 
 
 def _check_data(index: KeyIndex, keys: pa.Table) -> None:
