@@ -221,10 +221,10 @@ def rewrite_op(job: MaintenanceOps) -> dg.OpDefinition:
 
     @job.op("rewrite", "Rewrites small files into new ones, which are not committed yet.", tags={EXECUTOR_TAG: "true"})
     def rewrite(context: dg.OpExecutionContext, task: dict[str, Any]) -> Any:
-        from lance_core.errors import CorruptFileError, NotFoundError  # noqa: PLC0415 - heavy imports at first use
+        from lance_core.errors import CorruptFileError, NotFoundError, ObjectNotFoundError  # noqa: PLC0415 - heavy imports at first use
         from lance_core.maintenance import CompactionTask  # noqa: PLC0415 - heavy imports at first use
 
-        started, results, failed = time.monotonic(), [], None
+        started, results, failed, is_damaged = time.monotonic(), [], None, False
         if time_is_up(task["deadline"]):
             return RewriteOutcome(asset=task["asset"], put_off=len(task["tasks"]))
         try:
@@ -239,8 +239,11 @@ def rewrite_op(job: MaintenanceOps) -> dg.OpDefinition:
                 raise dg.RetryRequested(max_retries=_RETRIES, seconds_to_wait=2**context.retry_number) from error
             context.log.exception("asset %s: a rewrite failed", task["asset"])
             failed = failure_of("rewrite", error)
+            is_damaged = isinstance(error, CorruptFileError | ObjectNotFoundError)
         seconds = time.monotonic() - started
-        return RewriteOutcome(asset=task["asset"], results=results, error=failed, seconds=seconds)
+        return RewriteOutcome(
+            asset=task["asset"], results=results, error=failed, seconds=seconds, is_damaged=is_damaged
+        )
 
     return rewrite
 
@@ -260,6 +263,7 @@ def collect_op(job: MaintenanceOps) -> dg.OpDefinition:
                 seconds=found.seconds + sum(one.seconds for one in own),
                 deferred="; ".join(filter(None, (found.deferred, reason))) or None,
                 error=found.error or next((one.error for one in own if one.error), None),
+                is_damaged=any(one.is_damaged for one in own),
             )
             yield dg.DynamicOutput(table, mapping_key=mapping_key(found.plan.asset))
 
@@ -281,6 +285,8 @@ def step_op(job: MaintenanceOps, step: str, description: str) -> dg.OpDefinition
     def run_step(context: dg.OpExecutionContext, table: Any) -> Any:
         if table.was_dropped or table.plan.policy.dry_run or not table.plan.version:  # 0: the survey failed
             return table
+        if step == "clean_up" and table.is_damaged:
+            return table.failed(step, "all versions stay, as an older one may be needed in place of the damaged files")
         started = time.monotonic()
         try:
             table = _run_step(job, context, step, table)

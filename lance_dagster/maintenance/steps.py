@@ -21,7 +21,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import lance_core
-from lance_core.errors import CommitConflictError, CorruptFileError, LanceError, VersionNotFoundError
+from lance_core.errors import (
+    CommitConflictError,
+    CorruptFileError,
+    LanceError,
+    ObjectNotFoundError,
+    VersionNotFoundError,
+)
 from lance_core.maintenance import (
     CleanupStats,
     Compaction,
@@ -153,6 +159,7 @@ class MaintenanceOutcome:
         deferred: The work that is put off, and the reason; None if nothing is. With it, nothing is planned again.
         is_put_off: Whether all work on the table is put off.
         was_dropped: Whether the table was dropped after it was planned.
+        is_damaged: Whether a step found a file missing or corrupt: then older versions may be needed, and all stay.
     """
 
     plan: MaintenancePlan
@@ -167,6 +174,7 @@ class MaintenanceOutcome:
     deferred: str | None = None
     is_put_off: bool = False
     was_dropped: bool = False
+    is_damaged: bool = False
 
     def plus(self, *, lost: int = 0, **numbers: int) -> MaintenanceOutcome:
         """This outcome with numbers of further work."""
@@ -176,7 +184,8 @@ class MaintenanceOutcome:
     def failed(self, step: str, error: Exception | str) -> MaintenanceOutcome:
         """This outcome with the error of a further step; the others go on."""
         named = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-        return replace(self, error="; ".join(filter(None, (self.error, f"{step}: {named}"))))
+        is_damaged = self.is_damaged or isinstance(error, CorruptFileError | ObjectNotFoundError)
+        return replace(self, error="; ".join(filter(None, (self.error, f"{step}: {named}"))), is_damaged=is_damaged)
 
 
 def survey(

@@ -50,6 +50,7 @@ class RewriteOutcome:
         error: The error; None if the op did not fail.
         seconds: The time that the op took.
         put_off: The number of rewrites that were not begun because the deadline of the run had passed.
+        is_damaged: Whether a file of the table is missing or corrupt.
     """
 
     asset: str
@@ -57,3 +58,4 @@ class RewriteOutcome:
     error: str | None = None
     seconds: float = 0.0
     put_off: int = 0
+    is_damaged: bool = False

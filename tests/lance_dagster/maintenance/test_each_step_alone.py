@@ -46,6 +46,19 @@ def test_a_table_whose_compaction_fails_is_cleaned(lake, full_disk, monkeypatch)
     assert lake.table(NAME).count_rows() == 12
 
 
+@pytest.mark.parametrize("folder", ["data", "_deletions"])
+def test_older_versions_of_a_damaged_table_stay(lake, folder, monkeypatch):
+    monkeypatch.setattr("lance_dagster.maintenance.ops._RETRIES", 0)
+    fill(lake, NAME)
+    lake.table(NAME).delete("n = 1")
+    before = numbers(lake)
+    (*_, damaged) = sorted(Path(lake.uri(NAME), folder).iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    damaged.write_bytes(b"nothing that can be read")
+    result = run(lake, build_maintenance_job([NAME], POLICY))
+    assert "all versions stay" in failures(result)["summarize"]
+    assert numbers(lake)[: len(before)] == before
+
+
 def test_a_torn_old_version_is_named_and_removed(lake):
     fill(lake, NAME)
     torn = Path(lake.uri(NAME), "_versions", f"{2**64 - 1 - 1}.manifest")
