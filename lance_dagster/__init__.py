@@ -8,7 +8,7 @@
     LanceMaintenancePolicy       what maintenance does to tables, and when they need it
     LanceMaintenanceBudget       the limits of a run of maintenance
     build_maintenance_job        maintenance as a job;  build_maintenance_schedule, build_maintenance_sensor run it
-    build_lance_*_check(s)       health, integrity, primary_key, drift, overdue, missing_values, lag
+    build_lance_*_check(s)       health, integrity, primary_key, drift, overdue, missing_values, lag, freshness
     lance_external_assets        the tables below a root as external assets
     observable_lance_asset       a table that others write;  build_lance_observation_sensor reports their commits
     BranchPolicy                 which runs write to a branch;  build_branch_jobs, build_branch_sensor promote branches
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         build_lance_integrity_checks,
         build_lance_primary_key_check,
     )
+    from lance_dagster.checks.freshness import build_lance_freshness_checks
     from lance_dagster.checks.health import build_lance_health_checks
     from lance_dagster.checks.lag import build_lance_lag_checks
     from lance_dagster.checks.missing_values import build_lance_missing_values_checks
@@ -71,6 +72,7 @@ __all__ = [
     "build_change_type_job",
     "build_erasure_job",
     "build_lance_drift_check",
+    "build_lance_freshness_checks",
     "build_lance_health_checks",
     "build_lance_integrity_checks",
     "build_lance_lag_checks",
@@ -104,6 +106,7 @@ _MODULES: Final = {
     "LanceSparkResource": "lance_dagster.spark",
     "LanceTableResource": "lance_dagster.resource",
     "build_lance_drift_check": "lance_dagster.checks.builders",
+    "build_lance_freshness_checks": "lance_dagster.checks.freshness",
     "build_lance_health_checks": "lance_dagster.checks.health",
     "build_lance_integrity_checks": "lance_dagster.checks.builders",
     "build_lance_lag_checks": "lance_dagster.checks.lag",

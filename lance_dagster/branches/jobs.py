@@ -287,6 +287,7 @@ def _report_main(
     job: _BranchOps, context: dg.OpExecutionContext, ref: TableRef, main: Any, branch: str, partitions: Sequence[str]
 ) -> None:
     """Report what main has of partitions whose newest event was about a branch that was discarded."""
+    from lance_dagster.events.published import PUBLISHED  # noqa: PLC0415 - heavy imports
     from lance_dagster.events.reporting import (  # noqa: PLC0415 - heavy imports
         TableReport,
         known_versions,
@@ -306,6 +307,7 @@ def _report_main(
         metadata={"lance/discarded": branch},
         rows=partition_rows(latest, ref, partitions),
         provenance={one: reported.provenance for one, reported in known.items()},
+        own={one: {PUBLISHED: False} for one, reported in known.items() if reported.version is None},
     )
     if BRANCH_TAG not in context.run.tags:  # so that `lance_eager` does not take the events for new data
         context.instance.add_run_tags(context.run.run_id, {BRANCH_TAG: branch})

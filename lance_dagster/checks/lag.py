@@ -150,13 +150,15 @@ def _lag_of(
         DatasetNotFoundError: The input's table was dropped.
     """
     from lance_dagster.checks.unread_changes import UnreadChanges  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.events.published import published_partitions  # noqa: PLC0415 - heavy imports at first use
     from lance_dagster.lineage.watermarks import unread_by_partition  # noqa: PLC0415 - heavy imports at first use
 
     upstream = table_ref(key).resolved(context)
     dataset = root.open_in_run(upstream, facts_of(context.run, context.instance))
     partitions = None
     if own.partitions_def is not None:
-        partitions = sorted(context.instance.get_materialized_partitions(own.key))
+        materialized = context.instance.get_materialized_partitions(own.key)
+        partitions = sorted(published_partitions(context.instance, own.key, materialized, branch=table.branch))
     where = f"input {upstream.name} of asset {own.name}"
     unread = unread_by_partition(dataset, table, _name(own, upstream.name), partitions, where)
     found = [UnreadChanges.of(context, root, one, (own, upstream), some) for ranges, some in unread for one in ranges]

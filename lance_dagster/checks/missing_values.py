@@ -71,7 +71,7 @@ def _missing_values_check(
         columns = _columns_set(dataset, own)
         if not columns:
             return _without_columns(context, dataset, own, severity)
-        found = _rows_without_values(dataset, own, columns, _partitions(context, own))
+        found = _rows_without_values(dataset, own, columns, _partitions(context, own, dataset.branch))
         total = sum(found.values())
         named = {str(name): count for name, count in found.items() if name is not None and count}
         shown = dict(sorted(named.items())[:_SHOWN])
@@ -91,12 +91,17 @@ def _missing_values_check(
     return missing_values
 
 
-def _partitions(context: dg.AssetCheckExecutionContext, ref: TableRef) -> Sequence[str] | None:
+def _partitions(context: dg.AssetCheckExecutionContext, ref: TableRef, branch: str | None) -> Sequence[str] | None:
     """The partitions to check; None for an asset without partitions."""
+    from lance_dagster.events.published import published_partitions  # noqa: PLC0415 - heavy imports at first use
+
     if ref.partitions_def is None:
         return None
     keys = run_partition_keys(context, ref.partitions_def)
-    return sorted(context.instance.get_materialized_partitions(ref.key)) if keys is None else keys
+    if keys is not None:
+        return keys
+    materialized = context.instance.get_materialized_partitions(ref.key)
+    return sorted(published_partitions(context.instance, ref.key, materialized, branch=branch))
 
 
 def _columns_set(dataset: "lance_core.LanceDataset", ref: TableRef) -> list[str]:

@@ -22,6 +22,7 @@ from lance_core.errors import (
     VersionNotFoundError,
 )
 from lance_dagster._context.steps import RunFacts, is_external, is_fan_in, is_list_of_assets, is_own_upstream
+from lance_dagster.events.published import published_partitions
 from lance_dagster.handlers import Loading
 from lance_dagster.handlers.base import ChangesPart, ChangesRequest, ReadRequest
 from lance_dagster.handlers.changes import has_changes
@@ -256,15 +257,15 @@ def _check_written(
     instance = None if facts is None else facts.instance
     if instance is None or ((is_own_upstream(context) or is_external(context)) and not optional):
         return
-    wanted = dg.AssetRecordsFilter(asset_key=context.asset_key, asset_partitions=keys)
-    if not instance.fetch_materializations(wanted, limit=1).records and not dataset.count_rows(filter=rows):
+    written = published_partitions(instance, context.asset_key, keys, branch=dataset.branch)
+    if not written and not dataset.count_rows(filter=rows):
         raise MissingInputError(
             f"{where}: partition {_listed(keys)} was never materialized, and {dataset.uri} has no row of it; "
             "materialize it first, annotate the input as Optional to get None, or give it the metadata lance/missing: "
             "empty"
         )
     if len(keys) > 1 and not is_external(context):
-        never = sorted(set(keys) - instance.get_materialized_partitions(context.asset_key))
+        never = sorted(set(keys) - written)
         if never:
             context.log.warning(
                 "%s: %d of %d partitions were never materialized (%s); the rows of the others are loaded. To expect "

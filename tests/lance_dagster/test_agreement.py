@@ -34,12 +34,12 @@ ASSETS = {"parts": parts, "whole": whole}
 
 
 @dg.asset_check(asset=parts, blocking=True)
-def good_parts(context) -> dg.AssetCheckResult:
+def good_parts(context, parts: pa.Table) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(passed=context.run.tags.get("bad") is None)
 
 
 @dg.asset_check(asset=whole, blocking=True)
-def good_whole(context) -> dg.AssetCheckResult:
+def good_whole(context, whole: pa.Table) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(passed=context.run.tags.get("bad") is None)
 
 

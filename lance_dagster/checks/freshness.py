@@ -1,0 +1,111 @@
+"""`build_lance_freshness_checks`: whether main has got new rows lately, whatever branches were written meanwhile."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from lance_dagster.checks.table_check import missing_table
+from lance_dagster.health.policy import parse_age
+from lance_dagster.tables.refs import TableLike, TableRef, table_refs, table_root
+
+if TYPE_CHECKING:
+    import lance_core
+
+__all__ = ["build_lance_freshness_checks"]
+
+
+def build_lance_freshness_checks(
+    assets: Iterable[TableLike] | TableLike,
+    max_age: str | timedelta = "1d",
+    *,
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN,
+    io_manager_key: str = "io_manager",
+) -> list[dg.AssetChecksDefinition]:
+    """Checks that the rows of assets on main have been written within some time.
+
+    The table itself is asked: the newest commit of rows counts, of Dagster or of others, and a promotion when it was
+    made. Maintenance, undos, erasures and new types of columns do not count, and neither do writes to a branch and
+    discards, which Dagster's own freshness takes for updates. In a run on a branch main is looked at as well.
+
+    Args:
+        assets: Assets, specs or keys.
+        max_age: Time after which the rows are too old: a string such as "1d" or "36h", or a timedelta.
+        severity: The severity of a failed check.
+        io_manager_key: The resource that knows where the tables are.
+
+    Raises:
+        ValueError: `max_age` is not a length of time, or not positive.
+
+    Examples:
+        >>> checks = lance_dagster.build_lance_freshness_checks(["nyc/flights"], "36h")
+        >>> [key.name for check in checks for key in check.check_keys]
+        ['lance_freshness']
+    """
+    limit = parse_age(max_age) if isinstance(max_age, str) else max_age
+    if limit is None or limit <= timedelta(0):
+        raise ValueError(f'max_age must be a positive length of time such as "1d", not {max_age!r}')
+    return [_freshness_check(ref, limit, severity, io_manager_key) for ref in table_refs(assets)]
+
+
+def _freshness_check(
+    ref: TableRef, limit: timedelta, severity: dg.AssetCheckSeverity, io_manager_key: str
+) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=ref.key,
+        name="lance_freshness",
+        description=f"The rows on main were written within {limit}.",
+        required_resource_keys={io_manager_key},
+    )
+    def freshness(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        main = table_root(getattr(context.resources, io_manager_key)).open_or_none(ref.resolved(context))
+        if main is None:
+            return dg.AssetCheckResult(**missing_table(context, ref, severity))
+        written = _last_written(context.instance, main, ref)
+        if written is None:
+            said = f"no commit to {main.uri} that wrote rows of the asset is known: none was made, or it was cleaned up"
+            return dg.AssetCheckResult(passed=False, severity=severity, description=said)
+        version, time = written
+        age = datetime.now(UTC) - time
+        return dg.AssetCheckResult(
+            passed=age <= limit,
+            severity=severity,
+            description=(
+                f"version {version} of main wrote rows {timedelta(seconds=int(age.total_seconds()))} ago, the limit is "
+                f"{limit}"
+            ),
+            metadata={
+                "lance/version": version,
+                "lance/age_s": age.total_seconds(),
+                "dagster/last_updated_timestamp": dg.TimestampMetadataValue(time.timestamp()),
+            },
+        )
+
+    return freshness
+
+
+def _last_written(
+    instance: dg.DagsterInstance, main: "lance_core.LanceDataset", ref: TableRef
+) -> tuple[int, datetime] | None:
+    """The newest version of main that wrote rows of an asset, and when; None if it is not known.
+
+    If that version was cleaned up, it counts as written when Dagster recorded its event.
+    """
+    from lance_dagster.events.event_order import branch_of_event, version_of_event  # noqa: PLC0415 - heavy imports
+    from lance_dagster.lineage.history import last_data_change, read_history  # noqa: PLC0415 - heavy imports
+    from lance_dagster.properties import BEGUN_EMPTY, ERASURE  # noqa: PLC0415 - heavy imports
+
+    undone: set[int] = set()
+    for one in read_history(main, count_changes=False):
+        undone.update(one.undone_versions)
+        is_other = one.keeps_rows or one.undid is not None or ERASURE in one.properties or one.version in undone
+        begins = one.properties.get(BEGUN_EMPTY[0]) == BEGUN_EMPTY[1]
+        if not is_other and not begins and (not one.assets or ref.name in one.assets):
+            return one.version, one.time
+    version = last_data_change(main)
+    for record in instance.fetch_materializations(ref.key, limit=100).records:
+        event = record.asset_materialization
+        if event is not None and branch_of_event(event) is None and version_of_event(event) == version:
+            return version, datetime.fromtimestamp(record.timestamp, UTC)
+    return None
