@@ -55,6 +55,11 @@ def draw_partitions(world: World, rng: random.Random) -> tuple[str, ...] | None:
 
 
 def draw_tags(world: World, rng: random.Random) -> dict[str, str]:
+    retries = {"dagster/max_retries": "1"} if rng.random() < 0.3 else {}
+    return {**retries, **draw_branch(world, rng)}
+
+
+def draw_branch(world: World, rng: random.Random) -> dict[str, str]:
     if world.config.policy == "from_tag":
         name = rng.choice((None, "auto", "feature", "feature"))
         return {} if name is None else {"lance/branch": name}
@@ -139,7 +144,18 @@ def re_execute(world: World, rng: random.Random) -> str | None:
     return said
 
 
+def retry(world: World, rng: random.Random) -> str | None:
+    """Dagster's daemon retries a run that has failed."""
+    runs = [run for run in re_executable(world) if world.will_retry(run)]
+    if not runs:
+        return None
+    run = rng.choice(runs)
+    again = world.adopt(world.stage.retry(run.run_id))
+    return f"retry run {run.number} as run {again.number}: {begin(world, again.run_id, draw_script(world, rng))}"
+
+
 ACTIONS = {
+    retry: 2,
     run: 10,
     launch: 2,
     start: 3,

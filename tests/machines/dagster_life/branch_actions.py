@@ -107,7 +107,26 @@ def promote(world: World, rng: random.Random) -> str | None:
     names = branches(world)
     if not names:
         return None
-    return judging.promote(world, rng.choice(names), forced=rng.random() < 0.1)
+    branch, said = rng.choice(names), []
+    forced, is_disturbed = rng.random() < 0.1, rng.random() < 0.3
+    stopped = any(actor.at is not None for actor in world.actors.values())
+
+    def between() -> None:
+        said.append(f"; meanwhile {write_again(world, rng, branch)}")
+
+    done = judging.promote(world, branch, forced=forced, between=between if is_disturbed and not stopped else None)
+    return f"{done}{''.join(said)}"
+
+
+def write_again(world: World, rng: random.Random, branch: str) -> str | None:
+    """Re-execute a run that wrote to a branch, to its end."""
+    runs = [run for run in re_executable(world) if run.branch == branch and "events" in run.steps]
+    if not runs:
+        return None
+    again = world.adopt(world.stage.re_execute(runs[-1].run_id, "ALL_STEPS"))
+    script = draw_script(world, rng)
+    script.pauses.clear()
+    return f"re-execute run {runs[-1].number}: {begin(world, again.run_id, script)}"
 
 
 def discard(world: World, rng: random.Random) -> str | None:
@@ -142,11 +161,11 @@ def sensor(world: World, rng: random.Random) -> str | None:
 BRANCH_ACTIONS = {
     backfill: 3,
     tick: 1,
-    finish: 3,
+    finish: 5,
     cancel_backfill: 1,
     re_execute_backfill: 2,
-    check_alone: 3,
-    promote: 3,
+    check_alone: 4,
+    promote: 6,
     discard: 1,
-    sensor: 3,
+    sensor: 4,
 }

@@ -1,5 +1,6 @@
 """Promotes and discards branches, and judges what came of it and what the sensor asks for."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.machines.dagster_life.model import MAIN, Run, of_partitions
@@ -21,12 +22,15 @@ STATES = {
 }
 
 
-def run_job(world: "World", name: str, tags: dict[str, str]) -> Run:
-    """Run a job of one op to its end."""
+def run_job(world: "World", name: str, tags: dict[str, str], between: Callable[[], object] | None = None) -> Run:
+    """Run a job to its end; `between` is called while it stops before it promotes the first table."""
     run_id = world.stage.launch_job(name, tags)
     run = world.adopt(run_id)
     run.branch, run.selection = MAIN, ()
-    world.start(run_id, Script())
+    actor = world.start(run_id, Script(pauses=set() if between is None else {"promotes"}))
+    if actor.at is not None:
+        between()
+        world.proceed(actor)
     return run
 
 
@@ -44,7 +48,7 @@ def has_failed_results(world: "World", branch: str) -> bool:
     return any(result.branch == branch and not result.passed for result in world.model.results)
 
 
-def promote(world: "World", branch: str, *, forced: bool) -> str:
+def promote(world: "World", branch: str, *, forced: bool, between: Callable[[], object] | None = None) -> str:
     """Promote a branch, and judge whether that had to succeed."""
     model = world.model
     due = [
@@ -58,9 +62,14 @@ def promote(world: "World", branch: str, *, forced: bool) -> str:
     conflicts = {table: model.conflict(table, branch, world.mode(table)) for table in due}
     before = {table: world.version(table, MAIN) for table in TABLES}
     tags = {"lance/branch": branch, **({"lance/force": "true"} if forced else {})}
-    run = run_job(world, "lance_promote", tags)
+    judged = {table: model.lines[table][branch].rows.copy() for table in due}
+    run = run_job(world, "lance_promote", tags, between)
     published = [table for table in due if is_published(world, table, branch, before[table])]
     said = f"promote {branch}{' by force' if forced else ''}: {run.state}, published {published}"
+    moved = [table for table in published if model.lines[table][branch].rows != judged[table]]
+    if moved:
+        world.problems.append(f"{branch} of {moved} was published with rows that came after its gate")
+    is_moved = any(model.lines[table][branch].rows != judged[table] for table in due)
     if reasons and published and "checks" in world.config.switches:
         world.problems.append(f"{branch} was published, though {reasons}")
     if published and set(published) != set(due):
@@ -69,8 +78,8 @@ def promote(world: "World", branch: str, *, forced: bool) -> str:
             world.problems.append(f"{branch} was published in {published} alone, not in {changed}")
     if published and "yes" in conflicts.values():
         world.problems.append(f"{branch} was published, though main has changed the same: {conflicts}")
-    is_sure = not reasons and (forced or not has_failed_results(world, branch))
-    if due and is_sure and set(conflicts.values()) == {"no"} and run.state != "succeeded":
+    is_sure = not reasons and ("checks" in world.config.switches or forced or not has_failed_results(world, branch))
+    if due and is_sure and not is_moved and set(conflicts.values()) == {"no"} and run.state != "succeeded":
         world.problems.append(f"{branch} was not published: {world.why(run)}")
     for table in published:
         expect_promotion(world, table, branch, run)
@@ -123,7 +132,7 @@ def discard(world: "World", branch: str) -> str:
 def state_of(world: "World", branch: str) -> str:
     """How the backfill or the chain of runs that writes a branch has ended; `unknown` where no page says so."""
     runs = [run for run in world.model.runs.values() if run.branch == branch and run.selection]
-    if any(run.state in ("launched", "running") for run in runs):
+    if any(run.state in ("launched", "running") or world.will_retry(run) for run in runs):
         return "running"
     if branch.startswith("dagster/backfill/"):
         root = branch.removeprefix("dagster/backfill/")
@@ -132,7 +141,7 @@ def state_of(world: "World", branch: str) -> str:
             return "unknown"  # one of its runs was re-executed by itself
         return STATES[world.stage.instance.get_backfill(chain[-1]).status.value]
     if branch.startswith("dagster/run/") and runs:
-        return runs[-1].state
+        return "running" if world.will_retry(runs[-1]) else runs[-1].state
     return "unknown"
 
 
@@ -159,6 +168,6 @@ def judge_silence(world: "World", requested: set[str]) -> None:
         if key in world.asked or branch in requested:
             world.asked.add(key)
             continue
-        is_clean = not reasons_against(world, branch) and not has_failed_results(world, branch)
+        is_clean = not reasons_against(world, branch)
         if is_open and state_of(world, branch) == "succeeded" and is_clean:
             world.problems.append(f"the sensor never promotes {branch}")

@@ -115,6 +115,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, help="play this seed alone")
     parser.add_argument("--from", type=int, dest="first", help="the first of the seeds; any by default")
     parser.add_argument("--steps", help="numbers of steps, with commas between; all by default")
+    parser.add_argument("--patience", type=float, default=60, help="seconds in which a failure is made shorter")
     parser.add_argument("--go-on", action="store_true", help="do not end at the first seed that finds something")
     arguments = parser.parse_args()
     if arguments.seed is not None:
@@ -122,11 +123,11 @@ def main() -> None:
         if arguments.steps:
             report(arguments.seed, steps)
             sys.exit(bool(play(arguments.seed, steps)[1]))
-        sys.exit(find(arguments.seed, steps))
+        sys.exit(find(arguments.seed, steps, patience_s=arguments.patience))
     end, seeds, failures = time.monotonic() + 60 * arguments.minutes, 0, 0
     seed = random.randrange(10**6) if arguments.first is None else arguments.first
     while time.monotonic() < end:
-        failures += find(seed, list(range(STEPS)))
+        failures += find(seed, list(range(STEPS)), patience_s=arguments.patience)
         seeds, seed = seeds + 1, seed + 1
         if failures and not arguments.go_on:
             break

@@ -3,12 +3,16 @@
 What the bodies do is said by the script of the run; what they read and write is reported to the model.
 """
 
+import contextlib
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from unittest import mock
 
 import dagster as dg
 import pyarrow as pa
 
+from lance_core.verbs.refs.branches import Branches
 from lance_dagster import (
     BranchPolicy,
     LanceIOManager,
@@ -79,6 +83,21 @@ class WatchedManager(LanceIOManager):
 
         manager.handle_output = watched
         return manager
+
+
+@contextlib.contextmanager
+def watched_promotions() -> Iterator[None]:
+    """A run can stop before it promotes a table, after its gate was judged."""
+    promote = Branches.promote
+
+    def watched(self, *args, **options):
+        actor = me()
+        if actor is not None and not options.get("dry_run"):
+            actor.reach("promotes")
+        return promote(self, *args, **options)
+
+    with mock.patch.object(Branches, "promote", watched):
+        yield
 
 
 def to_table(rows: Counter) -> pa.Table:

@@ -26,6 +26,7 @@ from tests.machines.dagster_life.project import (
     manager,
     to_rows,
     to_table,
+    watched_promotions,
 )
 from tests.machines.dagster_life.stage import Actor, Script, Stage, clocks, me
 
@@ -61,6 +62,7 @@ class World(contextlib.AbstractContextManager):
         self.excuses: set[str] = set()
         self.idle_promotions: set[tuple[str, str]] = set()
         self.settled: set[str] = set()
+        self.compared: dict[tuple[str, str | None], tuple] = {}
         self.is_lost = False
         self.is_closing = False
 
@@ -72,6 +74,8 @@ class World(contextlib.AbstractContextManager):
         name = f"location_{next(_numbers)}"
         setattr(module, name, definitions(self.config, self.root))
         WORLD[:] = [self]
+        self._promotions = watched_promotions()
+        self._promotions.__enter__()
         self.manager = manager(self.config, self.root)
         self.stage = Stage(MODULE, name)
         return self
@@ -80,6 +84,7 @@ class World(contextlib.AbstractContextManager):
         self.is_closing = True
         self.stage.close()
         self._clocks.__exit__(None, None, None)
+        self._promotions.__exit__(None, None, None)
         shutil.rmtree(self.root, ignore_errors=True)
 
     # Tables
@@ -186,6 +191,12 @@ class World(contextlib.AbstractContextManager):
         is_lost = run.branch in self.model.discarded or (run.branch is not None and bool(self.model.cleaned))
         if run.run_id not in self.excuses and run.selection and not may_lack and not is_lost:
             self.problems.append(f"run {run.number} failed: {self.why(run)}")
+
+    def will_retry(self, run: Run) -> bool:
+        """Whether Dagster is about to retry a run that has failed."""
+        tags = self.stage.instance.get_run_by_id(run.run_id).tags
+        is_due = tags.get("dagster/will_retry") == "true" and "dagster/auto_retry_run_id" not in tags
+        return run.state == "failed" and is_due
 
     def mode(self, table: str) -> str:
         return self.config.mode if table == "events" else "overwrite"
@@ -373,6 +384,13 @@ class World(contextlib.AbstractContextManager):
             self.problems.append(f"{table} has the branches {sorted(branches)}, not {sorted(expected)}")
             return
         for branch, line in lines.items():
+            below = Path(
+                self.root, "public", f"{table}.lance", *(() if branch is None else ("tree", branch)), "_versions"
+            )
+            stamp = (tuple(sorted(path.name for path in below.iterdir())) if below.exists() else None, line.rows.copy())
+            if self.compared.get((table, branch)) == stamp:
+                continue
+            self.compared[table, branch] = stamp
             place = dataset if branch is None else self.open(table, branch)
             rows = Counter() if place is None else to_rows(place.to_table())
             if rows != line.rows:
