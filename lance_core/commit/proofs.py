@@ -17,7 +17,17 @@ from lance_core.errors import HistoryGapError, UndecidedWriteError, VersionNotFo
 from lance_core.store import ObjectStore
 from lance_core.table.idempotency import CommitProof, CommittedAttempt, Proofs
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import Overwrite
+from lance_core.table.operations import (
+    Clone,
+    CreateIndex,
+    Overwrite,
+    ReserveFragments,
+    Rewrite,
+    UpdateBases,
+    UpdateConfig,
+    UpdateMemWalState,
+)
+from lance_core.table.row_changes import RowChange
 from lance_core.table.transaction import SLICES_KEY, Transaction
 from lance_core.table.watermarks import is_watermark
 
@@ -31,6 +41,9 @@ __all__ = [
     "reject_later_attempt",
     "reject_later_fill",
 ]
+
+
+_KEEPS_ROWS = (CreateIndex, ReserveFragments, Rewrite, UpdateBases, UpdateConfig, UpdateMemWalState)
 
 
 def known_idempotent_commit(store: ObjectStore, latest: Manifest, idempotency_key: tuple[str, str]) -> Committed | None:
@@ -163,6 +176,24 @@ def _overlaps(other: Transaction, slices: tuple[str, ...]) -> bool:
     return isinstance(other.operation, Overwrite)
 
 
+def _row_change(transaction: Transaction, latest: Manifest | None) -> RowChange | None:
+    """The last change of rows after a commit on top of a version; None if that is not known."""
+    operation = transaction.operation
+    first = operation.ref_version if isinstance(operation, Clone) else 1
+    version = first if latest is None else latest.version + 1
+    if latest is None or changes_rows(transaction):
+        return RowChange(version=version, known_to=version)
+    change = RowChange.of(latest.config)
+    if change is None or change.known_to == latest.version or latest.transaction_bytes is None:
+        return None if change is None else change.kept_in(version, None)
+    return change.kept_in(version, changes_rows(Transaction.from_bytes(latest.transaction_bytes)))
+
+
+def changes_rows(transaction: Transaction) -> bool:
+    """Whether a commit changes rows or columns, rather than their place, indices or settings."""
+    return not isinstance(transaction.operation, _KEEPS_ROWS)
+
+
 def proof_of(transaction: Transaction, latest: Manifest | None, options: CommitOptions) -> CommitProof:
     """The proof that a commit leaves in the table, which identifies the commit after its version was cleaned up.
 
@@ -174,6 +205,7 @@ def proof_of(transaction: Transaction, latest: Manifest | None, options: CommitO
         batch=options.stream_batch,
         branch_config=options.branch_config,
         moves={key: value for key, value in transaction.properties.items() if is_watermark(key)},
+        row_change=_row_change(transaction, latest),
     )
     operation, write = transaction.operation, options.write_attempt
     fills = (isinstance(operation, Overwrite) and latest is not None) or SLICES_KEY in transaction.properties

@@ -28,6 +28,7 @@ from lance_core.table import transaction as records
 from lance_core.table.idempotency import CommittedAttempt, CommittedBatch, CommittedFill, Kind, Proofs
 from lance_core.table.manifest.version_summary import FragmentCounter, VersionSummary
 from lance_core.table.operations import Restore
+from lance_core.table.row_changes import RowChange
 from lance_core.table.watermarks import Watermark, watermarks
 from lance_core.threads import ThreadPool
 from lance_core.times import moment
@@ -302,6 +303,19 @@ class HistoryVerbs(Handle):
             ()
         """
         return Proofs.of(self._manifest.config).attempts_of(token)
+
+    def recorded_row_change(self) -> tuple[int, int] | None:
+        """The version that last changed rows as the table has recorded it, and the version up to which that is known.
+
+        None if the table has no such record, which it keeps together with proofs of writes.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> print(table.recorded_row_change())
+            None
+        """
+        change = RowChange.of(self._manifest.config)
+        return None if change is None else (change.version, change.known_to)
 
     def committed_fills(self) -> tuple[CommittedFill, ...]:
         """The attempts that the table knows to have replaced all rows, or those of slices; of each write the newest.

@@ -29,6 +29,7 @@ from typing import Any, Final, Literal
 
 from lance_core.errors import CorruptFileError, InvalidInputError
 from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.row_changes import RowChange
 from lance_core.table.watermarks import is_watermark, moved
 
 __all__ = [
@@ -219,6 +220,7 @@ class CommitProof:
         replaces: Versions of earlier attempts whose rows this commit replaces.
         branch_config: The configuration of a branch whose rows the commit adds.
         moves: Transaction properties that move watermarks.
+        row_change: The last change of rows after the commit; None if that is not known.
     """
 
     idempotency_key: tuple[str, str] | None = None
@@ -231,6 +233,7 @@ class CommitProof:
     replaces: tuple[int, ...] = ()
     branch_config: Mapping[str, str] = field(default_factory=dict)
     moves: Mapping[str, str] = field(default_factory=dict)
+    row_change: RowChange | None = None
 
     def kept_in(self, after: Manifest, before: Manifest | None) -> Manifest:
         """Add this proof to a version that is about to be committed.
@@ -239,6 +242,12 @@ class CommitProof:
             after: The version, with its number and its time.
             before: The preceding version; None for the first.
         """
+        after = self._kept_in(after, before)
+        if self.row_change is None or _SINCE not in after.config:
+            return after
+        return replace(after, config={**after.config, **self.row_change.entry})
+
+    def _kept_in(self, after: Manifest, before: Manifest | None) -> Manifest:
         if self.moves:
             after = replace(after, config=moved(after.config, self.moves))
         branch = Proofs.of(self.branch_config)

@@ -372,15 +372,22 @@ def data_version(uri: str, version: int, branch: str | None = None) -> str:
 def last_data_change(dataset: lance_core.LanceDataset) -> int:
     """The newest version that may have changed rows; rewrites, indices and settings do not change them.
 
-    If that version was cleaned up, the properties of later maintenance commits have its number.
+    The table records it (`LanceDataset.recorded_row_change`), and the properties of maintenance commits do. Only
+    versions after those that the record covers are looked at, and none beyond a version that was cleaned up.
     """
-    number = dataset.version
-    for one in read_history(dataset, count_changes=False):
-        if one.changes_rows:
-            return one.version
-        found = one.properties.get(DATA_VERSION, "")
-        number = int(found) if found.isdecimal() else one.read_version or one.version
-    return number
+    changed, known_to = dataset.recorded_row_change() or (0, 0)
+    number, expected = dataset.version, dataset.version
+    for handle, transaction in dataset.history():
+        if expected <= known_to or handle.version < expected:  # what is before was recorded, or was cleaned up
+            break
+        operation = None if transaction is None else transaction.operation.name
+        if operation not in _KEEPS_ROWS:
+            return handle.version
+        expected = handle.version - 1
+        found = properties_of(transaction).get(DATA_VERSION, "")
+        if transaction is not None and operation != _BOOKKEEPING:
+            number = int(found) if found.isdecimal() else transaction.read_version or handle.version
+    return changed if expected <= known_to else max(number, changed)
 
 
 def data_version_of(dataset: lance_core.LanceDataset) -> str:
