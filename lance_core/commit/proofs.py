@@ -203,7 +203,7 @@ def proof_of(transaction: Transaction, latest: Manifest | None, options: CommitO
     proof = CommitProof(
         idempotency_key=options.idempotency_key,
         batch=options.stream_batch,
-        branch_config=options.branch_config,
+        branch=options.branch,
         moves={key: value for key, value in transaction.properties.items() if is_watermark(key)},
         row_change=_row_change(transaction, latest),
     )

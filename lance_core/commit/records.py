@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lance_core.commit.attempts import WriteAttempt
+from lance_core.table.idempotency import PromotedBranch
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.table_format import TableFormat
 from lance_core.table.transaction import Transaction
@@ -36,7 +36,7 @@ class CommitOptions:
         checked_through: Version up to which the caller has looked for `idempotency_key` or other attempts. If it is
             older than the read version, the commit checks the versions between them as well.
         table_format: The format of a dataset that is created; an existing one keeps its own.
-        branch_config: Configuration of a branch whose rows the commit adds; proofs of writes on the branch are kept.
+        branch: The branch whose rows the commit adds; proofs of writes on the branch are kept.
     """
 
     max_retries: int = 20
@@ -49,7 +49,7 @@ class CommitOptions:
     fills: tuple[str, ...] | None = None
     checked_through: int | None = None
     table_format: TableFormat = field(default_factory=TableFormat)
-    branch_config: Mapping[str, str] = field(default_factory=dict)
+    branch: PromotedBranch = field(default_factory=PromotedBranch)
 
     @property
     def properties(self) -> dict[str, str]:

@@ -25,11 +25,13 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Final, Literal
 
 from lance_core.errors import CorruptFileError, InvalidInputError
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.row_changes import RowChange
+from lance_core.table.rowids import row_ids_of
 from lance_core.table.watermarks import is_watermark, moved
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "CommittedAttempt",
     "CommittedBatch",
     "CommittedFill",
+    "PromotedBranch",
     "Proofs",
     "inherited",
     "is_of_commits",
@@ -206,6 +209,21 @@ class Proofs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PromotedBranch:
+    """A branch whose rows a commit adds to its parent.
+
+    Attributes:
+        config: Its configuration, with the proofs of writes on it.
+        fork_version: The version of the parent that it was forked from.
+        fragments: The ids of its fragments that the commit adds, in the order of the new ids.
+    """
+
+    config: Mapping[str, str] = field(default_factory=dict)
+    fork_version: int = 0
+    fragments: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommitProof:
     """The proof of one commit.
 
@@ -218,7 +236,7 @@ class CommitProof:
         number: Number of the attempt.
         note: The writer's note on the attempt.
         replaces: Versions of earlier attempts whose rows this commit replaces.
-        branch_config: The configuration of a branch whose rows the commit adds.
+        branch: The branch whose rows the commit adds.
         moves: Transaction properties that move watermarks.
         row_change: The last change of rows after the commit; None if that is not known.
     """
@@ -231,7 +249,7 @@ class CommitProof:
     number: tuple[int, ...] = (0,)
     note: str = ""
     replaces: tuple[int, ...] = ()
-    branch_config: Mapping[str, str] = field(default_factory=dict)
+    branch: PromotedBranch = field(default_factory=PromotedBranch)
     moves: Mapping[str, str] = field(default_factory=dict)
     row_change: RowChange | None = None
 
@@ -250,7 +268,7 @@ class CommitProof:
     def _kept_in(self, after: Manifest, before: Manifest | None) -> Manifest:
         if self.moves:
             after = replace(after, config=moved(after.config, self.moves))
-        branch = Proofs.of(self.branch_config)
+        branch = Proofs.of(self.branch.config)
         has_attempt = self.attempt is not None and (self.adds or self.fills is not None)
         if self.idempotency_key is None and self.batch is None and not has_attempt and not branch.entries():
             return after
@@ -259,7 +277,7 @@ class CommitProof:
         start = 0 if before is None else before.version
         rows_since = start if _highest_fragment(before) >= 0 else 0  # versions without rows have no attempt's rows
         since = {"streams": start, "keys": 0, "attempts": rows_since, "fills": 0} | dict(known.since)
-        known = _with_branch(replace(known, since=since), branch, after.version)
+        known = _with_branch(replace(known, since=since), branch, self.branch, after, before)
         if self.batch is not None:
             number = CommittedBatch(number=self.batch[1], version=after.version, hour=hour)
             known = replace(known, streams={**known.streams, self.batch[0]: number})
@@ -325,18 +343,29 @@ def inherited(config: Mapping[str, str], latest: Mapping[str, str]) -> dict[str,
     return mine | {key: value for key, value in latest.items() if is_proof(key)}
 
 
-def _with_branch(proofs: Proofs, branch: Proofs, version: int) -> Proofs:
-    """Add the proofs of a branch whose rows a version adds, without the branch's fragment ids and version numbers."""
+def _with_branch(
+    proofs: Proofs, branch: Proofs, place: PromotedBranch, after: Manifest, before: Manifest | None
+) -> Proofs:
+    """Add the proofs of a branch whose rows a version adds, with the version and the fragment ids that the rows get."""
+    version = after.version
     streams = dict(proofs.streams)
     for name, one in branch.streams.items():
         if name not in streams or streams[name].number < one.number:
             streams[name] = replace(one, version=version)
     keys = {digest: (version, hour) for digest, (_, hour) in branch.keys.items() if digest not in proofs.keys}
+    inherited_ones = {(one.token, one.version, one.number) for one in branch.attempts}
     mine = {(one.token, one.version, one.number) for one in proofs.attempts}
+    new_ids = dict(zip(place.fragments, range(_highest_fragment(before) + 1, 1 << 62), strict=False))
     attempts = [
-        replace(one, version=version, fragments=None, row_ids=None)
-        for one in branch.attempts
-        if (one.token, one.version, one.number) not in mine
+        _moved(one, after, new_ids) for one in branch.attempts if (one.token, one.version, one.number) not in mine
+    ]
+    again = {one.token for one in attempts}
+    kept = [
+        one
+        for one in proofs.attempts  # the branch may have replaced the rows of attempts before the fork
+        if one.token not in again
+        or one.version > place.fork_version
+        or (one.token, one.version, one.number) in inherited_ones
     ]
     newest = {one.token: one for one in proofs.fills}
     for fill in branch.fills:
@@ -348,8 +377,26 @@ def _with_branch(proofs: Proofs, branch: Proofs, version: int) -> Proofs:
         proofs,
         streams=streams,
         keys={**proofs.keys, **keys},
-        attempts=(*proofs.attempts, *attempts),
+        attempts=(*kept, *attempts),
         fills=tuple(newest.values()),
+    )
+
+
+def _moved(attempt: CommittedAttempt, after: Manifest, new_ids: Mapping[int, int]) -> CommittedAttempt:
+    """An attempt on a branch whose rows are added to a version: with the ids that its fragments and rows get there."""
+    moved = replace(attempt, version=after.version, fragments=None, row_ids=None)
+    if attempt.fragments is None:
+        return moved
+    ids = [new_ids.get(number) for number in range(*attempt.fragments)]
+    found = [fragment for number in ids if number is not None and (fragment := after.fragments.get(number)) is not None]
+    if len(found) != len(ids) or any(right.id - left.id != 1 for left, right in pairwise(found)):
+        return moved
+    first = found[0].id if found else 0
+    rows = [row_ids for fragment in found if (row_ids := row_ids_of(fragment)) is not None and len(row_ids)]
+    return replace(
+        moved,
+        fragments=(first, first + len(found)),
+        row_ids=(int(min(one.min() for one in rows)), int(max(one.max() for one in rows)) + 1) if rows else None,
     )
 
 

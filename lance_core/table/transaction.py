@@ -23,7 +23,15 @@ from lance_core.table.manifest.manifest import WRITER, Manifest, WriterVersion
 from lance_core.table.operations import OPERATIONS, ApplyContext, Operation, UnknownOperation
 from lance_core.table.operations.base import data_files
 
-__all__ = ["COMMIT_MESSAGE_KEY", "FIRST_ADDED_KEY", "SLICES_KEY", "SLICE_NAMES_KEY", "Transaction", "is_early"]
+__all__ = [
+    "COMMIT_MESSAGE_KEY",
+    "FIRST_ADDED_KEY",
+    "PROMOTION_KEY",
+    "SLICES_KEY",
+    "SLICE_NAMES_KEY",
+    "Transaction",
+    "is_early",
+]
 
 COMMIT_MESSAGE_KEY = "__lance_commit_message"
 """Property that holds the commit message."""
@@ -33,6 +41,9 @@ SLICES_KEY = "lance.slices"
 
 FIRST_ADDED_KEY = "lance.first_added_fragment"
 """Property of a Merge that also adds rows: the id of the first new fragment; all later ids are new as well."""
+
+PROMOTION_KEY = "lance.promotion"
+"""Property of the promotion of a branch: its uuid and its version; at most one version of the parent has the value."""
 
 SLICE_NAMES_KEY = "lance.slice_names"
 """Property with the names of the slices in `SLICES_KEY` for people, in the same order."""

@@ -60,7 +60,7 @@ from lance_core.table.operations import (
     UpdateMode,
 )
 from lance_core.table.rowids import row_ids_of
-from lance_core.table.transaction import FIRST_ADDED_KEY, SLICES_KEY, Transaction
+from lance_core.table.transaction import FIRST_ADDED_KEY, PROMOTION_KEY, SLICES_KEY, Transaction
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.rows.removal import RowsByFragment
 from lance_core.verbs.rows.rewritten_rows import fragment_name, numbered_fragments, rewritten_rows
@@ -155,10 +155,10 @@ def _rows_of_attempt(source: Snapshot, write: WriteAttempt, version: int) -> Row
     Raises:
         TraceLostError: The rows cannot be identified.
     """
+    known = [one for one in attempts_of(source.manifest, write) if one.version == version]
     try:
-        return rows_of_version(source, version)
+        return rows_of_version(source, version, known[0].fragments if known else None)
     except TraceLostError as error:
-        known = [one for one in attempts_of(source.manifest, write) if one.version == version]
         found = _by_proof(source, known[0]) if known else None
         if found is None:
             raise TraceLostError(f"{error}, and no record shows where they are now") from error
@@ -183,12 +183,14 @@ def _by_proof(source: Snapshot, attempt: CommittedAttempt) -> RowsByFragment | N
     return found
 
 
-def rows_of_version(source: Snapshot, version: int) -> RowsByFragment:
+def rows_of_version(source: Snapshot, version: int, recorded: tuple[int, int] | None = None) -> RowsByFragment:
     """The rows that a version added and that are still alive in a later one.
 
     Args:
         source: The later version.
         version: The version that added them.
+        recorded: The range of the fragment ids of the attempt, as the table has recorded it. The promotion of a branch
+            also adds fragments of other writes.
 
     Raises:
         TraceLostError: The rows cannot be identified.
@@ -196,6 +198,10 @@ def rows_of_version(source: Snapshot, version: int) -> RowsByFragment:
     origin = _source(source, version)
     transaction = _transaction(origin)
     mine = list(_added_fragments(origin.manifest, transaction.operation, transaction.properties.get(FIRST_ADDED_KEY)))
+    if PROMOTION_KEY in transaction.properties:
+        if recorded is None:
+            raise TraceLostError(f"version {version} is the promotion of a branch")
+        mine = [fragment for fragment in mine if fragment.id in range(*recorded)]
     if not mine:
         return {}
     if origin.manifest.uses_stable_row_ids and source.manifest.uses_stable_row_ids:

@@ -50,6 +50,7 @@ from lance_core.retry import retrying
 from lance_core.store import replace_durably
 from lance_core.table.deletion import new_deletion_file_id
 from lance_core.table.fragment import Fragment
+from lance_core.table.idempotency import PromotedBranch
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import (
     CreateIndex,
@@ -64,7 +65,7 @@ from lance_core.table.operations.base import next_fragment_id
 from lance_core.table.paths import branch_ref_key
 from lance_core.table.refs import check_tag_name
 from lance_core.table.rowids import decode_row_ids, encode_row_ids
-from lance_core.table.transaction import COMMIT_MESSAGE_KEY, SLICES_KEY, Transaction
+from lance_core.table.transaction import COMMIT_MESSAGE_KEY, PROMOTION_KEY, SLICES_KEY, Transaction
 from lance_core.table.watermarks import differences
 from lance_core.verbs.context.references import TableRefs, find_tag, load_branch
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
@@ -78,7 +79,6 @@ from lance_core.verbs.refs.promotion.record import (
     PROMOTED_FROM_KEY,
     PROMOTED_IDENTITY_KEY,
     PROMOTED_VERSION_KEY,
-    PROMOTION_KEY,
     PROMOTION_TAG_PREFIX,
     commits_between,
     inserted_keys_of,
@@ -385,7 +385,12 @@ class _PromotionCall:
             transaction,
             base=base,
             options=CommitOptions(
-                idempotency_key=(PROMOTION_KEY, self.token), branch_config=self.branch.head.manifest.config
+                idempotency_key=(PROMOTION_KEY, self.token),
+                branch=PromotedBranch(
+                    config=self.branch.head.manifest.config,
+                    fork_version=self.branch.fork_version,
+                    fragments=tuple(one.id for one in self.changes.added),
+                ),
             ),
             affected_rows=affected,
             prepare=self._prepared,

@@ -30,7 +30,6 @@ __all__ = [
     "PROMOTED_FROM_KEY",
     "PROMOTED_IDENTITY_KEY",
     "PROMOTED_VERSION_KEY",
-    "PROMOTION_KEY",
     "PROMOTION_TAG_PREFIX",
     "commits_between",
     "inserted_keys_of",
@@ -44,7 +43,6 @@ PROMOTED_FROM_KEY: Final = "promoted_from"
 PROMOTED_VERSION_KEY: Final = "promoted_version"
 PROMOTED_IDENTITY_KEY: Final = "promoted_identity"
 PROMOTED_FORK_KEY: Final = "promoted_fork"
-PROMOTION_KEY: Final = "lance.promotion"
 PROMOTION_TAG_PREFIX: Final = "promoted."
 """The beginning of the names of tags that promotions create automatically."""
 TAKES_BACK_KEY: Final = "lance.takes_back"

@@ -1,0 +1,84 @@
+"""Retries of runs whose branch was promoted by hand, or whose table a branch has begun."""
+
+from datetime import timedelta
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from lance_dagster import BranchPolicy
+from tests.lance_dagster.lake import errors
+
+POLICY = {"branching": BranchPolicy.per_run()}
+NOTHING = timedelta(0)
+
+
+class Runs:
+    """Runs of an asset and a step after it, which can fail."""
+
+    def __init__(self, lake, mode):
+        self.lake = lake
+        self.config = {"write_mode": mode, **POLICY}
+        metadata = {"lance/merge_on": "n"} if mode == "merge" else {}
+
+        @dg.asset(metadata=metadata)
+        def events(context) -> pa.Table:
+            if "fails before" in context.run.tags:
+                raise RuntimeError("before the output")
+            return pa.table({"n": [int(context.run.tags["n"])]})
+
+        @dg.asset(deps=[events])
+        def after(context) -> None:
+            if "fails" in context.run.tags:
+                raise RuntimeError("later step")
+
+        self.assets = [events, after]
+
+    def run(self, n, *, of=None, fails=False, **config):
+        tags = {"n": str(n)}
+        tags |= {"fails": ""} if fails is True else {"fails before": ""} if fails == "before" else {}
+        tags |= {} if of is None else {"dagster/root_run_id": of.run_id, "dagster/parent_run_id": of.run_id}
+        return self.lake.run(*self.assets, tags=tags, fails=bool(fails), **self.config | config)
+
+    def branch(self, run):
+        return f"dagster/run/{run.run_id}"
+
+    def values(self, branch=None):
+        table = self.lake.table("events").checkout_version((branch, None))
+        return sorted(table.to_table()["n"].to_pylist())
+
+
+@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize("mode", ["append", "merge", "overwrite"])
+def test_a_run_whose_branch_was_promoted_by_hand_is_re_executed(lake, mode, exists):
+    runs = Runs(lake, mode)
+    if exists:
+        runs.run(0, branching=BranchPolicy.off())
+    kept = [0] if exists and mode != "overwrite" else []
+    failed = runs.run(1, fails=True)
+    lake.table("events").branches.promote(runs.branch(failed))
+    assert runs.values() == [*kept, 1]
+    again = runs.run(1 if mode == "merge" else 2, of=failed)
+    if mode != "merge":
+        assert runs.values() == [*kept, 1]
+        assert runs.values(runs.branch(failed)) == [*kept, 2]
+        (event,) = again.asset_materializations_for_node("events")
+        assert event.metadata["lance/rows_written"].value == 1
+    lake.table("events").branches.promote(runs.branch(failed))
+    assert runs.values() == [*kept, 1 if mode == "merge" else 2]
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_table_that_begins_with_a_branch_is_cleaned_up(lake, committed):
+    runs = Runs(lake, "append")
+    first = runs.run(1)
+    lake.table("events").branches.promote(runs.branch(first))
+    lake.table("events").branches.discard(runs.branch(first))
+    off = {"branching": BranchPolicy.off()}
+    failed = runs.run(2, fails=True if committed else "before", **off)
+    table = lake.table("events")
+    table.cleanup_old_versions(retain_versions=1)
+    assert len(lake.table("events").versions()) == 1
+    again = runs.run(3, of=failed, **off)
+    assert "EarlierAttemptError" not in errors(again)
+    assert runs.values() == [1, 3]
