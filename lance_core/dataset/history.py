@@ -292,17 +292,21 @@ class HistoryVerbs(Handle):
         """
         return Proofs.of(self._manifest.config).streams.get(stream)
 
-    def committed_attempts(self, token: tuple[str, str]) -> tuple[CommittedAttempt, ...]:
-        """The attempts of a write (`WriteAttempt.token`) that the table knows to have added rows, oldest first.
+    def committed_attempts(self, token: tuple[str, str] | None = None) -> tuple[CommittedAttempt, ...]:
+        """The attempts that the table knows to have added rows, oldest first.
 
         Attempts that replace all rows, or those of slices, are in `committed_fills`.
+
+        Args:
+            token: The write (`WriteAttempt.token`); None for all writes.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
             >>> table.committed_attempts(("run", "a"))
             ()
         """
-        return Proofs.of(self._manifest.config).attempts_of(token)
+        proofs = Proofs.of(self._manifest.config)
+        return proofs.attempts if token is None else proofs.attempts_of(token)
 
     def recorded_row_change(self) -> tuple[int, int] | None:
         """The version that last changed rows as the table has recorded it, and the version up to which that is known.

@@ -125,7 +125,7 @@ def _undo(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: ob
         run_id = find_run([main for _, main in found], wanted, where="the tables of this job")
     except LookupError as error:
         raise dg.Failure(str(error)) from error
-    planned = list(_plan(found, run_id))
+    planned = list(_plan(found, run_id, context.instance))
     for one in planned:
         if one.plan is not None:
             dataset = one.plan.dataset
@@ -149,7 +149,7 @@ def _undo(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: ob
         _report(context, root, one, run_id)
 
 
-def _plan(candidates: Sequence[tuple[TableRef, Any]], run_id: str) -> Iterator[_Planned]:
+def _plan(candidates: Sequence[tuple[TableRef, Any]], run_id: str, instance: dg.DagsterInstance) -> Iterator[_Planned]:
     """The work on each branch of each table that the run changed.
 
     Raises:
@@ -173,11 +173,42 @@ def _plan(candidates: Sequence[tuple[TableRef, Any]], run_id: str) -> Iterator[_
                 rejected.append(f"{', '.join(ref.name for ref in refs)}: {error}")
             else:
                 planned += [] if plan is None else [_planned(refs, plan.made, plan=plan)]
+    rejected += _lost_versions(instance, run_id, candidates, planned)
     if rejected:
         raise dg.Failure(f"nothing was undone: {'; '.join(rejected)}")
     if not planned:
         raise dg.Failure(without_changes([one for main, _ in tables.values() for one in open_branches(main)], run_id))
     yield from planned
+
+
+def _lost_versions(
+    instance: dg.DagsterInstance,
+    run_id: str,
+    candidates: Sequence[tuple[TableRef, Any]],
+    planned: "Sequence[_Planned]",
+) -> list[str]:
+    """The tables for which the run has recorded a version that is not there any more, and that are not undone."""
+    from lance_core.errors import NotFoundError  # noqa: PLC0415 - heavy imports
+    from lance_dagster.events.event_order import branch_of_event, version_of_event  # noqa: PLC0415 - heavy imports
+
+    known = {(ref.key, one.branch) for one in planned for ref in one.refs}
+    mains = {ref.key: main for ref, main in candidates}
+    lost: dict[str, None] = {}
+    for record in instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION).records:
+        event = record.asset_materialization
+        if event is None or event.asset_key not in mains:
+            continue
+        main, branch, version = mains[event.asset_key], branch_of_event(event), version_of_event(event)
+        if version is None or (event.asset_key, branch) in known:
+            continue
+        if branch is not None and branch not in main.branches.list():  # a promoted one is on main, another one is gone
+            continue
+        try:
+            main.checkout_version((branch, version))
+        except NotFoundError:
+            where = f"version {version}" if branch is None else f"version {version} of branch {branch}"
+            lost[f"{event.asset_key.to_user_string()}: {where}, which run {run_id} reported, was cleaned up"] = None
+    return list(lost)
 
 
 def _planned(refs: Sequence[TableRef], made: "Sequence[TableVersion]", **facts: Any) -> _Planned:

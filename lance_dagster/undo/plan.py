@@ -149,6 +149,7 @@ def plan_undo(dataset: lance_core.LanceDataset, run_id: str) -> Undo | None:
         CannotUndoError: The change cannot be undone exactly.
     """
     made = versions_of_run(dataset, run_id)
+    _check_recorded(dataset, run_id, made)
     if not made:
         return None
     for one in made:
@@ -176,6 +177,28 @@ def plan_undo(dataset: lance_core.LanceDataset, run_id: str) -> Undo | None:
         rows_after=before.count_rows(),
         indices_lost=tuple(lost),
     )
+
+
+def _check_recorded(dataset: lance_core.LanceDataset, run_id: str, made: Sequence[TableVersion]) -> None:
+    """Check that the versions which the table has recorded for the run are there, unless they were undone before.
+
+    Raises:
+        AlreadyUndoneError: The run was undone before.
+        CannotUndoError: A version was cleaned up.
+    """
+    fork = 0 if dataset.branch is None else int(dataset.branches.list()[dataset.branch]["parent_version"])
+    recorded = {
+        one.version
+        for one in (*dataset.committed_attempts(), *dataset.committed_fills())
+        if one.note == run_id and one.version > fork
+    }
+    missing = recorded - {one["version"] for one in dataset.version_refs()}
+    if not missing:
+        return
+    first = min([*missing, *(one.version for one in made)])
+    if any(one.undid == run_id for one in read_history(dataset, after=first, count_changes=False)):
+        raise AlreadyUndoneError(str(_rejected(dataset, run_id, "it was undone before")))
+    raise _rejected(dataset, run_id, f"its version {max(missing)} was cleaned up")
 
 
 def _built_since(dataset: lance_core.LanceDataset, before: lance_core.LanceDataset) -> dict[str, str]:
