@@ -39,7 +39,8 @@ def call_at_step_start(
             return
         step = _starting_step(event.step_key)
         if step is not None:
-            call(output_contexts(step))
+            written = step.selected_output_names
+            call([(output, manager) for output, manager in output_contexts(step) if output.name in written])
 
     instance.add_event_listener(run.run_id, listen)
 

@@ -201,7 +201,7 @@ def _lost_versions(
         main, branch, version = mains[event.asset_key], branch_of_event(event), version_of_event(event)
         if version is None or (event.asset_key, branch) in known:
             continue
-        if branch is not None and branch not in main.branches.list():  # a promoted one is on main, another one is gone
+        if branch is not None and branch not in main.branches.list():  # it was promoted to main, or discarded
             continue
         try:
             main.checkout_version((branch, version))

@@ -187,11 +187,8 @@ def _check_recorded(dataset: lance_core.LanceDataset, run_id: str, made: Sequenc
         CannotUndoError: A version was cleaned up.
     """
     fork = 0 if dataset.branch is None else int(dataset.branches.list()[dataset.branch]["parent_version"])
-    recorded = {
-        one.version
-        for one in (*dataset.committed_attempts(), *dataset.committed_fills())
-        if one.note == run_id and one.version > fork
-    }
+    recorded = {one.version for one in dataset.committed_attempts() if one.note == run_id and one.version > fork}
+    recorded |= {one.version for one in dataset.committed_fills() if one.note == run_id and one.version > fork}
     missing = recorded - {one["version"] for one in dataset.version_refs()}
     if not missing:
         return
