@@ -27,7 +27,7 @@ from lance_core.table.operations import (
     UpdateConfig,
     UpdateMemWalState,
 )
-from lance_core.table.row_changes import RowChange
+from lance_core.table.row_changes import ROWS_KEY, RowChange
 from lance_core.table.transaction import SLICES_KEY, Transaction
 from lance_core.table.watermarks import is_watermark
 
@@ -183,7 +183,7 @@ def _row_change(transaction: Transaction, latest: Manifest | None) -> RowChange 
     version = first if latest is None else latest.version + 1
     if latest is None or changes_rows(transaction):
         return RowChange(version=version, known_to=version)
-    change = RowChange.of(latest.config)
+    change = RowChange.of(latest.config) if ROWS_KEY in latest.config else None
     if change is None or change.known_to == latest.version or latest.transaction_bytes is None:
         return None if change is None else change.kept_in(version, None)
     return change.kept_in(version, changes_rows(Transaction.from_bytes(latest.transaction_bytes)))

@@ -129,8 +129,10 @@ class _Commit:
     def run(self) -> CommitOutcome:
         """Commit to the existing dataset, or create one."""
         base = self._base()
-        attempts = set(self.request.write.earlier if self.request.write is not None else ())
-        self.overruled.update(() if base is None else overruled_fills(self.request, base))
+        write = self.request.write
+        attempts = set(write.earlier if write is not None else ())
+        if base is not None and write is not None and write.begun is not None:
+            self.overruled.update(overruled_fills(self.request, write, base))
         if base is None:
             try:
                 return self._create()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator
 
-from lance_core.commit import find_transaction, reject_overruled
+from lance_core.commit import WriteAttempt, find_transaction, reject_overruled
 from lance_core.errors import RetryableConflictError
 from lance_core.schema import Field, Schema, schema_to_bytes
 from lance_core.store import ObjectStore
@@ -58,14 +58,14 @@ def replaceable_commits(
     return found
 
 
-def overruled_fills(request: CommitRequest, base: Manifest) -> set[int]:
-    """The versions in which other writes filled the same rows after a write began and up to its base."""
-    write, slices = request.write, request.filled_slices()
-    if write is None or write.begun is None or slices is None or not request.replaces_others:
+def overruled_fills(request: CommitRequest, write: WriteAttempt, base: Manifest) -> set[int]:
+    """The versions in which other writes filled the same rows after a write began, up to its base."""
+    slices = request.filled_slices()
+    if slices is None or not request.replaces_others:
         return set()
-    proofs = Proofs.of(base.config)
+    proofs, begun = Proofs.of(base.config), write.begun or 0
     others = [one for one in proofs.fills if one != proofs.fill_of(write.token)]
-    return {one.version for one in others if write.begun < one.version <= base.version and one.overlaps(slices)}
+    return {one.version for one in others if begun < one.version <= base.version and one.overlaps(slices)}
 
 
 def check_columns(request: CommitRequest, uri: str, base: Manifest, latest: Manifest) -> None:
