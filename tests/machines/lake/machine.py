@@ -170,6 +170,9 @@ class Machine(Lake):
             raise FindingError(f"{name} was discarded, though a reference needs it")
         for item in [item for item, (at, _) in table.holds.items() if at == name]:
             del table.holds[item]
+        listed = opened.tags.list()
+        for tag in [tag for tag in table.tags if tag.startswith(f"promoted.{name}.") and tag not in listed]:
+            del table.tags[tag]  # it goes with the branch
         del table.lines[name]
         return None
 
@@ -344,6 +347,10 @@ class Machine(Lake):
         self.log(f"{days} days pass")
         self.day += days
         self.place.move_time([table.uri for table in self.tables.values()], days)
+        if self.random.random() < 0.5:  # the versions of long ago are replaced now, and cleaned up at once
+            self.check()
+            self.overwrite()
+            self.clean_up()
 
     def damage(self) -> None:
         """Tear or remove a data file of the latest version: `verify` sees it, until it is mended."""
@@ -514,7 +521,7 @@ class Machine(Lake):
 
     STEPS: ClassVar = {
         "write": 12, "overwrite": 1, "restore": 1, "tag": 2, "branch": 2, "discard": 1, "promote": 2, "clone": 2, "drop": 1,
-        "create": 1, "clean_up": 3, "hold": 1, "pass_time": 1, "damage": 1, "erase": 1, "tear_version": 1, "maintain": 2,
+        "create": 1, "clean_up": 3, "hold": 1, "pass_time": 2, "damage": 1, "erase": 1, "tear_version": 1, "maintain": 2,
     }  # fmt: skip
 
     if importlib.util.find_spec("lance_core.verbs.write.operation_checks"):

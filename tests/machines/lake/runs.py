@@ -13,6 +13,8 @@ from tests.machines.lake.server import Server
 
 __all__ = ["run_seed"]
 
+MOST_STEPS_AT_S3 = 20
+
 
 def run_seed(
     seed: int, server: Server | None, kind: str | None, steps: int, log: Callable[[str], None] | None = None
@@ -39,7 +41,7 @@ def run_seed(
     with opened(kind, server) as place, traps.installed(), patch.object(s3_client, "_FIRST_PAUSE_S", 0.005):
         try:
             machine = Machine(place, random, note)
-            for _ in range(steps):
+            for _ in range(steps if place.server is None else min(steps, MOST_STEPS_AT_S3)):
                 machine.step()
         except Exception as error:  # noqa: BLE001 - it is reported with the steps
             trace = "".join(traceback.format_exception(error)[-6:])

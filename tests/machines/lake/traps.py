@@ -32,11 +32,12 @@ class Killed(BaseException):
 
 @dataclass
 class Trap:
-    """A trap; `at` is the number of the call, counted from 0."""
+    """A trap; `at` is the number of the call, counted from 0. A writer that loses may lack the right to delete."""
 
     kind: str
     at: int
     work: Callable[[], None] | None = None
+    may_delete: bool = True
     calls: int = 0
     fired: bool = False
     dead: bool = False
@@ -57,6 +58,8 @@ def _before(name: str) -> str | None:
         trap.calls += 1
     if trap.dead:
         raise Killed
+    if name == "delete" and not trap.may_delete:
+        raise StoreError("delete: denied by the machine")
     if number != trap.at:
         return None
     trap.fired = True
