@@ -67,13 +67,13 @@ _ZSTD_OVER_PLAIN: Final = 0.65
 _LONG_VALUE: Final = 16
 """Average bytes of values of few different characters, such as digests, for which Zstandard alone can pay."""
 _MANY_ITEMS: Final = 256
-_LONG_ITEMS: Final = 512
+_LONG_ITEMS: Final = 256
 """Bytes of the items of a dictionary from which they are compressed."""
 # A smaller sample does not reveal the number of distinct values.
 _MIN_DICTIONARY_SAMPLE: Final = 16
 TINY_VALUES: Final = 64
 """Up to this many values take less space than the description of another encoding: they are written raw."""
-_TINY_BYTES: Final = 1024
+_TINY_BYTES: Final = 256
 _DICTIONARY_BITS: Final = 128
 """The one width beside those of machine words for which the reference library reads dictionaries."""
 
