@@ -26,8 +26,18 @@ def _write(library: ModuleType, rows: Any, folder: Path, version: str, **options
 
 
 def _read(folder: Path) -> pa.Table:
-    table = lance.dataset(str(folder)).to_table()
+    table = _plain(lance.dataset(str(folder)).to_table())
     return table.sort_by(KEY) if KEY in table.column_names else table
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """The rows with the values of dictionaries, which Arrow cannot sort if nulls are among their items."""
+    kinds = {f"type of {name}": str(kind) for name, kind in zip(table.column_names, table.schema.types, strict=True)}
+    for index, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            values = field.with_type(field.type.value_type)
+            table = table.set_column(index, values, table.column(index).cast(values.type))
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), **kinds})
 
 
 def write(library: ModuleType, rows: pa.Table, folder: Path, version: str) -> pa.Table:
@@ -179,7 +189,10 @@ def cross(library: ModuleType, rows: pa.Table, folder: Path, version: str) -> pa
     table = library.dataset(str(folder))
     some = table.take([rows.num_rows - 1, 0]) if rows.num_rows else table.to_table()
     single = table.to_table(columns=rows.column_names[:1]) if "." not in rows.column_names[0] else None
-    return pa.table({"all": [repr(table.to_table())], "some": [repr(some.to_pylist())], "single": [repr(single)]})
+    answers = [table.to_table(), some, *([] if single is None else [single])]
+    return pa.table(
+        {"schema": [str(answer.schema) for answer in answers], "rows": [repr(answer.to_pylist()) for answer in answers]}
+    )
 
 
 ROADS: dict[str, Road] = {

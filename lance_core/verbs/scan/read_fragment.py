@@ -156,14 +156,28 @@ def read_fragment(
     if not parts:
         yield from _nulls(arrow, len(rows), batch_rows or LOCKSTEP_ROWS)
         return
-    if len(parts) > 1:
-        batch_rows = batch_rows or LOCKSTEP_ROWS
     streams = [part.reader.read(part.schema, part.columns, rows, batch_rows=batch_rows) for part in parts]
-    for batches in zip(*streams, strict=True):
+    for batches in _in_step(streams) if len(parts) > 1 else zip(*streams, strict=True):
         if len(batches) == 1 and batches[0].schema.names == arrow.names and parts[0].schema == schema:
             yield batches[0]
         else:
             yield _joined(fragment, batches, schema, arrow)
+
+
+def _in_step(streams: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[tuple[pa.RecordBatch, ...]]:
+    """Yield slices of the same rows of all streams, cut where a batch of one of them ends.
+
+    The batches of a file have a bounded number of bytes; a fixed number of rows could be the whole of a wide column.
+    """
+    waiting = [next(stream, None) for stream in streams]
+    while all(batch is not None for batch in waiting):
+        batches = [batch for batch in waiting if batch is not None]
+        length = min(batch.num_rows for batch in batches)
+        yield tuple(batch.slice(0, length) for batch in batches)
+        for at, (batch, stream) in enumerate(zip(batches, streams, strict=True)):
+            waiting[at] = batch.slice(length) if batch.num_rows > length else next(stream, None)
+        del batches
+    assert all(batch is None for batch in waiting), "the files of a fragment have the same rows"
 
 
 def _filled(
