@@ -27,6 +27,7 @@ DIFFERENCES = (
     Difference(
         trips="with a back-tick", what="cannot contain a back-tick", page="columns with a back-tick in their name"
     ),
+    Difference(trips="vectors of structs", what="columns of differing lengths", page="fixed-size lists of structs"),
     Difference(trips=":Dagster", what="differs from .* only by case", page="names that differ only in case"),
     Difference(trips="no name|with nothing", what="a column has an empty name", page="reserved or empty names"),
     Difference(trips="empty records:cross:", what="None", page="a struct without fields"),

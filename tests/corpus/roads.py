@@ -191,7 +191,10 @@ def cross(library: ModuleType, rows: pa.Table, folder: Path, version: str) -> pa
     single = table.to_table(columns=rows.column_names[:1]) if "." not in rows.column_names[0] else None
     answers = [table.to_table(), some, *([] if single is None else [single])]
     return pa.table(
-        {"schema": [str(answer.schema) for answer in answers], "rows": [repr(answer.to_pylist()) for answer in answers]}
+        {
+            "schema": [str(answer.schema.remove_metadata()) for answer in answers],
+            "rows": [repr(answer.to_pylist()) for answer in answers],
+        }
     )
 
 
