@@ -25,6 +25,7 @@ from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.lexing import has_usual_settings
 from pyspark_lance.engine.spark_internals import names_of_column
 from pyspark_lance.reading.filter_pushdown import pushed_filter
+from pyspark_lance.reading.plan import table_schema
 from pyspark_lance.types.column_names import case_sensitive, check_spellings, quoted
 from pyspark_lance.types.spark_types import spark_schema
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RowCondition", "delete_where", "mentioned", "names_in_text", "update_where"]
 
+_ROW_COLUMNS: Final = ("_rowid", "_rowaddr")
 _NAME: Final = re.compile(r"\w+|`(?:[^`]|``)*`")
 _STAR: Final = re.compile(r"\.\s*\*")
 _NOT_BOOLEAN: Final = "FILTER_NOT_BOOLEAN"
@@ -55,7 +57,8 @@ class RowCondition:
 
     def rows(self, base: LanceDataset, columns: list[str], storage_options: Mapping[str, str] | None) -> DataFrame:
         """The rows of a version, with these columns and the ones that the condition needs."""
-        needed = [name for name in mentioned([self.condition], base) if name not in columns]
+        named = [*mentioned([self.condition], base), *row_columns([self.condition], base)]
+        needed = [name for name in named if name not in columns]
         is_pushed = isinstance(self.condition, str) and has_usual_settings(self.session)
         pushed = pushed_filter(str(self.condition), base.schema, self.alias) if is_pushed else None
         within = None if pushed is None else pushed.filter
@@ -77,7 +80,9 @@ class RowCondition:
             return self
         if not isinstance(self.condition, str) and not is_column(self.condition):
             raise InvalidInputError(f"{verb}: the condition must be Spark SQL or a Column, not {self.condition!r}")
-        rows = self.session.createDataFrame([], spark_schema(base.schema))
+        further = row_columns([self.condition], base)
+        fields = [*spark_schema(base.schema), *(table_schema(base, further) if further else ())]
+        rows = self.session.createDataFrame([], types.StructType(fields))
         rows = rows if self.alias is None else rows.alias(self.alias)
         condition = as_column(self.condition)
         try:
@@ -101,6 +106,15 @@ def mentioned(expressions: list[Value | None], base: LanceDataset) -> list[str]:
         texts += found
     known = names_in_text(texts)
     return [name for name in names if name.lower() in known]
+
+
+def row_columns(expressions: list[Value | None], base: LanceDataset) -> list[str]:
+    """The columns `_rowid` and `_rowaddr`, which no table lists, as far as some expressions may name them."""
+    found: set[str] = set()
+    for one in expressions:
+        names = [one] if isinstance(one, str) else [] if one is None else names_of_column(one)
+        found |= set(_ROW_COLUMNS) if names is None else names_in_text(names)
+    return [name for name in _ROW_COLUMNS if name in found and name not in base.schema.names]
 
 
 def names_in_text(texts: Sequence[str | None]) -> set[str]:
@@ -148,7 +162,8 @@ def update_where(
         ids = row_id_columns(base)
         kinds = {field.name: field.dataType for field in spark_schema(base.schema)}
         with short_errors(f"update: {'all rows' if where.condition is None else where.condition}, set {dict(values)}"):
-            rows = where.rows(base, [*names, *ids], options.storage_options)
+            further = [name for name in row_columns(list(given.values()), base) if name not in ids]
+            rows = where.rows(base, [*names, *ids, *further], options.storage_options)
             check_spellings(rows, names)
             made = assigned(rows, given, base.schema, kinds)
             cells = [made[name] if name in made else functions.col(quoted(name)) for name in names]

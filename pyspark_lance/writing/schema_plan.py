@@ -89,6 +89,11 @@ def plan_write(
     given, new_schema = source, table is None or schema_mode == "overwrite"
     if table is not None and not new_schema and not case_sensitive:
         source = with_names_of(table, source)
+    if not isinstance(vector_columns or {}, Mapping):
+        raise InvalidInputError(
+            f"vector_columns must be a dict of the number of items by column, such as {{'vec': 768}}, not"
+            f" {vector_columns!r}"
+        )
     spelled = matched_names(vector_columns or (), source.names, exact=case_sensitive)
     widths = {spelled.get(name, name): width for name, width in (vector_columns or {}).items()}
     for name, width in widths.items():

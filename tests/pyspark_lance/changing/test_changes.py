@@ -416,3 +416,21 @@ def test_an_interruption_after_the_commit_leaves_its_files(spark, table, lance, 
         pyspark_lance.merge(source, table, on="id")
     rows = {row["id"]: row["s"] for row in contents(lance, table)}
     assert (len(rows), rows[1], rows[200]) == (101, "new", "added")
+
+
+@pytest.mark.parametrize("stable", [True, False])
+def test_row_columns_in_conditions_and_values(spark, uri, stable):
+    lance_core.write_dataset(pa.table({"id": [1, 2, 3, 4], "x": [0, 0, 0, 0]}), uri, enable_stable_row_ids=stable)
+    rows = lance_core.dataset(uri).to_table(with_row_id=True, with_row_address=True)
+    last, address = rows["_rowid"][3].as_py(), rows["_rowaddr"][1].as_py()
+    pyspark_lance.register_catalog(spark, "rows", pathlib.Path(uri).parent)
+    assert pyspark_lance.sql(spark, f"DELETE FROM rows.table WHERE _rowid = {last}").collect()[0][0] == 1
+    pyspark_lance.sql(spark, f"UPDATE rows.table t SET x = t._rowid + 5 WHERE _rowaddr = {address}")
+    pyspark_lance.LanceTable.forPath(spark, uri).update("id = 3", {"x": "_rowid"})
+    found = {row["id"]: row["x"] for row in lance_core.dataset(uri).to_table().to_pylist()}
+    assert found == {1: 0, 2: rows["_rowid"][1].as_py() + 5, 3: rows["_rowid"][2].as_py()}
+
+
+def test_vector_columns_are_a_dict(spark, uri):
+    with pytest.raises(InvalidInputError, match="vector_columns must be a dict of the number of items"):
+        pyspark_lance.write(spark.sql("SELECT array(1F, 2F) AS vec"), uri, vector_columns=["vec"])
