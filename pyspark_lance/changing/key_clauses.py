@@ -20,11 +20,12 @@ from pyspark_lance.changing.conditional import names_in_text
 from pyspark_lance.changing.job import ChangeOptions, ChangeResult
 from pyspark_lance.changing.merge_clauses import ClauseMerge
 from pyspark_lance.changing.merge_frames import MergeFrames
-from pyspark_lance.changing.struct_values import as_column
-from pyspark_lance.changing.task import DELETE, INSERT
+from pyspark_lance.changing.struct_values import Value, as_column, completed, lacks_fields
+from pyspark_lance.changing.task import DELETE, INSERT, UPDATE
 from pyspark_lance.changing.update_values import unqualified
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.types.column_names import case_sensitive, check_spellings, matched_names, quoted
+from pyspark_lance.types.spark_types import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -65,12 +66,14 @@ def merge_by_clauses(
     fitted = MergeFrames(source=source, keys=tuple(on), matched=DELETE, inserts=False).fitting(dataset)
     shared = [name for name in fitted.source.columns if name in dataset.schema.names]
     _check_others(fitted.source, shared, clauses, dataset)
-    copied = {name: f"{_SOURCE}.{quoted(name)}" for name in shared}
+    copied = {action: _copied(fitted.source, dataset, shared, action) for action in (UPDATE, INSERT)}
     merge = ClauseMerge(
         source=fitted.source.alias(_SOURCE),
         condition=" AND ".join(f"{_TARGET}.{quoted(name)} = {_SOURCE}.{quoted(name)}" for name in fitted.keys),
         clauses=tuple(
-            replace(clause, values=copied) if clause.action != DELETE and clause.values is None else clause
+            replace(clause, values=copied[clause.action])
+            if clause.action != DELETE and clause.values is None
+            else clause
             for clause in clauses
         ),
         alias=_TARGET,
@@ -78,6 +81,22 @@ def merge_by_clauses(
         deleting=deleting,
     )
     return merge.run(dataset, options, checked_through)
+
+
+def _copied(source: DataFrame, dataset: LanceDataset, shared: Sequence[str], action: int) -> dict[str, Value]:
+    """The source's values of some columns; fields that its structs lack are those of the table's row, or null."""
+    from pyspark.sql import functions
+
+    exact = case_sensitive(source.sparkSession)
+    kinds = spark_schema(dataset.schema)
+    found: dict[str, Value] = {name: f"{_SOURCE}.{quoted(name)}" for name in shared}
+    for name in shared:
+        given = source.schema[name].dataType
+        if lacks_fields(given, kinds[name].dataType, exact=exact):
+            old = functions.col(f"{_TARGET}.{quoted(name)}") if action == UPDATE else None
+            value = functions.col(f"{_SOURCE}.{quoted(name)}")
+            found[name] = completed(value, given, kinds[name].dataType, old, exact=exact)
+    return found
 
 
 def _check_others(

@@ -41,7 +41,7 @@ from pyspark_lance.changing.merge_frames import (
 )
 from pyspark_lance.changing.merge_keys import MergeKeys
 from pyspark_lance.changing.stored_values import FieldOrder, stored_as
-from pyspark_lance.changing.struct_values import Value, as_column
+from pyspark_lance.changing.struct_values import Value, as_column, completed, lacks_fields
 from pyspark_lance.changing.task import ADDRESS, DELETE, INSERT, KIND, UPDATE
 from pyspark_lance.changing.update_values import spelled_values
 from pyspark_lance.engine.errors import short_errors
@@ -309,7 +309,7 @@ class ClauseMerge:
         found = set(mentioned([self.condition, *(clause.condition for clause in self.clauses)], base))
         for clause in self.clauses:
             values = self._own_values(clause, base) if clause.values is not None or clause.action == UPDATE else {}
-            found |= set(mentioned(list(values.values()), base))
+            found |= set(mentioned(list(values.values()), base)) | self._partial(clause, base)
             if clause.action == UPDATE:
                 found |= set(base.schema.names) - set(values)
         return [name for name in base.schema.names if name in found]
@@ -329,7 +329,26 @@ class ClauseMerge:
         lacking = [name for name in base.schema.names if name not in found]
         if lacking:
             raise SchemaError(f"{clause} *: the source lacks the columns {lacking}; it has {self.source.columns}")
-        return {name: functions.col(f"{_SOURCE}{places[found[name]]}") for name in base.schema.names}
+        values: dict[str, Value] = {}
+        for index, one in enumerate(spark_schema(base.schema)):
+            value = functions.col(f"{_SOURCE}{places[found[one.name]]}")
+            old = functions.col(f"{_TARGET}{index}") if clause.action == UPDATE else None
+            given = self.source.schema[found[one.name]].dataType
+            values[one.name] = completed(value, given, one.dataType, old, exact=exact)
+        return values
+
+    def _partial(self, clause: MergeClause, base: LanceDataset) -> set[str]:
+        """The columns of the table whose structs lack fields in the source, which keep their values."""
+        if clause.values is not None or clause.action != UPDATE:
+            return set()
+        exact = case_sensitive(self.source.sparkSession)
+        found = matched_names(base.schema.names, self.source.columns, exact=exact)
+        given = {name: self.source.schema[own].dataType for name, own in found.items()}
+        return {
+            one.name
+            for one in spark_schema(base.schema)
+            if one.name in given and lacks_fields(given[one.name], one.dataType, exact=exact)
+        }
 
     def _side(self, clause: MergeClause, joined: DataFrame, base: LanceDataset) -> DataFrame:
         """The columns that a clause may refer to."""

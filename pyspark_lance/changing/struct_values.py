@@ -17,8 +17,9 @@ from pyspark_lance.types.column_names import matched_names, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
+    from pyspark.sql.types import DataType
 
-__all__ = ["Value", "as_column", "whole_values"]
+__all__ = ["Value", "as_column", "completed", "lacks_fields", "whole_values"]
 
 Value: TypeAlias = "str | Column"
 """An expression in Spark SQL, or a Spark `Column`."""
@@ -86,6 +87,55 @@ def whole_values(
             *[as_column(parts.get(name, column)).alias(name) for name, column in kept.items()]
         )
     return found
+
+
+def lacks_fields(given: DataType, stored: DataType, *, exact: bool) -> bool:
+    """Whether a struct lacks fields, at any depth of structs, that the struct of the table has and that may be null.
+
+    Args:
+        given: The type of a value.
+        stored: The type of the column.
+        exact: Whether case matters.
+    """
+    from pyspark.sql.types import StructType
+
+    if not (isinstance(given, StructType) and isinstance(stored, StructType)):
+        return False
+    names = matched_names(stored.names, given.names, exact=exact)
+    if len(names) < len(given.names) or any(not one.nullable and one.name not in names for one in stored):
+        return False  # the check of the types says what does not fit
+    inner = (lacks_fields(given[names[n]].dataType, stored[n].dataType, exact=exact) for n in names)
+    return len(names) < len(stored.names) or any(inner)
+
+
+def completed(value: Column, given: DataType, stored: DataType, old: Column | None, *, exact: bool) -> Column:
+    """A value with the fields that its struct lacks: those of the old value, or nulls; other values as they are.
+
+    Args:
+        value: The value.
+        given: Its type.
+        stored: The type of the column.
+        old: The old value; None for an inserted row.
+        exact: Whether case matters.
+    """
+    from pyspark.sql import functions
+    from pyspark.sql.types import StructType
+
+    if not lacks_fields(given, stored, exact=exact):
+        return value
+    assert isinstance(given, StructType)
+    assert isinstance(stored, StructType)
+    names = matched_names(stored.names, given.names, exact=exact)
+    parts = []
+    for one in stored:
+        before = None if old is None else old.getField(one.name)
+        if one.name in names:
+            known = given[names[one.name]]
+            part = completed(value.getField(known.name), known.dataType, one.dataType, before, exact=exact)
+        else:
+            part = functions.lit(None).cast(one.dataType) if before is None else before
+        parts.append(part.alias(one.name))
+    return functions.when(value.isNotNull(), functions.struct(*parts))
 
 
 def _check_is_struct(name: str, known: Mapping[str, pa.Field], what: str, *, exact: bool) -> None:

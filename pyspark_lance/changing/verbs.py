@@ -36,6 +36,7 @@ from pyspark_lance.changing.merge_frames import (
     row_id_columns,
     rows_of,
 )
+from pyspark_lance.changing.struct_values import lacks_fields
 from pyspark_lance.changing.task import ADDRESS, DELETE, UPDATE
 from pyspark_lance.changing.update_values import assigned, spelled_values
 from pyspark_lance.engine.errors import short_errors
@@ -168,6 +169,8 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         if (made := _created(first if when_not_matched else None, uri, keys, options)) is not None:
             return made
     dataset = known if known is not None else lance_core.dataset(uri, storage_options=storage_options)
+    if parsed is None and _lacks_fields(df, dataset):
+        parsed = _as_clauses(when_matched, when_not_matched, when_not_matched_by_source, condition)
     matched = {"update": UPDATE, "delete": DELETE, None: None}[when_matched]
     others = when_not_matched_by_source is not None
     merged = MergeFrames(source=df, keys=tuple(keys), matched=matched, inserts=when_not_matched is not None)
@@ -201,6 +204,26 @@ def _parsed(clauses: Mapping[str, Any] | None, others: tuple[str | None, ...]) -
         return None
     if others != _DEFAULTS:
         raise InvalidInputError("merge: clauses, when_matched, when_not_matched, ... and condition cannot be combined")
+    return parse_merge_clauses(clauses)
+
+
+def _lacks_fields(df: DataFrame, dataset: LanceDataset) -> bool:
+    """Whether a struct of the source lacks fields that rows of the table keep."""
+    exact = case_sensitive(df.sparkSession)
+    stored = {one.name: one.dataType for one in spark_schema(dataset.schema)}
+    names = matched_names(df.columns, list(stored), exact=exact)
+    return any(lacks_fields(df.schema[n].dataType, stored[names[n]], exact=exact) for n in names)
+
+
+def _as_clauses(
+    matched: Matched | None, not_matched: NotMatched | None, by_source: NotMatchedBySource | None, condition: str | None
+) -> tuple[MergeClause, ...]:
+    """The clauses that do what the four arguments say."""
+    clauses: dict[str, Any] = {} if by_source is None else {"when_not_matched_by_source": by_source}
+    if matched is not None:
+        clauses["when_matched"] = {"then": matched} if condition is None else {"then": matched, "condition": condition}
+    if not_matched is not None:
+        clauses["when_not_matched"] = not_matched
     return parse_merge_clauses(clauses)
 
 

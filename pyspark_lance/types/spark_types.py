@@ -24,6 +24,7 @@ nullable, even if Spark knows that an expression is never null. Intervals of mon
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,7 +34,7 @@ from lance_core.errors import SchemaError, UnsupportedError
 from pyspark_lance.types.arrow_types import SPARK_METADATA, SPARK_TYPE, from_arrow, full_type, to_arrow
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType, StructField, StructType
 
 __all__ = [
     "VECTOR_WIDTH",
@@ -45,6 +46,8 @@ __all__ = [
     "vector_width",
 ]
 
+_DECLARED: Final = "__CHAR_VARCHAR_TYPE_STRING"
+"""Key of the column metadata in which Spark keeps CHAR and VARCHAR."""
 VECTOR_WIDTH: Final = "arrow.fixed-size-list.size"
 """Key of the column metadata that makes an array column a vector: the number of its items."""
 
@@ -61,7 +64,8 @@ def batch_schema(schema: StructType) -> pa.Schema:
 
     Raises:
         SchemaError: A name is used twice, or cannot be the name of a column.
-        UnsupportedError: Arrow or Lance has no such type, or it is nested too deep; the message names the column.
+        UnsupportedError: Arrow or Lance has no such type, as none for CHAR and VARCHAR, or it is nested too deep; the
+            message names the column.
     """
     from pyspark.errors import PySparkTypeError
     from pyspark.sql.types import StructType
@@ -69,6 +73,7 @@ def batch_schema(schema: StructType) -> pa.Schema:
     check_names(schema.names)
     fields = []
     for field in schema:
+        _check_length(field, field.name)
         _check_type(field.dataType, field.name)
         try:
             fields += to_arrow(StructType([field]))
@@ -122,6 +127,22 @@ def check_names(names: Iterable[str], within: str = "", *, reads: bool = False) 
         seen.add(name)
 
 
+def _check_length(field: StructField, path: str) -> None:
+    """Reject columns of CHAR and VARCHAR, of which Spark tells in metadata of strings: they would become STRING.
+
+    Raises:
+        UnsupportedError: The column has a length.
+    """
+    declared = (field.metadata or {}).get(_DECLARED)
+    if declared is not None:
+        kind = re.sub(r"(var)?char\(\d+\)", "STRING", declared)
+        plain = f"rtrim({path})" if declared.startswith("char") else f"cast({path} AS {kind})"
+        raise UnsupportedError(
+            f"column {path!r}: strings have no length here, and {declared} has one, by which Spark pads and compares:"
+            f" make plain strings of it, DataFrame.withColumn({path!r}, functions.expr({plain!r})). Nothing was written"
+        )
+
+
 def _check_type(kind: DataType, path: str) -> None:
     """Reject types that cannot be stored, also inside of nested types."""
     from pyspark.sql import types
@@ -141,6 +162,7 @@ def _check_type(kind: DataType, path: str) -> None:
     elif isinstance(kind, types.StructType):
         check_names(kind.names, within=path)
         for field in kind:
+            _check_length(field, f"{path}.{field.name}")
             _check_type(field.dataType, f"{path}.{field.name}")
     elif isinstance(kind, types.YearMonthIntervalType | types.CalendarIntervalType):
         raise UnsupportedError(

@@ -141,3 +141,24 @@ def test_values_of_strings(spark):
         r"'\0x'",
     ):
         assert string_value(text) == spark.sql(f"SELECT {text} AS s").collect()[0]["s"], text
+
+
+@pytest.mark.parametrize("kind", ["CHAR(4)", "VARCHAR(4)", "STRUCT<c: VARCHAR(4)>"])
+def test_strings_with_a_length_are_rejected(spark, uri, kind):
+    spark.sql("DROP TABLE IF EXISTS with_a_length")
+    spark.sql(f"CREATE TABLE with_a_length (id INT, c {kind}) USING parquet")
+    frame = spark.table("with_a_length")
+    for write in (
+        lambda: pyspark_lance.write(frame, uri),
+        lambda: frame.write.format("lance").mode("append").save(uri),
+        lambda: pyspark_lance.merge(frame, uri, on="id"),
+    ):
+        with pytest.raises(Exception, match=r"column 'c': strings have no length here, and .*char\(4\)"):
+            write()
+    assert not pathlib.Path(uri).exists()
+    if not kind.startswith("STRUCT"):
+        spark.sql("INSERT INTO with_a_length VALUES (1, 'ab')")
+        plain = "rtrim(c)" if kind.startswith("CHAR") else "cast(c AS STRING)"
+        pyspark_lance.write(frame.selectExpr("id", f"{plain} AS c"), uri)
+        assert lance_core.dataset(uri).to_table().to_pylist() == [{"id": 1, "c": "ab"}]
+    spark.sql("DROP TABLE with_a_length")

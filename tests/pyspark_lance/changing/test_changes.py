@@ -434,3 +434,33 @@ def test_row_columns_in_conditions_and_values(spark, uri, stable):
 def test_vector_columns_are_a_dict(spark, uri):
     with pytest.raises(InvalidInputError, match="vector_columns must be a dict of the number of items"):
         pyspark_lance.write(spark.sql("SELECT array(1F, 2F) AS vec"), uri, vector_columns=["vec"])
+
+
+@pytest.mark.parametrize("way", ["merge", "condition", "clauses", "SQL", "table"])
+def test_fields_that_structs_of_the_source_lack_are_kept(spark, uri, way):
+    """As in pylance and Delta: an updated row keeps its values of them, an inserted row has nulls."""
+    rows = "named_struct('a', id, 'b', 'old', 'in', named_struct('x', id, 'y', 'old'))"
+    pyspark_lance.write(spark.sql(f"SELECT id, {rows} AS s FROM range(3)"), uri)
+    less = "named_struct('a', id * 10, 'in', named_struct('x', id * 10))"
+    source = spark.sql(f"SELECT id, if(id = 2, null, {less}) AS s FROM range(1, 4)")
+    if way in ("merge", "condition", "clauses"):
+        given = {
+            "condition": {"condition": "source.id > 0"},
+            "clauses": {"clauses": {"when_matched": "update", "when_not_matched": "insert"}},
+        }
+        pyspark_lance.merge(source, uri, on="id", **given.get(way, {}))
+    elif way == "SQL":
+        pyspark_lance.register_catalog(spark, "structs", pathlib.Path(uri).parent)
+        source.createOrReplaceTempView("less")
+        statement = "MERGE INTO structs.table t USING less s ON t.id = s.id WHEN MATCHED THEN UPDATE SET *"
+        pyspark_lance.sql(spark, f"{statement} WHEN NOT MATCHED THEN INSERT *")
+    else:
+        table = pyspark_lance.LanceTable.forPath(spark, uri).alias("t")
+        table.merge(source.alias("s"), "t.id = s.id").whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+    found = {row["id"]: row["s"] for row in lance_core.dataset(uri).to_table().to_pylist()}
+    assert found == {
+        0: {"a": 0, "b": "old", "in": {"x": 0, "y": "old"}},
+        1: {"a": 10, "b": "old", "in": {"x": 10, "y": "old"}},
+        2: None,
+        3: {"a": 30, "b": None, "in": {"x": 30, "y": None}},
+    }

@@ -113,9 +113,7 @@ def test_numbers_fit_into_columns_of_numbers(kind, stored, fits):
 
 
 def test_metadata_of_columns_is_kept_as_strings():
-    field = plan_write(
-        frame(c=(t.LongType(), {"comment": "n", "__CHAR_VARCHAR_TYPE_STRING": "char(3)", "n": 1})), None
-    ).stored
+    field = plan_write(frame(c=(t.LongType(), {"comment": "n", "n": 1})), None).stored
     assert field.field("c").metadata == {b"comment": b"n"}
 
 
