@@ -172,9 +172,8 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
     if parsed is None and _lacks_fields(df, dataset):
         parsed = _as_clauses(when_matched, when_not_matched, when_not_matched_by_source, condition)
     matched = {"update": UPDATE, "delete": DELETE, None: None}[when_matched]
-    others = when_not_matched_by_source is not None
     merged = MergeFrames(source=df, keys=tuple(keys), matched=matched, inserts=when_not_matched is not None)
-    merged = replace(merged, deletes_others=others, condition=condition)
+    merged = replace(merged, deletes_others=when_not_matched_by_source is not None, condition=condition)
     return _run(merged, parsed, dataset, options, _deleting(deletes, keys, dataset), None if known is not None else 0)
 
 
