@@ -128,7 +128,7 @@ def check_names(names: Iterable[str], within: str = "", *, reads: bool = False) 
 
 
 def _check_length(field: StructField, path: str) -> None:
-    """Reject columns of CHAR and VARCHAR, of which Spark tells in metadata of strings: they would become STRING.
+    """Reject columns of CHAR and VARCHAR, which Spark keeps in metadata of strings: they would become STRING.
 
     Raises:
         UnsupportedError: The column has a length.
