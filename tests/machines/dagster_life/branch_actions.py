@@ -110,6 +110,9 @@ def promote(world: World, rng: random.Random) -> str | None:
     branch, said = rng.choice(names), []
     forced, is_disturbed = rng.random() < 0.1, rng.random() < 0.3
     stopped = any(actor.at is not None for actor in world.actors.values())
+    lines = [lines[branch] for lines in world.model.lines.values() if branch in lines]
+    if any(line.promoted for line in lines) and "restarts" not in world.config.switches:
+        is_disturbed = False
 
     def between() -> None:
         said.append(f"; meanwhile {write_again(world, rng, branch)}")
