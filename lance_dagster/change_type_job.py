@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field
 
 from lance_dagster._context.jobs import job_of_one_op
 from lance_dagster.properties import ASSET_KEY, JOB_NAME, ROOT_RUN_ID, RUN_ID
+from lance_dagster.tables.branch_policy import BRANCH_TAG
 from lance_dagster.tables.names import checked_job_name
 from lance_dagster.tables.refs import TableLike, TableRef, table_refs, table_root
 
@@ -68,7 +69,10 @@ def build_change_type_job(
 
         ref = _chosen(refs, config.table)
         known = ref.resolved(context)
-        dataset = table_root(getattr(context.resources, io_manager_key)).open(known)
+        root = table_root(getattr(context.resources, io_manager_key))
+        dataset, branch = root.open(known), root.branch_of_job(context)
+        if branch is not None:
+            dataset = dataset.ensure_branch(branch, renew_promoted=True)
         before = dataset.version
         properties = {
             RUN_ID: context.run.run_id,
@@ -87,6 +91,7 @@ def build_change_type_job(
                 asset_key=ref.key,
                 description=f"Column {config.column!r} is of type {config.type} now.",
                 metadata={
+                    **({} if branch is None else {BRANCH_TAG: branch}),
                     "dagster/row_count": dataset.count_rows(),
                     "lance/version": dataset.version,
                     "dagster/column_schema": column_schema(dataset.schema),

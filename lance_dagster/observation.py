@@ -180,7 +180,7 @@ def _foreign_versions(
 
     known = ref.resolved(context)
     try:
-        dataset = root.open_or_none(known)
+        dataset = root.open_on(known, root.branch_of_job(context)) or root.open_or_none(known)
         if dataset is None or dataset.version == after:
             return [], None
         # A lower version number means that the table was created again: it is read from its first version.
@@ -191,7 +191,8 @@ def _foreign_versions(
     except (LanceError, OSError) as error:  # the other tables are still reported; the next tick reads this one again
         context.log.warning("%s cannot be read: %s", ref.name, error)
         return [], None
-    foreign = [one for one in found if one.run_id is None and not one.is_maintenance]
+    # A branch begins with a Clone.
+    foreign = [one for one in found if one.run_id is None and not one.is_maintenance and one.operation != "Clone"]
     return list(_observations(ref, dataset, reversed(foreign))), dataset.version
 
 

@@ -13,7 +13,7 @@ from lance_dagster.lineage.step_inputs import remember_input
 from lance_dagster.tables.arguments import RootArguments
 from lance_dagster.tables.begin import newest_version
 from lance_dagster.tables.branch_policy import BranchPolicy, branch_of_run
-from lance_dagster.tables.lost_writes import reject_lost_writes
+from lance_dagster.tables.lost_writes import reject_lost_input, reject_lost_writes
 from lance_dagster.tables.names import RESERVED
 from lance_dagster.tables.refs import TableLike, TableRoot, table_ref
 
@@ -64,12 +64,12 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         running = running_step()
         root = self._root_of(running)
         uri = root.locate(asset_key).uri
-        branch = None if running is None else branch_of_run(root.branching, running.facts)
-        if branch is None or running is None:
+        branch = branch_of_run(root.branching, None if running is None else running.facts)
+        if branch is None:
             return uri
         ref = table_ref(asset_key)
-        main = root.open_or_none(ref)
-        if ref.key in running.assets:
+        main = root.open_or_none(asset_key)
+        if running is not None and ref.key in running.assets:
             from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - code locations load without it
 
             if main is None:
@@ -81,9 +81,12 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
                 reject_lost_writes(running.facts, branch, root.root_uri, root.storage_options)
             return main.ensure_branch(branch, renew_promoted=True).uri
         if main is None or branch not in main.branches.list():
+            if main is not None and running is not None:
+                reject_lost_input(running.facts, branch, ref.key, main)
             return uri
         head = main.checkout_version((branch, None))
-        record_check_read(running.facts, branch, head, running.partitions)
+        if running is not None:
+            record_check_read(running.facts, branch, head, running.partitions)
         return head.uri
 
     def pipes_extras(self) -> dict[str, Any]:
@@ -124,8 +127,9 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         """Open a table at one version, by default the newest.
 
         In a step of a run on a branch, a call without other arguments opens the branch if the table has it, else main
-        as it was when the backfill or the root run began; `branch="main"` opens main. An opened table counts as read:
-        the commits of the step record it.
+        as it was when the backfill or the root run began; `branch="main"` opens main. Outside of a run the branch that
+        the environment names is opened, if the table has it. An opened table counts as read: the commits of the step
+        record it.
 
         Args:
             asset_key: An asset key, spec or definition, which is located by the IO manager's rules, or the string
@@ -143,10 +147,10 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         pinned = any(given is not None for given in (version, tag, branch, as_of))
         running = running_step()
         root = self._root_of(running)
-        if running is None or pinned:
+        if pinned:
             dataset = self.table_root.open(asset_key, version=version, tag=tag, branch=branch, as_of=as_of)
         else:
-            dataset = root.open_in_run(asset_key, running.facts)
+            dataset = root.open_in_run(asset_key, None if running is None else running.facts)
         if running is not None and (version, tag, as_of) == (None, None, None):
             record_check_read(running.facts, branch_of_run(root.branching, running.facts), dataset, running.partitions)
         remember_input(None if running is None else running.facts.step, table_ref(asset_key).name, dataset)

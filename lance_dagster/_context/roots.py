@@ -64,7 +64,7 @@ def root_of(facts: RunFacts) -> RunRoot:
     tags = facts.tags if record is None else record.dagster_run.tags
     return RunRoot(
         run_id=facts.root_run_id,
-        backfill_id=_root_backfill(facts.instance, tags),
+        backfill_id=_root_backfill(tags),
         tags=tags,
         is_known=record is not None or facts.run_id == facts.root_run_id or facts.instance is None,
     )
@@ -75,18 +75,12 @@ def root_of_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> RunRoot:
     root_run_id = run.root_run_id or run.run_id
     first = run if root_run_id == run.run_id else instance.get_run_by_id(root_run_id)
     tags = run.tags if first is None else first.tags
-    return RunRoot(
-        run_id=root_run_id, backfill_id=_root_backfill(instance, tags), tags=tags, is_known=first is not None
-    )
+    return RunRoot(run_id=root_run_id, backfill_id=_root_backfill(tags), tags=tags, is_known=first is not None)
 
 
-def _root_backfill(instance: dg.DagsterInstance | None, tags: Mapping[str, str]) -> str | None:
-    backfill_id = tags.get(_BACKFILL)
-    named = tags.get(_ROOT_BACKFILL) or tags.get("dagster/parent_backfill_id")
-    if backfill_id is None or named is not None or instance is None:
-        return named or backfill_id
-    backfill = instance.get_backfill(backfill_id)
-    return backfill_id if backfill is None else (backfill.tags or {}).get(_ROOT_BACKFILL, backfill_id)
+def _root_backfill(tags: Mapping[str, str]) -> str | None:
+    """The root backfill of a run that a backfill has launched, which passes its own tags on to its runs."""
+    return tags.get(_ROOT_BACKFILL) or tags.get("dagster/parent_backfill_id") or tags.get(_BACKFILL)
 
 
 def began(facts: RunFacts) -> datetime | None:

@@ -20,7 +20,7 @@ import dagster as dg
 from lance_dagster._context.definitions import blocking_checks, upstream_first
 from lance_dagster._context.jobs import later_job
 from lance_dagster._context.steps import facts_of
-from lance_dagster.properties import PROMOTION_RUN_ID
+from lance_dagster.properties import PROMOTED_FROM, PROMOTION_RUN_ID
 from lance_dagster.tables.branch_policy import AUDITED_TAG, DEFER_TAG, PUBLISHES_TAG, run_branch
 from lance_dagster.tables.names import checked_job_name
 from lance_dagster.tables.refs import TableRef, table_refs, table_root
@@ -213,6 +213,12 @@ def _publish_asset(
         root = table_root(getattr(context.resources, io_manager_key))
         partitioned = {key for one in assets if one.partitions_def is not None for key in one.keys}
         tables = [(ref, main) for ref in refs if (main := root.open_or_none(ref)) is not None]
+        lost = [ref.name for ref, main in tables if not _has_or_had(main, branch)]
+        if lost and len(lost) < len(tables):
+            raise dg.Failure(
+                f"the table of {', '.join(lost)} has no branch {branch}, so that nothing of this run is published: if "
+                "the branch was discarded, re-execute all steps of the first run"
+            )
         versions = _audited_versions(context, tables, branch)
         reject_conflicts([(ref.name, main) for ref, main in tables], branch, versions)
         for ref in upstream_first(context, refs, lambda ref: ref.key):
@@ -228,6 +234,11 @@ def _publish_asset(
         **policy,
     )(publish)
     return made
+
+
+def _has_or_had(main: Any, branch: str) -> bool:
+    """Whether a table has a branch, or main has what was promoted of it."""
+    return branch in main.branches.list() or main.find_transaction(PROMOTED_FROM, branch) is not None
 
 
 def _audited_versions(

@@ -24,10 +24,13 @@ from lance_dagster.properties import PROMOTION_JOB_NAME, PROMOTION_RUN_ID
 from lance_dagster.tables.branch_policy import (
     BRANCH_TAG,
     FORCE_TAG,
+    MAIN,
     NO_RETRIES,
     PUBLISHES_TAG,
+    branch_source,
     launch_on_branch,
     named_branch,
+    only_branch,
 )
 from lance_dagster.tables.names import checked_job_name
 from lance_dagster.tables.refs import (
@@ -149,7 +152,7 @@ def _promote(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConf
     from lance_core.errors import LanceError  # noqa: PLC0415 - code locations load without lance_core
     from lance_dagster.branches import promotion  # noqa: PLC0415 - code locations load without lance_core
 
-    branch, forced = _branch(context, config), is_tagged(context, FORCE_TAG) or config.force
+    branch, forced = _branch(job, context, config), is_tagged(context, FORCE_TAG) or config.force
     found = [(ref, main) for ref, main in _tables(job, context, config) if main is not None]
     versions, rejected = _pass_gates(job, context, _by_table(found), branch, forced=forced)
     promotion.reject_conflicts([(ref.name, main) for ref, main in found], branch, versions)
@@ -255,7 +258,7 @@ def _report(
 def _discard(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConfig) -> None:
     from lance_dagster.branches.writing import discard_branch  # noqa: PLC0415 - code locations load without lance_core
 
-    branch = _branch(context, config)
+    branch = _branch(job, context, config)
     for ref, main in _tables(job, context, config):
         if main is None:
             context.log.info("%s: there is no table", ref.name)
@@ -314,11 +317,11 @@ def _report_main(
     record(context, materializations(report, context))
 
 
-def _branch(context: dg.OpExecutionContext, config: BranchConfig) -> str:
+def _branch(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConfig) -> str:
     """The branch of this run.
 
     Raises:
-        Failure: Neither the run's tag nor the configuration names a branch.
+        Failure: Neither the run's tag nor the configuration names a branch, or the environment names another one.
     """
     given = config.branch or context.run.tags.get(BRANCH_TAG)
     found = named_branch(
@@ -329,6 +332,13 @@ def _branch(context: dg.OpExecutionContext, config: BranchConfig) -> str:
     if found is None:
         raise dg.Failure(
             f"no branch is named: set the run tag {BRANCH_TAG}, or `branch` in the configuration of the op"
+        )
+    policy = job.root(context).branching
+    only = only_branch(policy)
+    if only not in (None, found):
+        raise dg.Failure(
+            f"{branch_source(policy, only)}, so that branch {found} is neither promoted nor discarded in this "
+            f"environment: run the job where {policy.name} is {found} or {MAIN}"
         )
     return found
 

@@ -31,7 +31,7 @@ import dagster as dg
 
 from lance_dagster._context.definitions import blocking_checks
 from lance_dagster._context.roots import newest_backfill, root_of_run, unfinished_runs, waits_for_retry
-from lance_dagster.tables.branch_policy import BRANCH_TAG
+from lance_dagster.tables.branch_policy import BRANCH_TAG, only_branch
 from lance_dagster.tables.refs import TableLike, TableRef, is_foreign, table_refs, table_root
 
 if TYPE_CHECKING:
@@ -235,12 +235,15 @@ class _Rules:
 
 def _branches(context: dg.SensorEvaluationContext, refs: list[TableRef], resource: Any) -> Iterator[_Found]:
     root = table_root(resource)
+    only = only_branch(root.branching)
     for given in refs:
         ref = given.resolved(context)
         main = None if is_foreign(ref, context) else root.open_or_none(ref)
         if main is None:
             continue
         for branch, known in main.branches.list().items():
+            if only not in (None, branch):
+                continue
             head = main.checkout_version((branch, None))
             made = datetime.fromtimestamp(known["create_at"], UTC)
             yield _Found(

@@ -75,11 +75,12 @@ def _overdue_check(
                 passed=True, description="not maintained: the asset's metadata lance/maintenance is False"
             )
         tables = table_root(getattr(context.resources, io_manager_key))
+        branch = tables.branch_of_job(context)
         if root is None and not _is_there(tables, own):
             return dg.AssetCheckResult(**missing_table(context, ref, severity))
         try:
             log = open_log(root or tables.root_uri, tables.options)
-            last = None if log is None else _last(log, own, tables, root)
+            last = None if log is None else _last(log, own, tables, root, branch)
         except LanceError as error:
             return dg.AssetCheckResult(
                 passed=False, severity=severity, description=f"the log of maintenance cannot be read: {error}"
@@ -101,14 +102,17 @@ def _overdue_check(
     return overdue
 
 
-def _last(log: "lance_core.LanceDataset", ref: TableRef, tables: TableRoot, root: str | None) -> datetime | None:
+def _last(
+    log: "lance_core.LanceDataset", ref: TableRef, tables: TableRoot, root: str | None, branch: str | None
+) -> datetime | None:
     """When an asset's table was last maintained: below the root of the IO manager, or else below that of the log."""
     from lance_dagster.health.log import last_maintained  # noqa: PLC0415 - heavy imports at first use
 
-    found = last_maintained(log, tables.locate(ref).uri)
+    below = "" if branch is None else f"/tree/{branch}"
+    found = last_maintained(log, tables.locate(ref).uri + below)
     if found is not None or root is None:
         return found
-    return last_maintained(log, replace(tables, root_uri=root).locate(ref).uri)
+    return last_maintained(log, replace(tables, root_uri=root).locate(ref).uri + below)
 
 
 def _is_there(root: TableRoot, ref: TableRef) -> bool:

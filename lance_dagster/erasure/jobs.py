@@ -23,9 +23,18 @@ from pydantic import ConfigDict, Field
 
 from lance_dagster._context.jobs import job_of_one_op
 from lance_dagster.properties import ASSET_KEY, ERASURE, JOB_NAME, ROOT_RUN_ID, RUN_ID
-from lance_dagster.tables.branch_policy import NO_RETRIES
+from lance_dagster.tables.branch_policy import BRANCH_TAG, MAIN, NO_RETRIES, branch_source
 from lance_dagster.tables.names import checked_job_name
-from lance_dagster.tables.refs import ChosenTables, TableLike, TableRef, chosen_refs, is_tagged, table_refs, table_root
+from lance_dagster.tables.refs import (
+    ChosenTables,
+    TableLike,
+    TableRef,
+    TableRoot,
+    chosen_refs,
+    is_tagged,
+    table_refs,
+    table_root,
+)
 
 if TYPE_CHECKING:
     import lance_core
@@ -172,7 +181,8 @@ def _erase(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: o
     from lance_dagster.erasure.events import erasure_events, rows_before  # noqa: PLC0415 - heavy imports
     from lance_dagster.loading.assets_of_table import assets_of_table  # noqa: PLC0415 - heavy imports
 
-    root = table_root(resource)
+    root, is_dry = table_root(resource), config.dry_run or is_tagged(context, _DRY_RUN_TAG)
+    _reject_branch(root, context, is_dry=is_dry)
     where = config.where.read()
     tables: dict[str, _ErasedTable] = {}
     for ref in chosen_refs(context, refs, config.tables):
@@ -185,7 +195,7 @@ def _erase(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: o
         tables[dataset.root_uri] = _ErasedTable(dataset=dataset, refs=both)
     planned = _plan(tables, where, config)
     stopped = [uri for uri, report in planned.items() if report.obstacles]
-    only_planned = bool(stopped) or config.dry_run or is_tagged(context, _DRY_RUN_TAG)
+    only_planned = bool(stopped) or is_dry
     left = []
     for uri, table in tables.items():
         report = planned[uri]
@@ -209,6 +219,21 @@ def _erase(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: o
         )
     if left:
         raise dg.Failure(f"{'; '.join(left)}: rows may be left; the entry lance/erasure of the events names the places")
+
+
+def _reject_branch(root: TableRoot, context: dg.OpExecutionContext, *, is_dry: bool) -> None:
+    """Reject an erasure whose environment, or whose run tag, names a branch; a dry run changes nothing.
+
+    Raises:
+        Failure: A branch is named.
+    """
+    branch = root.branch_of_job(context)
+    if branch is None or is_dry:
+        return
+    raise dg.Failure(
+        f"{branch_source(root.branching, branch)}, and an erasure is of all versions of a table, those of main among "
+        f"them; nothing was erased. Run it where {root.branching.name or BRANCH_TAG}={MAIN}, or as a dry run"
+    )
 
 
 def _properties(context: dg.OpExecutionContext, table: _ErasedTable) -> dict[str, str]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 
 from lance_dagster._context.runs import MAINTAINED
+from lance_dagster.tables.branch_policy import BRANCH_TAG
 
 if TYPE_CHECKING:
     from lance_dagster.maintenance.steps import MaintenanceOutcome
@@ -86,6 +87,8 @@ def observation_of(
     """
     plan = table.plan
     entries: dict[str, Any] = {"lance/maintenance": kind, "dagster/uri": plan.uri, **health}
+    if plan.branch is not None:
+        entries[BRANCH_TAG] = plan.branch
     for name, number in plan.before.items():
         entries[f"lance/{name}_before"] = number
         if name in after:

@@ -192,7 +192,7 @@ def _in_dry_run(
         return table
     try:
         in_use = versions_in_use(context, job.root(context), plan)
-        dataset = job.open(context, plan.uri, plan.asset).checkout_version(plan.version)
+        dataset = job.open(context, plan.uri, plan.asset).checkout_version((plan.branch, plan.version))
         return dry_run(dataset, table, tasks, in_use)
     except Exception as error:
         context.log.exception("asset %s: the dry run failed", plan.asset)
@@ -417,8 +417,9 @@ def op_outputs_op(job: MaintenanceOps) -> dg.OpDefinition:
     def op_outputs(context: dg.OpExecutionContext, surveyed: Any) -> dict[str, int]:
         from lance_dagster.op_outputs.cleanup import clean_op_outputs  # noqa: PLC0415 - heavy imports at first use
 
-        policy = surveyed.policy
-        found = clean_op_outputs(context.instance, job.root(context), policy.age, dry_run=policy.dry_run)
+        policy, root = surveyed.policy, job.root(context)
+        is_shared = root.branch_of_job(context) is not None  # with production, whose runs another instance records
+        found = clean_op_outputs(context.instance, root, policy.age, dry_run=policy.dry_run, of_known_runs=is_shared)
         verb = "due" if policy.dry_run else "removed"
         numbers = {
             f"op_output_runs_{verb}": found.runs,

@@ -352,9 +352,10 @@ def _needs(
     """The version of a table that needs maintenance, with the reasons; None if it needs none."""
     from lance_dagster.health.facts import measure  # noqa: PLC0415 - heavy imports at first use
 
-    if target.table is not None and _is_asked(state, target.table.latest):
+    branch = root.branch_of_job(context)
+    if target.table is not None and branch is None and _is_asked(state, target.table.latest):
         return None
-    dataset = target.open(root)
+    dataset = target.open(root, branch)
     if dataset is None or _is_asked(state, dataset.version):
         return None
     found = measure(dataset, policy, count_versions=False)

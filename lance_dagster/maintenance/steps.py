@@ -86,6 +86,7 @@ class MaintenancePlan:
         uri: The URI of the table.
         policy: The policy for the table.
         version: The version that was surveyed.
+        branch: The branch; None for main.
         before: Numbers of that version.
         health: Entries for events about that version.
         problems: The thresholds that the version exceeds.
@@ -111,6 +112,7 @@ class MaintenancePlan:
     uri: str
     policy: LanceMaintenancePolicy = field(default_factory=LanceMaintenancePolicy)
     version: int = 0
+    branch: str | None = None
     before: Mapping[str, int] = field(default_factory=dict)
     health: Mapping[str, float] = field(default_factory=dict)
     problems: Sequence[str] = ()
@@ -224,6 +226,7 @@ def survey(
         uri=dataset.uri,
         policy=policy,
         version=dataset.version,
+        branch=dataset.branch,
         before=found.numbers(),
         health=found.metadata(),
         problems=found.problems(policy),

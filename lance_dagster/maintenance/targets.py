@@ -17,7 +17,7 @@ from lance_dagster.health.lake import Lake, LakeTable
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of, recorded_metadata
 from lance_dagster.properties import ASSET_KEY, MAINTENANCE_METADATA
 from lance_dagster.tables.location import TABLE_KEY
-from lance_dagster.tables.refs import MAINTENANCE_KEY, TableRef, TableRoot, chosen_refs, is_foreign
+from lance_dagster.tables.refs import MAINTENANCE_KEY, TableRef, TableRoot, chosen_refs, is_foreign, on_branch
 from lance_dagster.tables.settings import partition_columns
 
 if TYPE_CHECKING:
@@ -80,9 +80,11 @@ class MaintenanceTarget:
         """The URI of the table."""
         return root.locate(self.ref).uri if self.table is None else self.table.uri
 
-    def open(self, root: TableRoot) -> lance_core.LanceDataset | None:
-        """The newest version of the table; None if the table does not exist."""
-        return root.open_or_none(self.ref) if self.table is None else self.table.open(root.options)
+    def open(self, root: TableRoot, branch: str | None) -> lance_core.LanceDataset | None:
+        """The newest version of a branch of the table, or of main; None if there is no table or no such branch."""
+        return (
+            root.open_on(self.ref, branch) if self.table is None else on_branch(self.table.open(root.options), branch)
+        )
 
 
 def choose_targets(
@@ -197,19 +199,19 @@ def survey_target(
     if own is None:
         return "left alone", []
     own, started, where = own.changed(overrides, where="configuration of the run"), time.monotonic(), _where(target)
-    columns = partition_columns(target.ref.metadata or {})
+    branch = root.branch_of_job(context)
+    columns = partition_columns(target.ref.metadata or {}) if branch is None else ()  # main is indexed
     try:
-        dataset = target.open(root)
+        dataset = target.open(root, branch)
         if dataset is None:
-            context.log.info("%s: skipped, there is no table at %s yet", where, target.uri(root))
+            context.log.info("%s: skipped, there is no %s", where, _place(target.uri(root), branch))
             return "absent", []
-        versions = None if target.table is None else target.table.versions
         found = partial(
             steps.survey,
             dataset,
             target.ref.name,
             max_unindexed_fragments=root.max_unindexed_fragments,
-            versions=versions,
+            versions=None if target.table is None or branch is not None else target.table.versions,
         )
         plan, tasks = found(own, partition_columns=columns)
         if target.is_defined:
@@ -232,6 +234,11 @@ def survey_target(
         plan = steps.MaintenancePlan(asset=target.ref.name, uri=target.uri(root))
         return steps.MaintenanceOutcome(plan=plan, error=failure_of("plan", error)), []
     return _surveyed(context, target, plan, time.monotonic() - started), tasks
+
+
+def _place(uri: str, branch: str | None) -> str:
+    """What a run maintains, for messages."""
+    return f"table at {uri} yet" if branch is None else f"branch {branch} of {uri}"
 
 
 def _surveyed(
@@ -272,13 +279,13 @@ def _named_by_table(dataset: lance_core.LanceDataset) -> list[str]:
 
 
 def versions_in_use(context: dg.OpExecutionContext, root: TableRoot, plan: MaintenancePlan) -> dict[str, int] | None:
-    """The versions that cleanup keeps because inputs load them; None if inputs load the newest version.
+    """The versions that cleanup keeps because inputs load them; None if inputs load the newest version, as of a branch.
 
     For an asset whose definition the run does not know, it is unknown what inputs load: its versions are kept.
     """
     from lance_dagster.loading.recorded_versions import recorded_versions  # noqa: PLC0415 - heavy imports at first use
 
-    if root.reads_materialized is False and plan.is_defined:
+    if plan.branch is not None or (root.reads_materialized is False and plan.is_defined):
         return None
     used: dict[str, int] = {}
     for owner in dict.fromkeys([*plan.owners, *plan.others]):

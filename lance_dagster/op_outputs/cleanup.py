@@ -56,7 +56,12 @@ class OpOutputs:
 
 
 def clean_op_outputs(
-    instance: dg.DagsterInstance, root: TableRoot, age: timedelta | None, *, dry_run: bool
+    instance: dg.DagsterInstance,
+    root: TableRoot,
+    age: timedelta | None,
+    *,
+    dry_run: bool,
+    of_known_runs: bool = False,
 ) -> OpOutputs:
     """Remove the outputs of ops of runs that ended longer ago than an age.
 
@@ -65,6 +70,7 @@ def clean_op_outputs(
         root: The root of the tables.
         age: The time for which outputs are kept; None keeps all outputs.
         dry_run: Whether only to count.
+        of_known_runs: Whether outputs of runs that the instance does not know are kept, whatever their age.
     """
     done = OpOutputs()
     if age is None:
@@ -79,7 +85,7 @@ def clean_op_outputs(
     before = ago(age)
     for run, tables in names.items():
         record = records.get(_plain(run))
-        if record is not None and _root(record.dagster_run) in busy:
+        if of_known_runs if record is None else _root(record.dagster_run) in busy:
             done.kept_runs += 1
             continue
         uris = [below_root(root.root_uri, f"{RESERVED_FOLDER}/{table}") for table in tables]

@@ -12,10 +12,14 @@
 The branch is a fact about the root run, or about the root backfill that launched it (`_context.roots`): all runs,
 re-executions, steps, checks, inputs and resources find it there. A run whose own tag, or whose environment, names
 another branch than its root is rejected. A run of a write-audit-publish job has the tag `lance/audited`, and writes to
-a branch of its own under every policy.
+a branch of its own under every policy; since it publishes to main, a variable must name main.
+
+The jobs and sensors of this package, which write no assets, work on the branch that the variable or the tag names, and
+else on main (`branch_of_job`).
 """
 
 import os
+from collections.abc import Mapping
 from typing import Final, Literal, Self
 
 import dagster as dg
@@ -36,9 +40,12 @@ __all__ = [
     "PUBLISHES_TAG",
     "BranchPolicy",
     "backfill_branch",
+    "branch_of_job",
     "branch_of_run",
+    "branch_source",
     "launch_on_branch",
     "named_branch",
+    "only_branch",
     "run_branch",
 ]
 
@@ -136,6 +143,12 @@ def _branch_of_root(policy: BranchPolicy, facts: RunFacts) -> str | None:
     if policy.kind == "off" and not is_audited:
         return None
     root = root_of(facts)
+    if is_audited and policy.kind == "env" and (branch := _branch_of_environment(policy, None)) is not None:
+        raise dg.Failure(
+            f"{branch_source(policy, branch)}, and a write-audit-publish job publishes to main: run it where "
+            f"{policy.name}={MAIN}, or run its assets without the job",
+            allow_retries=False,
+        )
     if is_audited or policy.kind == "per_run":
         return run_branch(facts)
     if policy.kind == "env":
@@ -161,7 +174,43 @@ def _branch_of_root(policy: BranchPolicy, facts: RunFacts) -> str | None:
     return branch
 
 
-def _branch_of_tag(tag: str, value: str | None, facts: RunFacts) -> str | None:
+def branch_of_job(policy: BranchPolicy, tags: Mapping[str, str]) -> str | None:
+    """The branch on which a job or sensor of this package works, which writes no asset; None for main.
+
+    Args:
+        policy: The policy. One that gives each run or backfill a branch of its own names none for such a job.
+        tags: The tags of the run; empty for a sensor.
+
+    Raises:
+        DagsterInvalidDefinitionError: The tag or variable is empty, "auto" or no name of a branch, or the variable is
+            not set.
+    """
+    if policy.kind == "env":
+        return _branch_of_environment(policy, None)
+    if policy.kind != "from_tag":
+        return None
+    tag = policy.name or BRANCH_TAG
+    return _branch_of_tag(tag, tags.get(tag), None)
+
+
+def only_branch(policy: BranchPolicy) -> str | None:
+    """The one branch that is promoted and discarded in this environment; None if all are, as where it names main.
+
+    Raises:
+        DagsterInvalidDefinitionError: The variable is empty or not set, or no branch can have that name.
+    """
+    if policy.kind != "env" or os.environ.get(str(policy.name)) == AUTO:
+        return None
+    return _branch_of_environment(policy, None)
+
+
+def branch_source(policy: BranchPolicy, branch: str) -> str:
+    """The tag or the variable that names a branch, for messages."""
+    kind = "environment variable" if policy.kind == "env" else "run tag"
+    return f"{kind} {policy.name or BRANCH_TAG} is {branch}"
+
+
+def _branch_of_tag(tag: str, value: str | None, facts: RunFacts | None) -> str | None:
     where = f"run tag {tag}"
     if value is not None and not value.strip():
         raise _unnamed(where, "empty")
@@ -203,7 +252,7 @@ def named_branch(value: str | None, facts: RunFacts | None, *, where: str) -> st
 
     Args:
         value: A name, "auto", "main", or nothing.
-        facts: The run, for "auto"; None outside of a run, where "auto" names nothing.
+        facts: The run, for "auto"; None where no run writes assets, so that "auto" names nothing.
         where: The source of the value, for messages.
 
     Raises:
@@ -221,7 +270,7 @@ def named_branch(value: str | None, facts: RunFacts | None, *, where: str) -> st
         return check_name(value, where=where)
     if facts is None:
         raise dg.DagsterInvalidDefinitionError(
-            f"{where} is {AUTO}, a branch per backfill or run, and no run is under way: name a branch, or {MAIN}"
+            f"{where} is {AUTO}, a branch for each backfill or run that writes assets: name a branch, or {MAIN}"
         )
     root = root_of(facts)
     return run_branch(facts) if root.backfill_id is None else backfill_branch(root.backfill_id)

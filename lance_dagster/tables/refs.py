@@ -19,7 +19,7 @@ from pydantic import ConfigDict, Field
 
 from lance_dagster._context.roots import began
 from lance_dagster._context.steps import AnyContext, RunFacts, asset_definition, is_external_asset
-from lance_dagster.tables.branch_policy import BranchPolicy, branch_of_run
+from lance_dagster.tables.branch_policy import BranchPolicy, branch_of_job, branch_of_run
 from lance_dagster.tables.location import TableLocation, locate_table
 from lance_dagster.tables.lost_writes import reject_lost_input
 
@@ -37,6 +37,7 @@ __all__ = [
     "chosen_refs",
     "is_foreign",
     "is_tagged",
+    "on_branch",
     "table_ref",
     "table_refs",
     "table_root",
@@ -161,7 +162,7 @@ class TableRoot:
         opened = lance_core.dataset(uri, version=(branch, version), storage_options=options)
         return opened if as_of is None else opened.checkout_version(opened.version_as_of(as_moment(as_of)))
 
-    def open_in_run(self, table: TableLike, facts: RunFacts) -> lance_core.LanceDataset:
+    def open_in_run(self, table: TableLike, facts: RunFacts | None) -> lance_core.LanceDataset:
         """Open a table as a run sees it.
 
         A run on a branch sees that branch of the table, or, if the table lacks it, main as it was when the backfill or
@@ -169,13 +170,28 @@ class TableRoot:
 
         Args:
             table: The table.
-            facts: The run.
+            facts: The run; None outside of a run, where only the environment names a branch.
         """
         branch, location = branch_of_run(self.branching, facts), self.locate(table)
         if branch is None or location.branch is not None:
             return self.open(table)
         key = table_ref(table).key
         return branch_for_reading(location.uri, branch, facts, key, location.options(self.storage_options))
+
+    def branch_of_job(self, context: AnyContext) -> str | None:
+        """The branch on which a job or sensor works, by its environment or the tag of its run; None for main.
+
+        Raises:
+            DagsterInvalidDefinitionError: The variable or the tag names no branch.
+        """
+        return branch_of_job(
+            self.branching, {} if isinstance(context, dg.SensorEvaluationContext) else context.run.tags
+        )
+
+    def open_on(self, table: TableLike, branch: str | None) -> lance_core.LanceDataset | None:
+        """The newest version of a table on a branch; None if the table does not exist, or does not have the branch."""
+        main = self.open_or_none(table)
+        return main if self.locate(table).branch is not None else on_branch(main, branch)
 
     def open_or_none(self, table: TableLike) -> lance_core.LanceDataset | None:
         """The newest version of a table; None if the table does not exist."""
@@ -251,6 +267,18 @@ def branch_for_reading(
         return main.checkout_version(main.version_as_of(since))
     except VersionNotFoundError:
         return main  # the table was created after the run began
+
+
+def on_branch(main: lance_core.LanceDataset | None, branch: str | None) -> lance_core.LanceDataset | None:
+    """The newest version of a branch of a table, or of main for None; None if there is no table or no such branch."""
+    from lance_core.errors import NotFoundError  # noqa: PLC0415 - code locations load without it
+
+    if main is None or branch is None:
+        return main
+    try:
+        return main.checkout_version((branch, None))
+    except NotFoundError:
+        return None
 
 
 def table_root(resource: object) -> TableRoot:

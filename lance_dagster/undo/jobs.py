@@ -1,7 +1,8 @@
 """`build_undo_job`: undo the changes of one run to tables, and report the tables to Dagster.
 
     run to undo     run tag `lance/undo_run`, or `run_id` in the configuration of the op; a unique prefix is enough
-    tables          all tables of the job, and their branches, that the run changed
+    tables          all tables of the job, and their branches, that the run changed; where the environment, or the run
+                    tag `lance/branch`, names a branch, that branch alone
     dry run         `dry_run` in the configuration, or the run tag `lance/dry_run`: the undo is only logged
 
 All undos are planned before the first one is committed. A table on which the run was undone before, by the command or
@@ -16,7 +17,7 @@ import dagster as dg
 from pydantic import Field
 
 from lance_dagster._context.jobs import job_of_one_op
-from lance_dagster.tables.branch_policy import NO_RETRIES, PUBLISHES_TAG
+from lance_dagster.tables.branch_policy import BRANCH_TAG, NO_RETRIES, PUBLISHES_TAG
 from lance_dagster.tables.names import checked_job_name
 from lance_dagster.tables.refs import ChosenTables, TableLike, TableRef, chosen_refs, is_tagged, table_refs, table_root
 
@@ -105,7 +106,7 @@ def build_undo_job(
         name=name,
         description=description,
         resource_key=io_manager_key,
-        tags={**NO_RETRIES, PUBLISHES_TAG: "true"},
+        tags=NO_RETRIES,
         metadata={"lance/tables": [ref.name for ref in refs]},
     )
 
@@ -125,7 +126,7 @@ def _undo(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: ob
         run_id = find_run([main for _, main in found], wanted, where="the tables of this job")
     except LookupError as error:
         raise dg.Failure(str(error)) from error
-    planned = list(_plan(found, run_id, context.instance))
+    planned = list(_plan(found, run_id, context.instance, root.branch_of_job(context)))
     for one in planned:
         if one.plan is not None:
             dataset = one.plan.dataset
@@ -145,12 +146,24 @@ def _undo(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: ob
     if is_tagged(context, DRY_RUN_TAG) or config.dry_run:
         context.log.info("dry run: nothing was changed")
         return
+    branches = [one.branch for one in planned]
+    # So that `lance_eager` does not take events about a branch for new data, and those about main for such.
+    tag = {BRANCH_TAG: branches[0]} if branches[0] and None not in branches else {PUBLISHES_TAG: "true"}
+    context.instance.add_run_tags(context.run.run_id, tag)
     for one in planned:
         _report(context, root, one, run_id)
 
 
-def _plan(candidates: Sequence[tuple[TableRef, Any]], run_id: str, instance: dg.DagsterInstance) -> Iterator[_Planned]:
+def _plan(
+    candidates: Sequence[tuple[TableRef, Any]], run_id: str, instance: dg.DagsterInstance, only: str | None
+) -> Iterator[_Planned]:
     """The work on each branch of each table that the run changed.
+
+    Args:
+        candidates: The assets with their tables.
+        run_id: The run.
+        instance: The instance that recorded the run.
+        only: The branch to which the undo is limited; None for main and all branches.
 
     Raises:
         Failure: The changes to a table cannot be undone exactly, or the run changed no rows; nothing was committed.
@@ -163,8 +176,11 @@ def _plan(candidates: Sequence[tuple[TableRef, Any]], run_id: str, instance: dg.
     tables: dict[str, tuple[Any, list[TableRef]]] = {}
     for ref, main in candidates:
         tables.setdefault(main.root_uri, (main, []))[1].append(ref)
+    branches: list[Any] = []
     for main, refs in tables.values():
-        for branch in open_branches(main):
+        heads = [head for head in open_branches(main) if only in (None, head.branch)]
+        branches += heads
+        for branch in heads:
             try:
                 plan = plan_undo(branch, run_id)
             except AlreadyUndoneError:
@@ -177,7 +193,7 @@ def _plan(candidates: Sequence[tuple[TableRef, Any]], run_id: str, instance: dg.
     if rejected:
         raise dg.Failure(f"nothing was undone: {'; '.join(rejected)}")
     if not planned:
-        raise dg.Failure(without_changes([one for main, _ in tables.values() for one in open_branches(main)], run_id))
+        raise dg.Failure(without_changes(branches, run_id))
     yield from planned
 
 

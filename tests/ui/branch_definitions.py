@@ -37,7 +37,11 @@ defs = dg.Definitions(
     jobs=branch_jobs,
     sensors=[
         build_branch_sensor(
-            [events], branch_jobs, minimum_interval_seconds=3, default_status=dg.DefaultSensorStatus.RUNNING
+            [events],
+            branch_jobs,
+            on_cancel="discard",
+            minimum_interval_seconds=3,
+            default_status=dg.DefaultSensorStatus.RUNNING,
         ),
         dg.AutomationConditionSensorDefinition(
             # Long enough for all events of one promotion to come between two ticks.

@@ -45,7 +45,11 @@ defs = dg.Definitions(
     jobs=branch_jobs,
     sensors=[
         build_branch_sensor(
-            [assets.flights], branch_jobs, minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING
+            [assets.flights],
+            branch_jobs,
+            on_cancel="discard",
+            minimum_interval_seconds=5,
+            default_status=dg.DefaultSensorStatus.RUNNING,
         ),
         dg.AutomationConditionSensorDefinition(
             "automation", target="*", minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING

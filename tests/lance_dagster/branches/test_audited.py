@@ -253,3 +253,23 @@ def test_what_is_rejected(lake):
         build_audited_job([events], name="bad", io_manager_key="lake")
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="different partitions"):
         build_audited_job([events, other], name="bad")
+
+
+def test_nothing_is_published_if_a_table_has_lost_the_branch(lake):
+    """As where the branch was discarded between the run and its re-execution."""
+
+    @dg.asset
+    def one() -> pa.Table:
+        return pa.table({"n": [1]})
+
+    @dg.asset(deps=[one])
+    def another(context) -> pa.Table:
+        lake.table("one").branches.discard(f"dagster/run/{context.run.run_id}")
+        return pa.table({"n": [2]})
+
+    resources = {"io_manager": lake.manager()}
+    job = build_audited_job([another, one], name="both", allow_unaudited=True, resources=resources)
+    defs = dg.Definitions([one, another], jobs=[job], resources=resources)
+    result = defs.resolve_job_def("both").execute_in_process(instance=lake.instance, raise_on_error=False)
+    assert "the table of one has no branch" in errors(result)
+    assert (lake.rows("one"), lake.rows("another")) == ([], [])
