@@ -244,7 +244,7 @@ class Machine:
     def columns(self) -> None:
         """One or two columns come, go, or take the name of one that went."""
         loose = [name for name, kind in self.model.columns.items() if name in ("s", "v", "w", "x")]
-        verb = self.draw.choice(["drop", "swap", "swap", "add"])
+        verb = self.draw.choice(["drop", "swap", "swap", "swap", "add"])
         if verb == "swap" and len(loose) > 1:
             dropped, renamed = self.draw.sample(loose, 2)
             self.drop(dropped)
@@ -321,7 +321,7 @@ class Machine:
         latest = self.dataset().version
         if latest == self.read_through:
             return
-        way = self.draw.choice(["net", "each", "source"]) if self.read_through else "net"
+        way = self.draw.choice(["net", "net", "net", "each", "source"]) if self.read_through else "net"
         if way == "source":
             options = {"readChangeFeed": "true", "startingVersion": str(self.read_through + 1)}
             frame = self.spark.read.format("lance").options(**options).load(self.uri)
