@@ -201,8 +201,10 @@ class Machine:
     def condition(self) -> tuple[str, Callable[[dict[str, Any]], bool | None]]:
         """A condition in SQL, with strings as Spark writes them, and the same in Python."""
         words = {r"'a\\b'": "a\\b", r"'a\bx'": "a\bx", r"'it''s'": "it's", r"'it\'s'": "it's", r"'C:\\new'": "C:\\new"}
-        kind = self.draw.choice(["word", "words", "range", "not in", "many"])
-        chosen = self.draw.sample(sorted(words), 2)
+        kind = self.draw.choice(["word", "words", "words", "range", "not in", "many"])
+        stored = {row.get("s") for row in self.model.rows.values()}
+        likely = [text for text in sorted(words) if words[text] in stored]
+        chosen = self.draw.sample(likely if len(likely) > 1 else sorted(words), 2)
         if kind == "word" and "s" in self.model.columns:
             return f"s = {chosen[0]}", lambda row: row["s"] == words[chosen[0]]
         if kind == "words" and "s" in self.model.columns:
@@ -217,7 +219,7 @@ class Machine:
 
     def delete(self) -> None:
         condition, holds = self.condition()
-        way = self.draw.choice(["function", "SQL", "core", "table"])
+        way = self.draw.choice(["function", "function", "SQL", "core", "table"])
         if way == "function":
             pyspark_lance.delete(self.uri, condition, spark=self.spark)
         elif way == "SQL":
@@ -231,7 +233,7 @@ class Machine:
 
     def update(self) -> None:
         condition, holds = self.condition()
-        way = self.draw.choice(["function", "SQL", "table"])
+        way = self.draw.choice(["function", "function", "SQL", "table"])
         value = self.draw.randrange(3)
         if way == "function":
             pyspark_lance.update(self.uri, {"p": str(value)}, condition, spark=self.spark)
