@@ -125,6 +125,11 @@ class BranchRef:
     metadata: Mapping[str, str] = field(default_factory=dict)
     others: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def id(self) -> str:
+        """What a later branch of the same name does not have: the UUID, or without one the time of creation."""
+        return self.identifier[-1][1] if self.identifier else str(self.created_at)
+
     def descends_from(self, other: BranchRef) -> bool:
         """Whether the branch was forked from another, directly or not."""
         length = len(other.identifier)

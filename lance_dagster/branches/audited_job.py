@@ -13,7 +13,7 @@ assets downstream stay as they were, and the branch is kept for inspection.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
@@ -24,6 +24,9 @@ from lance_dagster.properties import PROMOTED_FROM, PROMOTION_RUN_ID
 from lance_dagster.tables.branch_policy import AUDITED_TAG, DEFER_TAG, PUBLISHES_TAG, run_branch
 from lance_dagster.tables.names import checked_job_name
 from lance_dagster.tables.refs import TableRef, table_refs, table_root
+
+if TYPE_CHECKING:
+    from lance_dagster.branches.check_results import BranchChecks
 
 __all__ = ["build_audited_job"]
 
@@ -219,11 +222,11 @@ def _publish_asset(
                 f"the table of {', '.join(lost)} has no branch {branch}, so that nothing of this run is published: if "
                 "the branch was discarded, re-execute all steps of the first run"
             )
-        versions = _audited_versions(context, tables, branch)
-        reject_conflicts([(ref.name, main) for ref, main in tables], branch, versions)
+        checked_branches = _audited_branches(context, tables, branch)
+        reject_conflicts([(ref.name, main) for ref, main in tables], branch, checked_branches)
         for ref in upstream_first(context, refs, lambda ref: ref.key):
             keys = list(context.partition_keys) if ref.key in partitioned else None
-            _publish(context, root, ref, branch, versions, keys, keep_branch=keep_branch)
+            _publish(context, root, ref, branch, checked_branches, keys, keep_branch=keep_branch)
 
     made: dg.AssetsDefinition = dg.asset(
         name=f"{name}_publish",
@@ -241,30 +244,30 @@ def _has_or_had(main: Any, branch: str) -> bool:
     return branch in main.branches.list() or main.find_transaction(PROMOTED_FROM, branch) is not None
 
 
-def _audited_versions(
+def _audited_branches(
     context: dg.AssetExecutionContext, tables: Sequence[tuple[TableRef, Any]], branch: str
-) -> dict[str, int]:
-    """The version of the branch that all blocking checks have passed, by the URI of the table.
+) -> "dict[str, BranchChecks]":
+    """The branch as all blocking checks have passed it, by the URI of the table.
 
-    Tables that were published before are left out.
+    Tables that were published before, and whose branch was discarded, are left out.
 
     Raises:
         Failure: A blocking check has not passed, as in a re-execution of the last step alone.
     """
     from lance_dagster.branches.promotion import open_branch_checks  # noqa: PLC0415 - code locations load without lance_core
 
-    versions: dict[str, int] = {}
+    checked_branches: dict[str, BranchChecks] = {}
     reasons: list[str] = []
     for main in {main.root_uri: main for _, main in tables}.values():
         keys = [ref.key for ref, other in tables if other.root_uri == main.root_uri]
         blocking = partial(blocking_checks, context)
         checks = open_branch_checks(context.instance, main, branch, keys, blocking, only_blocking=True)
         if checks is not None:
-            versions[main.root_uri] = checks.version
+            checked_branches[main.root_uri] = checks
             reasons += checks.sentences("in a re-execution of the run")
     if reasons:
         raise dg.Failure(f"branch {branch} is not published, and main is unchanged: {'; '.join(reasons)}")
-    return versions
+    return checked_branches
 
 
 def _publish(
@@ -272,7 +275,7 @@ def _publish(
     root: Any,
     ref: TableRef,
     branch: str,
-    versions: Mapping[str, int],
+    checked_branches: "Mapping[str, BranchChecks]",
     partitions: list[str] | None,
     *,
     keep_branch: bool,
@@ -285,8 +288,8 @@ def _publish(
     properties = {PROMOTION_RUN_ID: context.run.run_id}
     published = None
     if main is not None:
-        version = versions.get(main.root_uri)
-        published = promotion.publish(main, branch, version=version, tag=True, properties=properties)
+        checks = checked_branches.get(main.root_uri)
+        published = promotion.publish(main, branch, checked=checks, tag=True, properties=properties)
     if published is None or main is None:
         raise dg.Failure(
             f"asset {ref.name} has no branch {branch} at {root.locate(ref).uri}: leave assets that another IO manager "

@@ -43,11 +43,15 @@ class BranchChecks:
 
     Attributes:
         version: The version of the branch that was looked at.
+        branch_id: The identifier of the branch.
+        is_promoted: Whether the branch was promoted before, so that no check counts.
         problems: The checks that reject it, by asset.
         newest_run: The newest run on the branch; None without one.
     """
 
     version: int
+    branch_id: str | None
+    is_promoted: bool = False
     problems: Mapping[str, Sequence[CheckProblem]] = field(default_factory=dict)
     newest_run: str | None = None
 
@@ -168,7 +172,7 @@ def check_branch(
         listed = [one for one in check_problems(rows, blocking, results) if one.check in blocking or not only_blocking]
         if listed:
             problems[name] = listed
-    return BranchChecks(version=head.version, problems=problems, newest_run=found.newest)
+    return BranchChecks(version=head.version, branch_id=found.branch_id, problems=problems, newest_run=found.newest)
 
 
 def _changed_rows(

@@ -46,6 +46,7 @@ from lance_dagster.tables.refs import (
 )
 
 if TYPE_CHECKING:
+    from lance_dagster.branches.check_results import BranchChecks
     from lance_dagster.branches.promotion import Published
 
 __all__ = ["BranchConfig", "build_branch_jobs"]
@@ -154,16 +155,16 @@ def _promote(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConf
 
     branch, forced = _branch(job, context, config), is_tagged(context, FORCE_TAG) or config.force
     found = [(ref, main) for ref, main in _tables(job, context, config) if main is not None]
-    versions, rejected = _pass_gates(job, context, _by_table(found), branch, forced=forced)
-    promotion.reject_conflicts([(ref.name, main) for ref, main in found], branch, versions)
+    checked_branches, rejected = _pass_gates(job, context, _by_table(found), branch, forced=forced)
+    promotion.reject_conflicts([(ref.name, main) for ref, main in found], branch, checked_branches)
     done, failed = 0, []
     for same in _by_table(upstream_first(context, found, lambda pair: pair[0].key)):
         main = same[0][1]
         names = ", ".join(ref.name for ref, _ in same)
         try:
             run = {PROMOTION_RUN_ID: context.run.run_id, PROMOTION_JOB_NAME: context.run.job_name}
-            version = versions.get(main.root_uri)
-            published = promotion.publish(main, branch, version=version, tag=True, properties=run)
+            checks = checked_branches.get(main.root_uri)
+            published = promotion.publish(main, branch, checked=checks, tag=True, properties=run)
         except LanceError as error:
             context.log.exception("%s: not promoted", names)
             failed.append(f"{names}: {error}")
@@ -184,8 +185,8 @@ def _pass_gates(
     branch: str,
     *,
     forced: bool,
-) -> tuple[dict[str, int], dict[str, list[str]]]:
-    """The version of the branch that may be promoted, and the gates that reject it though the run forces it, by table.
+) -> tuple["dict[str, BranchChecks]", dict[str, list[str]]]:
+    """The branch as the gates have checked it, and the gates that reject it though the run forces it, by table.
 
     Raises:
         Failure: A gate rejects the branch, and the run does not force the promotion.
@@ -193,14 +194,16 @@ def _pass_gates(
     from lance_dagster.branches import promotion  # noqa: PLC0415 - code locations load without lance_core
 
     gates, launch = promotion.Gates(**job.gates), launch_on_branch(job.root(context).branching, branch)
-    versions: dict[str, int] = {}
+    checked_branches: dict[str, BranchChecks] = {}
     rejected: dict[str, list[str]] = {}
     for same in tables:
         main, keys = same[0][1], [ref.key for ref, _ in same]
         checks = promotion.open_branch_checks(context.instance, main, branch, keys, partial(blocking_checks, context))
         if checks is None:
             continue
-        versions[main.root_uri] = checks.version
+        checked_branches[main.root_uri] = checks
+        if checks.is_promoted:
+            continue
         problems = checks.sentences(launch) if gates.require_checks else []
         names = ", ".join(ref.name for ref, _ in same)
         problems += [f"{names}: {reason}" for reason in promotion.gate_problems(main, branch, gates)]
@@ -213,7 +216,7 @@ def _pass_gates(
         )
     if rejected:
         context.log.warning("branch %s is promoted because the run forces it, although %s", branch, reasons)
-    return versions, rejected
+    return checked_branches, rejected
 
 
 def _by_table(found: Sequence[tuple[TableRef, Any]]) -> list[list[tuple[TableRef, Any]]]:

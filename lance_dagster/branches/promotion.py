@@ -29,6 +29,7 @@ from lance_dagster.events.reporting import (
     partition_rows,
     partitions_of_runs,
 )
+from lance_dagster.lineage.check_reads import branch_id
 from lance_dagster.properties import (
     ASSET_KEY,
     INPUT_PREFIX,
@@ -125,7 +126,7 @@ class Published:
 
 
 def reject_conflicts(
-    tables: Sequence[tuple[str, lance_core.LanceDataset]], branch: str, versions: Mapping[str, int]
+    tables: Sequence[tuple[str, lance_core.LanceDataset]], branch: str, checked_branches: Mapping[str, BranchChecks]
 ) -> None:
     """Reject the promotion of a branch of several tables if one of them cannot be promoted.
 
@@ -136,7 +137,7 @@ def reject_conflicts(
         tables: The assets and their tables; a table of several assets may stand there several times, and tables without
             the branch do not count.
         branch: The branch.
-        versions: The version of the branch that is to be promoted, by the URI of the table.
+        checked_branches: The branch as the gates have checked it, by the URI of the table.
 
     Raises:
         Failure: The branch of a table cannot be promoted; nothing was committed.
@@ -147,8 +148,12 @@ def reject_conflicts(
     mains = {main.root_uri: main for _, main in tables}
     problems = []
     for root, main in mains.items() if len(mains) > 1 else ():
+        if root not in checked_branches:
+            continue
         try:
-            promotion = main.branches.promote(branch, version=versions.get(root), dry_run=True)
+            promotion = main.branches.promote(
+                branch, version=checked_branches[root].version, branch_id=checked_branches[root].branch_id, dry_run=True
+            )
             _reject_settings_alone(main, branch, promotion)
         except NotFoundError:
             continue
@@ -164,7 +169,7 @@ def publish(
     main: lance_core.LanceDataset,
     branch: str,
     *,
-    version: int | None,
+    checked: BranchChecks | None,
     tag: str | bool,
     properties: Mapping[str, str],
 ) -> Published | None:
@@ -173,7 +178,7 @@ def publish(
     Args:
         main: The table.
         branch: The branch.
-        version: The version of the branch that the gates have seen; None for one that was promoted before.
+        checked: The branch as the gates have checked it; None without a branch, where an earlier promotion counts.
         tag: The tag on main's new version, or whether there is one.
         properties: The transaction properties of the commit.
 
@@ -183,7 +188,11 @@ def publish(
         UnsupportedError: The branch has changed only settings.
     """
     try:
-        promotion = main.branches.promote(branch, version=version, tag=tag, transaction_properties=properties)
+        if checked is None:
+            return _published_before(main, branch)
+        promotion = main.branches.promote(
+            branch, version=checked.version, branch_id=checked.branch_id, tag=tag, transaction_properties=properties
+        )
     except NotFoundError:
         return _published_before(main, branch)
     is_idle = _reject_settings_alone(main, branch, promotion)
@@ -406,7 +415,7 @@ def open_branch_checks(
     *,
     only_blocking: bool = False,
 ) -> BranchChecks | None:
-    """What checks say about a branch that is to be promoted; None for one that was discarded or promoted.
+    """What checks say about a branch that is to be promoted; None for one that was discarded.
 
     Args:
         instance: The instance that recorded the runs.
@@ -417,8 +426,11 @@ def open_branch_checks(
         only_blocking: Whether failures of other checks do not count.
     """
     listed = main.branches.list().get(branch)
-    if listed is None or _PROMOTED_VERSION in listed["metadata"]:
+    if listed is None:
         return None
+    if _PROMOTED_VERSION in listed["metadata"]:
+        head = main.checkout_version((branch, None))
+        return BranchChecks(version=head.version, branch_id=branch_id(head, branch), is_promoted=True)
     return check_branch(instance, main, branch, keys, blocking, only_blocking=only_blocking)
 
 

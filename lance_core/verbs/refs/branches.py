@@ -164,6 +164,7 @@ class Branches:
         name: str,
         *,
         version: int | None = None,
+        branch_id: str | None = None,
         tag: str | bool = True,
         commit_message: str | None = None,
         transaction_properties: Mapping[str, str] | None = None,
@@ -182,6 +183,8 @@ class Branches:
             name: The branch.
             version: The version of the branch whose rows are promoted, such as the one that was checked; None for its
                 latest. Versions of maintenance since then do not count.
+            branch_id: The UUID of the branch, the last of its `branch_identifier`, so that no later branch of the name
+                is promoted in its place; None for any.
             tag: Name of a tag for the new version; True for `promoted.<branch>.<id>`, False for none.
             commit_message: Message of the commit.
             transaction_properties: Transaction properties of the commit, besides those of the branch's commits.
@@ -194,8 +197,8 @@ class Branches:
             BranchConflictError: The parent changed the same rows or columns, or filled the same partition, since the
                 fork, or it is not known whether it did; or the branch overwrote a table without rows, which has rows of
                 others now.
-            RetryableConflictError: The rows of the branch have changed since `version`, or other writers committed
-                during each attempt.
+            RetryableConflictError: The rows of the branch have changed since `version`, the branch was created again,
+                or other writers committed during each attempt.
             IncompatibleConflictError: The fork version was deleted.
             SchemaError: The branch dropped or changed columns, or added columns that cannot be null.
             InvalidInputError: The tag exists, the branch was promoted and changed since then, or the parent lacks a
@@ -213,6 +216,7 @@ class Branches:
             self._refs,
             name,
             version=version,
+            branch_id=branch_id,
             tag=tag,
             commit_message=commit_message,
             transaction_properties=transaction_properties,

@@ -255,6 +255,37 @@ def test_rows_that_come_between_the_gate_and_the_promotion(lake, gate, monkeypat
     assert lake.rows("events") == []
 
 
+def test_a_promoted_branch_that_is_created_again_between_the_gate_and_the_promotion(lake, gate, monkeypatch):
+    from lance_dagster.branches import promotion
+
+    on_branch(lake, events, positive, partition=ONE)
+    gate()
+    real = promotion.publish
+
+    def branch_again(main, branch, **options):
+        on_branch(lake, events, partition=TWO, n=-7)
+        return real(main.checkout_version((None, None)), branch, **options)
+
+    monkeypatch.setattr(promotion, "publish", branch_again)
+    assert "was deleted and created again since it was looked at" in gate(fails=True)
+    assert lake.rows("events") == [(ONE, 0)]
+
+
+def test_a_branch_that_is_created_between_the_gate_and_the_promotion(lake, gate, monkeypatch):
+    from lance_dagster.branches import promotion
+
+    lake.run(events, partition=ONE)
+    real = promotion.publish
+
+    def branch_first(main, branch, **options):
+        on_branch(lake, events, partition=TWO, n=-7)
+        return real(main.checkout_version((None, None)), branch, **options)
+
+    monkeypatch.setattr(promotion, "publish", branch_first)
+    gate(fails=True)
+    assert lake.rows("events") == [(ONE, 0)]
+
+
 def test_an_asset_of_a_branch_that_the_job_does_not_name(lake, monkeypatch):
     """One commit of the table publishes its rows as well."""
 

@@ -144,6 +144,7 @@ def promote(
     name: str,
     *,
     version: int | None = None,
+    branch_id: str | None = None,
     tag: str | bool = True,
     commit_message: str | None = None,
     transaction_properties: Mapping[str, str] | None = None,
@@ -155,6 +156,7 @@ def promote(
         table: The references of the dataset.
         name: The branch.
         version: The version of the branch whose rows are promoted; None for its latest.
+        branch_id: The identifier of the branch; None for any.
         tag: Name of the tag on the new version; True for a name made of the branch's, False for none.
         commit_message: Message of the commit.
         transaction_properties: Transaction properties; they replace those of the branch's commits with the same keys.
@@ -169,7 +171,7 @@ def promote(
         BranchConflictError: The parent changed the same rows, columns or slices since the fork, or it is not known
             whether it did; the message names the version.
         RetryableConflictError: Other writers committed during each attempt, or the rows of the branch have changed
-            since `version`; the branch can be promoted again.
+            since `version`, or the branch was created again; it can be promoted again.
         IncompatibleConflictError: The fork version was deleted.
         SchemaError: The branch dropped or changed columns, or added columns that cannot be null.
         InvalidInputError: The tag exists, the branch was promoted and changed since then, or the parent lacks a base
@@ -177,6 +179,11 @@ def promote(
         UnsupportedError: The branch, or the version that it was forked from, has feature flags that are not known.
     """
     branch = load_branch_ends(table, name)
+    if branch_id not in (None, branch.ref.id):
+        raise RetryableConflictError(
+            f"branch {name!r} was deleted and created again since it was looked at. Nothing was committed; look at the "
+            "branch as it is now, and promote that"
+        )
     if version is not None:
         _check_rows_of(branch, version)
     for end in (branch.parent, branch.head):
