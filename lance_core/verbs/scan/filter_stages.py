@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.encoding.concatenate import combined
 from lance_core.schema import Schema, schema_to_arrow
 from lance_core.verbs.expressions.arrow import columns_of
 from lance_core.verbs.scan.projection import rows_without_columns
@@ -109,7 +108,6 @@ class BufferedRows:
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self._batches: list[pa.RecordBatch] = []
-        self._table: pa.Table | None = None
         self._position = 0
         self.num_bytes = 0
 
@@ -118,11 +116,19 @@ class BufferedRows:
         self._batches.append(batch)
         self.num_bytes += batch.nbytes
 
-    def put_back(self, others: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-        """The next kept rows, joined with their other columns."""
-        if self._table is None:
-            self._table = combined(pa.Table.from_batches(self._batches, schema=self._schema))
-        own = self._table.slice(self._position, others.num_rows)
+    def table(self) -> pa.Table:
+        """All kept rows, in the chunks in which they were read."""
+        return pa.Table.from_batches(self._batches, schema=self._schema)
+
+    def put_back(self, rows: pa.Table, others: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        """The next kept rows, joined with their other columns.
+
+        Args:
+            rows: All kept rows, with one chunk in each column.
+            others: The other columns of the next rows.
+            schema: The columns of the result.
+        """
+        own = rows.slice(self._position, others.num_rows)
         self._position += others.num_rows
         batches = own.to_batches()
         return _joined(batches[0] if batches else pa.RecordBatch.from_pylist([], own.schema), others, schema)

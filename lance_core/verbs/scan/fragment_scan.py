@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
+from lance_core.encoding.concatenate import combined
 from lance_core.errors import SchemaError
 from lance_core.index.selection.claims import Claim
 from lance_core.row_addresses import offsets_of
@@ -354,8 +355,9 @@ class FragmentScan:
                 places = true_places(mask)
                 matched.append(where.start + places if isinstance(where, range) else where[places])
                 kept.add(rows_in_mask(self._select(batch, stages.schema), mask))
+            kept_rows = combined(kept.table())
             for others, where in self._read(rest, np.concatenate(matched), None, live):
-                batch = kept.put_back(others, complete)
+                batch = kept.put_back(kept_rows, others, complete)
                 yield batch, where, matching_entries(batch, stages.then, entries)
 
     def _two_steps(
@@ -377,9 +379,12 @@ class FragmentScan:
         offsets = np.concatenate(matched)[:most] if count else np.zeros(0, np.int64)
         if len(offsets) == 0:
             return
-        rest = self.options.schema if kept is None else late
-        for batch in self._at_offsets(rest, offsets, out_of, live):
-            yield batch if kept is None else kept.put_back(batch, self._select_schema(self.options.schema))
+        if kept is None:
+            yield from self._at_offsets(self.options.schema, offsets, out_of, live)
+            return
+        kept_rows = combined(kept.table())
+        for batch in self._at_offsets(late, offsets, out_of, live):
+            yield kept.put_back(kept_rows, batch, self._select_schema(self.options.schema))
 
     def _at_offsets(
         self, schema: Schema, offsets: npt.NDArray[np.int64], out_of: int, live: _Mask
