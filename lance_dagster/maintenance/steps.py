@@ -262,7 +262,10 @@ def expired_version(
         policy: The policy for the table.
     """
     try:
-        version, following = map(dataset.checkout_version, versions)
+        version = dataset.checkout_version(versions[0])
+        if policy.age is not None and version.timestamp >= ago(policy.age):
+            return None  # it was replaced later than it was committed
+        following = dataset.checkout_version(versions[1])
     except VersionNotFoundError:  # another cleanup is running
         return None
     except CorruptFileError:  # the cleanup names it, and knows its time

@@ -144,7 +144,7 @@ class TestTables:
     def test_configuration_of_a_table_is_left_to_main(self, lake):
         lake.run(events, partition="2024-01-01")
         lake.run(events, partition="2024-01-01", tags={"lance/branch": "x"}, table_config={"k": "v"}, **TAGGED)
-        assert branch(lake, "x").config() == {}
+        assert "k" not in branch(lake, "x").config()
 
     def test_a_retry_writes_once(self, lake):
         attempts = []
