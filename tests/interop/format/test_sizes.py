@@ -59,7 +59,7 @@ COLUMNS = {
     "one string more": pa.array([f"value {n % 101}" for n in range(N)]),
     "one number": pa.array([7] * N),
 }
-SKIPPED = {
+EXCLUDED = {
     ("2.0", "maps to nulls"), ("2.1", "maps to nulls"),  # they need 2.2
     ("2.0", "lists of null structs"),  # they need 2.1
     ("2.1", "one string"), ("2.1", "one decimal"),  # 200 bytes more
@@ -70,11 +70,11 @@ def data_bytes(folder):
     return sum(path.stat().st_size for path in pathlib.Path(folder, "data").iterdir())
 
 
-@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
-@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [(version, name) for name in COLUMNS for version in ("2.0", "2.1", "2.2") if (version, name) not in EXCLUDED],
+)
 def test_a_column_takes_as_little_space_as_with_pylance(tmp_path, name, version):
-    if (version, name) in SKIPPED:
-        pytest.skip("not possible in this version, or a fixed difference")
     for rows in (N, 30):
         table = pa.table({"c": COLUMNS[name].slice(0, rows)})
         ours, reference = tmp_path / f"ours {rows}", tmp_path / f"reference {rows}"

@@ -55,12 +55,17 @@ def test_they_are_rejected_with_column_and_row_before_a_file_is_visible(tmp_path
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("name", HIDDEN)
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        (name, version)
+        for name, (array, _) in HIDDEN.items()
+        for version in VERSIONS
+        if not pa.types.is_struct(array.type) or version not in ("0.1", "2.0")  # where structs have no nulls
+    ],
+)
 def test_bytes_that_no_value_has_are_left_out(tmp_path, name, version):
     array, values = HIDDEN[name]
-    if pa.types.is_struct(array.type) and version in ("0.1", "2.0"):
-        pytest.skip("structs have no nulls in these versions")
     lance_core.write_dataset(pa.table({"c": array}), tmp_path / "t", data_storage_version=version)
     for library in (lance, lance_core):
         assert library.dataset(tmp_path / "t").to_table()["c"].to_pylist() == values
