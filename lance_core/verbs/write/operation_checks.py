@@ -35,6 +35,8 @@ def check_operation(operation: operations.Operation, base: Manifest | None) -> N
         InvalidInputError: The version that the operation makes could not be read, or would have other rows.
     """
     if isinstance(operation, operations.Overwrite):
+        if base is not None and base.max_allocated_field_id is not None:
+            return  # the commit numbers the fields of such a dataset again, and checks the ids of the files
         _check_new(operation.fragments, operation.schema, operation.name)
         return
     check = _CHECKS.get(type(operation))
@@ -144,7 +146,8 @@ def _check_new(fragments: Sequence[Fragment], schema: Schema, name: str) -> None
     ids = {node.id for node, _ in schema.walk()}
     for fragment in fragments:
         if ids.isdisjoint(_stored(fragment)):
-            what = "no field of the schema" if fragment.files else "no data files"
+            listed = ", ".join(map(str, sorted(_stored(fragment))))
+            what = f"the field ids {listed}, which the schema lacks" if fragment.files else "no data files"
             raise InvalidInputError(f"{name}: a new fragment has {what}")
     _check_stored(fragments, schema, name)
 

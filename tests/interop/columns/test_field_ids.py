@@ -239,7 +239,7 @@ def test_changes_that_would_use_an_id_again_are_rejected(uri):
         lance_core.LanceDataset.commit(uri, lance_core.LanceOperation.Restore(2), read_version=4, detached=True)
     (fragment,) = lance_core.write_fragments(dataset.to_table(), uri)
     fragment.files[0].fields = [12]
-    with pytest.raises(InvalidInputError, match="has field id 12, which the schema lacks"):
+    with pytest.raises(InvalidInputError, match="has the field ids 12, which the schema lacks"):
         lance_core.LanceDataset.commit(uri, lance_core.LanceOperation.Append([fragment]), read_version=4)
     assert dataset.latest_version == 4
 
