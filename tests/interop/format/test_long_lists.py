@@ -51,8 +51,13 @@ def test_versions_are_those_of_pylance(table: Path) -> None:
     assert ours.get_version() == ours.versions()[-1]
 
 
-def test_a_manifest_that_holds_another_version_is_rejected(table: Path) -> None:
+def test_a_manifest_that_holds_another_version_is_rejected_or_named(
+    table: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     names = sorted((table / "_versions").glob("*.manifest"))
     names[0].write_bytes(names[1].read_bytes())
     with pytest.raises(lance_core.errors.CorruptFileError, match="holds version"):
-        lance_core.dataset(table, version=1).versions()
+        lance_core.dataset(table)
+    versions = lance_core.dataset(table, version=1).versions()
+    assert [entry["version"] for entry in versions if "error" in entry["metadata"]] == [5]
+    assert "holds version 4" in caplog.text
