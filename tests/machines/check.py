@@ -68,7 +68,7 @@ def read_patches() -> list[Undone]:
 
 def apply(patch: Path, tree: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Apply a patch to a tree, which need not be a repository."""
-    return subprocess.run(["git", "apply", *options, str(patch)], cwd=tree, capture_output=True, text=True, check=False)
+    return run(["git", "apply", *options, str(patch)], cwd=tree, limit_s=60)
 
 
 def copy_tree(target: Path) -> None:

@@ -99,7 +99,7 @@ def test_a_field_that_cannot_be_null_can_only_be_kept(tmp_path, verb):
     with pytest.raises(SchemaError, match=r"missing=.'b'."):
         VERBS[verb](pair.ours, lance_core, LACKING)
     with pytest.raises(OSError, match=r"s\.b"):
-        VERBS[verb](pair.reference, lance, LACKING)
+        VERBS[verb](pair.theirs, lance, LACKING)
 
 
 @pytest.mark.parametrize("verb", VERBS)
