@@ -146,6 +146,8 @@ class Deployment:
     def __exit__(self, *exc):
         self.process.__exit__(*exc)
         self.instance.dispose()
+        # A run leaves the level of its instance in the logger of the whole process.
+        dg.get_dagster_logger().setLevel(logging.NOTSET)
 
     def says(self, *, failing=None, value=None, policy=None):
         """Change what the code location does."""

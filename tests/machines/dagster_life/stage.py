@@ -206,6 +206,8 @@ class Stage:
             actor.abandon()
         self.process.__exit__(None, None, None)
         self.instance.dispose()
+        # A run leaves the level of its instance in the logger of the whole process.
+        dg.get_dagster_logger().setLevel(logging.NOTSET)
 
     def workspace(self):
         return self.process.create_request_context()
