@@ -215,7 +215,7 @@ def proof_of(transaction: Transaction, latest: Manifest | None, options: CommitO
     return replace(
         proof,
         attempt=write.token,
-        adds=not fills or write.outside_slices,
+        adds=not fills or options.fills is None or write.outside_slices,
         fills=options.fills,
         number=write.number,
         note=write.note,

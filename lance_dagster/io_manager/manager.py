@@ -85,6 +85,7 @@ from lance_dagster.io_manager.write_attempts import (
     error_of_write,
     find_earlier_attempts,
     made_by,
+    reject_late_attempt,
     reject_missing,
 )
 from lance_dagster.lineage.check_reads import record_check_read
@@ -158,6 +159,7 @@ class LanceTableIOManager(dg.IOManager):
         try:
             output = self._with_branch(replace(output, frame=handler.arrow_schema(obj)), handler, obj)
             outcome = self._write(output, handler, obj)
+            output = output if outcome is not None else self._skipped(output)
         except LanceError as error:
             whole = output.keys is None and output.settings.write_mode == "overwrite"
             found = with_remedy(error, output.location.uri, whole=whole)
@@ -372,6 +374,19 @@ class LanceTableIOManager(dg.IOManager):
             return lance_core.dataset(uri, storage_options=dict(self._settings.storage_options) or None)
         except DatasetNotFoundError:
             return None
+
+    def _skipped(self, output: TableOutput) -> TableOutput:
+        """The output with its table as it is now, which others may have created or written since the step began.
+
+        Raises:
+            SupersededError: A later attempt of the write has committed.
+        """
+        main, branch = self._open(output.location.uri), output.branch
+        if main is None or (branch is not None and branch not in main.branches.list()):
+            return output
+        newest = main.checkout_version((branch, None))
+        reject_late_attempt(newest, output.tags, output.facts)
+        return replace(output, existing=newest)
 
     def _index_partitions(self, output: TableOutput, dataset: lance_core.LanceDataset) -> None:
         """Refresh zone maps on the partition columns; a failure is only logged, because the write is committed."""

@@ -19,10 +19,7 @@ from lance_dagster.handlers import LanceTypeHandler
 from lance_dagster.handlers.arrow_schema import known_schema, with_known_types
 from lance_dagster.handlers.base import CHANGE_TYPE, CommitMode, WriteRequest, no_columns
 from lance_dagster.handlers.columns import matched_by
-from lance_dagster.io_manager.write_attempts import (
-    CommitTags,
-    EarlierAttempts,
-)
+from lance_dagster.io_manager.write_attempts import CommitTags, EarlierAttempts, reject_late_attempt
 from lance_dagster.lineage.reader_tags import release
 from lance_dagster.lineage.step_inputs import ConsumedChanges, input_properties
 from lance_dagster.lineage.watermarks import watermark_name
@@ -190,6 +187,7 @@ def commit_mode(output: TableOutput, plan: PartitionPlan | None) -> CommitMode:
 
     Raises:
         DatasetExistsError: The write mode forbids the commit, because rows or a table exist.
+        SupersededError: These rows are of a later attempt of the write.
     """
     existing, mode = output.existing, output.settings.write_mode
     is_new = existing is None or (output.is_created_empty and not existing.count_rows())
@@ -199,7 +197,8 @@ def commit_mode(output: TableOutput, plan: PartitionPlan | None) -> CommitMode:
         return "create" if existing is None else "merge"
     if mode == "append" or output.attempts.versions:  # the rows of earlier attempts are removed
         return "append"
-    if wants_no_table(output.settings, plan) and not is_new:
+    if existing is not None and wants_no_table(output.settings, plan) and not is_new:
+        reject_late_attempt(existing, output.tags, output.facts)
         raise DatasetExistsError(
             f"{output.where}: the table {output.location.uri} exists, and write_mode is {mode}; {_OTHER_MODES}"
         )
@@ -209,6 +208,7 @@ def commit_mode(output: TableOutput, plan: PartitionPlan | None) -> CommitMode:
         return "replace"  # another run may create the table meanwhile, for other partitions
     rows = existing.count_rows(filter=plan.slices.expression(existing.schema))
     if rows:
+        reject_late_attempt(existing, output.tags, output.facts)
         raise DatasetExistsError(
             f"{output.where}: {output.location.uri} has {rows} rows in the run's partitions, and write_mode is "
             f"error; {_OTHER_MODES}"

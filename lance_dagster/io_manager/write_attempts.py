@@ -67,6 +67,7 @@ __all__ = [
     "error_of_write",
     "find_earlier_attempts",
     "made_by",
+    "reject_late_attempt",
     "reject_missing",
 ]
 
@@ -181,8 +182,22 @@ def find_earlier_attempts(
     Raises:
         SupersededError: A later attempt has committed already.
     """
+    return EarlierAttempts() if facts is None or not facts.is_retry else _other_attempts(dataset, tags, facts)
+
+
+def reject_late_attempt(dataset: lance_core.LanceDataset, tags: CommitTags, facts: RunFacts | None) -> None:
+    """Reject a first attempt whose re-execution has committed already.
+
+    Raises:
+        SupersededError: A later attempt has committed.
+    """
+    if facts is not None:
+        _other_attempts(dataset, tags, facts)
+
+
+def _other_attempts(dataset: lance_core.LanceDataset, tags: CommitTags, facts: RunFacts) -> EarlierAttempts:
     write = tags.write_attempt()
-    if facts is None or write is None or not facts.is_retry:
+    if write is None:
         return EarlierAttempts()
     created = facts.created_at(facts.root_run_id)
     not_before = None if created is None else created - CLOCK_SKEW

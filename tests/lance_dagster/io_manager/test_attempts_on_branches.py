@@ -82,3 +82,24 @@ def test_a_table_that_begins_with_a_branch_is_cleaned_up(lake, committed):
     again = runs.run(3, of=failed, **off)
     assert "EarlierAttemptError" not in errors(again)
     assert runs.values() == [1, 3]
+
+
+def test_partitions_of_mode_error_whose_branch_was_promoted_are_written_again(lake):
+    parts = dg.StaticPartitionsDefinition(["a", "b"])
+
+    @dg.asset(partitions_def=parts, metadata={"partition_expr": "p"})
+    def events(context):
+        yield dg.Output(pa.table({"p": [context.partition_key], "n": [int(context.run.tags["n"])]}))
+        if "fails" in context.run.tags:
+            raise RuntimeError("after the write")
+
+    config = {"partition": "a", "write_mode": "error", **POLICY}
+    failed = lake.run(events, tags={"n": "1", "fails": ""}, fails=True, **config)
+    branch = f"dagster/run/{failed.run_id}"
+    lake.table("events").branches.promote(branch)
+    tags = {"n": "2", "dagster/root_run_id": failed.run_id, "dagster/parent_run_id": failed.run_id}
+    lake.run(events, tags=tags, **config)
+    lake.table("events").branches.promote(branch)
+    assert lake.rows("events") == [("a", 2)]
+    rejected = lake.run(events, tags={"n": "3"}, fails=True, **{**config, "branching": BranchPolicy.off()})
+    assert "DatasetExistsError" in errors(rejected)

@@ -1,6 +1,7 @@
 """The table holds the rows of the last attempt, once: retries, crashes, re-executions, two attempts at a time."""
 
 import os
+import queue
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -597,6 +598,29 @@ class TestTwoAtOnce:
         versions = [lake.table("events").checkout_version(v["version"]) for v in lake.table("events").versions()]
         tables = [*versions, *([before] if before else [])]
         assert files == {file.path for table in tables for f in table.get_fragments() for file in f.data_files()}
+
+    @pytest.mark.parametrize(("mode", "rows"), [("error", 1), ("create_only", 1), ("append", 1), ("append", 0)])
+    def test_a_first_attempt_that_comes_late_is_told_so(self, lake, mode, rows):
+        """Its re-execution has committed before its body ends, so that its rows are there."""
+        begun, written = queue.Queue(), threading.Event()
+        config = {"partition": "a", "write_mode": mode, "empty_output": "skip"}
+
+        @dg.asset(partitions_def=STATIC, metadata={"partition_expr": "p"})
+        def events(context) -> pa.Table:
+            begun.put(context.run_id)
+            assert written.wait(timeout=100)
+            return frame("a", n=1).slice(0, rows)
+
+        def again(own):
+            self.count_up(own)
+            root = begun.get(timeout=100)
+            tags = {"dagster/root_run_id": root, "dagster/parent_run_id": root}
+            own.run(ready(("a", 2)), partition="a", tags=tags, write_mode=mode)
+            written.set()
+
+        first, _ = in_parallel(lake, lambda own: own.run(events, fails=True, **config), again)
+        assert "SupersededError" in errors(first)
+        assert lake.rows("events") == [("a", 2)]
 
     def count_up(self, own):
         """Let the next run of an instance be a later one than the first of another instance."""

@@ -69,3 +69,18 @@ def test_on_a_branch_the_event_is_about_the_branch(lake, write):
     skipped, after = write(**policy)
     assert before == after
     assert (skipped["lance/branch"], skipped["lance/published"], skipped["dagster/row_count"]) == ("b", False, 2)
+
+
+def test_a_table_that_another_writer_creates_meanwhile_is_reported(lake):
+    @dg.asset
+    def events() -> pa.RecordBatchReader:
+        def batches():
+            lance_core.write_dataset(pa.table({"p": ["x"], "n": [2]}, schema=ROWS), lake.uri("events"))
+            yield from pa.table({"p": [], "n": []}, schema=ROWS).to_batches()
+
+        return pa.RecordBatchReader.from_batches(ROWS, batches())
+
+    result = lake.run(events, empty_output="skip", write_mode="append")
+    (event,) = result.asset_materializations_for_node("events")
+    assert (event.metadata["lance/version"].value, event.metadata["dagster/row_count"].value) == (1, 1)
+    assert event.tags["dagster/data_version"].endswith(":main:1")

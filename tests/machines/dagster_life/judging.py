@@ -63,13 +63,16 @@ def promote(world: "World", branch: str, *, forced: bool, between: Callable[[], 
     before = {table: world.version(table, MAIN) for table in TABLES}
     tags = {"lance/branch": branch, **({"lance/force": "true"} if forced else {})}
     judged = {table: model.lines[table][branch].rows.copy() for table in due}
+    lines = {table: model.lines[table].get(branch) for table in TABLES}
     run = run_job(world, "lance_promote", tags, between)
     published = [table for table in due if is_published(world, table, branch, before[table])]
     said = f"promote {branch}{' by force' if forced else ''}: {run.state}, published {published}"
     moved = [table for table in published if model.lines[table][branch].rows != judged[table]]
     if moved:
         world.problems.append(f"{branch} of {moved} was published with rows that came after its gate")
-    is_moved = any(model.lines[table][branch].rows != judged[table] for table in due)
+    is_moved = any(model.lines[table][branch].rows != judged[table] for table in due) or any(
+        model.lines[table].get(branch) is not line for table, line in lines.items()
+    )
     if reasons and published and "checks" in world.config.switches:
         world.problems.append(f"{branch} was published, though {reasons}")
     if published and set(published) != set(due):

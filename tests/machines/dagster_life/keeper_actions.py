@@ -113,7 +113,7 @@ def undo(world: World, rng: random.Random) -> str | None:
         (table, branch)
         for table, lines in world.model.lines.items()
         for branch, line in lines.items()
-        if branch == wanted.branch and any(commit.run is wanted for commit in line.own_commits())
+        if any(commit.run is wanted for commit in line.own_commits())
     ]
     if not changed:
         return said
@@ -122,6 +122,7 @@ def undo(world: World, rng: random.Random) -> str | None:
         return said
     if set(changed) != set(wrote):
         world.problems.append(f"undo of run {wanted.number} changed {changed}, though the run wrote {wrote}")
+    newest = dict(world.model.shown)
     for table, branch in changed:
         line = world.model.lines[table][branch]
         version = world.version(table, branch)
@@ -143,6 +144,9 @@ def undo(world: World, rng: random.Random) -> str | None:
             )
         )
         for partition in wanted.partitions or (None,):
+            if branch is not MAIN and newest.get((table, partition)) != branch:
+                continue  # Dagster shows main, or another branch
+            newest[table, partition] = branch
             facts = {
                 "version": version,
                 "branch": branch,

@@ -22,10 +22,10 @@ SWITCHES = {
     "sensor": True,  # of a re-executed backfill the newest one counts
     "idle promotions": False,  # a promotion that changes no rows reports no other partitions
     "event order": True,  # the newest version counts that an event records, not the newest event
-    "promoted attempts": False,  # rows of an earlier attempt are found after the branch was promoted
+    "promoted attempts": True,  # rows of an earlier attempt are found after the branch was promoted
     "environment": False,  # every job works where the environment says
     "undo": True,  # all tables of a run are undone, or none
-    "restarts": False,  # a promotion that began before a branch was restarted does not publish the new rows
+    "restarts": True,  # a promotion that began before a branch was restarted does not publish the new rows
     "rivals": True,  # of two runs whose steps overlap, the one that was created later wins
     "merges at once": False,  # of two merges at a time, each key is inserted once
     "late overwrites": True,  # an attempt that was given up does not overwrite its re-execution

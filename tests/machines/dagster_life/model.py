@@ -138,6 +138,9 @@ class Model:
         self.recorded: dict[tuple[str, str | None, str | None], int] = {}
         """The newest version that an event records, by table, branch and partition."""
 
+        self.shown: dict[tuple[str, str | None], str | None] = {}
+        """The branch that the newest event is about, by table and partition."""
+
     def tick(self) -> int:
         self.now += 1
         return self.now

@@ -457,5 +457,6 @@ class World(contextlib.AbstractContextManager):
             self.problems.append(f"{shown}: its data version is {data_version}, rows changed in {changed}")
         where = (table, facts["branch"], partition)
         newest = max((v for key, v in self.model.recorded.items() if key[:2] == where[:2]), default=0)
+        self.model.shown[table, partition] = facts["branch"]
         self.model.is_unordered |= facts["version"] < newest
         self.model.recorded[where] = max(self.model.recorded.get(where, 0), facts["version"])
