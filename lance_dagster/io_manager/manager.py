@@ -175,15 +175,7 @@ class LanceTableIOManager(dg.IOManager):
             check_still_column_owner(output, outcome.dataset)
         if output.existing is None or output.is_created_empty:
             check_still_owner(outcome.dataset, context.asset_key, context.definition_metadata, output.where)
-        for version in outcome.overruled_versions:
-            context.log.warning(
-                "%s: version %s was committed meanwhile by %s; this run was created later, and its rows replace them "
-                "in version %s",
-                output.where,
-                version,
-                made_by(outcome.dataset, version),
-                outcome.dataset.version,
-            )
+        _log_overruled(output, outcome)
         if outcome.deduplicated:
             context.log.warning(
                 "%s: version %s was committed by an earlier attempt of this write and is kept, because "
@@ -437,6 +429,19 @@ class LanceTableIOManager(dg.IOManager):
             return handler.write(obj, replace(request, write_attempt=attempt))
         except DatasetExistsError as error:
             raise DatasetExistsError(f"{error}. The write_mode is {settings.write_mode}") from error
+
+
+def _log_overruled(output: TableOutput, outcome: lance_core.WriteResult) -> None:
+    """Name the commits of other runs whose rows the write has replaced because it was created later."""
+    for version in outcome.overruled_versions:
+        output.context.log.warning(
+            "%s: version %s was committed meanwhile by %s; this run was created later, and its rows replace them in "
+            "version %s",
+            output.where,
+            version,
+            made_by(outcome.dataset, version),
+            outcome.dataset.version,
+        )
 
 
 def _log_deferred(output: TableOutput, written: lance_core.LanceDataset) -> None:

@@ -5,6 +5,7 @@ Nothing was written, so that the data version stays as it was, and nothing downs
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import lance_core
@@ -14,7 +15,7 @@ from lance_dagster.events.materialization import ordered_entries
 from lance_dagster.events.reporting import known_versions, partition_rows
 from lance_dagster.health.facts import deleted_fraction
 from lance_dagster.io_manager.output import TableOutput
-from lance_dagster.lineage.history import data_version, data_version_of
+from lance_dagster.lineage.history import data_version, data_version_of, last_data_change, read_history
 from lance_dagster.tables.refs import TableRef
 
 __all__ = ["report_skipped"]
@@ -56,7 +57,21 @@ def _data_version(output: TableOutput) -> str:
         return data_version(lance_core.canonical_uri(output.location.uri), 0, output.branch)
     if output.keys is not None and existing.branch is None and output.instance is not None:
         known = known_versions(output.instance, output.context.asset_key, output.keys).values()
-        versions = {one.data_version for one in known}
-        if len(versions) == 1 and (common := versions.pop()) is not None:
-            return common
+        common = {one.data_version for one in known}
+        since = min((one.version or 0 for one in known), default=0)
+        if len(common) == 1 and None not in common and not _has_changed(existing, output.keys, since):
+            return str(common.pop())
     return data_version_of(existing)
+
+
+def _has_changed(table: lance_core.LanceDataset, partitions: Sequence[str], since: int) -> bool:
+    """Whether commits after a version may have changed rows of partitions: all that do not name others alone."""
+    if last_data_change(table) <= since:
+        return False
+    if len([one for one in table.version_refs() if one["version"] > since]) < table.version - since:
+        return True  # versions were cleaned up
+    for one in read_history(table, after=since, count_changes=False):
+        named = one.partitions
+        if one.changes_rows and not (isinstance(named, list) and set(named).isdisjoint(partitions)):
+            return True
+    return False

@@ -84,3 +84,16 @@ def test_a_table_that_another_writer_creates_meanwhile_is_reported(lake):
     (event,) = result.asset_materializations_for_node("events")
     assert (event.metadata["lance/version"].value, event.metadata["dagster/row_count"].value) == (1, 1)
     assert event.tags["dagster/data_version"].endswith(":main:1")
+
+
+@pytest.mark.parametrize("changed", ["a", "b"])
+def test_a_change_of_others_in_a_partition_is_another_data_version(lake, write, changed):
+    _, before = write(1, partition="a")
+    rows = pa.table({"p": [changed], "n": [2]}, schema=ROWS)
+    lance_core.write_dataset(rows, lake.uri("events"), mode="append")
+    write(3, partition="b")
+    skipped, after = write(partition="a")
+    assert before.endswith(":main:1")
+    assert after.endswith(":main:3")  # a commit of others does not say which partitions it has changed
+    again, same = write(partition="a")
+    assert (same, again["lance/version"]) == (after, skipped["lance/version"])
