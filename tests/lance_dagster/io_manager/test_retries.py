@@ -600,7 +600,7 @@ class TestTwoAtOnce:
         assert files == {file.path for table in tables for f in table.get_fragments() for file in f.data_files()}
 
     @pytest.mark.parametrize(("mode", "rows"), [("error", 1), ("create_only", 1), ("append", 1), ("append", 0)])
-    def test_a_first_attempt_that_comes_late_is_told_so(self, lake, mode, rows):
+    def test_a_first_attempt_that_comes_late_is_superseded(self, lake, mode, rows):
         """Its re-execution has committed before its body ends, so that its rows are there."""
         begun, written = queue.Queue(), threading.Event()
         config = {"partition": "a", "write_mode": mode, "empty_output": "skip"}
