@@ -26,6 +26,7 @@ from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 from lance_core.verbs.pylance_types.operations import LanceOperation
 from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.write.commit_fragments import commit_request
+from lance_core.verbs.write.commit_operation import check_against_base
 from lance_core.verbs.write.commit_outcome import CommitOutcome
 from lance_core.verbs.write.request import CommitRequest
 from lance_core.verbs.write.write_version import WriteOptions, prepare, write_mode, write_version
@@ -442,6 +443,8 @@ def commit_transaction(
         CommitConflictError: Another writer's commit rules this one out.
         SupersededError: A later attempt of the same write has committed.
         EarlierAttemptCommittedError: An earlier attempt has committed that `write_attempt` does not name.
+        InvalidInputError: The version that the operation makes could not be read, or would have other rows.
+        SchemaError: New rows have values that the dictionary of a table of version 0.1 lacks.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -462,6 +465,7 @@ def commit_transaction(
         checked_through=checked_through,
     )
     target, affected_rows = table_target(dataset, None), transaction.affected_rows
+    check_against_base(target.store, record.operation, target.base, record.read_version)
     done = commit(
         target.store,
         replace(record, properties={**record.properties, **options.properties}),

@@ -8,7 +8,9 @@ Field 2  "item"    parent  1
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
+import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from lance_core._proto import file_pb2
@@ -18,6 +20,7 @@ from lance_core.schema.key_marks import NO_MARK, KeyMark
 
 __all__ = ["schema_from_bytes", "schema_from_protobuf", "schema_to_bytes", "schema_to_protobuf"]
 
+_VALUES = "lance:dictionary:"  # and the id of a field, whose values the schemas of 0.1 have to repeat
 _WITH_CHILDREN = ("struct", "list", "large_list", "map", "fixed_size_list:")
 
 
@@ -77,8 +80,11 @@ def schema_from_protobuf(fields: Iterable[file_pb2.Field], metadata: Mapping[str
 
 
 def schema_to_bytes(schema: Schema) -> bytes:
-    """A schema as one message (`lance.file.Schema`), for another process."""
-    return file_pb2.Schema(fields=schema_to_protobuf(schema), metadata=dict(schema.metadata)).SerializeToString()
+    """A schema as one message (`lance.file.Schema`), for another process. Its metadata has values of dictionaries."""
+    values = {f"{_VALUES}{field.id}": field.dictionary_values for field, _ in schema.walk()}
+    recorded = {key: _array_to_bytes(array) for key, array in values.items() if array is not None}
+    message = file_pb2.Schema(fields=schema_to_protobuf(schema), metadata={**schema.metadata, **recorded})
+    return message.SerializeToString()
 
 
 def schema_from_bytes(data: bytes) -> Schema:
@@ -91,7 +97,27 @@ def schema_from_bytes(data: bytes) -> Schema:
         message = file_pb2.Schema.FromString(data)
     except DecodeError as error:
         raise InvalidInputError(f"{len(data)} bytes are not a schema as lance_schema_bytes returns it") from error
-    return schema_from_protobuf(message.fields, message.metadata)
+    metadata, values = dict(message.metadata), {}
+    for key in [key for key in metadata if key.startswith(_VALUES)]:
+        values[int(key.removeprefix(_VALUES))] = _array_from_bytes(metadata.pop(key))
+    schema = schema_from_protobuf(message.fields, metadata)
+    return replace(schema, fields=tuple(_with_values(field, values) for field in schema.fields)) if values else schema
+
+
+def _with_values(field: Field, values: Mapping[int, pa.Array]) -> Field:
+    children = tuple(_with_values(child, values) for child in field.children)
+    return replace(field, children=children, dictionary_values=values.get(field.id))
+
+
+def _array_to_bytes(array: pa.Array) -> bytes:
+    batch, sink = pa.record_batch([array], ["values"]), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def _array_from_bytes(data: bytes) -> pa.Array:
+    return pa.ipc.open_stream(data).read_next_batch().column(0)
 
 
 def _to_protobuf(node: Field, parent_id: int, *, legacy: bool) -> file_pb2.Field:

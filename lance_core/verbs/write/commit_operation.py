@@ -15,14 +15,15 @@ from lance_core.schema import LanceSchema, schema_from_arrow
 from lance_core.store import ObjectStore
 from lance_core.table import transaction as records
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import Append
+from lance_core.table.operations import Append, Operation, Update
 from lance_core.table.table_format import TableFormat
+from lance_core.verbs.files.dictionaries import check_dictionaries
 from lance_core.verbs.pylance_types.conversion import to_record
 from lance_core.verbs.pylance_types.operations import LanceOperation
 from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.write.operation_checks import check_operation
 
-__all__ = ["commit_operation", "commit_options", "merged_transaction"]
+__all__ = ["check_against_base", "commit_operation", "commit_options", "merged_transaction"]
 
 
 def commit_options(
@@ -75,7 +76,7 @@ def commit_operation(
     """
     if isinstance(operation, Transaction):
         record = operation.to_record()
-        check_operation(record.operation, _read_manifest(store, base, record.read_version))
+        check_against_base(store, record.operation, base, record.read_version)
         return commit(store, record, base=base, options=options, affected_rows=operation.affected_rows)
     if not isinstance(operation, LanceOperation.BaseOperation):
         raise ArgumentTypeError(
@@ -89,8 +90,22 @@ def commit_operation(
         base = load_latest(store) if base is None else load_following(store, base)
         read_version = base.version if base is not None else 0
     record = records.Transaction(read_version=read_version, operation=to_record(operation), properties=properties)
-    check_operation(record.operation, _read_manifest(store, base, read_version))
+    check_against_base(store, record.operation, base, read_version)
     return commit(store, record, base=base, options=options)
+
+
+def check_against_base(store: ObjectStore, operation: Operation, base: Manifest | None, read_version: int) -> None:
+    """Check an operation, and the dictionaries of its new rows, against the version that it is based on.
+
+    Raises:
+        InvalidInputError: The version that the operation makes could not be read, or would have other rows.
+        SchemaError: New rows have values that the dictionary of a table of version 0.1 lacks.
+    """
+    manifest = _read_manifest(store, base, read_version)
+    check_operation(operation, manifest)
+    if manifest is not None and isinstance(operation, Append | Update):
+        new = operation.fragments if isinstance(operation, Append) else operation.new_fragments
+        check_dictionaries(manifest.schema, new, store)
 
 
 def _read_manifest(store: ObjectStore, base: Manifest | None, read_version: int) -> Manifest | None:
@@ -130,5 +145,5 @@ def merged_transaction(
     ]
     read_version = min(transaction.read_version for transaction in transactions)
     merged = Append(fragments=tuple(fragments))
-    check_operation(merged, _read_manifest(store, base, read_version))
+    check_against_base(store, merged, base, read_version)
     return records.Transaction(read_version=read_version, operation=merged)
