@@ -1,4 +1,4 @@
-"""Checks that all files of a version exist and agree with its manifest, and that versions follow each other.
+"""Checks that all files of a version agree with its manifest, and that its history, tags and branches can be read.
 
 Only the metadata at the end of a data file is read, not its pages.
 """
@@ -24,7 +24,9 @@ from lance_core.table.index import IndexMetadata
 from lance_core.table.paths import INDICES_PREFIX, transaction_key
 from lance_core.table.rowids import row_record_problems
 from lance_core.threads import ThreadPool
+from lance_core.verbs.context.branch_roots import dataset_store
 from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.context.references import reference_problems
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.inspect.unique_row_ids import row_id_problems
 from lance_core.verbs.inspect.validation import check_columns
@@ -57,7 +59,7 @@ class Problem:
 
 
 def verify(dataset: Handle, progress: Callable[[int, int], None] | None = None) -> list[Problem]:
-    """Check all files of the handle's version, and that each version can have been made from the previous one.
+    """Check all files of the handle's version, the history of its branch, and all tags and branches of the table.
 
     Args:
         dataset: The handle.
@@ -82,6 +84,8 @@ def verify(dataset: Handle, progress: Callable[[int, int], None] | None = None) 
         problems.append(Problem(version=source.manifest.version, fragment_id=None, path=path, message=message))
     for version, path, message in history_problems(source.store):
         problems.append(Problem(version=version, fragment_id=None, path=path, message=message))
+    for path, message in reference_problems(dataset_store(source.store, dataset.branch)):
+        problems.append(Problem(version=source.manifest.version, fragment_id=None, path=path, message=message))
     return problems
 
 

@@ -6,7 +6,7 @@ The file of a tag or branch is torn if it is empty or cut off, because its write
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -42,6 +42,7 @@ __all__ = [
     "load_tag",
     "read_branches",
     "read_tags",
+    "reference_problems",
     "reject_torn",
     "report_torn",
 ]
@@ -228,6 +229,21 @@ def read_branches(root: ObjectStore) -> tuple[dict[str, BranchRef], dict[str, st
         except TornFileError as error:
             torn[name] = str(error)
     return found, torn
+
+
+def reference_problems(root: ObjectStore) -> Iterator[tuple[str, str]]:
+    """Yield the key and the fault of each tag and branch whose file is torn or invalid."""
+    for meta in (*root.list(TAGS_PREFIX), *root.list(BRANCHES_PREFIX)):
+        tag, branch = tag_of_ref_key(meta.key), branch_of_ref_key(meta.key)
+        try:
+            if tag is not None:
+                find_tag(root, tag)
+            elif branch not in (None, MAIN):
+                _read_branch(root, branch)
+        except ObjectNotFoundError:
+            continue  # it was deleted after it was listed
+        except CorruptFileError as error:
+            yield meta.key, str(error)
 
 
 def report_torn(messages: Iterable[str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import CorruptFileError, VersionNotFoundError
+from lance_core.maintenance.verify.files import verify
 
 
 def table(uri):
@@ -161,6 +162,17 @@ def test_cleanup_keeps_everything_beside_a_torn_reference(torn, caplog):
         removed = torn.cleanup_old_versions(retain_versions=1, delete_unverified=True)
     assert (removed.old_versions, removed.bytes_removed) == (0, 0)
     assert "_refs/branches/broken.json" in caplog.text
+
+
+def test_verify_names_torn_references(torn):
+    named = ["_refs/branches/broken.json", "_refs/tags/bad.json"]
+    for dataset in (torn, torn.checkout_version(("work", None))):
+        assert sorted(problem.path for problem in verify(dataset)) == named
+    Path(torn.uri, "_refs/tags/bad.json").write_text('{"version": -1, "manifestSize": 1}')  # complete, and invalid
+    assert sorted(problem.path for problem in verify(torn)) == named
+    torn.tags.delete("bad")
+    torn.branches.delete("broken")
+    assert verify(torn) == []
 
 
 def test_torn_references_can_be_deleted(torn):
