@@ -1,6 +1,7 @@
 """Changes of rows: what each does to a table, by either library, and to the model's rows.
 
-The model's rows are a dict from the key `k` to the value `v`. A change of the model is a pure function.
+The model's rows are a dict from the key `k` to the cells of the row, `v` and those of columns that were added; a cell that is
+null is left out, so that columns without values do not count. A change of the model is a pure function.
 """
 
 from collections.abc import Callable
@@ -10,8 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
-Rows = dict[int, int]
+Cells = tuple[tuple[str, int], ...]
+Rows = dict[int, Cells]
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+Names = list[str]
+ZERO: Cells = (("v", 0),)
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,8 @@ class Change:
 
 
 def table_of(rows: Rows) -> pa.Table:
-    """Rows as Arrow has them."""
-    return pa.table({"k": list(rows), "v": list(rows.values())}, schema=SCHEMA)
+    """New rows as Arrow has them."""
+    return pa.table({"k": list(rows), "v": [dict(cells)["v"] for cells in rows.values()]}, schema=SCHEMA)
 
 
 def rows_of(table: pa.Table) -> Rows:
@@ -40,21 +44,33 @@ def rows_of(table: pa.Table) -> Rows:
     Raises:
         ValueError: A key is there twice.
     """
-    keys = table["k"].to_pylist()
-    rows = dict(zip(keys, table["v"].to_pylist(), strict=True))
-    if len(rows) != len(keys):
-        raise ValueError(f"{len(keys)} rows have {len(rows)} keys")
+    rows = {
+        row.pop("k"): tuple(sorted((name, value) for name, value in row.items() if value is not None))
+        for row in table.to_pylist()
+    }
+    if len(rows) != table.num_rows:
+        raise ValueError(f"{table.num_rows} rows have {len(rows)} keys")
     return rows
 
 
-def _append(random: Random, fresh: Callable[[int], list[int]], rows: Rows) -> Change:
-    del rows
-    new = dict.fromkeys(fresh(random.randint(1, 6)), 0)
+def changed(cells: Cells, **values: int | None) -> Cells:
+    """Cells with other values; None removes one."""
+    return tuple(sorted((name, value) for name, value in {**dict(cells), **values}.items() if value is not None))
+
+
+def value_of(cells: Cells, name: str = "v") -> int:
+    """The value of a cell that is there."""
+    return dict(cells)[name]
+
+
+def _append(random: Random, fresh: Callable[[int], list[int]], rows: Rows, names: Names) -> Change:
+    del rows, names
+    new = dict.fromkeys(fresh(random.randint(1, 6)), ZERO)
     return Change(f"append {list(new)}", lambda table: table.insert(table_of(new)), lambda rows: {**rows, **new})
 
 
-def _delete(random: Random, fresh: Callable[[int], list[int]], rows: Rows) -> Change:
-    del fresh, rows
+def _delete(random: Random, fresh: Callable[[int], list[int]], rows: Rows, names: Names) -> Change:
+    del fresh, rows, names
     divisor, rest = random.randint(2, 5), random.randint(0, 4)
     rest %= divisor
     return Change(
@@ -64,30 +80,36 @@ def _delete(random: Random, fresh: Callable[[int], list[int]], rows: Rows) -> Ch
     )
 
 
-def _update(random: Random, fresh: Callable[[int], list[int]], rows: Rows) -> Change:
-    del fresh, rows
+def _update(random: Random, fresh: Callable[[int], list[int]], rows: Rows, names: Names) -> Change:
+    del fresh, rows, names
     divisor = random.randint(1, 4)
     return Change(
         f"update k % {divisor} = 0",
         lambda table: table.update({"v": "v + 1"}, f"k % {divisor} = 0"),
-        lambda rows: {k: v + (k % divisor == 0) for k, v in rows.items()},
+        lambda rows: {
+            k: changed(cells, v=value_of(cells) + 1) if k % divisor == 0 else cells for k, cells in rows.items()
+        },
     )
 
 
-def _merge(random: Random, fresh: Callable[[int], list[int]], rows: Rows) -> Change:
+def _merge(random: Random, fresh: Callable[[int], list[int]], rows: Rows, names: Names) -> Change:
+    del names
     new = fresh(random.randint(0, 3))
     keys = sorted({*random.sample(sorted(rows), min(len(rows), 4)), *new})
     value = random.randint(100, 999)
-    source = dict.fromkeys(keys, value)
+    source = dict.fromkeys(keys, changed((), v=value))
 
     def work(table: Any) -> object:
         return table.merge_insert("k").when_matched_update_all().when_not_matched_insert_all().execute(table_of(source))
 
-    return Change(f"merge {keys} = {value}", work, lambda old: {**old, **source})
+    def effect(old: Rows) -> Rows:
+        return {**old, **{k: changed(old.get(k, ()), v=value) for k in keys}}
+
+    return Change(f"merge {keys} = {value}", work, effect)
 
 
-def _index(random: Random, fresh: Callable[[int], list[int]], rows: Rows) -> Change:
-    del fresh, rows
+def _index(random: Random, fresh: Callable[[int], list[int]], rows: Rows, names: Names) -> Change:
+    del fresh, rows, names
     kind = random.choice(["BTREE", "ZONEMAP", "BITMAP"])
     column = random.choice(["k", "v"])
     return Change(
@@ -95,35 +117,98 @@ def _index(random: Random, fresh: Callable[[int], list[int]], rows: Rows) -> Cha
     )
 
 
-def _optimize(random: Random, fresh: Callable[[int], list[int]], rows: Rows) -> Change:
-    del random, fresh, rows
+def _optimize(random: Random, fresh: Callable[[int], list[int]], rows: Rows, names: Names) -> Change:
+    del random, fresh, rows, names
     return Change("optimize indices", lambda table: table.optimize.optimize_indices(), dict)
 
 
-def _compact(random: Random, fresh: Callable[[int], list[int]], rows: Rows) -> Change:
-    del fresh, rows
+def _compact(random: Random, fresh: Callable[[int], list[int]], rows: Rows, names: Names) -> Change:
+    del fresh, rows, names
     size = random.choice([4, 1000])
     return Change(f"compact to {size}", lambda table: table.optimize.compact_files(target_rows_per_fragment=size), dict)
 
 
-def _configure(random: Random, fresh: Callable[[int], list[int]], rows: Rows) -> Change:
-    del fresh, rows
+def _configure(random: Random, fresh: Callable[[int], list[int]], rows: Rows, names: Names) -> Change:
+    del fresh, rows, names
     value = str(random.randint(0, 99))
     return Change(f"configure {value}", lambda table: table.update_config({"lake": value}), dict)
 
 
+def _add(random: Random, fresh: Callable[[int], list[int]], rows: Rows, names: Names) -> Change:
+    """Add a column, of values or of nulls; no column has its name again."""
+    del rows, names
+    name = f"c{fresh(1)[0]}"
+    if random.random() < 0.4:
+        return Change(f"add {name} of nulls", lambda table: table.add_columns(pa.field(name, pa.int64())), dict)
+    factor = random.randint(1, 9)
+    return Change(
+        f"add {name} = k * {factor} + v",
+        lambda table: table.add_columns({name: f"k * {factor} + v"}),
+        lambda rows: {k: changed(cells, **{name: k * factor + value_of(cells)}) for k, cells in rows.items()},
+    )
+
+
+def _drop(random: Random, fresh: Callable[[int], list[int]], rows: Rows, names: Names) -> Change:
+    if not names:
+        return _add(random, fresh, rows, names)
+    name = random.choice(names)
+    return Change(
+        f"drop {name}",
+        lambda table: table.drop_columns([name]),
+        lambda rows: {k: changed(cells, **{name: None}) for k, cells in rows.items()},
+    )
+
+
+def _rename(random: Random, fresh: Callable[[int], list[int]], rows: Rows, names: Names) -> Change:
+    if not names:
+        return _add(random, fresh, rows, names)
+    name, new = random.choice(names), f"c{fresh(1)[0]}"
+    return Change(
+        f"rename {name} to {new}",
+        lambda table: table.alter_columns({"path": name, "name": new}),
+        lambda rows: {k: changed(cells, **{name: None, new: dict(cells).get(name)}) for k, cells in rows.items()},
+    )
+
+
+def _cast(random: Random, fresh: Callable[[int], list[int]], rows: Rows, names: Names) -> Change:
+    if not names:
+        return _add(random, fresh, rows, names)
+    name, kind = random.choice(names), random.choice([pa.int32(), pa.int64()])
+    return Change(f"cast {name} to {kind}", lambda table: table.alter_columns({"path": name, "data_type": kind}), dict)
+
+
+def _update_added(random: Random, fresh: Callable[[int], list[int]], rows: Rows, names: Names) -> Change:
+    if not names:
+        return _update(random, fresh, rows, names)
+    name, rest = random.choice(names), random.randint(0, 2)
+
+    def effect(rows: Rows) -> Rows:
+        return {
+            k: changed(cells, **{name: value_of(cells, name) + 1}) if k % 3 == rest and name in dict(cells) else cells
+            for k, cells in rows.items()
+        }
+
+    return Change(
+        f"update {name} where k % 3 = {rest}",
+        lambda table: table.update({name: f"{name} + 1"}, f"k % 3 = {rest}"),
+        effect,
+    )
+
+
 _WEIGHTS = {
     _append: 6, _delete: 3, _update: 4, _merge: 4, _index: 2, _optimize: 1, _compact: 3, _configure: 1,
+    _add: 2, _drop: 1, _rename: 1, _cast: 1, _update_added: 1,
 }  # fmt: skip
 
 
-def draw(random: Random, fresh: Callable[[int], list[int]], rows: Rows) -> Change:
+def draw(random: Random, fresh: Callable[[int], list[int]], rows: Rows, names: Names) -> Change:
     """Draw a change.
 
     Args:
         random: The source of numbers.
         fresh: Gives new keys.
         rows: The rows that the table has.
+        names: The columns that the table has beside `k` and `v`.
     """
     (make,) = random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
-    return make(random, fresh, rows)
+    return make(random, fresh, rows, names)

@@ -1,25 +1,31 @@
 """The steps of the machine: each takes a step on the lake and on the model, and compares them."""
 
 import contextlib
-import importlib.util
 import json
 import re
 from collections.abc import Callable
 from datetime import timedelta
 from random import Random
 from typing import Any, ClassVar
+from urllib.parse import quote
 
 import pyarrow as pa
 
 import lance_core
 from lance_core.commit import load_manifest
-from lance_core.errors import LanceError
+from lance_core.errors import LanceError, StoreError
 from lance_core.maintenance.verify.files import verify
 from tests.machines.lake import traps
-from tests.machines.lake.changes import Change, draw, table_of
+from tests.machines.lake.changes import ZERO, Change, Rows, changed, draw, table_of, value_of
 from tests.machines.lake.lake import HOUR, LIBRARIES, NAMES, Lake, Outcome
 from tests.machines.lake.model import FindingError, Line, Table
 from tests.machines.lake.places import Place
+from tests.machines.lake.traps import FULL
+
+
+def values(rows: Rows) -> Rows:
+    """The rows without the columns that were added."""
+    return {k: changed((), v=value_of(cells)) for k, cells in rows.items()}
 
 
 class Machine(Lake):
@@ -38,7 +44,7 @@ class Machine(Lake):
         uri = f"{self.place.root}/{name}"
         if self.place.kind != "s3":
             uri = f"{self.place.root}/{name.replace('%', '_')}"
-        rows = dict.fromkeys(self.fresh(self.random.randint(1, 8)), 0)
+        rows = dict.fromkeys(self.fresh(self.random.randint(1, 8)), ZERO)
         library = self.library()
         options = {"enable_stable_row_ids": self.random.random() < 0.5}
         self.log(f"{library} creates {name} with {len(rows)} rows")
@@ -52,8 +58,9 @@ class Machine(Lake):
         """Change rows, indices or files."""
         table = self.table()
         branch, library = self.line(table), self.library()
-        change = draw(self.random, self.fresh, table.lines[branch].rows)
-        other, other_library = draw(self.random, self.fresh, table.lines[branch].rows), self.library()
+        rows, names = table.lines[branch].rows, self.columns(table, branch)
+        change = draw(self.random, self.fresh, rows, names)
+        other, other_library = draw(self.random, self.fresh, rows, names), self.library()
         meantime: list[Outcome] = []
 
         def meanwhile() -> None:
@@ -67,11 +74,19 @@ class Machine(Lake):
         done = [(change, outcome), *((other, outcome_of_other) for outcome_of_other in meantime)]
         self.settle_rows(table, branch, done)
 
+    def columns(self, table: Table, branch: str | None) -> list[str]:
+        """The columns of a line beside `k` and `v`."""
+        return [name for name in self.open("ours", table, branch).schema.names if name not in ("k", "v")]
+
+    def schema_at(self, table: Table, branch: str | None, version: int) -> list[str]:
+        """The columns of a version."""
+        return list(self.open("ours", table).checkout_version((branch, version)).schema.names)
+
     def overwrite(self) -> None:
         """Replace all rows of main, or of a branch."""
         table = self.table()
         branch, library = self.line(table), self.library()
-        rows = dict.fromkeys(self.fresh(self.random.randint(0, 6)), 0)
+        rows = dict.fromkeys(self.fresh(self.random.randint(0, 6)), ZERO)
         fault = self.fault(library)
         self.log(f"{library} overwrites {table.name}@{branch or 'main'} with {list(rows)}{fault}")
         write = LIBRARIES[library].write_dataset
@@ -189,18 +204,21 @@ class Machine(Lake):
         above = table.lines.get(at)
         if above is None or number not in above.versions:
             return None
-        forked, now = above.versions[number], above.rows
+        names = {tuple(self.columns(table, where)) for where in (at, name)}
+        names.add(tuple(item for item in self.schema_at(table, at, number) if item not in ("k", "v")))
+        shape = values if len(names) > 1 else dict  # what becomes of columns that only one side has is not modelled
+        forked, now, new = (shape(rows) for rows in (above.versions[number], above.rows, line.rows))
         fault = self.fault("ours")
         self.log(f"ours promotes {table.name}@{name}{fault}")
-        moved = {k for k in forked.keys() | line.rows.keys() if forked.get(k) != line.rows.get(k)}
-        dropped = {k for k in moved if k not in line.rows}
-        is_same = above.latest == number
+        moved = {k for k in forked.keys() | new.keys() if forked.get(k) != new.get(k)}
+        dropped = {k for k in moved if k not in new}
+        is_same = above.latest == number and len(names) == 1
         change = Change(
             "promote",
             lambda _: None,
             lambda rows: {
                 **{k: v for k, v in rows.items() if k not in dropped},
-                **{k: line.rows[k] for k in moved - dropped},
+                **{k: new[k] for k in moved - dropped},
             },
         )
         outcome = self.take(
@@ -208,11 +226,12 @@ class Machine(Lake):
         )
         overlap = {k for k in moved if forked.get(k) != now.get(k)}
         if outcome.error is None and overlap:
-            same = all(now.get(k) == line.rows.get(k) for k in overlap)
+            same = all(now.get(k) == new.get(k) for k in overlap)
             if not same:
                 raise FindingError(f"{name} was promoted, and both changed {sorted(overlap)}")
-        self.settle_rows(table, at, [(change, outcome)])
-        if outcome.error is None or above.rows != now:
+        before = above.rows
+        self.settle_rows(table, at, [(change, outcome)], shape=shape)
+        if outcome.error is None or above.rows != before:
             line.promoted = line.latest
         for name_of, ref in self.open("ours", table).tags.list().items():
             if name_of.startswith("promoted."):
@@ -412,6 +431,76 @@ class Machine(Lake):
             raise FindingError(f"cleanup has not removed the torn version {version}")
         return None
 
+    def tear_reference(self) -> None:
+        """Tear the file of a tag or branch: it is named, all else goes on, nothing is removed; then mend it or remove it."""
+        table = self.table()
+        kinds = {"tags": sorted(table.tags), "branches": sorted(name for name in table.lines if name is not None)}
+        refs = [(kind, name) for kind, names in kinds.items() for name in names]
+        if not refs:
+            return self.tag()
+        kind, name = self.random.choice(refs)
+        store, key = self.place.store(table.uri), f"_refs/{kind}/{quote(name, safe='')}.json"
+        self.log(f"{key} of {table.name} is torn for a while")
+        data = bytes(store.get(key))
+        store.put(key, data[: self.random.randrange(len(data) - 2)])
+        opened = self.open("ours", table)
+        if key not in {problem.path for problem in verify(opened)}:
+            raise FindingError(f"verify does not name {key}")
+        others = {item for item in kinds[kind] if item != name}
+        listed = (opened.tags if kind == "tags" else opened.branches).list()
+        if not others <= listed.keys() or name in listed:
+            raise FindingError(f"beside {key}, {sorted(listed)} are listed, not {sorted(others)}")
+        if kind == "tags":
+            outcome = self.attempt(lambda: opened.tags.get_version(name))
+            if outcome.error is None or f"tags.delete({name!r})" not in str(outcome.error):
+                raise FindingError(f"an error names no remedy: {outcome.error!r}")
+        with traps.clock(2 * HOUR):
+            removed = opened.cleanup_old_versions(
+                older_than=timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
+            )
+        if removed.old_versions:
+            raise FindingError(f"a cleanup beside {key}, which says what is needed, removes {removed}")
+        if kind == "tags" and self.random.random() < 0.5:
+            opened.tags.delete(name)  # the remedy
+            del table.tags[name]
+        else:
+            store.put(key, data)
+        return None
+
+    def full_disk(self) -> None:
+        """Maintain a table on a disk that is full: each step alone, and what removes files succeeds."""
+        if self.place.server is not None:  # buckets are never full
+            return self.write()
+        table = self.table()
+        branch = self.line(table)
+        self.log(f"the disk is full while ours maintains {table.name}@{branch or 'main'}")
+        trap = traps.Trap("full", 0)
+        with traps.set_trap(trap):
+            opened = self.open("ours", table, branch)
+            outcomes = [
+                self.attempt(lambda: opened.insert(table_of({self.fresh(1)[0]: ZERO}))),
+                self.attempt(lambda: opened.optimize.compact_files(target_rows_per_fragment=1000)),
+                self.attempt(opened.optimize.optimize_indices),
+                self.attempt(lambda: opened.tags.create(self.name("tag"), (branch, opened.version))),
+            ]
+            for outcome in outcomes:
+                if outcome.error is not None and (
+                    not isinstance(outcome.error, StoreError) or FULL not in str(outcome.error)
+                ):
+                    raise FindingError(f"a full disk ends in {outcome.error!r}") from outcome.error
+            if outcomes[0].error is None or outcomes[3].error is None:
+                raise FindingError("rows or a tag were written to a full disk")
+            with traps.clock(2 * HOUR):
+                cleaned = self.attempt(
+                    lambda: self.open("ours", table, branch).cleanup_old_versions(
+                        older_than=timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
+                    )
+                )
+            if cleaned.error is not None:
+                raise FindingError(f"a full disk is not cleaned: {cleaned.error!r}") from cleaned.error
+        self.settle_rows(table, branch, [])
+        return None
+
     def commit_by_hand(self) -> None:
         """Commit an operation that would break the table: it is rejected."""
         table = self.table()
@@ -425,9 +514,9 @@ class Machine(Lake):
         elif kind == "ids" and fragments:
             fragments[0]["id"] += 1000
         elif kind == "type":
-            schema = pa.schema([("k", pa.int64()), ("v", pa.string())])
+            schema = schema.set(schema.get_field_index("v"), pa.field("v", pa.string()))
         else:
-            schema = pa.schema([pa.field("k", pa.int64()), pa.field("v", pa.int64(), nullable=False)])
+            schema = schema.set(schema.get_field_index("v"), pa.field("v", pa.int64(), nullable=False))
         if not fragments:
             return self.write()
         self.log(f"ours commits a Merge of {table.name}@{branch or 'main'} with other {kind}")
@@ -522,10 +611,8 @@ class Machine(Lake):
     STEPS: ClassVar = {
         "write": 12, "overwrite": 1, "restore": 1, "tag": 2, "branch": 2, "discard": 1, "promote": 2, "clone": 2, "drop": 1,
         "create": 1, "clean_up": 3, "hold": 1, "pass_time": 2, "damage": 1, "erase": 1, "tear_version": 1, "maintain": 2,
+        "commit_by_hand": 1, "tear_reference": 1, "full_disk": 1,
     }  # fmt: skip
-
-    if importlib.util.find_spec("lance_core.verbs.write.operation_checks"):
-        STEPS["commit_by_hand"] = 1
 
     def step(self) -> None:
         """Take a step, and check the lake."""

@@ -21,7 +21,8 @@ from lance_core.store.memory import MemoryStore
 from lance_core.store.s3_client import S3Client
 from lance_core.verbs.refs import tags
 
-KINDS = ("fail", "lose", "kill before", "kill after", "meanwhile")
+KINDS = ("fail", "full", "lose", "kill before", "kill after", "meanwhile")
+FULL = "No space left on device"
 _CALLS = ("get", "read", "get_tail", "get_ranges", "head", "put", "put_if_absent", "delete", "copy", "list")
 _WRITES = ("put", "put_if_absent", "delete", "copy")
 
@@ -60,7 +61,10 @@ def _before(name: str) -> str | None:
         raise Killed
     if name == "delete" and not trap.may_delete:
         raise StoreError("delete: denied by the machine")
-    if number != trap.at:
+    if trap.kind == "full" and number >= trap.at and name in ("put", "put_if_absent", "copy"):
+        trap.fired = True
+        raise StoreError(f"{name}: {FULL}")
+    if number != trap.at or trap.kind == "full":
         return None
     trap.fired = True
     if trap.kind == "kill before":
