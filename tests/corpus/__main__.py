@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.corpus import arrow_files, frame_files, text_files
+from tests.corpus import arrow_files, frame_files, old_files, text_files
 from tests.corpus.run import Trip, findings, plan
 
 __all__ = ["all_trips", "main"]
@@ -20,7 +20,7 @@ __all__ = ["all_trips", "main"]
 
 def all_trips() -> Iterator[Trip]:
     """Every file on every road."""
-    return plan(itertools.chain(frame_files.files(), text_files.files(), arrow_files.files()))
+    return plan(itertools.chain(old_files.files(), frame_files.files(), text_files.files(), arrow_files.files()))
 
 
 def main(arguments: list[str] | None = None) -> int:

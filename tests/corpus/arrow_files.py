@@ -27,6 +27,7 @@ DAYS = [None if n is None else dt.date(2024, 1, 1) + dt.timedelta(n % 400) for n
 SIXTEEN = [None if n is None else uuid.UUID(int=n + 5).bytes for n in SECONDS]
 PAIR = pa.struct([("a", pa.int64()), ("b", pa.string())])
 DEEP = pa.struct([("p", PAIR), ("l", pa.list_(PAIR)), ("d", pa.decimal128(9, 2))])
+SMALL_CODES = pa.dictionary(pa.int8(), pa.string())
 TENSOR = pa.fixed_shape_tensor(pa.float32(), [2, 2])
 
 
@@ -62,7 +63,7 @@ def _times() -> Iterator[tuple[str, pa.Array]]:
     yield "far times", pa.array([-(2**54), 2**54, None], pa.timestamp("us"))
 
 
-def _strings() -> Iterator[tuple[str, pa.Array]]:
+def _strings() -> Iterator[tuple[str, pa.Array | pa.ChunkedArray]]:
     for kind in (pa.string(), pa.large_string(), pa.string_view()):
         yield str(kind), pa.array(STRINGS, kind)
     for kind in (pa.binary(), pa.large_binary(), pa.binary_view()):
@@ -71,6 +72,15 @@ def _strings() -> Iterator[tuple[str, pa.Array]]:
     yield "strings that are no UTF-8", pa.array([b"a", b"\xff\xfe", None, b"b"] * 3).view(pa.string())
     yield "few strings", pa.array(["alpha", "beta", None, ""] * 200)
     yield "categories", pa.array(STRINGS).dictionary_encode()
+    yield (
+        "categories of more values than codes",
+        pa.chunked_array(
+            [
+                pa.array([f"value {n}" for n in range(at, at + 90)]).dictionary_encode().cast(SMALL_CODES)
+                for at in (0, 90, 180)
+            ]
+        ),
+    )
     yield "categories of bytes", pa.DictionaryArray.from_arrays(pa.array(NUMBERS[:6], pa.int8()).fill_null(0).cast(pa.int8()).filter(pa.array([True, True, False, True, False, False])), pa.array(["p", "q", "r"]))  # fmt: skip
     yield "hexadecimal", pa.array([uuid.UUID(int=n * 7**40 % 2**128).hex for n in range(1, 900)])
     yield "long text", pa.array([" ".join(["word"] * (n % 300)) for n in range(300)])
@@ -160,11 +170,11 @@ NAMES = {
 
 def _feather(name: str, table: pa.Table) -> Sample:
     def write(folder: Path) -> Path:
-        with pa.ipc.new_file(folder / "file.arrow", table.schema) as writer:
+        with pa.ipc.new_stream(folder / "file.arrows", table.schema) as writer:  # files have one dictionary per column
             writer.write_table(table)
-        return folder / "file.arrow"
+        return folder / "file.arrows"
 
-    return Sample(name=f"ipc/{name}", write=write, read=lambda path: pa.ipc.open_file(path).read_all())
+    return Sample(name=f"ipc/{name}", write=write, read=lambda path: pa.ipc.open_stream(path).read_all())
 
 
 def _parquet(name: str, table: pa.Table) -> Sample:
@@ -172,7 +182,7 @@ def _parquet(name: str, table: pa.Table) -> Sample:
         pq.write_table(table, folder / "file.parquet", use_dictionary=["c"], version="2.6")
         return folder / "file.parquet"
 
-    return Sample(name=f"parquet/{name}", write=write, read=pq.read_table)
+    return Sample(name=f"parquet/{name}", write=write, read=pq.read_table, form="parquet")
 
 
 def _orc(name: str, table: pa.Table) -> Sample:

@@ -1,4 +1,4 @@
-"""Differences from pylance that are right, each with a sentence of `docs/compatibility.md`."""
+"""Differences from pylance, or from another format, that are right, each with a sentence of a page."""
 
 import re
 from dataclasses import dataclass
@@ -14,15 +14,17 @@ class Difference:
         trips: A pattern of file, road and version.
         what: A pattern of the finding.
         page: Words of the page that names it.
+        document: The page, in `docs`.
     """
 
     trips: str
     what: str
     page: str
+    document: str = "compatibility.md"
 
 
 DIFFERENCES = (
-    Difference(trips=":add_columns:", what=r"__copy_\d: [^,]*? not null", page="the column allows nulls"),
+    Difference(trips=":add_columns:", what=r"__copy_\d: .*? not null", page="the column allows nulls"),
     Difference(trips="JSON:add_columns:", what=r"__copy_0: string", page="a copy of a column of JSON"),
     Difference(
         trips="with a back-tick", what="cannot contain a back-tick", page="columns with a back-tick in their name"
@@ -31,6 +33,12 @@ DIFFERENCES = (
     Difference(trips=":Dagster", what="differs from .* only by case", page="names that differ only in case"),
     Difference(trips="no name|with nothing", what="a column has an empty name", page="reserved or empty names"),
     Difference(trips="empty records:cross:", what="None", page="a struct without fields"),
+    Difference(
+        trips="deletion vectors:convert Delta",
+        what="deletion vectors of Delta can only be read",
+        page="deletion vectors is rejected before anything is written",
+        document="spark.md",
+    ),
 )
 
 

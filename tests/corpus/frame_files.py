@@ -61,7 +61,7 @@ def _of_frame(name: str, frame: Callable[[], Any]) -> Sample:
         frame().to_parquet(folder / "file.parquet")
         return folder / "file.parquet"
 
-    return Sample(name=name, write=write, read=pq.read_table, frame=frame)
+    return Sample(name=name, write=write, read=pq.read_table, frame=frame, form="parquet")
 
 
 POLARS = {
@@ -91,7 +91,7 @@ def _polars() -> Iterator[Sample]:
             pl.DataFrame({"c": series()}).write_ipc(folder / "file.arrow")
             return folder / "file.arrow"
 
-        yield Sample(name=f"polars/{name}", write=write, read=pq.read_table)
+        yield Sample(name=f"polars/{name}", write=write, read=pq.read_table, form="parquet")
         if name in ("categories", "arrays", "structs", "bytes"):  # in Arrow files polars has views
             yield Sample(
                 name=f"polars/{name} in ipc", write=write_ipc, read=lambda path: pa.ipc.open_file(path).read_all()
@@ -122,7 +122,7 @@ def _duckdb() -> Iterator[Sample]:
             duckdb.execute(f"COPY ({query}) TO '{folder / 'file.parquet'}' (FORMAT parquet)")
             return folder / "file.parquet"
 
-        yield Sample(name=f"duckdb/{name}", write=write, read=pq.read_table)
+        yield Sample(name=f"duckdb/{name}", write=write, read=pq.read_table, form="parquet")
 
 
 def files() -> Iterator[Sample]:

@@ -99,8 +99,11 @@ def _structs(array: pa.StructArray, fields: list[pa.Field]) -> pa.StructArray:
 
 
 def update(library: ModuleType, rows: pa.Table, folder: Path, version: str) -> pa.Table:
-    """Update the key of some rows, and set a column to itself."""
-    dataset = _write(library, with_key(rows), folder, version)
+    """Update the key of some rows of two fragments, and set a column to itself."""
+    half = rows.num_rows // 2
+    _write(library, with_key(rows.slice(0, half)), folder, version)
+    dataset = library.dataset(str(folder))
+    dataset.insert(with_key(rows.slice(half), half))
     dataset.update({KEY: f"{KEY} + 1000"}, where=f"{KEY} % 3 = 0")
     names = [name for name in rows.column_names if name.isidentifier()]
     if names:
@@ -108,8 +111,8 @@ def update(library: ModuleType, rows: pa.Table, folder: Path, version: str) -> p
     return _read(folder)
 
 
-def filters(rows: pa.Table) -> Iterator[str]:
-    """Conditions that are made from the values of the rows."""
+def filters(rows: pa.Table, key: str = KEY) -> Iterator[str]:
+    """Conditions that are made from the values of the rows, some with their key."""
     for field, column in zip(rows.schema, rows.columns, strict=True):
         name = f"`{field.name}`"
         if "`" in field.name or not field.name:
@@ -119,8 +122,8 @@ def filters(rows: pa.Table) -> Iterator[str]:
             text = _literal(value)
             if text is not None:
                 yield f"{name} = {text}"
-                yield f"{name} > {text} OR {KEY} = 1"
-                yield f"{name} IN ({text}) AND {KEY} < 9"
+                yield f"{name} > {text} OR {key} = 1"
+                yield f"{name} IN ({text}) AND {key} < 9"
 
 
 def _literal(scalar: pa.Scalar) -> str | None:
@@ -147,7 +150,11 @@ def _literal(scalar: pa.Scalar) -> str | None:
 def filtered(library: ModuleType, rows: pa.Table, folder: Path, version: str) -> list[Any]:
     """Filter by conditions that are made from the values."""
     _write(library, with_key(rows), folder, version)
-    dataset = library.dataset(str(folder))
+    return _answers(library.dataset(str(folder)), rows)
+
+
+def _answers(dataset: Any, rows: pa.Table) -> list[Any]:
+    """The keys of rows that meet conditions, or errors."""
     answers: list[Any] = []
     for condition in filters(rows):
         try:
@@ -155,6 +162,26 @@ def filtered(library: ModuleType, rows: pa.Table, folder: Path, version: str) ->
         except Exception as error:  # noqa: BLE001 - compared by the caller
             answers.append((condition, error))
     return answers
+
+
+INDICES = ("BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER", "LABEL_LIST", "NGRAM")
+
+
+def indices(library: ModuleType, rows: pa.Table, folder: Path, version: str) -> list[Any]:
+    """Append to a table with the indices that pylance builds, refresh them, and filter by conditions of the values."""
+    try:
+        dataset = _write(lance, with_key(rows), folder, version)
+    except BaseException:  # noqa: BLE001 - the road `write` compares that
+        return []
+    for name in [name for name in rows.column_names if name.isidentifier()][:2]:
+        for kind in INDICES:
+            try:
+                dataset.create_scalar_index(name, kind, name=f"{name} {kind}")
+            except BaseException:  # noqa: BLE001 - it builds none on this type, or panics
+                continue
+    library.dataset(str(folder)).insert(with_key(rows, rows.num_rows))
+    library.dataset(str(folder)).optimize.optimize_indices()
+    return [("after a refresh", repr(_read(folder).to_pylist())), *_answers(library.dataset(str(folder)), rows)]
 
 
 def add_columns(library: ModuleType, rows: pa.Table, folder: Path, version: str) -> pa.Table:
@@ -206,6 +233,7 @@ ROADS: dict[str, Road] = {
     "partial structs": partial_structs,
     "update": update,
     "filters": filtered,
+    "indices": indices,
     "add_columns": add_columns,
     "compaction": compact,
 }

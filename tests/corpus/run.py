@@ -17,14 +17,20 @@ import pyarrow as pa
 
 import lance_core
 from lance_core.errors import LanceError
+from tests.corpus.convert_roads import CONVERT_ROADS
 from tests.corpus.dagster_roads import KINDS, dagster_difference
 from tests.corpus.differences import difference
 from tests.corpus.roads import FRAME_ROADS, ROADS, VERSIONS, bytes_on_disk
 from tests.corpus.sample import Sample
+from tests.corpus.spark_roads import SPARK_ROADS
+from tests.corpus.table_roads import TABLE_ROADS
 
 __all__ = ["MOST_BYTES", "Finding", "findings", "plan"]
 
 _SAME_WORDS = 60
+JUDGED = {**TABLE_ROADS, **SPARK_ROADS, **CONVERT_ROADS}
+"""Roads that say themselves what went wrong."""
+
 MOST_BYTES = 1.2
 """Bytes of the data files, as a share of pylance's."""
 
@@ -57,13 +63,31 @@ class Trip:
 
 
 def plan(samples: Iterable[Sample]) -> Iterator[Trip]:
-    """All trips: each file on each road in 2.2 first, then through Dagster, then in the other versions."""
-    samples = list(samples)
+    """All trips.
+
+    Tables of early releases and of other formats are first, then each file goes each road in 2.2, through Dagster, through
+    Spark and its conversions, and at last in the other versions.
+    """
+    samples, first = list(samples), VERSIONS[0]
+    for sample in samples:
+        if sample.form in ("delta", "iceberg"):
+            yield Trip(sample=sample, road=f"convert {sample.form.title()}", version=first)
+    tables = [sample for sample in samples if sample.form == "lance"]
+    yield from (
+        Trip(sample=sample, road=road, version=first) for road in (*TABLE_ROADS, *SPARK_ROADS) for sample in tables
+    )
     for version in VERSIONS:
         if version == VERSIONS[1]:
-            yield from (Trip(sample=sample, road=kind, version=VERSIONS[0]) for sample in samples for kind in KINDS)
+            yield from (Trip(sample=sample, road=kind, version=first) for sample in samples for kind in KINDS)
+            for sample in samples:
+                roads = [] if sample.form == "lance" else [*SPARK_ROADS, *CONVERT_ROADS]
+                if sample.form in ("delta", "iceberg"):
+                    roads.remove(f"convert {sample.form.title()}")
+                yield from (Trip(sample=sample, road=road, version=first) for road in roads)
         for sample in samples:
             for road in [*ROADS, *(FRAME_ROADS if sample.frame is not None else ())]:
+                if road == "indices" and version != first:
+                    continue
                 yield Trip(sample=sample, road=road, version=version)
 
 
@@ -95,6 +119,8 @@ def _difference(trip: Trip, rows: pa.Table, folder: Path) -> str | None:
     shutil.rmtree(folder, ignore_errors=True)
     if trip.road in KINDS:
         return dagster_difference(trip.sample, rows, trip.road, folder)
+    if trip.road in JUDGED:
+        return JUDGED[trip.road](trip.sample, rows, folder)
     data = rows if trip.road in ROADS else trip.sample.frame() if trip.sample.frame is not None else None
     run = ROADS.get(trip.road) or FRAME_ROADS[trip.road]
     ours = _outcome(run, lance_core, data, folder / "lance_core", trip.version)

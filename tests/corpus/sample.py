@@ -22,12 +22,14 @@ class Sample:
         write: Writes the file into a folder and returns its path.
         read: Reads the file with pyarrow.
         frame: The pandas frame that was written, if pandas wrote it.
+        form: The format of what is written, if it is one that Spark converts: `parquet`, `delta`, `iceberg`; or `lance`.
     """
 
     name: str
     write: Callable[[Path], Path]
     read: Callable[[Path], pa.Table]
     frame: Callable[[], Any] | None = None
+    form: str | None = None
 
     def table(self, folder: Path) -> pa.Table:
         """The rows of the file, which is written into a folder."""

@@ -1,5 +1,9 @@
 """CSV and JSON files with odd names and values, as pyarrow reads them, and tables of Delta, Iceberg and Spark."""
 
+import datetime as dt
+import json
+import struct
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +14,11 @@ import pyarrow.json
 import pyarrow.parquet as pq
 import pytest
 
+from tests.corpus.convert_roads import delta_rows, iceberg_rows, iceberg_table
 from tests.corpus.sample import Sample
+from tests.corpus.spark_roads import session
 
-__all__ = ["files", "spark_files"]
+__all__ = ["files"]
 
 CSV = {
     "a header with spaces": "first name,last name,age\nAnn,Lee,3\nBob,,\n",
@@ -71,69 +77,127 @@ def _json(name: str, content: str) -> Sample:
 PARTITIONED = pa.table({"id": [1, 2, 3, 4], "day": ["a", "a", "b", "b"], "s": [{"x": 1}, {"x": 2}, None, {"x": 4}]})
 
 
-def _delta(name: str, **options: Any) -> Iterator[Sample]:
+def _delta() -> Iterator[Sample]:
     deltalake = pytest.importorskip("deltalake", reason="an extra")
 
-    def write(folder: Path) -> Path:
-        deltalake.write_deltalake(str(folder / "table"), PARTITIONED, **options)
-        deltalake.DeltaTable(str(folder / "table")).delete("id = 3")
-        return folder / "table"
+    def sample(name: str, rows: pa.Table, without: str | None = None, **options: Any) -> Sample:
+        def write(folder: Path) -> Path:
+            place = folder / "table"
+            deltalake.write_deltalake(str(place), rows.slice(0, 0), **options)
+            if rows.num_rows:
+                deltalake.write_deltalake(str(place), rows, mode="append", **options)
+            if without is not None:
+                deltalake.DeltaTable(str(place)).delete(without)
+            return place
 
-    def read(path: Path) -> pa.Table:
-        return pa.table(deltalake.DeltaTable(str(path)).to_pyarrow_table())
+        return Sample(name=f"delta/{name}", write=write, read=delta_rows, form="delta")
 
-    yield Sample(name=f"delta/{name}", write=write, read=read)
+    yield sample("no partitions", PARTITIONED, "id = 3")
+    yield sample("partitions", PARTITIONED, "id = 3", partition_by=["day"])
+    yield sample("partitions of odd values", ODD_PARTITIONS, partition_by=["day", "n"])
+    yield sample("no rows", PARTITIONED.slice(0, 0))
+
+    def write_with_vector(folder: Path) -> Path:
+        place = folder / "table"
+        deltalake.write_deltalake(str(place), PARTITIONED)
+        add_deletion_vector(place, [1])
+        return place
+
+    def read_with_vector(path: Path) -> pa.Table:
+        del path  # delta-rs reads no deletion vectors
+        return pa.concat_tables([PARTITIONED.slice(0, 1), PARTITIONED.slice(2)])
+
+    yield Sample(name="delta/deletion vectors", write=write_with_vector, read=read_with_vector, form="delta")
+
+
+def add_deletion_vector(table: Path, rows: list[int]) -> None:
+    """Delete rows of the only file of a Delta table as Spark does: by an inline deletion vector, in Z85."""
+    bitmap = pytest.importorskip("pyroaring", reason="of the development set").BitMap64(rows)
+    data = struct.pack("<i", 1681511377) + bitmap.serialize()
+    text, size = "", len(data)
+    for (number,) in struct.iter_unpack(">I", data + bytes(-size % 4)):
+        text += "".join(Z85[number // 85**place % 85] for place in (4, 3, 2, 1, 0))
+    vector = {"storageType": "i", "pathOrInlineDv": text, "sizeInBytes": size, "cardinality": len(rows)}
+    log = table / "_delta_log"
+    added = next(
+        line["add"] for line in map(json.loads, (log / f"{0:020}.json").read_text().splitlines()) if "add" in line
+    )
+    features = {name: ["deletionVectors"] for name in ("readerFeatures", "writerFeatures")}
+    lines = [
+        {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}},
+        {"remove": {"path": added["path"], "dataChange": True, "deletionTimestamp": 1}},
+        {"add": {**added, "deletionVector": vector}},
+    ]
+    (log / f"{1:020}.json").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
 
 def _iceberg() -> Iterator[Sample]:
-    sql = pytest.importorskip("pyiceberg.catalog.sql", reason="an extra")
-    from pyiceberg.transforms import IdentityTransform
+    transforms = pytest.importorskip("pyiceberg.transforms", reason="an extra")
+    identity = transforms.IdentityTransform()
 
-    for name, transform in (
-        ("no partitions", None),
-        ("identity", IdentityTransform()),
-    ):
+    def sample(name: str, rows: pa.Table, removes: str | None = None, **partitions: Any) -> Sample:
+        def write(folder: Path) -> Path:
+            place = iceberg_table(folder, rows, **partitions)
+            if removes is not None:  # as files of Hive have it, which Iceberg adopts
+                for path in place.glob("data/**/*.parquet"):
+                    pq.write_table(pq.ParquetFile(path).read().drop_columns([removes]), path)
+            return place
 
-        def write(folder: Path, transform: Any = transform) -> Path:
-            (folder / "lake").mkdir()
-            catalog = sql.SqlCatalog("c", uri=f"sqlite:///{folder}/c.db", warehouse=f"file://{folder}/lake")
-            catalog.create_namespace("n")
-            table = catalog.create_table("n.t", PARTITIONED.schema)
-            if transform is not None:
-                with table.update_spec() as update:
-                    update.add_field("day", transform, "p")
-            table.append(PARTITIONED)
-            pq.write_table(table.scan().to_arrow(), folder / "scan.parquet")
-            return folder / "scan.parquet"
+        return Sample(
+            name=f"iceberg/{name}",
+            write=write,
+            read=lambda path: rows if removes else iceberg_rows(path),
+            form="iceberg",
+        )
 
-        yield Sample(name=f"iceberg/{name}", write=write, read=pq.read_table)
+    yield sample("no partitions", PARTITIONED)
+    yield sample("identity", PARTITIONED, day=identity)
+    yield sample("identity that files lack", PARTITIONED, "day", day=identity)
+    yield sample(
+        "buckets and truncated strings",
+        PARTITIONED,
+        id=transforms.BucketTransform(2),
+        day=transforms.TruncateTransform(1),
+    )
+    yield sample("years", DATED, at=transforms.YearTransform())
+    yield sample("UUIDs", UUIDS)
+    yield sample("no rows", PARTITIONED.slice(0, 0))
+
+
+Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+ODD_PARTITIONS = pa.table({"day": ["a b", "a=b", "x/y", "é%20", "01", None], "n": [1, 2, None, 4, 5, 6], "v": range(6)})
+DATED = pa.table({"at": pa.array([dt.date(2024, 1, 1), None, dt.date(1969, 12, 31)]), "n": [1, 2, 3]})
+UUIDS = pa.table({"u": pa.array([uuid.UUID(int=n).bytes for n in range(4)], pa.uuid()), "n": range(4)})
 
 
 SPARK = {
     "types of SQL": "SELECT id, 'x' s, CAST(id AS DECIMAL(9, 2)) d, DATE'2024-01-01' day, TIMESTAMP'2024-01-01 00:00:00' at FROM range(9)",
     "nested": "SELECT id, struct(id AS a, array(id, NULL) AS l) s, map('k', id) m FROM range(9)",
     "odd names": "SELECT id AS `a b`, id AS `Select`, id AS `größe` FROM range(9)",
+    "intervals": "SELECT id, INTERVAL '1' DAY * id i, INTERVAL '1' MONTH * id m FROM range(9)",
+    "bytes and small numbers": "SELECT CAST(id AS TINYINT) t, CAST(id AS SMALLINT) s, CAST(id AS BINARY) b, CAST(id AS FLOAT) f FROM range(9)",
+    "moments without a zone": "SELECT TIMESTAMP_NTZ'2024-03-10 02:30:00' + make_dt_interval(CAST(id AS INT)) c FROM range(9)",
+    "strings of fixed length": "SELECT CAST('ab' AS CHAR(5)) c, CAST('ab' AS VARCHAR(5)) v FROM range(9)",
     "nulls": "SELECT id, CAST(NULL AS STRING) s, CAST(NULL AS STRUCT<a: INT, b: STRING>) t FROM range(9)",
 }  # fmt: skip
 
 
-def spark_files(spark: Any) -> Iterator[Sample]:
-    """The files that Spark writes."""
+def _spark() -> Iterator[Sample]:
     for name, query in SPARK.items():
 
         def write(folder: Path, query: str = query) -> Path:
-            spark.sql(query).coalesce(1).write.parquet(str(folder / "file"))
+            session().sql(query).coalesce(1).write.parquet(str(folder / "file"))
             return folder / "file"
 
-        yield Sample(name=f"spark/{name}", write=write, read=pq.read_table)
+        yield Sample(name=f"spark/{name}", write=write, read=pq.read_table, form="parquet")
 
 
 def files() -> Iterator[Sample]:
-    """The CSV and JSON files, and the tables of Delta and Iceberg."""
+    """The CSV and JSON files, the tables of Delta and Iceberg, and the files of Spark."""
     for name, content in CSV.items():
         yield _csv(name, content)
     for name, content in JSON.items():
         yield _json(name, content)
-    yield from _delta("no partitions")
-    yield from _delta("partitions", partition_by=["day"])
+    yield from _delta()
     yield from _iceberg()
+    yield from _spark()
