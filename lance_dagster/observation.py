@@ -223,12 +223,19 @@ def _observations(
         yield dg.AssetObservation(ref.key, metadata=entries, tags=tags)
 
 
-def lance_eager() -> Any:  # the condition supports `without` and other methods of Dagster's class
+def lance_eager(*, allow_missing_deps: bool = False) -> Any:  # a condition has `replace` and other methods of Dagster's
     """`AutomationCondition.eager()` that ignores runs on a branch of a table until the branch is promoted.
+
+    A partition that only a branch has, or had, is missing, as one that was never materialized. Dagster itself counts it
+    as there, so that this holds for partitions that came to be after the condition was evaluated for the first time.
 
     A run on a branch has the tag `lance/branch`. If an event is recorded while a tick evaluates conditions, the tick
     may see it without its tags; to prevent this, set DAGSTER_AUTOMATION_TICK_SETTLE_SECONDS in the environment of
     Dagster's daemon.
+
+    Args:
+        allow_missing_deps: Whether the asset is materialized although partitions of its dependencies are missing, as
+            with `eager().without(~AutomationCondition.any_deps_missing())`.
 
     Examples:
         >>> @dg.asset(deps=["flights"], automation_condition=lance_dagster.lance_eager())
@@ -244,4 +251,24 @@ def lance_eager() -> Any:  # the condition supports `without` and other methods 
         on_branch = condition.executed_with_tags(tag_keys={BRANCH_TAG}) & ~condition.executed_with_tags(
             tag_keys={PUBLISHES_TAG}
         )
-    return condition.eager().replace("newly_updated", condition.newly_updated() & ~on_branch)
+    published = condition.newly_updated() & ~on_branch
+    eager: Any = condition.eager()
+    if allow_missing_deps:
+        eager = eager.without(~condition.any_deps_missing())
+    deps_missing = condition.any_deps_match(_missing_on_main(on_branch, published) & ~condition.will_be_requested())
+    return eager.replace("newly_updated", published).replace("any_deps_missing", deps_missing)
+
+
+def _missing_on_main(on_branch: Any, published: Any) -> Any:
+    """The condition that main lacks a partition, though Dagster takes it for materialized once a branch has it.
+
+    Args:
+        on_branch: The condition that all new updates are those of a branch.
+        published: The condition that main was updated.
+    """
+    missing = dg.AutomationCondition.missing()
+    appeared = (~missing).newly_true()
+    never_published = missing.since(published)
+    branch_alone = (on_branch & (never_published | appeared)).since(published)
+    # A tick may see that a partition is there before it sees by which run.
+    return missing | branch_alone | (appeared & ~published)
