@@ -70,9 +70,70 @@ def launch(world: World, rng: random.Random) -> str:
     """Create a run, which starts later."""
     selection = rng.choice(([EVENTS], [EVENTS], [EVENTS, TOTALS], [EVENTS, TOTALS], [TOTALS]))
     partitions = draw_partitions(world, rng)
-    run_id = world.stage.request(asset_selection=selection, tags={**draw_tags(world, rng), **world.scope(partitions)})
+    without = {"asset_check_keys": []} if world.config.checks and rng.random() < 0.2 else {}
+    run_id = world.stage.request(
+        asset_selection=selection, tags={**draw_tags(world, rng), **world.scope(partitions)}, **without
+    )
     run = world.adopt(run_id)
-    return f"launch run {run.number} of {[key.path[-1] for key in selection]} {partitions} on {run.branch or 'main'}"
+    said = f"{[key.path[-1] for key in selection]}{' without checks' if without else ''} {partitions}"
+    return f"launch run {run.number} of {said} on {run.branch or 'main'}"
+
+
+def audited(world: World, rng: random.Random) -> str | None:
+    """A run of the job that writes, audits and publishes."""
+    if not world.config.audited:
+        return None
+    partitions = draw_partitions(world, rng)
+    run = world.adopt(world.stage.launch_job("audited", world.scope(partitions)))
+    return f"audited run {run.number} {partitions}: {begin(world, run.run_id, draw_script(world, rng))}"
+
+
+def publish_alone(world: World, rng: random.Random) -> str | None:
+    """The last step of an audited job, executed again by itself."""
+    ended = [run for run in re_executable(world) if run.is_audited]
+    if not ended:
+        return None
+    parent = ended[-1]
+    tags = world.tags_of(parent) | world.scope(parent.partitions)
+    run_id = world.stage.launch_job(
+        "audited", tags, assets=[dg.AssetKey("audited_publish")], checks=[], parent=parent.run_id
+    )
+    run = world.adopt(run_id)
+    run.steps = ()
+    return f"publish run {parent.number} alone: {begin(world, run_id, Script())}"
+
+
+def one_step(world: World, rng: random.Random) -> str | None:
+    """One asset of a run, executed again without its checks."""
+    ended = [run for run in re_executable(world) if not run.is_audited and len(run.steps) > 1]
+    if not ended:
+        return None
+    parent, asset = rng.choice(ended[-4:]), rng.choice((EVENTS, TOTALS))
+    tags = world.tags_of(parent) | world.scope(parent.partitions)
+    run_id = world.stage.launch_job("__ASSET_JOB", tags, assets=[asset], checks=[], parent=parent.run_id)
+    run = world.adopt(run_id)
+    said = begin(world, run_id, draw_script(world, rng))
+    return f"re-execute {asset.path[-1]} of run {parent.number} as run {run.number}: {said}"
+
+
+def cancel(world: World, rng: random.Random) -> str | None:
+    """Cancel a run that stopped: its process ends, or only Dagster takes it for canceled."""
+    stopped = [
+        run for run in world.model.runs.values() if run.state == "running" and world.actors[run.run_id].at is not None
+    ]
+    if not stopped:
+        return None
+    run, is_safe = rng.choice(stopped), rng.random() < 0.6
+    instance, actor = world.stage.instance, world.actors[run.run_id]
+    world.excuses.add(run.run_id)
+    record = instance.get_run_by_id(run.run_id)
+    if is_safe:
+        instance.report_run_canceling(record)
+        actor.interrupt()
+    else:
+        instance.report_run_canceled(record)
+    world.sync()
+    return f"cancel run {run.number}{'' if is_safe else ' by force'}: {actor.at or run.state}"
 
 
 def start(world: World, rng: random.Random) -> str | None:
@@ -161,6 +222,10 @@ ACTIONS = {
     start: 3,
     proceed: 6,
     give_up: 2,
+    cancel: 1,
     re_execute: 5,
+    one_step: 1,
+    audited: 3,
+    publish_alone: 2,
 }
 """The steps, and how often each is drawn."""

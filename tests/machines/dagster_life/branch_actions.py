@@ -14,7 +14,14 @@ BRANCH = "lance/branch"
 
 
 def branches(world: World) -> list[str]:
-    return sorted({name for lines in world.model.lines.values() for name in lines if name is not None})
+    """The branches, but those of audited jobs, which publish them."""
+    audited = {run.branch for run in world.model.runs.values() if run.is_audited}
+    return sorted({name for lines in world.model.lines.values() for name in lines if name is not None} - audited)
+
+
+def is_open(world: World, branch: str) -> bool:
+    lines = [lines[branch] for lines in world.model.lines.values() if branch in lines]
+    return any(line.own_commits() and not line.promoted for line in lines)
 
 
 def backfill(world: World, rng: random.Random) -> str | None:
@@ -44,7 +51,7 @@ def tick(world: World, rng: random.Random) -> str | None:
 def finish(world: World, rng: random.Random) -> str | None:
     """Run what is launched, and continue what stopped, to their ends; then a turn of the daemon of backfills."""
     said = []
-    for run_id in list(world.stage.launcher.launched):
+    for run_id in [run_id for run_id in world.stage.launcher.launched if run_id in world.model.runs]:
         script = draw_script(world, rng)
         script.pauses.clear()
         said.append(f"run {world.model.runs[run_id].number}: {begin(world, run_id, script)}")
@@ -78,7 +85,10 @@ def re_execute_backfill(world: World, rng: random.Random) -> str | None:
     root = world.backfills[name]["root"]
     world.backfills[again] = {"root": root, "mains": world.backfills[root]["mains"], "at": world.model.tick()}
     said = f"re-execute {name} as {again}{' from failure' if from_failure else ''}"
-    return f"{said}; {tick(world, rng)}"
+    said = f"{said}; {tick(world, rng)}"
+    if rng.random() < 0.6:
+        said = f"{said}; {finish(world, rng)}; {sensor(world, rng)}"
+    return said
 
 
 def check_alone(world: World, rng: random.Random) -> str | None:
@@ -107,17 +117,18 @@ def promote(world: World, rng: random.Random) -> str | None:
     names = branches(world)
     if not names:
         return None
-    branch, said = rng.choice(names), []
+    waiting = [name for name in names if is_open(world, name)]
+    branch, said = rng.choice(waiting if waiting and rng.random() < 0.8 else names), []
     forced, is_disturbed = rng.random() < 0.1, rng.random() < 0.3
     stopped = any(actor.at is not None for actor in world.actors.values())
-    lines = [lines[branch] for lines in world.model.lines.values() if branch in lines]
-    if any(line.promoted for line in lines) and "restarts" not in world.config.switches:
-        is_disturbed = False
 
     def between() -> None:
         said.append(f"; meanwhile {write_again(world, rng, branch)}")
 
     done = judging.promote(world, branch, forced=forced, between=between if is_disturbed and not stopped else None)
+    if world.version("events", branch) and not is_open(world, branch) and not world.problems and rng.random() < 0.3:
+        world.compare()
+        judging.run_again(world, "lance_promote", {"lance/branch": branch})
     return f"{done}{''.join(said)}"
 
 
@@ -158,6 +169,11 @@ def sensor(world: World, rng: random.Random) -> str | None:
             else judging.discard(world, branch)
         )
     judging.judge_silence(world, {request.tags[BRANCH] for request in result.run_requests})
+    if not world.problems and rng.random() < 0.3:
+        again = world.stage.tick_sensor("lance_branches", world.cursor, {"io_manager": world.manager})
+        new = [request.run_key for request in again.run_requests if request.run_key not in world.run_keys]
+        if not result.run_requests and new and "twice" in world.config.switches:
+            world.problems.append(f"the sensor asks for {new}, though nothing has changed since its last turn")
     return f"tick the sensor: {'; '.join(said) or 'nothing'}"
 
 

@@ -1,7 +1,9 @@
 """Promotes and discards branches, and judges what came of it and what the sensor asks for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
+
+import dagster as dg
 
 from tests.machines.dagster_life.model import MAIN, Run, of_partitions
 from tests.machines.dagster_life.project import TABLES
@@ -22,9 +24,38 @@ STATES = {
 }
 
 
-def run_job(world: "World", name: str, tags: dict[str, str], between: Callable[[], object] | None = None) -> Run:
+def snapshot(world: "World") -> dict:
+    """What a step that is taken a second time must leave as it is."""
+    versions = {
+        (table, branch): world.version(table, branch) for table, lines in world.model.lines.items() for branch in lines
+    }
+    events = world.stage.instance.get_event_records(
+        dg.EventRecordsFilter(dg.DagsterEventType.ASSET_MATERIALIZATION), limit=1
+    )
+    return {**versions, "newest event": events[0].storage_id if events else 0}
+
+
+def run_again(world: "World", name: str, tags: dict[str, str]) -> None:
+    """Run a job a second time, which must change nothing."""
+    if "twice" not in world.config.switches:
+        return
+    before = snapshot(world)
+    run = run_job(world, name, tags)
+    world.excuses.add(run.run_id)
+    changed = {key: value for key, value in snapshot(world).items() if before.get(key) != value}
+    if changed:
+        world.problems.append(f"{name}, run a second time, has changed {changed}")
+
+
+def run_job(
+    world: "World",
+    name: str,
+    tags: dict[str, str],
+    between: Callable[[], object] | None = None,
+    config: dict | None = None,
+) -> Run:
     """Run a job to its end; `between` is called while it stops before it promotes the first table."""
-    run_id = world.stage.launch_job(name, tags)
+    run_id = world.stage.launch_job(name, tags, config=config)
     run = world.adopt(run_id)
     run.branch, run.selection = MAIN, ()
     actor = world.start(run_id, Script(pauses=set() if between is None else {"promotes"}))
@@ -42,6 +73,23 @@ def reasons_against(world: "World", branch: str) -> list[str]:
         if branch in world.model.lines[table] and world.model.lines[table][branch].own_commits()
         for reason in world.model.unaudited(table, branch, world.config.blocking(table))
     ]
+
+
+def was_maintained(world: "World") -> bool:
+    """Whether versions of a branch were cleaned up, after which results of partitioned checks do not suffice."""
+    is_by_partitions = world.config.partitioned and world.config.check_partitioned and world.config.checks
+    is_off = "maintained branches" not in world.config.switches
+    return is_off and is_by_partitions and world.config.policy == "env" and bool(world.model.cleaned)
+
+
+def verdict(world: "World", branch: str) -> tuple[list[str], bool]:
+    """Why a branch must not be published, by its checks or by what main has changed; and whether that is sure."""
+    lines = world.model.lines
+    due = [table for table in TABLES if branch in lines[table] and lines[table][branch].own_commits()]
+    conflicts = {table: world.model.conflict(table, branch, world.mode(table)) for table in due}
+    reasons = reasons_against(world, branch) if "checks" in world.config.switches else []
+    reasons += [f"{table}: main has changed the same" for table, is_so in conflicts.items() if is_so == "yes"]
+    return reasons, "perhaps" not in conflicts.values()
 
 
 def has_failed_results(world: "World", branch: str) -> bool:
@@ -81,7 +129,11 @@ def promote(world: "World", branch: str, *, forced: bool, between: Callable[[], 
             world.problems.append(f"{branch} was published in {published} alone, not in {changed}")
     if published and "yes" in conflicts.values():
         world.problems.append(f"{branch} was published, though main has changed the same: {conflicts}")
-    is_sure = not reasons and ("checks" in world.config.switches or forced or not has_failed_results(world, branch))
+    is_sure = (
+        not reasons
+        and not was_maintained(world)
+        and ("checks" in world.config.switches or forced or not has_failed_results(world, branch))
+    )
     if due and is_sure and not is_moved and set(conflicts.values()) == {"no"} and run.state != "succeeded":
         world.problems.append(f"{branch} was not published: {world.why(run)}")
     for table in published:
@@ -101,9 +153,13 @@ def is_published(world: "World", table: str, branch: str, before: int) -> bool:
     return made is not None and dict(made.transaction_properties or {}).get("promoted_from") == branch
 
 
-def expect_promotion(world: "World", table: str, branch: str, run: Run) -> None:
+def expect_promotion(
+    world: "World", table: str, branch: str, run: Run, *, partitions: Iterable[str | None] | None = None
+) -> None:
+    """Events of a promotion are due: of the partitions that were written to the branch, or of those of a run."""
     version = world.version(table, MAIN)
-    partitions = world.model.written_partitions(table, branch)
+    partitions = partitions or world.model.written_partitions(table, branch)
+    line = world.model.lines[table][branch]
     world.model.promote(table, branch, version)
     main = world.model.lines[table][MAIN]
     for partition in partitions:
@@ -113,6 +169,8 @@ def expect_promotion(world: "World", table: str, branch: str, run: Run) -> None:
             "rows": main.rows.total(),
             "partition_rows": of_partitions(main.rows, None if partition is None else {partition}).total(),
             "changed": {main.changed, version},
+            "codes": world.model.codes(line, table, partition),
+            "made_from": world.model.published_input(table, branch, partition),
         }
         world.due.append((None, run, table, partition, facts))
 

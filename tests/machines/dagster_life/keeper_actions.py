@@ -1,12 +1,16 @@
 """The steps of those who keep tables: pylance that writes and compacts in between, maintenance, undo."""
 
+import contextlib
 import random
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import lance
 
-from tests.machines.dagster_life.judging import run_job
+from lance_core.store.local import LocalStore
+from tests.machines.dagster_life.judging import run_again, run_job, snapshot
 from tests.machines.dagster_life.model import MAIN, Commit, Run, of_partitions
 from tests.machines.dagster_life.project import PARTITIONS, TABLES, to_table
 from tests.machines.dagster_life.world import World
@@ -33,14 +37,12 @@ def is_written(world: World, table: str) -> bool:
     return Path(uri(world, table), "_versions").exists()
 
 
-def pylance_append(world: World, rng: random.Random) -> str | None:
-    """Another library appends a row to main."""
-    if not is_written(world, "events"):
-        return None
-    rows = Counter([(rng.choice(PARTITIONS), 100 + world.model.now, next(world.numbers))])
-    made = lance.write_dataset(to_table(rows), uri(world, "events"), mode="append")
+def commit_of_another(world: World, rows: Counter, mode: str) -> None:
+    """Another library writes rows to main of `events`."""
+    made = lance.write_dataset(to_table(rows), uri(world, "events"), mode=mode)
     line = world.model.lines["events"][MAIN]
-    line.rows += rows
+    removed = line.rows.copy() if mode == "overwrite" else Counter()
+    line.rows = line.rows - removed + rows
     line.changed = made.version
     line.versions[made.version] = line.rows.copy()
     line.commits.append(
@@ -50,12 +52,30 @@ def pylance_append(world: World, rng: random.Random) -> str | None:
             run=STRANGER,
             attempt=0,
             asset="",
-            partitions=frozenset(row[0] for row in rows),
+            partitions=None if mode == "overwrite" else frozenset(row[0] for row in rows),
             added=rows,
-            removed=Counter(),
+            removed=removed,
+            replaces_all=mode == "overwrite",
         )
     )
+
+
+def pylance_append(world: World, rng: random.Random) -> str | None:
+    """Another library appends a row to main."""
+    if not is_written(world, "events"):
+        return None
+    rows = Counter([(rng.choice(PARTITIONS), 100 + world.model.now, next(world.numbers))])
+    commit_of_another(world, rows, "append")
     return f"pylance appends {sorted(rows)}"
+
+
+def pylance_overwrite(world: World, rng: random.Random) -> str | None:
+    """Another library replaces all rows of main."""
+    if not is_written(world, "events"):
+        return None
+    rows = Counter([(rng.choice(PARTITIONS), 100 + world.model.now, next(world.numbers))])
+    commit_of_another(world, rows, "overwrite")
+    return f"pylance overwrites with {sorted(rows)}"
 
 
 def pylance_compact(world: World, rng: random.Random) -> str | None:
@@ -68,21 +88,63 @@ def pylance_compact(world: World, rng: random.Random) -> str | None:
     return f"pylance compacts {table}: {metrics.fragments_removed} fragments to {metrics.fragments_added}"
 
 
+def numbers(world: World, table: str, branch: str | None) -> list[int]:
+    dataset = world.open(table, branch)
+    return [] if dataset is None else [one["version"] for one in dataset.version_refs()]
+
+
+@contextlib.contextmanager
+def full_disk() -> Iterator[None]:
+    """There is no room for data files, and enough for the rest."""
+    real = LocalStore.open_writer
+
+    def full(store, key, *arguments, **options):
+        if key.startswith("data/"):
+            raise OSError(28, "No space left on device")
+        return real(store, key, *arguments, **options)
+
+    with (
+        mock.patch.object(LocalStore, "open_writer", full),
+        mock.patch("lance_dagster.maintenance.ops._RETRIES", 0),
+    ):
+        yield
+
+
 def maintain(world: World, rng: random.Random) -> str | None:
-    """A run of the maintenance job, with a short age."""
+    """A run of the maintenance job, with a short age; the disk may be full."""
     if any(actor.at is not None for actor in world.actors.values()):
         return None
+    is_full = rng.random() < 0.4
+    branch = "staging" if world.config.policy == "env" else MAIN
     before = {table: world.version(table, MAIN) for table in TABLES}
-    run = run_job(world, "lance_maintenance", {})
-    if run.state != "succeeded":
-        world.problems.append(f"maintenance failed: {world.why(run)}")
+    places = [table for table in TABLES if branch in world.model.lines[table]]
+    removable = {table: removable_versions(world, table, branch) for table in places}
+    with full_disk() if is_full else contextlib.nullcontext():
+        run = run_job(world, "lance_maintenance", {})
     world.model.compacted |= set(TABLES)
     world.model.cleaned |= set(TABLES)
-    if world.config.policy == "env" and "environment" in world.config.switches:
-        for table in TABLES:
-            if world.version(table, MAIN) != before[table]:
-                world.problems.append(f"maintenance in the environment of staging changed main of {table}")
-    return "maintain"
+    world.excuses.add(run.run_id)
+    if run.state != "succeeded" and not (is_full and "No space left" in world.why(run)):
+        world.problems.append(f"maintenance failed: {world.why(run)}")
+    for table in places:
+        if removable[table] and removable[table] <= set(numbers(world, table, branch)):
+            world.problems.append(f"maintenance removed none of the versions {removable[table]} of {table}, {branch}")
+    for table in TABLES:
+        if branch is not MAIN and world.version(table, MAIN) != before[table]:
+            world.problems.append(f"maintenance in the environment of staging changed main of {table}")
+    if not is_full and run.state == "succeeded" and rng.random() < 0.5:
+        run_again(world, "lance_maintenance", {})
+    return f"maintain{' with a full disk' if is_full else ''}: {run.state}"
+
+
+def removable_versions(world: World, table: str, branch: str | None) -> set[int]:
+    """Versions that nothing needs; none where events keep versions, or branches and tags may."""
+    dataset = world.open(table, branch)
+    if dataset is None or world.config.read == "materialized":
+        return set()
+    needed = {one["parent_version"] for one in dataset.branches.list().values()} if branch is MAIN else set()
+    needed |= {one["version"] for one in dataset.tags.list().values()}
+    return {number for number in numbers(world, table, branch)[:-1] if number not in needed}
 
 
 def clean(world: World, rng: random.Random) -> str | None:
@@ -105,7 +167,8 @@ def undo(world: World, rng: random.Random) -> str | None:
     before = {
         (table, branch): world.version(table, branch) for table, lines in world.model.lines.items() for branch in lines
     }
-    run = run_job(world, "lance_undo", {"lance/undo_run": wanted.run_id})
+    tags = {"lance/undo_run": wanted.run_id}
+    run = run_job(world, "lance_undo", tags)
     changed = [place for place, version in before.items() if world.version(*place) != version]
     said = f"undo run {wanted.number}: {run.state}, changed {changed}"
     world.excuses.add(run.run_id)
@@ -114,6 +177,7 @@ def undo(world: World, rng: random.Random) -> str | None:
         for table, lines in world.model.lines.items()
         for branch, line in lines.items()
         if any(commit.run is wanted for commit in line.own_commits())
+        and (branch is not MAIN or world.config.policy != "env")
     ]
     if not changed:
         return said
@@ -153,9 +217,34 @@ def undo(world: World, rng: random.Random) -> str | None:
                 "rows": line.rows.total(),
                 "partition_rows": of_partitions(line.rows, None if partition is None else {partition}).total(),
                 "changed": line.changed,
+                "codes": world.model.codes(line, table, partition, without=wanted),
             }
             world.due.append((None, run, table, partition, facts))
+    world.compare()
+    if not world.problems and rng.random() < 0.5:
+        run_again(world, "lance_undo", tags)
     return said
 
 
-KEEPER_ACTIONS = {pylance_append: 2, pylance_compact: 2, clean: 1, maintain: 2, undo: 1}
+def erase(world: World, rng: random.Random) -> str | None:
+    """Erase rows in the environment of staging, which is rejected, as it would be those of main."""
+    if world.config.policy != "env" or any(actor.at is not None for actor in world.actors.values()):
+        return None
+    before = snapshot(world)
+    config = {"ops": {"lance_erasure_op": {"config": {"where": {"plain": "k >= 0"}}}}}
+    run = run_job(world, "lance_erasure", {}, config=config)
+    world.excuses.add(run.run_id)
+    if run.state == "succeeded" or snapshot(world) != before:
+        world.problems.append(f"an erasure in the environment of staging: {run.state}, {snapshot(world)}")
+    return f"erase: {run.state}"
+
+
+KEEPER_ACTIONS = {
+    pylance_append: 2,
+    pylance_overwrite: 1,
+    pylance_compact: 2,
+    clean: 1,
+    maintain: 2,
+    undo: 2,
+    erase: 1,
+}

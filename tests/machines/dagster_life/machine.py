@@ -7,10 +7,18 @@ import time
 import traceback
 import warnings
 
-from tests.machines.dagster_life.actions import ACTIONS
-from tests.machines.dagster_life.branch_actions import BRANCH_ACTIONS
-from tests.machines.dagster_life.keeper_actions import KEEPER_ACTIONS
+from tests.machines.dagster_life.actions import ACTIONS, audited, publish_alone
+from tests.machines.dagster_life.branch_actions import (
+    BRANCH_ACTIONS,
+    backfill,
+    cancel_backfill,
+    check_alone,
+    re_execute_backfill,
+    tick,
+)
+from tests.machines.dagster_life.keeper_actions import KEEPER_ACTIONS, clean, erase
 from tests.machines.dagster_life.project import Config
+from tests.machines.dagster_life.watch_actions import WATCH_ACTIONS, automate, draw_sharing, look_at_health, share
 from tests.machines.dagster_life.world import World
 
 STEPS = 25
@@ -23,11 +31,13 @@ SWITCHES = {
     "idle promotions": False,  # a promotion that changes no rows reports no other partitions
     "event order": True,  # the newest version counts that an event records, not the newest event
     "promoted attempts": True,  # rows of an earlier attempt are found after the branch was promoted
-    "environment": False,  # every job works where the environment says
     "undo": True,  # all tables of a run are undone, or none
     "restarts": True,  # a promotion that began before a branch was restarted does not publish the new rows
     "rivals": True,  # of two runs whose steps overlap, the one that was created later wins
     "merges at once": False,  # of two merges at a time, each key is inserted once
+    "maintained branches": False,  # partitioned checks count after versions of their branch were cleaned up
+    "twice": True,  # a second identical step changes nothing
+    "origin": True,  # events name the code and the inputs of the runs that wrote the rows
     "late overwrites": True,  # an attempt that was given up does not overwrite its re-execution
 }
 """What the machine looks at; what is off is not judged."""
@@ -37,18 +47,47 @@ def draw_config(seed: int) -> Config:
     rng = random.Random(f"{seed}:config")
     switches = frozenset(name for name, is_on in SWITCHES.items() if is_on)
     mode = rng.choice(("overwrite", "overwrite", "append", "merge", "error"))
+    policy = rng.choice(("off", "off", "per_run", "per_backfill", "from_tag", "from_tag", "env"))
     return Config(
         partitioned=mode == "error" or rng.random() < 0.7,
         mode=mode,
-        policy=rng.choice(("off", "off", "per_run", "per_backfill", "from_tag", "from_tag", "env")),
+        policy=policy,
         empty_output=rng.choice(("write", "write", *(("skip",) if "skip" in switches else ()), "error")),
         read=rng.choice(("latest", "materialized")),
         stable_row_ids=rng.random() < 0.3,
         check_partitioned=rng.random() < 0.5,
         checks=rng.random() < 0.7,
         on_failure=rng.choice(("report", "discard")),
+        single_run=rng.random() < 0.25,
+        audited=policy != "env" and rng.random() < 0.3,
+        automated=rng.random() < 0.3,
+        shared=draw_sharing(rng, is_on=policy == "off" and rng.random() < 0.4),
+        health=rng.random() < (0.5 if policy == "env" else 0.1),
         switches=switches,
     )
+
+
+def possible_actions(config: Config) -> dict:
+    """The steps, with their weights; those that a code location rules out are left out."""
+    actions = ACTIONS | KEEPER_ACTIONS | WATCH_ACTIONS | (BRANCH_ACTIONS if config.policy != "off" else {})
+    excluded = set()
+    if not config.audited:
+        excluded |= {audited, publish_alone}
+    if not config.automated:
+        excluded.add(automate)
+    if not config.health:
+        excluded.add(look_at_health)
+    if not config.shared:
+        excluded.add(share)
+    if not config.partitioned:
+        excluded |= {backfill, tick, cancel_backfill, re_execute_backfill}
+    if config.policy != "env":
+        excluded.add(erase)
+    if not config.checks:
+        excluded.add(check_alone)
+    if config.read == "materialized":
+        excluded.add(clean)
+    return {action: weight for action, weight in actions.items() if action not in excluded}
 
 
 def play(seed: int, steps: list[int]) -> tuple[list[str], list[str], int | None]:
@@ -57,7 +96,7 @@ def play(seed: int, steps: list[int]) -> tuple[list[str], list[str], int | None]
     with World(draw_config(seed)) as world:
         for number in steps:
             rng = random.Random(f"{seed}:{number}")
-            actions = ACTIONS | KEEPER_ACTIONS | (BRANCH_ACTIONS if world.config.policy != "off" else {})
+            actions = possible_actions(world.config)
             action = rng.choices(list(actions), list(actions.values()))[0]
             try:
                 said = action(world, rng)

@@ -22,6 +22,8 @@ class Run:
         branch: The branch that it writes; None for main.
         main_at_begin: The rows of main of each table when its root run, or root backfill, began.
         step_began: When each of its steps began.
+        is_audited: Whether it is of the job that writes, audits and publishes.
+        code: The code version that it is executed with.
         state: launched, running, failed, succeeded or canceled.
     """
 
@@ -37,12 +39,19 @@ class Run:
     backfill: str | None = None
     is_of_repeated_backfill: bool = False
     step_began: dict[str, int] = field(default_factory=dict)
+    is_audited: bool = False
+    code: str = ""
     state: str = "launched"
 
 
 @dataclass(kw_only=True)
 class Commit:
-    """A write of a run that was committed."""
+    """A write of a run that was committed, or a commit of others.
+
+    Attributes:
+        read: The version that last changed the rows of `events` which the write was made from, and whose line that was.
+        replaces_all: Whether another library replaced all rows.
+    """
 
     at: int
     version: int
@@ -52,6 +61,8 @@ class Commit:
     partitions: frozenset[str] | None
     added: Counter
     removed: Counter
+    read: tuple[str | None, int] | None = None
+    replaces_all: bool = False
 
     @property
     def order(self) -> tuple[int, int]:
@@ -70,6 +81,8 @@ class Line:
         fork: Rows of main at the fork; None for main.
         base: The writes that main contained at the fork.
         promoted: Whether main has its changes.
+        promoted_as: The version of main that has them.
+        skipped: The partitions of outputs that were skipped, and the code of their runs.
     """
 
     rows: Counter = field(default_factory=Counter)
@@ -79,6 +92,8 @@ class Line:
     fork: Counter | None = None
     base: list[Commit] = field(default_factory=list)
     promoted: bool = False
+    promoted_as: int = 0
+    skipped: list[tuple[frozenset[str] | None, str]] = field(default_factory=list)
 
     def own_commits(self) -> list[Commit]:
         """The writes since the fork."""
@@ -109,6 +124,8 @@ class Write:
     partitions: tuple[str, ...] | None
     rows: Counter
     empty_output: str
+    read: tuple[str | None, int] | None = None
+    began: int = 0
 
     @property
     def order(self) -> tuple[int, int]:
@@ -118,6 +135,10 @@ class Write:
 def of_partitions(rows: Counter, partitions: Iterable[str] | None) -> Counter:
     """The rows in these partitions; all rows for None."""
     return rows.copy() if partitions is None else Counter({row: n for row, n in rows.items() if row[0] in partitions})
+
+
+def is_in(partition: str | None, partitions: frozenset[str] | None) -> bool:
+    return partition is None or partitions is None or partition in partitions
 
 
 class Model:
@@ -211,7 +232,7 @@ class Model:
             return "empty"  # or any other failure that the write has as well
         if self.is_from_promotion(write) and "promoted attempts" not in self.switches:
             return "any"
-        if self.may_be_undecidable(write):
+        if self.may_be_undecidable(write) or self.was_replaced(write, line):
             return "any"
         if any(commit.order > write.order for commit in self.attempts(write)):
             return "superseded" if write.mode != "overwrite" or "late overwrites" in self.switches else "any"
@@ -239,6 +260,11 @@ class Model:
         )
         lost = {commit.asset for commit in self.discarded[run.branch]} - set(run.steps)
         return "lost" if is_sure and lost else "any"
+
+    def was_replaced(self, write: Write, line: Line) -> bool:
+        """Whether others replaced all rows since the write began, or since an earlier attempt of it."""
+        since = min([write.began, *(commit.at for commit in self.earlier_attempts(write))])
+        return any(commit.replaces_all and commit.at > since for commit in line.commits)
 
     def may_be_undecidable(self, write: Write) -> bool:
         """Whether rows of an earlier attempt were moved, and the versions that say where were removed."""
@@ -289,9 +315,33 @@ class Model:
             partitions=None if write.partitions is None else frozenset(write.partitions),
             added=added,
             removed=removed,
+            read=write.read,
         )
         line.commits.append(commit)
         return commit
+
+    # Where rows are from
+
+    def codes(self, line: Line, asset: str, partition: str | None, *, without: Run | None = None) -> set[str]:
+        """The code versions that the event of a job may name; empty if no run has written the partition."""
+        skipped = {code for parts, code in line.skipped if parts is None or partition in parts}
+        for commit in reversed(line.commits):
+            if commit.asset == asset and commit.run is not without and is_in(partition, commit.partitions):
+                return {commit.run.code, *skipped}
+        return set()
+
+    def newest_write(self, line: Line, asset: str, partition: str | None) -> Commit | None:
+        """The last write of an asset to a partition."""
+        writes = [one for one in line.commits if one.asset == asset and is_in(partition, one.partitions)]
+        return writes[-1] if writes else None
+
+    def published_input(self, table: str, branch: str, partition: str | None) -> int | None:
+        """The version of main that has the rows of `events` from which a branch's rows are made; None if unknown."""
+        line, source = self.lines[table][branch], self.lines["events"].get(branch)
+        write = self.newest_write(line, table, partition)
+        if table == "events" or write is None or write.read is None or source is None or not source.promoted:
+            return None
+        return source.promoted_as if write.read == (branch, source.changed) else None
 
     # Branches
 
@@ -306,6 +356,8 @@ class Model:
         """Whether main has changed what the branch changes: `yes`, `no`, or `perhaps` where no page says so."""
         line, main = self.lines[table][branch], self.lines[table][MAIN]
         since = [commit for commit in main.commits if all(commit is not old for old in line.base)]
+        if any(other.replaces_all for other in since) and self._differs(line):
+            return "yes"
         if any(not other.asset and other.removed for other in since):
             return "perhaps"  # an undo
         if (line.fork - line.rows) - main.rows:
@@ -336,7 +388,8 @@ class Model:
         main.versions[version] = main.rows.copy()
         if line.fork != line.rows:
             main.changed = version
-        line.promoted = True
+        main.skipped += line.skipped
+        line.promoted, line.promoted_as = True, version
 
     def unaudited(self, table: str, branch: str, blocking: Iterable[tuple[str, bool]]) -> list[str]:
         """The blocking checks of an asset that do not let a branch pass, `(check, is partitioned)` given."""

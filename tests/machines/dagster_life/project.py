@@ -1,4 +1,5 @@
-"""The code location under test: `events`, `totals` that reads it, their checks and the jobs of branches.
+"""The code location under test: `events`, `totals` that reads it, `letters` that waits for it, two assets in one table,
+their checks and jobs.
 
 What the bodies do is said by the script of the run; what they read and write is reported to the model.
 """
@@ -17,10 +18,15 @@ from lance_dagster import (
     BranchPolicy,
     LanceIOManager,
     LanceMaintenancePolicy,
+    build_audited_job,
     build_branch_jobs,
     build_branch_sensor,
+    build_erasure_job,
+    build_lance_freshness_checks,
+    build_lance_health_checks,
     build_maintenance_job,
     build_undo_job,
+    lance_eager,
 )
 from tests.machines.dagster_life.stage import me
 
@@ -42,6 +48,11 @@ class Config:
     check_partitioned: bool
     checks: bool
     on_failure: str
+    single_run: bool
+    audited: bool
+    automated: bool
+    shared: str
+    health: bool
     switches: frozenset[str] = frozenset()
 
     def branching(self) -> BranchPolicy:
@@ -54,6 +65,11 @@ class Config:
     def blocking(self, table: str) -> list[tuple[str, bool]]:
         """The blocking checks of an asset, and whether each is partitioned."""
         return [("good", self.partitioned and self.check_partitioned)] if self.checks and table == "events" else []
+
+    @property
+    def shares_overwrite(self) -> bool:
+        """Whether two assets without partitions would replace each other's rows."""
+        return self.shared == "overwrite"
 
 
 WORLD: list = []
@@ -70,6 +86,8 @@ class WatchedManager(LanceIOManager):
         def watched(context, value):
             actor, world = me(), WORLD[0]
             asset = context.asset_key.path[-1]
+            if asset not in TABLES:
+                return handle(context, value)
             write = world.writes[context.run_id, asset]
             actor.reach(f"{asset} writes")
             world.begin_write(write)
@@ -80,6 +98,7 @@ class WatchedManager(LanceIOManager):
                 raise
             world.end_write(write, None)
             actor.reach(f"{asset} committed")
+            return None
 
         manager.handle_output = watched
         return manager
@@ -87,14 +106,16 @@ class WatchedManager(LanceIOManager):
 
 @contextlib.contextmanager
 def watched_promotions() -> Iterator[None]:
-    """A run can stop before it promotes a table, after its gate was judged."""
+    """A run can stop before it promotes a table, after its gate was judged; those of audited jobs are reported."""
     promote = Branches.promote
 
     def watched(self, *args, **options):
         actor = me()
-        if actor is not None and not options.get("dry_run"):
-            actor.reach("promotes")
-        return promote(self, *args, **options)
+        if actor is None or options.get("dry_run"):
+            return promote(self, *args, **options)
+        actor.reach("promotes")
+        table = next(name for name in TABLES if f"/{name}.lance" in self._refs.root.root)
+        return WORLD[0].publish(actor, table, lambda: promote(self, *args, **options))
 
     with mock.patch.object(Branches, "promote", watched):
         yield
@@ -119,42 +140,69 @@ def manager(config: Config, root: str) -> WatchedManager:
     )
 
 
-def definitions(config: Config, root: str) -> dg.Definitions:
-    """The code location."""
+def sharing(mode: str) -> list[dg.AssetsDefinition]:
+    """Two assets that write rows to one table: of all rows, or of two partitions each."""
+    metadata = {"table": "common", "lance/shared_table": True}
+
+    def make(name: str) -> dg.AssetsDefinition:
+        parts, more = None, {"lance/write_mode": mode}
+        if mode == "partitions":
+            parts = dg.StaticPartitionsDefinition([f"{name}1", f"{name}2"])
+            more = {"partition_expr": "p"}
+
+        @dg.asset(name=name, partitions_def=parts, metadata={**metadata, **more})
+        def one(context) -> pa.Table:
+            return to_table(WORLD[0].shares[context.run_id])
+
+        return one
+
+    return [make("left"), make("right")]
+
+
+def definitions(config: Config, root: str, code: int = 0) -> dg.Definitions:
+    """The code location, with the code of a time."""
     partitions = dg.StaticPartitionsDefinition(list(PARTITIONS)) if config.partitioned else None
     metadata = {"partition_expr": "p"} if config.partitioned else {}
-    backfills = {"backfill_policy": dg.BackfillPolicy.multi_run(1)} if config.partitioned else {}
+    policy = dg.BackfillPolicy.single_run() if config.single_run else dg.BackfillPolicy.multi_run(1)
+    options = {"partitions_def": partitions, "code_version": str(code)}
+    if config.partitioned:
+        options["backfill_policy"] = policy
 
     @dg.asset(
-        partitions_def=partitions,
         metadata={
             **metadata,
             **({"lance/merge_on": ["p", "k"]} if config.mode == "merge" else {}),
             "lance/write_mode": config.mode,
             "lance/empty_output": config.empty_output,
         },
-        **backfills,
+        **options,
     )
     def events(context):
         yield from WORLD[0].compute(context, "events", None)
 
-    @dg.asset(partitions_def=partitions, metadata=metadata, **backfills)
+    @dg.asset(metadata=metadata, **options)
     def totals(context, events: pa.Table):
         yield from WORLD[0].compute(context, "totals", events)
 
-    options = {"partitions_def": partitions} if config.check_partitioned and config.partitioned else {}
+    @dg.asset(deps=[events], partitions_def=partitions, automation_condition=lance_eager())
+    def letters() -> None: ...
 
-    @dg.asset_check(asset=events, blocking=True, **options)
+    of_check = {"partitions_def": partitions} if config.check_partitioned and config.partitioned else {}
+
+    @dg.asset_check(asset=events, blocking=True, **of_check)
     def good(context, events: pa.Table) -> dg.AssetCheckResult:
         return WORLD[0].check(context, "good", events)
 
-    assets = [events, totals]
+    assets, checks = [events, totals], [good] if config.checks else []
     jobs = build_branch_jobs(assets)
-    policy = LanceMaintenancePolicy(cleanup_older_than="1ms", max_small_fragments=1, max_versions=1)
-    others = [build_maintenance_job(assets, policy), build_undo_job(assets)]
+    rules = LanceMaintenancePolicy(cleanup_older_than="1ms", max_small_fragments=1, max_versions=1)
+    others = [build_maintenance_job(assets, rules), build_undo_job(assets), build_erasure_job(assets)]
+    if config.audited:
+        others.append(build_audited_job([*assets, *checks], name="audited", allow_unaudited=not checks))
+    health = [*build_lance_health_checks([events], rules), *build_lance_freshness_checks([events], max_age="1d")]
     return dg.Definitions(
-        assets=assets,
-        asset_checks=[good] if config.checks else [],
+        assets=[*assets, *([letters] if config.automated else []), *(sharing(config.shared) if config.shared else [])],
+        asset_checks=[*checks, *(health if config.health else [])],
         jobs=[*jobs, *others],
         sensors=[build_branch_sensor(assets, jobs, on_failure=config.on_failure)],
         resources={"io_manager": manager(config, root)},

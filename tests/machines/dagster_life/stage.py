@@ -70,6 +70,7 @@ class Actor(threading.Thread):
         self.result: object = None
         self.ended = False
         self.abandoned = False
+        self.interrupted = False
         self._go = threading.Semaphore(0)
 
     def run(self) -> None:
@@ -100,6 +101,14 @@ class Actor(threading.Thread):
             self._go.acquire()
             if self.abandoned:
                 raise Abandoned
+            if self.interrupted:
+                self.interrupted = False
+                raise dg.DagsterExecutionInterruptedError
+
+    def interrupt(self) -> None:
+        """Interrupt the run where it stopped, as its launcher does when the run is canceled."""
+        self.interrupted = True
+        self.proceed()
 
     def abandon(self) -> None:
         self.abandoned = True
@@ -187,6 +196,13 @@ class Stage:
             run_launcher=self.launcher,
             settings={"run_retries": {"enabled": True}, "python_logs": {"python_log_level": "CRITICAL"}},
         )
+        self.process = None
+        self.load(module, attribute)
+
+    def load(self, module: str, attribute: str) -> None:
+        """Load a code location, in place of the one before."""
+        if self.process is not None:
+            self.process.__exit__(None, None, None)
         self.repository = ReconstructableRepository.for_module(module, attribute)
         target = InProcessWorkspaceLoadTarget(
             [
@@ -236,14 +252,16 @@ class Stage:
             )
         )
 
-    def launch_job(self, name: str, tags: dict, *, assets=None, checks=None, parent: str | None = None) -> str:
+    def launch_job(
+        self, name: str, tags: dict, *, assets=None, checks=None, parent: str | None = None, config: dict | None = None
+    ) -> str:
         """Create a run of a job as the UI does, a re-execution of `parent` if one is given; its id."""
         workspace = self.workspace()
         job = self._job(workspace, name, assets, checks)
         first = None if parent is None else self.instance.get_run_by_id(parent)
         root = None if first is None else (first.root_run_id or first.run_id)
         chain = {} if parent is None else {"dagster/parent_run_id": parent, "dagster/root_run_id": root}
-        plan = workspace.get_code_location(LOCATION).get_execution_plan(job, {}, None, None, self.instance)
+        plan = workspace.get_code_location(LOCATION).get_execution_plan(job, config or {}, None, None, self.instance)
         run = self.instance.create_run(
             job_snapshot=job.job_snapshot,
             execution_plan_snapshot=plan.execution_plan_snapshot,
@@ -252,7 +270,7 @@ class Stage:
             run_id=None,
             resolved_op_selection=None,
             op_selection=None,
-            run_config={},
+            run_config=config or {},
             step_keys_to_execute=None,
             tags={**job.tags, **tags, **chain},
             root_run_id=root,

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import types
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -15,7 +16,9 @@ import dagster as dg
 import pyarrow as pa
 
 import lance_core
-from tests.machines.dagster_life.model import MAIN, Commit, Model, Result, Run, Write, of_partitions
+from tests.machines.dagster_life import judging
+from tests.machines.dagster_life.events import compare_due, compare_events
+from tests.machines.dagster_life.model import MAIN, Commit, Line, Model, Result, Run, Write, of_partitions
 from tests.machines.dagster_life.project import (
     PARTITIONS,
     SCHEMA,
@@ -63,6 +66,12 @@ class World(contextlib.AbstractContextManager):
         self.idle_promotions: set[tuple[str, str]] = set()
         self.settled: set[str] = set()
         self.compared: dict[tuple[str, str | None], tuple] = {}
+        self.shares: dict[str, Counter] = {}
+        self.common: Counter = Counter()
+        self.woken: set[str | None] = set()
+        self.perhaps_woken: set[str | None] = set()
+        self.automation = None
+        self.code = 0
         self.is_lost = False
         self.is_closing = False
 
@@ -70,15 +79,26 @@ class World(contextlib.AbstractContextManager):
         self._clocks = clocks()
         self._clocks.__enter__()
         os.environ["LANCE_LIFE_BRANCH"] = "staging"
-        module = sys.modules.setdefault(MODULE, types.ModuleType(MODULE))
-        name = f"location_{next(_numbers)}"
-        setattr(module, name, definitions(self.config, self.root))
+        name = self.define()
         WORLD[:] = [self]
         self._promotions = watched_promotions()
         self._promotions.__enter__()
         self.manager = manager(self.config, self.root)
         self.stage = Stage(MODULE, name)
         return self
+
+    def define(self) -> str:
+        """Make the code location of now; the name of its attribute in the module."""
+        module = sys.modules.setdefault(MODULE, types.ModuleType(MODULE))
+        name = f"location_{next(_numbers)}"
+        self.definitions = definitions(self.config, self.root, self.code)
+        setattr(module, name, self.definitions)
+        return name
+
+    def deploy(self) -> None:
+        """New code takes the place of the code location."""
+        self.code += 1
+        self.stage.load(MODULE, self.define())
 
     def __exit__(self, *_: object) -> None:
         self.is_closing = True
@@ -124,7 +144,10 @@ class World(contextlib.AbstractContextManager):
             partitions = tuple(keys[keys.index(tags[START]) : keys.index(tags[END]) + 1])
         root_id = record.root_run_id or run_id
         root = self.model.runs.get(root_id)
+        is_audited = record.job_name == "audited"
         selection = record.asset_selection or record.asset_check_selection or ()
+        if is_audited:
+            selection = list(selection or map(dg.AssetKey, TABLES))
         backfill = tags.get("dagster/backfill")
         root_backfill = self.backfills.get(tags.get("dagster/root_backfill_id") or backfill)
         begin = self.model.mains() if root_backfill is None else root_backfill["mains"]
@@ -133,24 +156,25 @@ class World(contextlib.AbstractContextManager):
             number=len(self.model.runs) + 1,
             root=root_id,
             parent=record.parent_run_id,
-            branch=root.branch if root is not None else self.branch_of(tags, run_id),
+            branch=root.branch if root is not None else self.branch_of(tags, run_id, is_audited=is_audited),
             main_at_begin=root.main_at_begin if root is not None else begin,
             selection=tuple(sorted(str(key) for key in selection)),
             partitions=partitions,
             steps=tuple(record.step_keys_to_execute or (key.path[-1] for key in record.asset_selection or ())),
             backfill=backfill,
             is_of_repeated_backfill="dagster/root_backfill_id" in tags,
+            is_audited=is_audited,
         )
         self.model.create_run(run)
         return run
 
-    def branch_of(self, tags: dict[str, str], run_id: str) -> str | None:
+    def branch_of(self, tags: dict[str, str], run_id: str, *, is_audited: bool) -> str | None:
         """The branch of a first run, as the table of `docs/backfills.md` has it."""
         backfill = tags.get("dagster/root_backfill_id") or tags.get("dagster/backfill")
         of_backfill = None if backfill is None else f"dagster/backfill/{backfill}"
         of_run = f"dagster/run/{run_id}"
         policy = self.config.policy
-        if policy == "per_run":
+        if policy == "per_run" or is_audited:
             return of_run
         if policy == "per_backfill":
             return of_backfill
@@ -162,6 +186,7 @@ class World(contextlib.AbstractContextManager):
         return None
 
     def start(self, run_id: str, script: Script) -> Actor:
+        self.model.runs[run_id].code = str(self.code)
         actor = self.stage.start(run_id, script)
         self.actors[run_id] = actor
         self.sync()
@@ -189,6 +214,9 @@ class World(contextlib.AbstractContextManager):
         is_reader = self.config.checks or any("totals" in name for name in run.selection)
         may_lack = is_reader and not of_partitions(self.model.readable("events", run), run.partitions)
         is_lost = run.branch in self.model.discarded or (run.branch is not None and bool(self.model.cleaned))
+        if run.is_audited:
+            judged, is_sure = judging.verdict(self, run.branch)
+            is_lost |= bool(judged) or not is_sure or any(run.branch not in self.model.lines[name] for name in TABLES)
         if run.run_id not in self.excuses and run.selection and not may_lack and not is_lost:
             self.problems.append(f"run {run.number} failed: {self.why(run)}")
 
@@ -225,8 +253,11 @@ class World(contextlib.AbstractContextManager):
         actor, run = me(), self.model.runs[context.run_id]
         says = actor.script.says.get(asset, {})
         run.step_began[asset] = self.model.tick()
+        made_from = None
         if read is not None:
             self.compare_read(run, "events", to_rows(read), f"{asset} in run {run.number}", run.partitions)
+            line = self.model.lines["events"].get(run.branch)
+            made_from = None if line is None else (run.branch, line.changed)
         actor.reach(f"{asset} begins")
         is_first = context.retry_number == 0
         if says.get("fail") in ("before", "after"):
@@ -249,6 +280,7 @@ class World(contextlib.AbstractContextManager):
             partitions=run.partitions,
             rows=rows,
             empty_output=empty,
+            read=made_from,
         )
         yield dg.Output(self.stream(actor, asset, rows) if says.get("stream") else to_table(rows))
         if says.get("fail") == "after":
@@ -293,7 +325,7 @@ class World(contextlib.AbstractContextManager):
         return dg.AssetCheckResult(passed=says == "passes")
 
     def compare_read(self, run: Run, table: str, rows: Counter, who: str, partitions: tuple[str, ...] | None) -> None:
-        self.compare_events()
+        compare_events(self)
         if run.branch is not None and run.branch not in self.model.lines[table] and not run.main_at_begin[table]:
             return  # there was no table yet
         whole = self.model.readable(table, run)
@@ -322,6 +354,7 @@ class World(contextlib.AbstractContextManager):
             for branch, line in lines.items()
         }
         self.model.fork(write.asset, write.run.branch)
+        write.began = self.model.now
 
     def end_write(self, write: Write, error: BaseException | None) -> None:
         if self.is_closing:
@@ -343,38 +376,101 @@ class World(contextlib.AbstractContextManager):
             return
         if expected not in ("written", "skipped", "any"):
             self.problems.append(f"{where} had to be {expected}, but was committed")
-        version = self.version(write.asset, run.branch)
-        line = self.model.lines[write.asset].get(run.branch)
-        commit = None
-        if expected != "skipped":
+        if expected == "skipped":
+            self.end_skipped(write)
+        else:
+            version = self.version(write.asset, run.branch)
             commit = self.model.apply(write, version)
             line = self.model.lines[write.asset][run.branch]
-        if expected == "skipped" and not version:  # there is no table still
-            self.model.lines[write.asset].pop(run.branch, None)
-            keys = ("version", "rows", "partition_rows", "changed", "branch")
-            nothing = dict.fromkeys(keys)
-            self.due += [(None, run, write.asset, partition, nothing) for partition in write.partitions or (None,)]
+            self.expect_events(commit, run, write.asset, write.partitions, line, version, changed=line.changed)
+
+    def end_skipped(self, write: Write) -> None:
+        """An output without rows was not written: the event says what is there."""
+        run, asset = write.run, write.asset
+        line, version = self.model.lines[asset].get(run.branch), self.version(asset, run.branch)
+        if not version:  # there is no table still
+            self.model.lines[asset].pop(run.branch, None)
+            nothing = dict.fromkeys(("version", "rows", "partition_rows", "changed", "branch"))
+            self.due += [
+                (None, run, asset, partition, nothing | {"is_skipped": True})
+                for partition in write.partitions or (None,)
+            ]
             return
-        rows = line.rows if line is not None else Counter()
-        for partition in write.partitions or (None,):
-            facts = {
+        parts = None if write.partitions is None else frozenset(write.partitions)
+        line.skipped.append((parts, run.code))
+        changed: int | set[int] = line.changed
+        if parts is not None and run.branch is MAIN:
+            changed = {line.changed, *self.unchanged_since(asset, line, parts)}
+        self.expect_events(None, run, asset, write.partitions, line, version, changed=changed, is_skipped=True)
+
+    def unchanged_since(self, asset: str, line: Line, partitions: frozenset[str]) -> set[int]:
+        """The versions of commits after which no commit has changed rows of these partitions, from the newest on."""
+        versions = set()
+        for commit in reversed(line.commits):
+            versions.add(commit.version)
+            touches = commit.partitions is None or commit.partitions & partitions or not commit.asset
+            if touches and (commit.added or commit.removed):
+                break
+        return versions
+
+    def expect_events(
+        self, commit: Commit | None, run: Run, asset: str, partitions: tuple | None, line: Line, version: int, **facts
+    ) -> None:
+        """A step has written: its events are due when it ends, unless it is of an audited job."""
+        if run.is_audited:
+            return
+        for partition in partitions or (None,):
+            says = {
                 "version": version,
                 "branch": run.branch,
-                "rows": rows.total(),
-                "partition_rows": of_partitions(rows, None if partition is None else {partition}).total(),
-                "changed": line.changed if line is not None else 0,
+                "rows": line.rows.total(),
+                "partition_rows": of_partitions(line.rows, None if partition is None else {partition}).total(),
+                "codes": {run.code},
+                **facts,
             }
-            self.due.append((commit, run, write.asset, partition, facts))
+            self.due.append((commit, run, asset, partition, says))
+
+    def publish(self, actor: Actor, table: str, promote: Callable[[], object]) -> object:
+        """A run promotes a table; of an audited job it is judged at once, of others by the step that runs them."""
+        run = self.model.runs[actor.run_id]
+        if not run.is_audited:
+            return promote()
+        line = self.model.lines[table].get(run.branch)
+        judged, is_sure = judging.verdict(self, run.branch)
+        try:
+            promotion = promote()
+        except BaseException:
+            self.excuses.add(run.run_id)
+            if line is not None and not judged and is_sure and not self.is_closing:
+                self.problems.append(f"run {run.number} did not publish {table} of {run.branch}")
+            raise
+        if line is None or line.promoted:
+            self.idle_promotions.add((run.run_id, table))
+            return promotion
+        if judged:
+            self.problems.append(f"run {run.number} published {table} of {run.branch}, though {judged}")
+        if promotion.deduplicated:
+            self.idle_promotions.add((run.run_id, table))
+        else:
+            judging.expect_promotion(self, table, run.branch, run, partitions=run.partitions or (None,))
+        del self.model.lines[table][run.branch]
+        return promotion
 
     # The comparison after each step
 
     def compare(self) -> list[str]:
         """What differs between the real thing and the model."""
-        self.compare_events()
-        self.compare_due()
+        compare_events(self)
+        compare_due(self)
         for table, lines in self.model.lines.items():
             self.compare_table(table, lines)
         return self.problems
+
+    def compare_common(self) -> None:
+        """The table that two assets share has the rows of both."""
+        rows = to_rows(lance_core.dataset(f"{self.root}/public/common.lance").to_table())
+        if rows != self.common:
+            self.problems.append(f"the shared table has {sorted(rows)}, not {sorted(self.common)}")
 
     def compare_table(self, table: str, lines: dict) -> None:
         dataset = self.open(table)
@@ -400,63 +496,3 @@ class World(contextlib.AbstractContextManager):
                 )
             elif place is not None:
                 line.versions.setdefault(place.version, line.rows.copy())
-
-    def compare_events(self) -> None:
-        for table in TABLES:
-            records = self.stage.instance.fetch_materializations(
-                dg.AssetRecordsFilter(asset_key=dg.AssetKey(table), after_storage_id=self.seen[table]),
-                limit=100,
-                ascending=True,
-            ).records
-            for record in records:
-                self.seen[table] = record.storage_id
-                self.compare_event(table, record)
-
-    def compare_due(self) -> None:
-        for commit, run, asset, partition, _ in self.due:
-            actor = self.actors.get(run.run_id)
-            if actor is not None and actor.ended:
-                self.problems.append(
-                    f"run {run.number} has no event of {asset} {partition}, "
-                    f"version {None if commit is None else commit.version}"
-                )
-
-    def compare_event(self, table: str, record) -> None:
-        event = record.asset_materialization
-        metadata = {key: entry.value for key, entry in event.metadata.items()}
-        if "lance/discarded" in metadata or (record.run_id, table) in self.idle_promotions:
-            return
-        shown = f"event of {table} {event.partition} of run {record.run_id[:8]}"
-        about = (record.run_id, table, event.partition)
-        due = next((due for due in self.due if (due[1].run_id, *due[2:4]) == about), None)
-        if due is None:
-            self.problems.append(f"{shown}: nothing was written")
-            return
-        self.due.remove(due)
-        commit, _, _, partition, facts = due
-        says = {
-            "lance/version": facts["version"],
-            "lance/branch": facts["branch"],
-            "dagster/row_count": facts["rows"],
-        }
-        if partition is not None:
-            says["dagster/partition_row_count"] = facts["partition_rows"]
-        for key, value in says.items():
-            if metadata.get(key) != value:
-                self.problems.append(f"{shown}: {key} is {metadata.get(key)}, not {value}")
-        if facts["version"] is None:
-            return
-        data_version = (event.tags or {}).get("dagster/data_version", "")
-        changed = facts["changed"] if isinstance(facts["changed"], set) else {facts["changed"]}
-        if changed == {0}:
-            changed = {facts["version"]}  # of a table that the fork has created
-        # A commit without rows that removes none may count as a change.
-        if commit is not None and not commit.added and not commit.removed:
-            changed = {*changed, commit.version}
-        if not data_version.endswith(tuple(f":{facts['branch'] or 'main'}:{version}" for version in changed)):
-            self.problems.append(f"{shown}: its data version is {data_version}, rows changed in {changed}")
-        where = (table, facts["branch"], partition)
-        newest = max((v for key, v in self.model.recorded.items() if key[:2] == where[:2]), default=0)
-        self.model.shown[table, partition] = facts["branch"]
-        self.model.is_unordered |= facts["version"] < newest
-        self.model.recorded[where] = max(self.model.recorded.get(where, 0), facts["version"])
