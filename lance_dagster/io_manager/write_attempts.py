@@ -112,11 +112,13 @@ class EarlierAttempts:
         found: The transactions of earlier attempts by version, newest first.
         cleaned_up: The versions of earlier attempts that were cleaned up, and that the table's configuration records.
         missing: Versions that were cleaned up, and that earlier attempts may have committed.
+        kept: Numbers of attempts of runs that succeeded, whose rows stay.
     """
 
     found: Mapping[int, lance_core.Transaction] = field(default_factory=dict)
     cleaned_up: Sequence[int] = ()
     missing: Sequence[int] = ()
+    kept: Sequence[tuple[int, ...]] = ()
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -213,16 +215,19 @@ def _other_attempts(dataset: lance_core.LanceDataset, tags: CommitTags, facts: R
             )
         if run_id == facts.run_id or not facts.succeeded(run_id):
             earlier[version] = transaction
-    cleaned_up = []
+    cleaned_up, kept = [], []
     for one in dataset.committed_attempts(write.token):
         if one.number > write.number:
             raise SupersededError(
                 f"version {one.version} of {dataset.uri} was committed by a later attempt of this write, in run "
                 f"{one.note}; nothing was written"
             )
-        if one.version not in found and (one.note == facts.run_id or not facts.succeeded(one.note)):
+        if one.note != facts.run_id and facts.succeeded(one.note):
+            kept.append(one.number)
+        elif one.version not in found:
             cleaned_up.append(one.version)
-    return EarlierAttempts(found=earlier, cleaned_up=cleaned_up, missing=_undecided(dataset, write, facts, missing))
+    undecided = _undecided(dataset, write, facts, missing)
+    return EarlierAttempts(found=earlier, cleaned_up=cleaned_up, missing=undecided, kept=kept)
 
 
 def _undecided(

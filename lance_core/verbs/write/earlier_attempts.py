@@ -155,14 +155,22 @@ def _rows_of_attempt(source: Snapshot, write: WriteAttempt, version: int) -> Row
     Raises:
         TraceLostError: The rows cannot be identified.
     """
-    known = [one for one in attempts_of(source.manifest, write) if one.version == version]
-    try:
-        return rows_of_version(source, version, known[0].fragments if known else None)
-    except TraceLostError as error:
-        found = _by_proof(source, known[0]) if known else None
-        if found is None:
-            raise TraceLostError(f"{error}, and no record shows where they are now") from error
-        return found
+    known = [
+        one for one in attempts_of(source.manifest, write) if one.version == version and one.number not in write.kept
+    ]
+    rows: RowsByFragment = {}
+    attempts: list[CommittedAttempt | None] = [*known] or [None]
+    for attempt in attempts:
+        try:
+            found = rows_of_version(source, version, None if attempt is None else attempt.fragments)
+        except TraceLostError as error:
+            traced = None if attempt is None else _by_proof(source, attempt)
+            if traced is None:
+                raise TraceLostError(f"{error}, and no record shows where they are now") from error
+            found = traced
+        for fragment_id, alive in found.items():
+            rows[fragment_id] = alive | rows.get(fragment_id, BitMap())
+    return rows
 
 
 def _by_proof(source: Snapshot, attempt: CommittedAttempt) -> RowsByFragment | None:

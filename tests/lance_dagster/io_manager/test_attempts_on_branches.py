@@ -68,6 +68,20 @@ def test_a_run_whose_branch_was_promoted_by_hand_is_re_executed(lake, mode, exis
     assert runs.values() == [*kept, 1 if mode == "merge" else 2]
 
 
+@pytest.mark.parametrize("stable", [False, True])
+def test_of_two_attempts_that_were_promoted_at_once_the_failed_one_is_replaced(lake, stable):
+    runs = Runs(lake, "append")
+    runs.config["stable_row_ids"] = stable
+    first = runs.run(1)
+    runs.run(2, of=first, fails=True)
+    assert runs.values(runs.branch(first)) == [1, 2]
+    lake.table("events").branches.promote(runs.branch(first))
+    runs.run(3, of=first)
+    assert runs.values(runs.branch(first)) == [1, 3]
+    lake.table("events").branches.promote(runs.branch(first))
+    assert runs.values() == [1, 3]
+
+
 @pytest.mark.parametrize("committed", [False, True])
 def test_a_table_that_begins_with_a_branch_is_cleaned_up(lake, committed):
     runs = Runs(lake, "append")
