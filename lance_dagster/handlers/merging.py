@@ -65,7 +65,7 @@ def merge_arrow(table: pa.Table, request: WriteRequest) -> WriteResult:
     dataset, output, plain = request.existing, request.output, plain_merge(request.output)
     assert dataset is not None
     set_types(dataset, table.schema)
-    merge = dataset.merge_insert(output.merge_key).commit_properties(commit_properties(request))
+    merge = dataset.merge_insert(output.merge_key).record_keys().commit_properties(commit_properties(request))
     if request.write_attempt is not None:
         merge = merge.write_attempt(request.write_attempt)
     if plain.matched == "update":

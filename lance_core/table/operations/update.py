@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 from google.protobuf.unknown_fields import UnknownFieldSet
@@ -35,7 +35,14 @@ from lance_core.table.rowids import (
     with_versions,
 )
 
-__all__ = ["CompactedSsTable", "KeyExistenceFilter", "Update", "UpdateMode"]
+__all__ = ["MAX_EXACT_KEYS", "CompactedSsTable", "KeyExistenceFilter", "Update", "UpdateMode"]
+
+MAX_EXACT_KEYS: Final = 100_000
+"""The most keys that a commit lists; one that inserted more may have inserted any key."""
+
+_BLOOM_BYTES: Final = 1 << 15
+_BLOOM_ITEMS: Final = 8192
+_BLOOM_PROBABILITY: Final = 0.00057
 
 
 class UpdateMode(IntEnum):
@@ -77,7 +84,7 @@ class CompactedSsTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyExistenceFilter:
-    """The primary keys that an update inserted.
+    """The keys that an update inserted.
 
     Attributes:
         field_ids: Fields of the key.
@@ -88,6 +95,17 @@ class KeyExistenceFilter:
     field_ids: tuple[int, ...]
     key_hashes: frozenset[int] | None = None
     bloom: bytes | None = None
+
+    @classmethod
+    def for_any_key(cls, field_ids: Sequence[int]) -> KeyExistenceFilter:
+        """Return the filter that contains any key: a Bloom filter with all bits set."""
+        bloom = transaction_pb2.Transaction.KeyExistenceFilter.BloomFilter(
+            bitmap=b"\xff" * _BLOOM_BYTES,
+            num_bits=8 * _BLOOM_BYTES,
+            number_of_items=_BLOOM_ITEMS,
+            probability=_BLOOM_PROBABILITY,
+        )
+        return cls(field_ids=tuple(field_ids), bloom=bloom.SerializeToString())
 
     @property
     def is_empty(self) -> bool:
@@ -101,8 +119,10 @@ class KeyExistenceFilter:
         return not self.key_hashes.isdisjoint(other.key_hashes)
 
     def to_protobuf(self) -> transaction_pb2.Transaction.KeyExistenceFilter:
-        """Return the message of the wire."""
+        """Return the message of the wire; for more than `MAX_EXACT_KEYS` keys it is a filter that contains any key."""
         message = transaction_pb2.Transaction.KeyExistenceFilter(field_ids=self.field_ids)
+        if self.key_hashes is not None and len(self.key_hashes) > MAX_EXACT_KEYS:
+            return self.for_any_key(self.field_ids).to_protobuf()
         if self.key_hashes is not None:
             message.exact.key_hashes.extend(sorted(self.key_hashes))
         elif self.bloom is not None:

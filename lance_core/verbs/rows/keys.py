@@ -11,26 +11,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core._proto import transaction_pb2
 from lance_core.arguments import checked
 from lance_core.errors import UnsupportedError
 from lance_core.schema import unwrapped
-from lance_core.table.operations import KeyExistenceFilter
+from lance_core.table.operations import MAX_EXACT_KEYS, KeyExistenceFilter
 
-__all__ = ["MAX_EXACT_KEYS", "KeyIndex", "any_keys", "inserted_keys", "key_filter", "key_hashes"]
+__all__ = ["MAX_EXACT_KEYS", "KeyIndex", "inserted_keys", "key_filter", "key_hashes"]
 
 Codes = npt.NDArray[np.int64]
-
-MAX_EXACT_KEYS: Final = 100_000
-"""The most keys that a filter lists; a filter for more keys may contain any key."""
 
 _ENTRIES_PER_ROW: Final = 4
 _ENTRIES_PER_KEY: Final = 64
 """A table from the smallest to the largest integer key has at most this many entries for each row or each key."""
-
-_BLOOM_BYTES: Final = 1 << 15
-_BLOOM_ITEMS: Final = 8192
-_BLOOM_PROBABILITY: Final = 0.00057
 
 
 class KeyIndex:
@@ -145,17 +137,18 @@ def _span(integers: pa.Array) -> int:
 
 
 def inserted_keys(table: pa.Table, columns: Sequence[str], field_ids: Sequence[int]) -> KeyExistenceFilter:
-    """The record of the primary keys that a commit inserts, from which concurrent writers detect equal keys.
+    """The record of the keys that a commit inserts, from which concurrent writers detect equal keys.
 
     The hash function is specific to this library. pylance writes Bloom filters with another hash function, and assumes
     that a list of hashes may contain any key; this library assumes the same of pylance's filters. The later of two
-    writers then repeats its work, which is safe.
+    writers then repeats its work, which is safe. A key with a null equals no key, and is not recorded.
 
     Args:
         table: The inserted rows.
-        columns: The columns of the primary key.
+        columns: The columns of the key.
         field_ids: Ids of their fields.
     """
+    table = table.select(list(columns)).drop_null()
     return key_filter(None if table.num_rows > MAX_EXACT_KEYS else key_hashes(table, columns).tolist(), field_ids)
 
 
@@ -173,7 +166,7 @@ def key_hashes(table: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> npt.
         >>> lance.key_hashes(narrow, ["id"]).tolist() == lance.key_hashes(wide, ["id"]).tolist()
         True
     """
-    rows = zip(*(table.column(name).to_pylist() for name in columns), strict=True)
+    rows = zip(*(_hashable(table.column(name)).to_pylist() for name in columns), strict=True)
     digests = b"".join(blake2b(repr(row).encode(), digest_size=8).digest() for row in rows)
     return np.frombuffer(digests, "<u8").astype(np.uint64)
 
@@ -193,19 +186,8 @@ def key_filter(hashes: Iterable[int] | None, field_ids: Sequence[int]) -> KeyExi
         'KeyExistenceFilter'
     """
     if hashes is None:
-        return any_keys(field_ids)
+        return KeyExistenceFilter.for_any_key(field_ids)
     return KeyExistenceFilter(field_ids=tuple(field_ids), key_hashes=frozenset(hashes))
-
-
-def any_keys(field_ids: Sequence[int]) -> KeyExistenceFilter:
-    """The filter that contains any key: a Bloom filter with all bits set."""
-    bloom = transaction_pb2.Transaction.KeyExistenceFilter.BloomFilter(
-        bitmap=b"\xff" * _BLOOM_BYTES,
-        num_bits=8 * _BLOOM_BYTES,
-        number_of_items=_BLOOM_ITEMS,
-        probability=_BLOOM_PROBABILITY,
-    )
-    return KeyExistenceFilter(field_ids=tuple(field_ids), bloom=bloom.SerializeToString())
 
 
 def _unique(column: pa.ChunkedArray) -> pa.Array:
@@ -238,6 +220,13 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_float16(kind):
         return column.cast(pa.float32())  # Arrow cannot look up float16
     return column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column
+
+
+def _hashable(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """The column in a type whose values Python can represent."""
+    column = _plain(column)
+    is_fine = getattr(column.type, "unit", None) == "ns"  # only pandas has a type for it
+    return column.cast(pa.int64()) if is_fine else column
 
 
 def _paired(left: Codes, right: Codes, width: int) -> Codes:

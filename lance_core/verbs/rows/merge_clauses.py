@@ -51,6 +51,7 @@ class MergeClauses:
         within: Slices that must contain the matched rows that are updated or deleted; None for the whole dataset.
         source_deletes: For each row of the source, whether it deletes the row with its key and is never inserted; None
             if no row of the source deletes.
+        records_keys: Whether the commit records the inserted keys even if `on` is not the declared primary key.
     """
 
     on: tuple[str, ...]
@@ -63,6 +64,7 @@ class MergeClauses:
     use_index: bool = True
     within: Slices | None = None
     source_deletes: npt.NDArray[np.bool_] | None = None
+    records_keys: bool = False
 
     def check(self) -> None:
         """Check that the clauses change rows.

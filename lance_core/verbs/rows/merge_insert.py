@@ -46,7 +46,8 @@ class MergeInsertBuilder:
 
     Two merges that insert the same new key at the same time conflict only if the key is declared as the primary key of
     the schema, by the metadata `lance-schema:unenforced-primary-key` = `true` of its fields: the later merge is then
-    repeated, and its row matches. Otherwise the row is inserted twice, as with pylance.
+    repeated, and its row matches; or if both merges `record_keys`. Otherwise the row is inserted twice, as with
+    pylance.
 
     Args:
         dataset: The dataset; the handle moves to the new version.
@@ -120,6 +121,25 @@ class MergeInsertBuilder:
         Not in pylance. It is not checked whether the slices contain the rows of the source.
         """
         self._clauses = replace(self._clauses, within=slices)
+        return self
+
+    def record_keys(self) -> Self:
+        """Record the inserted keys in the commit, as is done for the declared primary key. Not in pylance.
+
+        Of two merges at a time that insert the same key and both record it, the later one is repeated. It is also
+        repeated after any other commit that may have inserted rows meanwhile: an append, a merge that records no keys,
+        or one that inserted more than `MAX_EXACT_KEYS` rows, whose keys are not listed.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1], "n": [0]}, "t.lance")
+            >>> merges = [lance.dataset("t.lance").merge_insert("id").record_keys() for _ in range(2)]
+            >>> for merge in merges:
+            ...     merge.when_matched_update_all().when_not_matched_insert_all()
+            ...     counts = merge.execute(pa.table({"id": [2], "n": [0]}))
+            >>> lance.dataset("t.lance").count_rows(), counts["num_updated_rows"]
+            (2, 1)
+        """
+        self._clauses = replace(self._clauses, records_keys=True)
         return self
 
     def when_matched_fail(self) -> Self:

@@ -291,9 +291,11 @@ class _MergeAttempt:
         return Merged(operation=operation, removal=removal, stats=self.stats)
 
     def _guard(self, new: Rows) -> KeyExistenceFilter | None:
-        """The record of new keys for concurrent writers, if the key is the declared primary key."""
+        """The record of new keys for concurrent writers, if the key is the declared primary key, or `records_keys`."""
         key = primary_key(self.base.manifest.schema)
-        if not self.clauses.inserts or set(self.clauses.on) != set(key):
+        if set(self.clauses.on) != set(key):
+            key = self.clauses.on if self.clauses.records_keys else ()
+        if not self.clauses.inserts or not key:
             return None
         return inserted_keys(self.rows.rows.select(key).take(pa.array(new)), key, self._ids(key))
 

@@ -282,6 +282,16 @@ def test_a_table_that_another_run_makes_meanwhile_is_merged_into(lake):
     assert lake.rows("t") == [(ONE, 2, "B"), (TWO, 3, "c"), (TWO, 4, "D")]
 
 
+def test_a_key_that_another_run_inserts_meanwhile_is_updated(lake, table):
+    def batches():
+        lake.run(merging(frame((TWO, 4, "x"), (TWO, 5, "e"))))
+        yield from frame((TWO, 4, "D"), (TWO, 6, "F")).to_batches()
+
+    before = lake.rows("t")
+    lake.run(merging(lambda _: pa.RecordBatchReader.from_batches(SCHEMA, batches())))
+    assert lake.rows("t") == [*before, (TWO, 4, "D"), (TWO, 5, "e"), (TWO, 6, "F")]
+
+
 def test_events_of_several_partitions_do_not_repeat_the_rows_of_all(lake):
     value = frame((ONE, 1, "a"), (ONE, 2, "b"), (TWO, 3, "c"))
     said = []

@@ -33,6 +33,7 @@ from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.refs.changes import Branch, BranchChanges
 from lance_core.verbs.refs.promotion.added_columns import AddedColumns
+from lance_core.verbs.refs.promotion.new_rows import NewRows, check_new_keys, lists_new_keys
 from lance_core.verbs.refs.promotion.record import slice_names
 from lance_core.verbs.refs.promotion.updated_columns import fit_updated_columns
 from lance_core.verbs.rows.removal import RowsByFragment, remove_rows
@@ -75,6 +76,8 @@ def rebase_by_commits(
         followed.follow(version, other)
     fitted = fit_updated_columns(branch, changes, operation, columns.fields, latest, files)
     source = branch.parent.at(latest)
+    if operation.inserted_rows is not None and not followed.compares_lists_of_keys(commits.values()):
+        check_new_keys(branch, changes, operation.inserted_rows, NewRows.of(branch, source, followed.rows))
     removal = remove_rows(source, _in(latest, followed.rows), files)
     updated = {fragment.id: fragment for fragment in removal.updated_fragments}
     for number in sorted(fitted.files.keys() - set(removal.removed_fragment_ids)):
@@ -140,11 +143,19 @@ class _FollowedChanges:
         else:
             left = {*self.rows, *self.fields} - self._fragments_without_conflict(operation)
             pending = replace(self._operation, removed_fragment_ids=tuple(sorted(left)), updated_fragments=())
+            if not self.compares_lists_of_keys([other]):
+                pending = replace(pending, inserted_rows=None)
             judged = judge(replace(self.transaction, operation=pending), other)
             if judged is not Verdict.COMPATIBLE:
                 raise _conflict(version, operation.name, self._named(affected_fragments(operation) & left))
             if isinstance(operation, Update | Delete):
                 self._note(operation.updated_fragments)
+
+    def compares_lists_of_keys(self, commits: Iterable[Transaction]) -> bool:
+        """Whether the branch and some commits list the keys of the rows that they inserted; else the keys are read."""
+        mine = self._operation.inserted_rows
+        is_listed = mine is None or mine.key_hashes is not None
+        return is_listed and all(lists_new_keys(other.operation) for other in commits)
 
     @property
     def _operation(self) -> Update:
@@ -164,7 +175,9 @@ class _FollowedChanges:
 
     def _named(self, numbers: Iterable[int]) -> str:
         found = sorted(numbers)
-        return f"fragments {found[:_SHOWN]}, which the branch changed" if found else "rows or columns of the branch"
+        return (
+            f"fragments {found[:_SHOWN]}, which the branch changed" if found else "rows, columns or keys of the branch"
+        )
 
     def _fragments_without_conflict(self, operation: Operation) -> set[int]:
         """Fragments in which a commit changed other columns, or rows for which the branch wrote only added columns.
@@ -210,8 +223,6 @@ class _FollowedChanges:
         strict = [one.name for one in operation.schema.fields if not one.nullable and one.name not in fork.names]
         if self._operation.new_fragments and strict:
             raise RetryableConflictError(f"version {version} (Merge) added columns {strict}, which cannot be null")
-        if self._operation.inserted_rows is not None and any(one.row_ids for one in operation.fragments):
-            raise RetryableConflictError(f"version {version} (Merge) may have inserted the same keys")
         now = {fragment.id: fragment for fragment in operation.fragments if fragment.id in self.fragments}
         own = frozenset(node.id for node, _ in fork.walk())
         for number in {*self.rows, *self.fields}:

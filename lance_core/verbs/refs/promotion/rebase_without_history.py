@@ -13,8 +13,8 @@ row in a slice that the branch filled, or with a key that the branch inserted, i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -29,18 +29,18 @@ from lance_core.row_addresses import bitmap_of, offsets_of
 from lance_core.schema import Schema, arrow_type_of
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import KeyExistenceFilter, Update
+from lance_core.table.operations import Update
 from lance_core.table.rowids import decode_versions
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.refs.changes import Branch, BranchChanges
 from lance_core.verbs.refs.promotion.equal_rows import equal_rows
+from lance_core.verbs.refs.promotion.new_rows import NewRows, check_new_keys
 from lance_core.verbs.refs.promotion.rebase import rows_taken
 from lance_core.verbs.refs.promotion.recognized_slices import recognize_slices
 from lance_core.verbs.refs.promotion.record import slice_names
 from lance_core.verbs.refs.promotion.updated_columns import known_row_ids
-from lance_core.verbs.rows.keys import key_hashes
 from lance_core.verbs.rows.removal import RowsByFragment, live_rows, remove_rows
 
 __all__ = ["check_slices", "rebase_to_latest"]
@@ -243,41 +243,11 @@ def _is_same(fork: Snapshot, fragment: Fragment, latest: Snapshot, own: _Offsets
     return equal_rows((batch for batch, _ in live_rows(fork, fragment, names)), there)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Newcomers:
-    """Live rows of the latest version in fragments that the fork version lacks, without those that the branch replaces.
-
-    Attributes:
-        source: The latest version.
-        fragments: The fragments.
-        taken: The rows that the branch replaces.
-    """
-
-    source: Snapshot
-    fragments: Sequence[Fragment]
-    taken: RowsByFragment
-
-    def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield batches of the rows, with some of their columns."""
-        for fragment in self.fragments:
-            hidden = self.taken.get(fragment.id, BitMap())
-            if len(hidden) == fragment.num_rows:
-                continue
-            for batch, offsets in live_rows(self.source, fragment, names):
-                left = ~np.isin(np.asarray(offsets), offsets_of(hidden))
-                yield batch if left.all() else batch.filter(pa.array(left))
-
-
 def _check_newcomers(
     branch: Branch, changes: BranchChanges, transaction: Transaction, latest: Snapshot, rows: RowsByFragment
 ) -> None:
     """Check that no new row lies in the slices that the branch filled, or has a key that the branch inserted."""
-    known = {fragment.id for fragment in branch.parent.manifest.fragments}
-    new = _Newcomers(
-        source=latest,
-        fragments=[fragment for fragment in latest.manifest.fragments if fragment.id not in known],
-        taken=rows,
-    )
+    new = NewRows.of(branch, latest, rows)
     if not new.fragments:
         return
     names = slice_names(transaction.properties)
@@ -290,15 +260,4 @@ def _check_newcomers(
     operation = transaction.operation
     assert isinstance(operation, Update)
     if operation.inserted_rows is not None:
-        _check_keys(operation.inserted_rows, latest.manifest.schema, new)
-
-
-def _check_keys(inserted: KeyExistenceFilter, schema: Schema, new: _Newcomers) -> None:
-    names = [next((field.name for field in schema.fields if field.id == i), None) for i in inserted.field_ids]
-    if inserted.key_hashes is None or None in names:
-        raise RetryableConflictError("it is not known whether the same keys were inserted since the fork")
-    columns = [name for name in names if name is not None]
-    mine = np.array(sorted(inserted.key_hashes), np.uint64)
-    for batch in new.batches(columns):
-        if np.isin(key_hashes(batch, columns), mine).any():
-            raise RetryableConflictError("a key that the branch inserted has been inserted since the fork")
+        check_new_keys(branch, changes, operation.inserted_rows, new)

@@ -23,7 +23,6 @@ from lance_core.table.transaction import COMMIT_MESSAGE_KEY, SLICE_NAMES_KEY, SL
 from lance_core.table.watermarks import is_watermark
 from lance_core.threads import ThreadPool
 from lance_core.verbs.refs.changes import Branch
-from lance_core.verbs.rows.keys import any_keys
 
 __all__ = [
     "PROMOTED_FORK_KEY",
@@ -100,7 +99,7 @@ def slice_names(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def inserted_keys_of(commits: Iterable[Transaction]) -> KeyExistenceFilter | None:
-    """The primary keys that commits inserted, so that a writer of the same keys conflicts; None if none are recorded.
+    """The keys that commits inserted, so that a writer of the same keys conflicts; None if none are recorded.
 
     Lists of keys are merged. If a commit has a filter without a list of keys, the result contains any key.
     """
@@ -114,7 +113,7 @@ def inserted_keys_of(commits: Iterable[Transaction]) -> KeyExistenceFilter | Non
     exact = [one.key_hashes for one in filters if one.key_hashes is not None]
     if len(exact) == len(filters) and len({one.field_ids for one in filters}) == 1:
         return KeyExistenceFilter(field_ids=filters[0].field_ids, key_hashes=frozenset[int]().union(*exact))
-    return any_keys(filters[0].field_ids)
+    return KeyExistenceFilter.for_any_key(filters[0].field_ids)
 
 
 def _merged(values: Sequence[str]) -> str:

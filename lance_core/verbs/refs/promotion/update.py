@@ -24,7 +24,7 @@ def promotion_update(branch: Branch, changes: BranchChanges, inserted: KeyExiste
     Args:
         branch: The branch.
         changes: What it changed.
-        inserted: The primary keys that it inserted.
+        inserted: The keys that it inserted.
     """
     fields = {before.id: tuple(sorted(_changed_fields(branch, before, after))) for before, after in changes.updated}
     modified = sorted({field for changed in fields.values() for field in changed})
