@@ -22,6 +22,7 @@ from lance_core.retry import retrying
 from lance_core.schema import json_to_schema, schema_to_json
 from lance_core.store import bytes_read_counter, canonical_uri, iops_counter
 from lance_core.table.manifest.manifest import WRITER
+from lance_core.table.operations import MAX_EXACT_KEYS
 from lance_core.table.watermarks import Watermark, WatermarkMove
 from lance_core.verbs.columns.batch_udf import BatchUDF, batch_udf
 from lance_core.verbs.columns.write_columns.commit import ColumnsResult
@@ -41,7 +42,7 @@ from lance_core.verbs.pylance_types.indices import Index, IndexFile
 from lance_core.verbs.pylance_types.operations import LanceOperation
 from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.refs.clone import FileCopy
-from lance_core.verbs.rows.keys import MAX_EXACT_KEYS, key_filter, key_hashes
+from lance_core.verbs.rows.keys import key_filter, key_hashes
 from lance_core.verbs.rows.merge_insert import MergeInsertBuilder
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.scan.take_blobs import BlobFile

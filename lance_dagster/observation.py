@@ -216,7 +216,7 @@ def _observations(
             "lance/fragments": one.fragments,
         }
         tags = None
-        if one.changes_rows:
+        if one.changes_rows and not one.is_idle:
             tags = {_DATA_VERSION_TAG: data_version(dataset.root_uri, one.version, one.branch)}
         else:
             entries.pop("dagster/last_updated_timestamp", None)

@@ -14,15 +14,19 @@ from lance_core.commit.history import find_by_property, find_transaction
 from lance_core.commit.records import CommitOptions, Committed
 from lance_core.commit.versions import list_versions, load_manifest, load_transaction
 from lance_core.errors import HistoryGapError, UndecidedWriteError, VersionNotFoundError
+from lance_core.schema import Schema
 from lance_core.store import ObjectStore
 from lance_core.table.idempotency import CommitProof, CommittedAttempt, Proofs
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import (
+    Append,
     Clone,
     CreateIndex,
+    Delete,
     Overwrite,
     ReserveFragments,
     Rewrite,
+    Update,
     UpdateBases,
     UpdateConfig,
     UpdateMemWalState,
@@ -181,7 +185,7 @@ def _row_change(transaction: Transaction, latest: Manifest | None) -> RowChange 
     operation = transaction.operation
     first = operation.ref_version if isinstance(operation, Clone) else 1
     version = first if latest is None else latest.version + 1
-    if latest is None or changes_rows(transaction):
+    if latest is None or changes_rows(transaction, latest):
         return RowChange(version=version, known_to=version)
     change = RowChange.of(latest.config) if ROWS_KEY in latest.config else None
     if change is None or change.known_to == latest.version or latest.transaction_bytes is None:
@@ -189,9 +193,30 @@ def _row_change(transaction: Transaction, latest: Manifest | None) -> RowChange 
     return change.kept_in(version, changes_rows(Transaction.from_bytes(latest.transaction_bytes)))
 
 
-def changes_rows(transaction: Transaction) -> bool:
-    """Whether a commit changes rows or columns, rather than their place, indices or settings."""
-    return not isinstance(transaction.operation, _KEEPS_ROWS)
+def changes_rows(transaction: Transaction, base: Manifest | None = None) -> bool:
+    """Whether a commit changes rows or columns, rather than their place, indices or settings.
+
+    Args:
+        transaction: The commit.
+        base: The version before; None if it is not known, so that an overwrite without rows counts as a change.
+    """
+    match transaction.operation:
+        case Append(fragments=fragments):
+            return bool(fragments)
+        case Delete(updated_fragments=updated, deleted_fragment_ids=deleted):
+            return bool(updated or deleted)
+        case Update(new_fragments=new, updated_fragments=updated, removed_fragment_ids=removed):
+            return bool(new or updated or removed)
+        case Overwrite(fragments=fragments, schema=schema) if base is not None:
+            is_empty = not any(fragment.num_rows for fragment in (*fragments, *base.fragments))
+            return not is_empty or _columns(schema) != _columns(base.schema)
+        case operation:
+            return not isinstance(operation, _KEEPS_ROWS)
+
+
+def _columns(schema: Schema) -> list[tuple[str, str, bool, int]]:
+    """The columns of a schema, apart from the ids of fields."""
+    return [(field.name, field.logical_type, field.nullable, len(field.children)) for field, _ in schema.walk()]
 
 
 def proof_of(transaction: Transaction, latest: Manifest | None, options: CommitOptions) -> CommitProof:

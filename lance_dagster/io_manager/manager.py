@@ -78,7 +78,7 @@ from lance_dagster.io_manager.ownership import (
     reject_memory_of_another_process,
     reject_rows_of_others,
 )
-from lance_dagster.io_manager.skipped_write import report_skipped
+from lance_dagster.io_manager.skipped_write import data_version_of_write, report_skipped
 from lance_dagster.io_manager.write_attempts import (
     EarlierAttempts,
     commit_tags,
@@ -197,7 +197,7 @@ class LanceTableIOManager(dg.IOManager):
         casts = casts_of(output, outcome)
         context, written = output.context, outcome.dataset
         _log_deferred(output, written)
-        set_data_version(context, data_version(written.root_uri, written.version, written.branch))
+        set_data_version(context, data_version_of_write(output, written))
         entries = event_metadata(outcome, output.location, kept_attempts(output, outcome))
         if output.sets_columns:
             entries |= column_entries(output, outcome)

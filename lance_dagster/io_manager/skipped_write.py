@@ -1,6 +1,6 @@
-"""The event of an output without rows that is skipped: Dagster records one, and it must say what the table has.
+"""The events of outputs without rows that are skipped, or remove none: Dagster records them, and they must be true.
 
-Nothing was written, so that the data version stays as it was, and nothing downstream is stale or starts.
+No row has changed, so that the data version stays as it was, and nothing downstream is stale or starts.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from lance_dagster.io_manager.output import TableOutput
 from lance_dagster.lineage.history import data_version, data_version_of, last_data_change, read_history
 from lance_dagster.tables.refs import TableRef
 
-__all__ = ["report_skipped"]
+__all__ = ["data_version_of_write", "report_skipped"]
 
 
 def report_skipped(output: TableOutput) -> None:
     """Report an output that was skipped: the version that the table has, its rows and its data version."""
     context, existing = output.context, output.existing
-    set_data_version(context, _data_version(output))
+    set_data_version(context, _unchanged_data_version(output))
     entries: dict[str, Any] = {"lance/rows_written": 0}
     if existing is None:
         context.add_output_metadata(entries)
@@ -50,7 +50,19 @@ def report_skipped(output: TableOutput) -> None:
     add_metadata(context, ordered_entries(entries), by_partition)
 
 
-def _data_version(output: TableOutput) -> str:
+def data_version_of_write(output: TableOutput, written: lance_core.LanceDataset) -> str:
+    """The data version after a write; that from before, unless the write has changed rows or columns.
+
+    Args:
+        output: The output.
+        written: The version that was written.
+    """
+    if output.existing is None or last_data_change(written) >= written.version:
+        return data_version(written.root_uri, written.version, written.branch)
+    return _unchanged_data_version(output)
+
+
+def _unchanged_data_version(output: TableOutput) -> str:
     """The data version that Dagster knows of the output's partitions, if they have one in common; else the table's."""
     existing = output.existing
     if existing is None:
@@ -72,6 +84,6 @@ def _has_changed(table: lance_core.LanceDataset, partitions: Sequence[str], sinc
         return True  # versions were cleaned up
     for one in read_history(table, after=since, count_changes=False):
         named = one.partitions
-        if one.changes_rows and not (isinstance(named, list) and set(named).isdisjoint(partitions)):
+        if one.changes_rows and not one.is_idle and not (isinstance(named, list) and set(named).isdisjoint(partitions)):
             return True
     return False

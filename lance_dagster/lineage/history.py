@@ -70,6 +70,14 @@ _MAINTENANCE: Final = frozenset({"Rewrite", "CreateIndex", _BOOKKEEPING})
 _KEEPS_ROWS: Final = _MAINTENANCE | {"UpdateConfig", "UpdateBases", "UpdateMemWalState"}
 
 
+_CHANGED_FRAGMENTS: Final = {
+    "Append": ("fragments",),
+    "Delete": ("updated_fragments", "deleted_fragment_ids"),
+    "Update": ("new_fragments", "updated_fragments", "removed_fragment_ids"),
+}
+"""The fragments that a commit names, by operation: without any, it has changed no rows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableInput:
     """One table that was read to make a version.
@@ -107,6 +115,7 @@ class TableVersion:
         fragments: The number of fragments.
         read_version: The version from which the change was made.
         properties: The properties of the transaction.
+        is_idle: Whether the version is a write of no rows that removes none.
     """
 
     version: int
@@ -119,6 +128,7 @@ class TableVersion:
     fragments: int
     read_version: int | None
     properties: dict[str, str]
+    is_idle: bool = False
 
     @property
     def writers(self) -> list[str]:
@@ -265,6 +275,7 @@ def _version(
         fragments=len(handle.fragment_ids()),
         read_version=None if transaction is None else transaction.read_version,
         properties=properties_of(transaction),
+        is_idle=_changes_nothing(transaction),
     )
 
 
@@ -381,13 +392,20 @@ def last_data_change(dataset: lance_core.LanceDataset) -> int:
         if expected <= known_to or handle.version < expected:  # what is before was recorded, or was cleaned up
             break
         operation = None if transaction is None else transaction.operation.name
-        if operation not in _KEEPS_ROWS:
+        if operation not in _KEEPS_ROWS and not _changes_nothing(transaction):
             return handle.version
         expected = handle.version - 1
         found = properties_of(transaction).get(DATA_VERSION, "")
         if transaction is not None and operation != _BOOKKEEPING:
             number = int(found) if found.isdecimal() else transaction.read_version or handle.version
     return changed if expected <= known_to else max(number, changed)
+
+
+def _changes_nothing(transaction: lance_core.Transaction | None) -> bool:
+    """Whether a commit is a write of no rows that removes none."""
+    operation = None if transaction is None else transaction.operation
+    lists = _CHANGED_FRAGMENTS.get("" if operation is None else operation.name, ())
+    return bool(lists) and not any(getattr(operation, name) for name in lists)
 
 
 def data_version_of(dataset: lance_core.LanceDataset) -> str:

@@ -1,4 +1,4 @@
-"""An output without rows that is skipped: its event says what the table has, and that nothing has changed."""
+"""An output without rows that is skipped, or removes none: its event says what the table has; no row has changed."""
 
 import dagster as dg
 import pyarrow as pa
@@ -15,8 +15,8 @@ ROWS = pa.schema([("p", pa.string()), ("n", pa.int64())])
 def write(lake):
     """Materialize an asset without rows, or with the values given; the entries and the data version of its event."""
 
-    def write(*values, partition=None, tags=None, **config):
-        @dg.asset(partitions_def=PARTS if partition else None, metadata={"partition_expr": "p"})
+    def write(*values, partition=None, tags=None, metadata=None, **config):
+        @dg.asset(partitions_def=PARTS if partition else None, metadata={"partition_expr": "p", **(metadata or {})})
         def events() -> pa.Table:
             return pa.table({"p": [partition or "x"] * len(values), "n": list(values)}, schema=ROWS)
 
@@ -44,6 +44,32 @@ def test_the_data_version_stays_and_the_version_is_that_of_the_table(lake, write
         assert key in written
         assert key in skipped
     assert lake.table("events").version == table.version
+
+
+@pytest.mark.parametrize("mode", ["overwrite", "append", "merge"])
+@pytest.mark.parametrize("partition", [None, "a"])
+def test_a_write_without_rows_that_removes_none_keeps_the_data_version(lake, write, mode, partition):
+    metadata = {"lance/merge_on": ["p", "n"]} if mode == "merge" else None
+    config = {"empty_output": "write", "write_mode": mode, "metadata": metadata}
+    keeps = mode in ("append", "merge")
+    written, before = write(*([1, 2] if keeps else []), partition=partition, **config)
+    if partition:
+        write(3, partition="b", **config)
+    reported, after = write(partition=partition, **config)
+    assert after == before
+    table = lake.table("events")
+    assert (reported["lance/version"], reported["dagster/row_count"]) == (table.version, table.count_rows())
+    assert table.version > written["lance/version"]
+    assert write(partition=partition, **{**config, "empty_output": "skip"})[1] == before
+    assert write(5, partition=partition, **config)[1] != before
+
+
+def test_a_write_without_rows_that_removes_rows_is_another_data_version(write):
+    config = {"empty_output": "write", "write_mode": "overwrite"}
+    _, before = write(1, **config)
+    _, after = write(**config)
+    assert (before.rpartition(":")[2], after.rpartition(":")[2]) == ("1", "2")
+    assert write(**config)[1] == after
 
 
 def test_a_change_of_others_is_another_data_version(lake, write):

@@ -53,13 +53,14 @@ def compare_event(world: "World", table: str, record) -> None:
     compare_numbers(world, shown, event.partition, metadata, facts)
     compare_origin(world, shown, event.tags or {}, facts)
     if table == "events":
-        woken = world.perhaps_woken if facts.get("is_skipped") else world.woken
+        is_idle = facts.get("is_skipped") or (due[0] is not None and not changes_rows(due[0]))
+        woken = world.perhaps_woken if is_idle else world.woken
         if facts["branch"] is MAIN:
             woken.add(event.partition)
     if facts["version"] is None:
         return
-    compare_data_version(world, shown, due[0], event.tags or {}, facts)
     where = (table, facts["branch"], event.partition)
+    compare_data_version(world, shown, due[0], event.tags or {}, facts, where)
     newest = max((v for key, v in world.model.recorded.items() if key[:2] == where[:2]), default=0)
     world.model.shown[table, event.partition] = facts["branch"]
     world.model.is_unordered |= facts["version"] < newest
@@ -76,17 +77,23 @@ def compare_numbers(world: "World", shown: str, partition: str | None, metadata:
             world.problems.append(f"{shown}: {key} is {metadata.get(key)}, not {value}")
 
 
-def compare_data_version(world: "World", shown: str, commit, tags: dict, facts: dict) -> None:
+def changes_rows(commit) -> bool:
+    """Whether a write adds or removes rows; one that was skipped has no commit."""
+    return commit is not None and bool(commit.added or commit.removed)
+
+
+def compare_data_version(world: "World", shown: str, commit, tags: dict, facts: dict, where: tuple) -> None:
     """The data version is that of the version which last changed rows."""
     data_version = tags.get("dagster/data_version", "")
     changed = facts["changed"] if isinstance(facts["changed"], set) else {facts["changed"]}
     if changed == {0}:
         changed = {facts["version"]}  # of a table that the fork has created
-    # A commit without rows that removes none may count as a change.
-    if commit is not None and not commit.added and not commit.removed:
-        changed = {*changed, commit.version}
+    if not changes_rows(commit):
+        changed = {*changed, world.model.reported_changes.get(where)}  # nothing has changed in the partition
     if not data_version.endswith(tuple(f":{facts['branch'] or 'main'}:{version}" for version in changed)):
         world.problems.append(f"{shown}: its data version is {data_version}, rows changed in {changed}")
+    changed_at = data_version.rpartition(":")[2]
+    world.model.reported_changes[where] = int(changed_at) if changed_at.isdecimal() else None
 
 
 def compare_origin(world: "World", shown: str, tags: dict, facts: dict) -> None:

@@ -162,6 +162,9 @@ class Model:
         self.shown: dict[tuple[str, str | None], str | None] = {}
         """The branch that the newest event is about, by table and partition."""
 
+        self.reported_changes: dict[tuple[str, str | None, str | None], int | None] = {}
+        """The version in the data version of the newest event, by table, branch and partition."""
+
     def tick(self) -> int:
         self.now += 1
         return self.now
