@@ -265,7 +265,7 @@ class _Columns:
             column = rows.column(source.name)
             known = self.fields if self.fields.get(wanted.id) == source.id else {}
             try:
-                yield column if column.type == into.type else fitted(column, source, wanted, into.type, known)
+                yield fitted(column, source, wanted, into.type, known)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise SchemaError(
                     f"column {into.name!r} was {column.type} in earlier rows, and is {into.type} now: {error}"

@@ -29,7 +29,7 @@ def fitted(values: pa.Array, source: Field, wanted: Field, kind: pa.DataType, fi
         ArrowInvalid: A value does not fit the type of the other version.
         ArrowNotImplementedError: Values cannot be cast to the type of the other version.
     """
-    if values.type == kind:
+    if values.type == kind and _are_same(source, wanted, fields):
         return values
     if pa.types.is_struct(kind) and pa.types.is_struct(values.type):
         parts = [
@@ -43,6 +43,12 @@ def fitted(values: pa.Array, source: Field, wanted: Field, kind: pa.DataType, fi
     if pa.types.is_nested(kind) and _names(source) != _names(wanted):  # Arrow casts children by their names
         raise pa.ArrowNotImplementedError("its children have other names")
     return values.cast(kind)
+
+
+def _are_same(source: Field, wanted: Field, fields: Mapping[int, int]) -> bool:
+    """Whether the children of a column are those of the other version, as far as that is known."""
+    before = [one.id for child in source.children for one, _ in child.walk()]
+    return not fields or before == [fields.get(one.id) for child in wanted.children for one, _ in child.walk()]
 
 
 def _names(column: Field) -> list[str]:

@@ -90,6 +90,21 @@ def test_children_of_a_column_are_followed(tmp_path, library):
         ]
 
 
+def test_a_field_takes_the_name_of_a_dropped_one(tmp_path):
+    """The type of the column is what it was, but its fields are others."""
+    rows = pa.table({"id": [1, 2], "st": [{"a": "a1", "b": "b1", "c": "c1"}, {"a": "a2", "b": "b2", "c": "c2"}]})
+    dataset = lance_core.write_dataset(rows, tmp_path / "t", enable_stable_row_ids=True)
+    kind = dataset.schema.field("st").type
+    dataset.drop_columns(["st.b", "st.c"])
+    dataset.add_columns(pa.field("st", pa.struct([("d", pa.string())])))
+    dataset.alter_columns({"path": "st.d", "name": "b"})
+    dataset.add_columns(pa.field("st", pa.struct([("c", pa.string())])))
+    assert dataset.schema.field("st").type == kind
+    dataset.delete("id = 1")
+    for each in (False, True):
+        assert old_rows(dataset.delta(1), each_version=each) == [{"id": 1, "st": {"a": "a1", "b": None, "c": None}}]
+
+
 @BOTH
 def test_children_of_an_overwritten_column_are_followed_by_name(tmp_path, library):
     uri = str(tmp_path / "t")
