@@ -14,7 +14,15 @@ from lance_core.store import delete_durably, replace_durably
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import tag_ref_key
 from lance_core.table.refs import TagRef, check_tag_name, timestamp_string
-from lance_core.verbs.context.references import Reference, TableRefs, load_tag, read_tags, reject_torn, report_torn
+from lance_core.verbs.context.references import (
+    Reference,
+    TableRefs,
+    find_tag,
+    load_tag,
+    read_tags,
+    reject_torn,
+    report_torn,
+)
 
 __all__ = ["Tags", "checked_order", "describe_tag", "load_tags", "manifest_size", "write_tag"]
 
@@ -185,6 +193,8 @@ def write_tag(
     try:
         table.root.put_if_absent(tag_ref_key(tag), ref.to_bytes())
     except AlreadyExistsError as error:
+        if find_tag(table.root, tag) == ref:
+            return  # by this call: the answer to its first request was lost, and the store sent another
         raise InvalidInputError(
             f"Ref conflict error: tag {tag} already exists in the table {table.root.root}; tags.update moves it"
         ) from error

@@ -42,6 +42,7 @@ class Rule:
     times: int = 1
     work: Callable[[], None] | None = None
     fired: int = 0
+    worked: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass
@@ -82,7 +83,9 @@ class Server:
         self.denied.clear()
 
     def end(self) -> None:
-        """End a step: requests whose execution was late are executed now."""
+        """End a step: another writer has come to its end, and requests whose execution was late are executed now."""
+        if self.rule is not None and self.rule.work is not None and self.rule.fired:
+            self.rule.worked.wait()  # its client may not have waited for the answer
         self.rule = None
         late, self.late = self.late, []
         for request in late:
@@ -159,7 +162,10 @@ class _Gate:
             rule.fired += 1
             first = rule.fired == 1
         if rule.kind == "meanwhile" and first and rule.work is not None:
-            rule.work()
+            try:
+                rule.work()
+            finally:
+                rule.worked.set()
         return rule.kind
 
     def _execute(self, environ: dict[str, Any], body: bytes) -> tuple[str, list[tuple[str, str]], list[bytes]]:
