@@ -123,7 +123,7 @@ def promote(world: "World", branch: str, *, forced: bool, between: Callable[[], 
     )
     if reasons and published and "checks" in world.config.switches:
         world.problems.append(f"{branch} was published, though {reasons}")
-    if published and set(published) != set(due):
+    if published and set(published) != set(due) and not is_moved:
         changed = [table for table in due if model.lines[table][branch].fork != model.lines[table][branch].rows]
         if set(changed) - set(published):
             world.problems.append(f"{branch} was published in {published} alone, not in {changed}")

@@ -17,11 +17,13 @@ from tests.machines.dagster_life.branch_actions import (
     tick,
 )
 from tests.machines.dagster_life.keeper_actions import KEEPER_ACTIONS, clean, erase
+from tests.machines.dagster_life.killed import play_killed
 from tests.machines.dagster_life.project import Config
 from tests.machines.dagster_life.watch_actions import WATCH_ACTIONS, automate, draw_sharing, look_at_health, share
 from tests.machines.dagster_life.world import World
 
 STEPS = 25
+SEEDS_PER_KILLED = 60
 SWITCHES = {
     "skip": True,  # empty outputs that are skipped
     "discarded branches": True,  # a re-execution whose branch was discarded says so
@@ -148,6 +150,17 @@ def find(seed: int, steps: list[int], *, patience_s: float = 60) -> bool:
     return bool(problems)
 
 
+def find_killed(seed: int) -> bool:
+    """Play a seed of runs whose processes are killed; print what it finds."""
+    done, problems = play_killed(seed)
+    if problems:
+        print(
+            "\n".join([*done, *(f"  differs: {problem}" for problem in problems), f"replay: --killed {seed}"]),
+            flush=True,
+        )
+    return bool(problems)
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
     parser = argparse.ArgumentParser(description="The random machine of Dagster's lifecycle.")
@@ -155,6 +168,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, help="play this seed alone")
     parser.add_argument("--from", type=int, dest="first", help="the first of the seeds; any by default")
     parser.add_argument("--steps", help="numbers of steps, with commas between; all by default")
+    parser.add_argument("--killed", type=int, help="play this seed of runs whose processes are killed")
     parser.add_argument("--patience", type=float, default=60, help="seconds in which a failure is made shorter")
     parser.add_argument("--go-on", action="store_true", help="do not end at the first seed that finds something")
     arguments = parser.parse_args()
@@ -164,10 +178,13 @@ def main() -> None:
             report(arguments.seed, steps)
             sys.exit(bool(play(arguments.seed, steps)[1]))
         sys.exit(find(arguments.seed, steps, patience_s=arguments.patience))
+    if arguments.killed is not None:
+        sys.exit(find_killed(arguments.killed))
     end, seeds, failures = time.monotonic() + 60 * arguments.minutes, 0, 0
     seed = random.randrange(10**6) if arguments.first is None else arguments.first
     while time.monotonic() < end:
         failures += find(seed, list(range(STEPS)), patience_s=arguments.patience)
+        failures += seed % SEEDS_PER_KILLED == 0 and find_killed(seed)
         seeds, seed = seeds + 1, seed + 1
         if failures and not arguments.go_on:
             break

@@ -240,8 +240,8 @@ class Model:
         if any(commit.order > write.order for commit in self.attempts(write)):
             return "superseded" if write.mode != "overwrite" or "late overwrites" in self.switches else "any"
         earlier = self.earlier_attempts(write)
-        if not write.rows and write.empty_output == "skip" and not earlier:
-            return "skipped"
+        if not write.rows and write.empty_output == "skip" and (not earlier or write.mode in ("overwrite", "merge")):
+            return "not to keep" if earlier else "skipped"  # what the earlier attempt has replaced cannot come back
         if write.mode == "overwrite" and any(self._is_rival(write, commit) for commit in line.commits):
             return "superseded" if "rivals" in self.switches else "any"
         replaced = sum((commit.added for commit in earlier), Counter())

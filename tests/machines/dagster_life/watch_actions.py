@@ -32,6 +32,8 @@ def automate(world: World, rng: random.Random) -> str | None:
         asset_selection=dg.AssetSelection.keys(LETTERS),
         cursor=world.automation,
     )
+    if world.automation is None:  # the first turn takes note of what is there
+        world.perhaps_woken |= world.woken
     world.automation = result.cursor
     requested: set[str | None] = set(result.get_requested_partitions(LETTERS))
     is_busy = any(run.state in ("launched", "running") for run in world.model.runs.values() if run.selection)

@@ -40,6 +40,7 @@ EXPECTED_ERRORS = {
     "superseded": ("SupersededError",),
     "exists": ("DatasetExistsError",),
     "undecidable": ("EarlierAttemptError",),
+    "not to keep": ("InvalidInputError", "EarlierAttemptError", "SupersededError"),
     "empty": ("InvalidInputError", "DatasetExistsError", "EarlierAttemptError", "SupersededError"),
 }
 
