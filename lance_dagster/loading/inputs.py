@@ -331,9 +331,10 @@ def _open(
         assert isinstance(value, int | str)  # check_input rejects other values
         return lance_core.dataset(location.uri, version=value, storage_options=options)
     except DatasetNotFoundError as error:
+        is_newer = isinstance(error.__cause__, VersionNotFoundError)  # than a run on a branch reads it
+        said = f"{where}: {error}" if is_newer else f"{where} has no table at {location.uri}; materialize it first"
         raise DatasetNotFoundError(
-            f"{where} has no table at {location.uri}; materialize it first, annotate the input as "
-            "Optional to get None, or give it the metadata lance/missing: empty"
+            f"{said}, annotate the input as Optional to get None, or give it the metadata lance/missing: empty"
         ) from error
 
 

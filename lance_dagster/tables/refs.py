@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
@@ -19,6 +20,7 @@ from pydantic import ConfigDict, Field
 
 from lance_dagster._context.roots import began
 from lance_dagster._context.steps import AnyContext, RunFacts, asset_definition, is_external_asset
+from lance_dagster.properties import RUN_ID, properties_of
 from lance_dagster.tables.branch_policy import BranchPolicy, branch_of_job, branch_of_run
 from lance_dagster.tables.location import TableLocation, locate_table
 from lance_dagster.tables.lost_writes import reject_lost_input
@@ -245,11 +247,12 @@ def branch_for_reading(
         storage_options: The options by which the storage is reached.
 
     Raises:
-        DatasetNotFoundError: The table does not exist.
+        DatasetNotFoundError: The table does not exist, or did not when the root backfill or the root run began.
+        VersionNotFoundError: The version of main was cleaned up.
         Failure: Runs of the same root wrote to the branch, which was discarded.
     """
     import lance_core  # noqa: PLC0415 - code locations load without it
-    from lance_core.errors import NotFoundError, VersionNotFoundError  # noqa: PLC0415 - code locations load without it
+    from lance_core.errors import NotFoundError  # noqa: PLC0415 - code locations load without it
 
     options = dict(storage_options or {}) or None
     main = lance_core.dataset(uri, storage_options=options)
@@ -261,12 +264,42 @@ def branch_for_reading(
         return main
     reject_lost_input(facts, branch, key, main)
     since = began(facts)
-    if since is None:
-        return main
+    return main if since is None else _main_at_begin(main, facts, since)
+
+
+def _main_at_begin(main: lance_core.LanceDataset, facts: RunFacts, since: datetime) -> lance_core.LanceDataset:
+    """Main as it was when the root backfill or the root run began.
+
+    The clock of the machine that created the table may be ahead: then the first versions count that runs committed
+    which were created before the root run.
+
+    Raises:
+        DatasetNotFoundError: The table did not exist.
+        VersionNotFoundError: The version was cleaned up.
+    """
+    from lance_core.errors import DatasetNotFoundError, VersionNotFoundError  # noqa: PLC0415 - code locations load without it
+
+    remedy = "launch a new run, or a new backfill, instead of a re-execution"
+    when = (
+        f"when the root run or the backfill began ({since:%Y-%m-%d %H:%M:%S %Z}), as which a run on a branch reads it"
+    )
     try:
         return main.checkout_version(main.version_as_of(since))
-    except VersionNotFoundError:
-        return main  # the table was created after the run began
+    except VersionNotFoundError as error:
+        versions = [version["version"] for version in main.version_refs()]
+        before = list(takewhile(lambda version: _is_of_earlier_run(main, version, facts), sorted(versions)))
+        if before:
+            return main.checkout_version(before[-1])
+        if min(versions) > 1:
+            raise VersionNotFoundError(f"{main.uri}: the version {when}, was cleaned up; {remedy}") from error
+        raise DatasetNotFoundError(f"{main.uri} did not exist {when}; {remedy}") from error
+
+
+def _is_of_earlier_run(main: lance_core.LanceDataset, version: int, facts: RunFacts) -> bool:
+    """Whether a run that was created before the root run committed a version."""
+    root = facts.record(facts.root_run_id)
+    writer = facts.record(properties_of(main.read_transaction(version)).get(RUN_ID, ""))
+    return root is not None and writer is not None and writer.storage_id < root.storage_id
 
 
 def on_branch(main: lance_core.LanceDataset | None, branch: str | None) -> lance_core.LanceDataset | None:

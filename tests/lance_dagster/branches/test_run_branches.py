@@ -1,5 +1,8 @@
 """The branch of a run is a fact that is found through its root, whatever Dagster leaves out of re-executions."""
 
+import time
+from datetime import timedelta
+
 import dagster as dg
 import pytest
 
@@ -31,6 +34,44 @@ def test_a_re_execution_goes_on_with_the_branch_of_its_backfill(deployment, poli
     assert deployment.rows("first", B1) == {"x": 1, "y": 1, "z": 1}
     assert deployment.branches("first") == [B1]
     assert not deployment.rows("first")
+
+
+class TestMainAsItWas:
+    """Tables without the branch are read as they were when the root run began, also those that did not exist then."""
+
+    @pytest.fixture
+    def failed(self, deployment):
+        """A run of `second` on a branch that failed because there was no table of `first`, which main has since."""
+        deployment.says(policy=("per_run",))
+        run = deployment.run("second", partition="x")
+        assert "has no table" in deployment.errors(run)
+        deployment.says(policy=("off",)).run("first", partition="x")
+        deployment.says(policy=("per_run",))
+        return run
+
+    def test_a_table_that_did_not_exist(self, deployment, failed):
+        again = deployment.re_execute(failed.run_id)
+        assert again.status is dg.DagsterRunStatus.FAILURE
+        assert "did not exist when the root run or the backfill began" in deployment.errors(again)
+        assert "launch a new run" in deployment.errors(again)
+        assert deployment.run("second", partition="x").status is dg.DagsterRunStatus.SUCCESS
+
+    def test_a_version_that_was_cleaned_up(self, deployment, failed):
+        deployment.says(policy=("off",), value=2).run("first", partition="x")
+        deployment.table("first").cleanup_old_versions(timedelta(0))
+        again = deployment.says(policy=("per_run",)).re_execute(failed.run_id)
+        assert again.status is dg.DagsterRunStatus.FAILURE
+        assert "was cleaned up; launch a new run" in deployment.errors(again)
+
+    def test_the_table_was_created_by_a_machine_whose_clock_is_ahead(self, deployment, monkeypatch):
+        deployment.says(policy=("off",))
+        now = time.time_ns
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time_ns", lambda: now() + 90 * 10**9)
+            deployment.run("first", partition="x")
+        run = deployment.says(policy=("per_run",)).run("second", partition="x")
+        assert run.status is dg.DagsterRunStatus.SUCCESS
+        assert deployment.rows("second", f"dagster/run/{run.run_id}") == {"x": 10}
 
 
 def failed_run(deployment, **tags):
