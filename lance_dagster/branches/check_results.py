@@ -47,6 +47,8 @@ class BranchChecks:
         is_promoted: Whether the branch was promoted before, so that no check counts.
         problems: The checks that reject it, by asset.
         newest_run: The newest run on the branch; None without one.
+        newest_result: The number of the run of the newest result of a check, and that of the event in its log; zeros
+            without one.
     """
 
     version: int
@@ -54,6 +56,7 @@ class BranchChecks:
     is_promoted: bool = False
     problems: Mapping[str, Sequence[CheckProblem]] = field(default_factory=dict)
     newest_run: str | None = None
+    newest_result: tuple[int, int] = (0, 0)
 
     def names(self, *, failed: bool) -> list[str]:
         """The checks that failed, or those without a result, as "asset: check"."""
@@ -161,10 +164,12 @@ def check_branch(
     writers = {dg.AssetKey.from_user_string(name) for one in history for name in one.assets}
     is_unnamed = bool(lost) or any(not one.assets for one in history)
     problems: dict[str, list[CheckProblem]] = {}
+    newest_result = (0, 0)
     for key in sorted({*keys, *writers}):
         name = key.to_user_string()
         rows = _changed_rows(history, name, lost, found.partition_lists)
         results = found.results(key)
+        newest_result = max((newest_result, *(result.order for result in results)))
         blocking: Collection[str] = ()
         if rows.changed and (key in writers or is_unnamed):
             known = blocking_checks(key)
@@ -172,7 +177,13 @@ def check_branch(
         listed = [one for one in check_problems(rows, blocking, results) if one.check in blocking or not only_blocking]
         if listed:
             problems[name] = listed
-    return BranchChecks(version=head.version, branch_id=found.branch_id, problems=problems, newest_run=found.newest)
+    return BranchChecks(
+        version=head.version,
+        branch_id=found.branch_id,
+        problems=problems,
+        newest_run=found.newest,
+        newest_result=newest_result,
+    )
 
 
 def _changed_rows(

@@ -2,8 +2,9 @@
 
     backfill or run       checks on the branch      what is done
     ---------------       --------------------      ------------
-    succeeded             blocking ones passed,     a run of the job that promotes, once; with auto_promote=False an
-                          none failed               observation of the table, once
+    succeeded             blocking ones passed,     a run of the job that promotes, once, and again after each newer
+                          none failed               result of a check, for which the job may have waited; with
+                                                    auto_promote=False an observation of the table, once
     succeeded             one failed                on_failure: an observation of the table, once, a run of the job that
                                                     discards, or nothing
     succeeded             a blocking one has not    an observation of the table, once, unless on_failure is "ignore"
@@ -36,6 +37,7 @@ from lance_dagster.tables.refs import TableLike, TableRef, is_foreign, table_ref
 
 if TYPE_CHECKING:
     import lance_core
+    from lance_dagster.branches.check_results import BranchChecks
 
 __all__ = ["build_branch_sensor"]
 
@@ -156,13 +158,15 @@ def _tick(
     busy = _Busy.of(context.instance) if by_branch else _Busy(runs=frozenset(), backfills=frozenset())
     for branch, where in by_branch.items():
         state = _state(context.instance, branch, busy)
-        action, reason = rules.decide(context, branch, where, state)
+        action, reason, newest_result = rules.decide(context, branch, where, state)
         key = f"{action}:{branch}:{'.'.join(str(found.version) for found in where)}"
         if action in ("promote", "discard"):
             job = rules.promote if action == "promote" else rules.discard
             why = {_STATE_KEY: reason} if reason else {}
+            key += f":{newest_result}" if newest_result else ""  # the job may have rejected it for an older one
             requests.append(dg.RunRequest(run_key=key, job_name=job, tags={BRANCH_TAG: branch} | why))
         elif action == "report":
+            key += f":{reason}"
             known.add(key)
             if key not in reported:
                 events += _reports(context.instance, where, reason)
@@ -185,41 +189,46 @@ class _Rules:
 
     def decide(
         self, context: dg.SensorEvaluationContext, branch: str, where: list[_Found], state: State
-    ) -> tuple[str, str]:
-        """What to do about a branch, and why: "promote", "discard", "report" or "ignore"."""
+    ) -> tuple[str, str, str]:
+        """What to do about a branch ("promote", "discard", "report", "ignore"), why, and the newest result of a check.
+
+        The result is named only if the branch is promoted.
+        """
         idle = datetime.now(UTC) - max(found.committed for found in where)
         promoted = all(found.is_promoted for found in where)
         limits = [one for one in (self.ttl, self.promoted_ttl if promoted else None) if one is not None]
         if limits and idle > min(limits) and state != "running":
-            return "discard", f"nothing was committed to it for {idle}"
+            return "discard", f"nothing was committed to it for {idle}", ""
         if promoted:
-            return "ignore", "it was promoted"
+            return "ignore", "it was promoted", ""
         if state == "canceled":
-            return self.on_cancel, "its backfill or run was canceled"
+            return self.on_cancel, "its backfill or run was canceled", ""
         if state == "failed":
-            return self.on_failure, "its backfill or run failed"
+            return self.on_failure, "its backfill or run failed", ""
         if state != "succeeded":
-            return "ignore", "its backfill or run is under way or unknown"
-        failed, missing = self._rejecting_checks(context, branch, where)
+            return "ignore", "its backfill or run is under way or unknown", ""
+        checks = self._checks(context, branch, where)
+        failed, missing = ([name for one in checks for name in one.names(failed=which)] for which in (True, False))
         if failed:
-            return self.on_failure, f"checks failed on it: {', '.join(failed)}"
+            return self.on_failure, f"checks failed on it: {', '.join(failed)}", ""
         if missing:  # they may still run, so that the branch is never discarded for it
             action = "ignore" if self.on_failure == "ignore" else "report"
-            return action, f"blocking checks have not passed on it as it is: {', '.join(missing)}"
-        return ("report", "it is ready to be promoted") if self.promote is None else ("promote", "")
+            return action, f"blocking checks have not passed on it as it is: {', '.join(missing)}", ""
+        if self.promote is None:
+            return "report", "it is ready to be promoted", ""
+        number, event = max((one.newest_result for one in checks), default=(0, 0))
+        return "promote", "", f"{number}.{event}" if number else ""
 
-    def _rejecting_checks(
-        self, context: dg.SensorEvaluationContext, branch: str, where: list[_Found]
-    ) -> tuple[list[str], list[str]]:
-        """The checks that failed on a branch, and the blocking ones without a result."""
+    def _checks(self, context: dg.SensorEvaluationContext, branch: str, where: list[_Found]) -> "list[BranchChecks]":
+        """What checks say about the branch of each table."""
         from lance_dagster.branches.check_results import check_branch  # noqa: PLC0415 - heavy imports at first use
 
         if not self.require_checks:
-            return [], []
+            return []
         tables: dict[str, list[_Found]] = {}
         for found in where:
             tables.setdefault(found.main.root_uri, []).append(found)
-        checks = [
+        return [
             check_branch(
                 context.instance,
                 same[0].main,
@@ -229,8 +238,6 @@ class _Rules:
             )
             for same in tables.values()
         ]
-        failed, missing = ([name for one in checks for name in one.names(failed=which)] for which in (True, False))
-        return failed, missing
 
 
 def _branches(context: dg.SensorEvaluationContext, refs: list[TableRef], resource: Any) -> Iterator[_Found]:

@@ -386,15 +386,15 @@ class TestWhatChecksRead:
 
 @pytest.mark.filterwarnings("ignore:.*`owners`")  # Dagster's own, about a parameter that it passes itself
 class TestSensor:
-    def tick(self, lake, **options):
+    def tick(self, lake, check=plain_positive, cursor=None, **options):
         jobs = build_branch_jobs([plain])
         sensor = build_branch_sensor([plain], jobs, **options)
         manager = lake.manager(branching=BranchPolicy.per_run())
         defs = dg.Definitions(
-            [plain], asset_checks=[plain_positive], jobs=jobs, sensors=[sensor], resources={"io_manager": manager}
+            [plain], asset_checks=[check], jobs=jobs, sensors=[sensor], resources={"io_manager": manager}
         )
         with dg.build_sensor_context(
-            instance=lake.instance, resources={"io_manager": manager}, definitions=defs
+            instance=lake.instance, resources={"io_manager": manager}, definitions=defs, cursor=cursor
         ) as context:
             return sensor(context)
 
@@ -411,6 +411,44 @@ class TestSensor:
         on_branch(lake, plain, plain_positive, policy={"branching": BranchPolicy.per_run()})
         (request,) = self.tick(lake).run_requests
         assert request.job_name == "lance_promote"
+
+    def test_a_newer_result_of_a_check_is_another_request(self, lake):
+        """The job may have rejected the branch for an older one."""
+
+        @dg.asset_check(asset=plain, blocking=True)
+        def tagged(context, plain: pa.Table) -> dg.AssetCheckResult:
+            return dg.AssetCheckResult(passed="bad" not in context.run.tags)
+
+        policy = {"branching": BranchPolicy.per_run()}
+        first = on_branch(lake, plain, tagged, policy=policy)
+        again = {"dagster/root_run_id": first.run_id, "dagster/parent_run_id": first.run_id}
+
+        def check(**tags):
+            select = dg.AssetSelection.checks_for_assets(plain)
+            on_branch(lake, plain, tagged, policy=policy, select=select, fails=None, tags={**again, **tags})
+
+        def key():
+            (request,) = self.tick(lake, tagged).run_requests
+            assert request.job_name == "lance_promote"
+            return request.run_key
+
+        before = key()
+        check(bad="1")
+        reported = self.tick(lake, tagged)
+        assert not reported.run_requests
+        assert isinstance(self.tick(lake, tagged, cursor=reported.cursor), dg.SkipReason)
+        check()
+        assert key() == key() != before
+
+    def test_another_state_of_the_same_version_is_another_report(self, lake):
+        policy = {"branching": BranchPolicy.per_run()}
+        run = on_branch(lake, plain, policy=policy)
+        waiting = self.tick(lake, auto_promote=False)
+        again = {"dagster/root_run_id": run.run_id, "dagster/parent_run_id": run.run_id}
+        select = dg.AssetSelection.checks_for_assets(plain)
+        on_branch(lake, plain, plain_positive, policy=policy, select=select, tags=again)
+        (event,) = self.tick(lake, auto_promote=False, cursor=waiting.cursor).asset_events
+        assert event.metadata["lance/branch_state"].value == "it is ready to be promoted"
 
 
 class TestAuditedJob:
