@@ -81,7 +81,9 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
         ),
     )
     read: ReadMode = Field(
-        default="latest", description="latest: the newest version. materialized: the one that Dagster recorded last."
+        default="latest",
+        description="latest: the newest version. materialized: the one of main that Dagster recorded last; runs on a "
+        "branch read the newest version of the branch.",
     )
     default_load_type: LoadType = Field(
         default="auto",
@@ -194,5 +196,5 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
         from lance_dagster.io_manager.manager import LanceTableIOManager  # noqa: PLC0415 - heavy imports at first use
 
         made = LanceTableIOManager(self.settings())
-        call_at_step_start(context, made.remember_begin)
+        call_at_step_start(context, made.remember_begin, made.miss_begin)
         return made

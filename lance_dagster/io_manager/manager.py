@@ -112,6 +112,7 @@ class LanceTableIOManager(dg.IOManager):
     def __init__(self, settings: TableSettings) -> None:
         self._settings = settings
         self._begun: dict[tuple[tuple[str, str] | None, str], int] = {}
+        self._missed_begins: set[tuple[str, str] | None] = set()
         watch_sql_inputs()
 
     @property
@@ -140,6 +141,10 @@ class LanceTableIOManager(dg.IOManager):
                 assert facts is not None
                 branch = branch_of_run(self._settings.branching, facts)
                 self._begun[facts.step, location.uri] = newest_version(self._open(location.uri), branch)
+
+    def miss_begin(self, step: tuple[str, str]) -> None:
+        """Let the writes of a step, given by its run and key, count as begun before all others."""
+        self._missed_begins.add(step)
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Write an asset's value with one commit, which replaces the commits of earlier attempts.
@@ -424,7 +429,7 @@ class LanceTableIOManager(dg.IOManager):
             on_earlier_attempt=settings.on_earlier_attempt,
             outside_slices=settings.out_of_partition == "allow",
             conflict_policy="exclusive" if exclusive else "later_wins",
-            begun=self._begun.get((output.step, output.location.uri)),
+            begun=0 if output.step in self._missed_begins else self._begun.get((output.step, output.location.uri)),
         )
         try:
             return handler.write(obj, replace(request, write_attempt=attempt))

@@ -14,6 +14,7 @@ from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
 
 from lance_dagster import BranchPolicy
+from lance_dagster._context import step_start
 from tests.lance_dagster.lake import QUIET, errors
 
 PARTS = dg.StaticPartitionsDefinition(["a", "b"])
@@ -183,3 +184,36 @@ def test_a_table_that_cannot_be_read_as_the_step_starts_fails_the_step(lake):
     failed = runs.run(1, during=lambda: called.append(1), fails=True)
     assert "CorruptFileError" in errors(failed)
     assert not called
+
+
+class TestDagsterDoesNotShowTheStep:
+    """Writes then count as begun before all others, and the log of the run names the version of Dagster."""
+
+    @pytest.fixture
+    def runs(self, lake, monkeypatch):
+        monkeypatch.setattr(step_start, "_starting_step", lambda _step_key: None)
+        return Runs(lake, retries=1)
+
+    def warnings(self, runs, result):
+        said = [entry.user_message for entry in runs.lake.instance.all_logs(result.run_id)]
+        return [one for one in said if f"Dagster {dg.__version__} does not show" in one]
+
+    def test_a_run_that_was_created_later_still_wins(self, runs):
+        earlier = runs.run(1, during=lambda: runs.run(2), fails=True)
+        assert "SupersededError" in errors(earlier)
+        assert runs.values() == [2]
+        assert len(self.warnings(runs, earlier)) >= 1
+
+    def test_runs_after_one_another(self, runs):
+        for value in (1, 2):
+            assert len(self.warnings(runs, runs.run(value))) == 1
+        assert runs.values() == [2]
+
+    def test_no_rows_are_lost_where_a_run_waited(self, runs):
+        queued = runs.queue(1)
+        runs.run(2)
+        with pytest.raises(Exception, match="was committed by"):
+            queued()
+        assert runs.values() == [2]
+        runs.run(3)
+        assert runs.values() == [3]
