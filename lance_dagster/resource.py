@@ -9,6 +9,7 @@ from pydantic import Field
 
 from lance_dagster._context.runs import RunningStep, attempt_facts, running_step
 from lance_dagster.lineage.check_reads import record_check_read
+from lance_dagster.lineage.sql_inputs import watch_sql_inputs
 from lance_dagster.lineage.step_inputs import remember_input
 from lance_dagster.tables.arguments import RootArguments
 from lance_dagster.tables.begin import newest_version
@@ -88,6 +89,10 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         if running is not None:
             record_check_read(running.facts, branch, head, running.partitions)
         return head.uri
+
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:  # noqa: ARG002 - Dagster's signature
+        """Record what SQL reads in the steps of this process."""
+        watch_sql_inputs()
 
     def pipes_extras(self) -> dict[str, Any]:
         """Extras for a Dagster Pipes session: the facts of the running step that make its retries idempotent.

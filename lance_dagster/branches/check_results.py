@@ -43,18 +43,22 @@ class BranchChecks:
 
     Attributes:
         version: The version of the branch that was looked at.
+        branch: The branch.
         branch_id: The identifier of the branch.
         is_promoted: Whether the branch was promoted before, so that no check counts.
         problems: The checks that reject it, by asset.
+        cleaned_up: The newest version that was cleaned up, which may have changed any partition; 0 for none.
         newest_run: The newest run on the branch; None without one.
         newest_result: The number of the run of the newest result of a check, and that of the event in its log; zeros
             without one.
     """
 
     version: int
+    branch: str
     branch_id: str | None
     is_promoted: bool = False
     problems: Mapping[str, Sequence[CheckProblem]] = field(default_factory=dict)
+    cleaned_up: int = 0
     newest_run: str | None = None
     newest_result: tuple[int, int] = (0, 0)
 
@@ -89,11 +93,18 @@ class BranchChecks:
             why = "it has given no result on the branch"
         elif last.version is None:
             why = (
-                f"what it read in run {last.run_id} is not recorded: let it load the asset as an input, or open the "
-                "table by LanceTableResource.open without a version"
+                f"what it read in run {last.run_id} is not recorded: let it load the asset as an input, open the table "
+                "by LanceTableResource.open without a version, or name the branch in pyspark_lance.sql, as "
+                f"lake.nyc.flights@`{self.branch}`"
             )
         else:
             why = f"it last read version {last.version}, in run {last.run_id}"
+        if self.cleaned_up and not problem.partitions:
+            return (
+                f"{asset}: the check {problem.check} has not passed on all rows of version {self.version}: {why}; "
+                f"version {self.cleaned_up} of the branch was cleaned up, so that its partitions are unknown; "
+                f"launch the check {launch} without a partition"
+            )
         run = "" if self.newest_run is None else f", or re-execute it in run {self.newest_run}"
         return (
             f"{asset}: the check {problem.check} has not passed on version {self.version}{about}: {why}; "
@@ -179,8 +190,10 @@ def check_branch(
             problems[name] = listed
     return BranchChecks(
         version=head.version,
+        branch=branch,
         branch_id=found.branch_id,
         problems=problems,
+        cleaned_up=lost,
         newest_run=found.newest,
         newest_result=newest_result,
     )

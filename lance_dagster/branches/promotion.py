@@ -430,7 +430,7 @@ def open_branch_checks(
         return None
     if _PROMOTED_VERSION in listed["metadata"]:
         head = main.checkout_version((branch, None))
-        return BranchChecks(version=head.version, branch_id=branch_id(head, branch), is_promoted=True)
+        return BranchChecks(version=head.version, branch=branch, branch_id=branch_id(head, branch), is_promoted=True)
     return check_branch(instance, main, branch, keys, blocking, only_blocking=only_blocking)
 
 

@@ -3,19 +3,23 @@
     pyspark_lance.sql(session, "SELECT ... FROM lake.nyc.flights")    in the body of an asset
         -> the asset of that table -> dagster.input.nyc/flights on the commit of the step
 
-A table without an asset is recorded by its path, if it is below the root of a resource of the step.
+A table without an asset is recorded by its path, if it is below the root of a resource of the step. What a check reads
+of the branch of its run, `lake.nyc.flights@`work``, counts for the promotion of the branch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from lance_dagster._context.runs import RunningStep, running_step
+from lance_dagster._context.runs import running_step
 from lance_dagster._context.steps import known_assets
+from lance_dagster.lineage.check_reads import record_check_read
 from lance_dagster.lineage.step_inputs import remember_input
+from lance_dagster.tables.branch_policy import branch_of_run
 from lance_dagster.tables.refs import TableRef, TableRoot
 
 if TYPE_CHECKING:
@@ -37,16 +41,21 @@ def _record(dataset: lance_core.LanceDataset) -> None:
     running = running_step()
     if running is None:
         return
-    asset = _asset_of(dataset.root_uri, running)
-    if asset is not None:
-        remember_input(running.facts.step, asset, dataset)
+    roots = [root for one in running.resources if isinstance(root := getattr(one, "table_root", None), TableRoot)]
+    asset = _asset_of(dataset.root_uri, roots)
+    if asset is None:
+        return
+    remember_input(running.facts.step, asset, dataset)
+    if running.facts.evaluates_checks and dataset.branch in {
+        branch_of_run(root.branching, running.facts) for root in roots
+    }:
+        record_check_read(running.facts, dataset.branch, dataset, running.partitions)
 
 
-def _asset_of(uri: str, running: RunningStep) -> str | None:
+def _asset_of(uri: str, roots: Sequence[TableRoot]) -> str | None:
     """The name of the asset whose table has a URI; the path below the root if there is no such asset."""
     from lance_core import canonical_uri  # noqa: PLC0415 - code locations load without it
 
-    roots = [root for one in running.resources if isinstance(root := getattr(one, "table_root", None), TableRoot)]
     assets = known_assets(dg.OpExecutionContext.get())
     found = canonical_uri(uri)
     for root in roots:

@@ -1,5 +1,7 @@
 """The gate of a promotion: each blocking check passed on the rows that are published, whatever ran when and where."""
 
+from datetime import timedelta
+
 import dagster as dg
 import pyarrow as pa
 import pytest
@@ -107,6 +109,28 @@ def test_a_later_commit_needs_a_later_result(lake, gate):
     on_branch(lake, events, partition=TWO, n=-1)
     assert f"(partition {TWO}): it last read version 2, in run" in gate(fails=True)
     assert lake.rows("events") == []
+
+
+def test_versions_of_the_branch_that_were_cleaned_up(lake, monkeypatch):
+    """They may have changed any partition, so that a result about all rows is needed."""
+
+    @dg.asset_check(asset=events, blocking=True)
+    def opened(lance: LanceTableResource) -> dg.AssetCheckResult:
+        return dg.AssetCheckResult(passed=lance.open(events.key).count_rows() > 0)
+
+    resources = {"lance": LanceTableResource(root_uri=lake.root)}
+    gate = {"assets": [events], "checks": [opened], "resources": resources}
+    for day in (ONE, TWO):
+        on_branch(lake, events, opened, partition=day, resources=resources)
+    branch = lake.table("events").checkout_version(("work", None))
+    branch.cleanup_old_versions(timedelta(0))
+    assert [one["version"] for one in branch.versions()] == [branch.version]
+    said = promote(lake, monkeypatch, fails=True, **gate)
+    assert f"version {branch.version - 1} of the branch was cleaned up" in said
+    assert "launch the check in a run with the tag lance/branch: work without a partition" in said
+    on_branch(lake, opened, events, select=dg.AssetSelection.checks_for_assets(events), resources=resources)
+    promote(lake, monkeypatch, **gate)
+    assert lake.rows("events") == [(ONE, 0), (TWO, 0)]
 
 
 def test_a_result_about_main_is_no_pass(lake, gate):

@@ -9,7 +9,8 @@ from pyspark.sql import DataFrame  # noqa: TID253 -- Dagster resolves the annota
 
 import lance_core
 import pyspark_lance
-from lance_dagster import LanceSparkResource
+from lance_dagster import BranchPolicy, LanceSparkResource, LanceTableResource
+from lance_dagster.branches.check_results import check_branch
 
 
 @dg.asset(key_prefix="nyc")
@@ -108,3 +109,22 @@ def test_statements_outside_of_a_step_are_no_inputs(lake, late, spark):
 
     lake.run(plain)
     assert inputs(lake, "plain") == {}
+
+
+@pytest.mark.parametrize(("table", "counts"), [("lake.nyc.flights@`{branch}`", True), ("lake.nyc.flights", False)])
+def test_a_check_that_reads_the_branch_counts_for_its_promotion(lake, spark, table, counts):
+    pyspark_lance.register_catalog(spark, "lake", lake.root)
+
+    @dg.asset_check(asset=flights, blocking=True)
+    def some(context, spark: LanceSparkResource, tables: LanceTableResource) -> dg.AssetCheckResult:
+        name = table.format(branch=f"dagster/run/{context.run.run_id}")
+        return dg.AssetCheckResult(passed=pyspark_lance.sql(spark.session, f"SELECT * FROM {name}").count() >= 0)
+
+    policy = BranchPolicy.per_run()
+    resources = {"spark": LanceSparkResource(), "tables": LanceTableResource(root_uri=lake.root, branching=policy)}
+    lake.run(flights)
+    run = lake.run(flights, some, resources=resources, branching=policy)
+    branch = f"dagster/run/{run.run_id}"
+    checks = check_branch(lake.instance, lake.table("nyc/flights"), branch, [flights.key], lambda _: {"some"})
+    said = " ".join(checks.sentences("here"))
+    assert said == "" if counts else f"name the branch in pyspark_lance.sql, as lake.nyc.flights@`{branch}`" in said
