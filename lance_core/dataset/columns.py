@@ -81,7 +81,7 @@ class ColumnVerbs(Handle):
     def merge(
         self, data_obj: ReaderLike, left_on: str, right_on: str | None = None, schema: pa.Schema | None = None
     ) -> None:
-        """Add the columns of other rows, by a left join; rows without a match get nulls.
+        """Add the columns of other rows, by a left join; rows without a match get nulls, and null matches null.
 
         Args:
             data_obj: The rows: a table, reader, frame, dataset or the like.
@@ -91,6 +91,7 @@ class ColumnVerbs(Handle):
 
         Raises:
             SchemaError: A column exists already, or the join columns do not exist or differ in type.
+            InvalidInputError: The rows have a key several times.
 
         Examples:
             >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")

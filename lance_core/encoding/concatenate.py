@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from lance_core.encoding.dictionaries import capacity, has_dictionary, has_narrow_dictionary, without_unused
+from lance_core.encoding.dictionaries import (
+    capacity,
+    change_dictionaries,
+    dictionaries_of,
+    has_dictionary,
+    has_narrow_dictionary,
+    without_unused,
+)
 from lance_core.errors import InvalidInputError
 
 __all__ = ["combined", "concatenate", "encoded", "taken", "without_null_values"]
@@ -33,14 +42,33 @@ def concatenate(arrays: Sequence[Any]) -> pa.Array:
     try:
         return pa.chunked_array(arrays).unify_dictionaries().combine_chunks()
     except pa.ArrowInvalid:
-        pruned = pa.chunked_array([without_unused(array) for array in arrays], kind)
-    try:
-        return pruned.unify_dictionaries().combine_chunks()
-    except pa.ArrowInvalid as error:
-        raise InvalidInputError(
-            f"the rows of several batches have together more values than the indices of {kind} can count: cast the "
-            "column to a dictionary with wider indices, or to its values"
-        ) from error
+        pruned = [without_unused(array) for array in arrays]
+    return pa.concat_arrays(_with_common_values(pruned))
+
+
+def _with_common_values(arrays: Sequence[Any]) -> list[pa.Array]:
+    """Arrays whose dictionaries at one path are the same.
+
+    Arrow's unification counts one value less than indices can.
+    """
+    parts: dict[tuple[str, ...], list[pa.Array]] = {}
+    for path, leaf in itertools.chain.from_iterable(dictionaries_of(array, ()) for array in arrays):
+        parts.setdefault(path, []).append(leaf.dictionary)
+    values = {path: pa.concat_arrays(dictionaries).unique() for path, dictionaries in parts.items()}
+
+    def change(array: Any, path: tuple[str, ...]) -> Any:
+        common, kind = values[path], array.type
+        if len(common) > capacity(kind.index_type):
+            raise InvalidInputError(
+                f"the rows of several batches have together more values than the indices of {kind} can count: cast the "
+                "column to a dictionary with wider indices, or to its values"
+            )
+        places = pc.index_in(array.dictionary, value_set=common)
+        return pa.DictionaryArray.from_arrays(
+            places.take(array.indices).cast(kind.index_type), common, ordered=kind.ordered
+        )
+
+    return [change_dictionaries(array, change) for array in arrays]
 
 
 def combined(rows: pa.Table, *, keeps_chunks: bool = False) -> pa.Table:

@@ -6,7 +6,7 @@ rows of one file must not use more values, as a reader gives them one dictionary
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 __all__ = [
     "DictionaryRoom",
     "capacity",
+    "change_dictionaries",
     "dictionaries_of",
     "fewest_values",
     "has_dictionary",
@@ -108,36 +109,50 @@ class DictionaryRoom:
 
 def without_unused(array: Any) -> Any:
     """An array whose dictionaries hold the values of its rows alone."""
+    return change_dictionaries(array, _without_unused)
+
+
+def _without_unused(array: Any, _path: tuple[str, ...]) -> Any:
+    kind, values = array.type, array.dictionary_decode().dictionary_encode()
+    return pa.DictionaryArray.from_arrays(values.indices.cast(kind.index_type), values.dictionary, ordered=kind.ordered)
+
+
+def change_dictionaries(array: Any, change: Callable[[Any, tuple[str, ...]], Any], path: tuple[str, ...] = ()) -> Any:
+    """An array with other dictionary arrays of the same types.
+
+    Args:
+        array: The array.
+        change: Gives the new array for a dictionary array and its path, as `dictionaries_of` has it.
+        path: The path of the array.
+    """
     kind = array.type
     if pa.types.is_dictionary(kind):
-        values = array.dictionary_decode().dictionary_encode()
-        return pa.DictionaryArray.from_arrays(
-            values.indices.cast(kind.index_type), values.dictionary, ordered=kind.ordered
-        )
+        return change(array, path)
     if not has_dictionary(kind):
         return array
     if pa.types.is_struct(kind):
         # Flattened children are null where the struct is.
-        return pa.StructArray.from_arrays(
-            [without_unused(child) for child in array.flatten()], fields=list(kind), mask=array.is_null()
-        )
-    if pa.types.is_fixed_size_list(kind):
-        return type(array).from_arrays(
-            without_unused(array.values.slice(array.offset * kind.list_size, len(array) * kind.list_size)),
-            type=kind,
-            mask=array.is_null(),
-        )
+        children = [
+            change_dictionaries(child, change, (*path, field.name))
+            for child, field in zip(array.flatten(), kind, strict=True)
+        ]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
     if pa.types.is_map(kind):
-        pruned = without_unused(_as_list(array))
-        keys, values = pruned.values.field(0), pruned.values.field(1)
-        return pa.MapArray.from_arrays(pruned.offsets, keys, values, type=kind, mask=array.is_null())
+        changed = change_dictionaries(_as_list(array), change, path)
+        keys, values = changed.values.field(0), changed.values.field(1)
+        return pa.MapArray.from_arrays(changed.offsets, keys, values, type=kind, mask=array.is_null())
+    item = (*path, "item")
+    if pa.types.is_fixed_size_list(kind):
+        items = array.values.slice(array.offset * kind.list_size, len(array) * kind.list_size)
+        return type(array).from_arrays(change_dictionaries(items, change, item), type=kind, mask=array.is_null())
     whole = pa.concat_arrays([array])  # without an offset, which from_arrays takes for rows
     items = whole.flatten()
     lengths = pc.fill_null(pc.list_value_length(whole), 0)
     ends = pc.cumulative_sum(lengths.cast(pa.int64()))
     offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends])
     offset_type = pa.int64() if pa.types.is_large_list(kind) else pa.int32()
-    return type(array).from_arrays(offsets.cast(offset_type), without_unused(items), type=kind, mask=whole.is_null())
+    items = change_dictionaries(items, change, item)
+    return type(array).from_arrays(offsets.cast(offset_type), items, type=kind, mask=whole.is_null())
 
 
 def _as_list(array: Any) -> Any:

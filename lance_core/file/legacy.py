@@ -28,7 +28,7 @@ from lance_core.encoding.concatenate import concatenate, without_null_values
 from lance_core.encoding.datablock import ascends
 from lance_core.encoding.dictionaries import capacity, without_unused
 from lance_core.encoding.legacy.decoder import PageTable, read_dictionary_values, read_field
-from lance_core.encoding.legacy.encoder import EncodedFieldPage, encode_batch, encode_page
+from lance_core.encoding.legacy.encoder import EncodedFieldPage, encode_batch, encode_page, is_null_stored, no_null
 from lance_core.encoding.page import ByteRange, Steps, lock_step, run_steps
 from lance_core.encoding.structural.decoded import RowRuns
 from lance_core.errors import CorruptFileError, SchemaError, UnsupportedError
@@ -212,42 +212,38 @@ class _FileDictionary:
         return self._values
 
     def map(self, array: Any) -> pa.Array:
-        """Values as indices into the dictionary of the file.
+        """Values as indices into the dictionary of the file; null is one of its values, as indices cannot be null.
 
-        Nulls become the value that is read as null, or the first value if there is none.
+        Raises:
+            SchemaError: The values are too many, or a null has no value that is read as null.
         """
         array = without_null_values(array)
-        dictionary, known, new = self._new_values(array)
+        if array.null_count and not is_null_stored(array.type.value_type):
+            raise no_null(self._name, array.type)
+        new = self._new_values(array)
         if len(self._values) + len(new) > capacity(self._index_type):
             array = without_unused(array)
-            dictionary, known, new = self._new_values(array)
+            new = self._new_values(array)
             if len(self._values) + len(new) > capacity(self._index_type):
                 raise SchemaError(
                     f"column {self._name!r}: all files of a dataset of version 0.1 share one dictionary, whose indices "
                     f"({self._index_type}) cannot count all values; write the column as plain values, or write a "
                     "dataset of a later version"
                 )
-        if len(new):
-            self._values = pa.concat_arrays([self._values, new])
-            known = pa.compute.index_in(dictionary, value_set=self._values)
-        if not len(self._values):
-            # All values are null, but the indices need an item.
-            self._values = _with_null_for_empty(_empty_value(self._values.type))
-        null = pa.compute.index_in(pa.nulls(1, self._values.type), value_set=self._values)[0].as_py() or 0
-        indices = known.take(array.indices).fill_null(null).cast(self._index_type)
-        return pa.DictionaryArray.from_arrays(indices, self._values)
+        self._values = pa.concat_arrays([self._values, new])
+        known = pa.compute.index_in(_with_null_for_empty(array.dictionary), value_set=self._values)
+        indices = known.take(array.indices)
+        if array.null_count:
+            null = pa.compute.index_in(pa.nulls(1, self._values.type), value_set=self._values)[0]
+            indices = indices.fill_null(null)
+        return pa.DictionaryArray.from_arrays(indices.cast(self._index_type), self._values)
 
-    def _new_values(self, array: Any) -> tuple[pa.Array, pa.Array, pa.Array]:
-        """The values of an array, their places in the dictionary, and those that it lacks."""
-        dictionary = _with_null_for_empty(array.dictionary)
-        known = pa.compute.index_in(dictionary, value_set=self._values)
-        return dictionary, known, dictionary.filter(known.is_null()).unique()
-
-
-def _empty_value(kind: pa.DataType) -> pa.Array:
-    """An array of one value: 0, false, or an empty string."""
-    is_number = pa.types.is_primitive(kind)
-    return pa.array([0], pa.int8()).cast(kind) if is_number else pa.array([""]).cast(kind)
+    def _new_values(self, array: Any) -> pa.Array:
+        """The values of an array that the dictionary lacks; also null, if a row is null."""
+        values = _with_null_for_empty(array.dictionary)
+        if array.null_count:
+            values = pa.concat_arrays([values, pa.nulls(1, values.type)])
+        return values.filter(pa.compute.invert(pa.compute.is_in(values, value_set=self._values))).unique()
 
 
 def _with_null_for_empty(values: Any) -> pa.Array:

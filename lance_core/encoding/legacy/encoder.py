@@ -13,10 +13,10 @@ import pyarrow as pa
 from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock, array_to_block
 from lance_core.encoding.levels.shred import null_mask
 from lance_core.encoding.page import Bytes
-from lance_core.errors import UnsupportedError
+from lance_core.errors import SchemaError, UnsupportedError
 from lance_core.schema import Field
 
-__all__ = ["EncodedFieldPage", "encode_batch", "encode_page"]
+__all__ = ["EncodedFieldPage", "encode_batch", "encode_page", "is_null_stored", "no_null"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,16 +36,19 @@ class EncodedFieldPage:
     offsets: npt.NDArray[np.int64] | None
 
 
-def encode_batch(field: Field, array: Any) -> Iterator[EncodedFieldPage]:
+def encode_batch(field: Field, array: Any, path: str = "") -> Iterator[EncodedFieldPage]:
     """The pages of a field and all fields below it.
 
     Args:
         field: The field.
         array: Its values in one batch; dictionary arrays have the dictionary of the file.
+        path: The path of the field's parent, with a dot; for error messages.
 
     Raises:
         UnsupportedError: The version cannot store the type.
+        SchemaError: A value of fixed width is null.
     """
+    path += field.name
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if field.logical_type == "null":
@@ -54,13 +57,39 @@ def encode_batch(field: Field, array: Any) -> Iterator[EncodedFieldPage]:
     if field.logical_type == "struct":
         # The nulls of the struct become nulls of its children.
         for child, values in zip(field.children, array.flatten(), strict=True):
-            yield from encode_batch(child, values)
+            yield from encode_batch(child, values, f"{path}.")
     elif field.children:
         offsets, values = _list_parts(array)
         yield EncodedFieldPage(field=field, length=offsets.size, data=offsets.view(np.uint8), offsets=None)
-        yield from encode_batch(field.children[0], values)
+        yield from encode_batch(field.children[0], values, f"{path}.")
     else:
+        if not is_null_stored(array.type) and _has_nulls(array):
+            raise no_null(path, array.type)
         yield encode_page(field, array)
+
+
+def no_null(path: str, kind: pa.DataType) -> SchemaError:
+    """The error for a null that would be read as another value."""
+    return SchemaError(
+        f"column {path!r}: a file of version 0.1 cannot hold a null of type {kind}: fill the nulls, or write a dataset "
+        "of a later version"
+    )
+
+
+def is_null_stored(kind: pa.DataType) -> bool:
+    """Whether nulls among values without children are read as null: other values have no bytes that stand for it."""
+    is_large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+    return is_large or kind in (pa.string(), pa.binary(), pa.null())
+
+
+def _has_nulls(array: Any) -> bool:
+    """Whether a value is null, or an item of a list of fixed size."""
+    if array.null_count:
+        return True
+    if not pa.types.is_fixed_size_list(array.type):
+        return False
+    size = array.type.list_size
+    return _has_nulls(array.values.slice(array.offset * size, len(array) * size))
 
 
 def encode_page(field: Field, array: Any) -> EncodedFieldPage:
@@ -95,23 +124,12 @@ def _zeroed(block: FixedWidthBlock, nulls: Any) -> Bytes:
 def _fixed_size_list_data(array: Any) -> Bytes:
     size = array.type.list_size
     items = array.values.slice(array.offset * size, len(array) * size)
-    nulls = null_mask(array)
     if pa.types.is_fixed_size_list(items.type):
-        data = _fixed_size_list_data(items)
-    else:
-        block = array_to_block(items)
-        if not isinstance(block, FixedWidthBlock):
-            raise UnsupportedError(f"a 0.1 file cannot hold fixed size lists of {items.type}")
-        if block.bits_per_value == 1:
-            hidden = np.zeros(len(items), np.bool_) if nulls is None else np.repeat(nulls, size)
-            item_nulls = null_mask(items)
-            return _zeroed(block, hidden if item_nulls is None else hidden | item_nulls)
-        data = _zeroed(block, null_mask(items))
-    if nulls is not None:
-        table = data.reshape(len(array), -1).copy()
-        table[nulls] = 0
-        data = table.ravel()
-    return data
+        return _fixed_size_list_data(items)
+    block = array_to_block(items)
+    if not isinstance(block, FixedWidthBlock):
+        raise UnsupportedError(f"a 0.1 file cannot hold fixed size lists of {items.type}")
+    return block.data
 
 
 def _variable_page(field: Field, block: VariableBlock, nulls: Any) -> EncodedFieldPage:

@@ -144,7 +144,7 @@ class _Stream:
 
 
 class Joined:
-    """Columns of a table, by a left join.
+    """Columns of a table, by a left join; null equals null, as in pylance.
 
     Args:
         table: The table.
@@ -154,6 +154,7 @@ class Joined:
 
     Raises:
         SchemaError: The columns that are joined on do not exist or differ in type.
+        InvalidInputError: The table has a key several times.
     """
 
     cache = None
@@ -165,7 +166,15 @@ class Joined:
         if found != kind:
             raise SchemaError(f"Index column type mismatch: {left_on!r} is {kind}, but {right_on!r} is {found}")
         self.reads = (left_on,)
-        self._index = KeyIndex(table.select([right_on]).rename_columns([left_on]), [left_on])
+        keys = table.column(right_on)
+        self._index = KeyIndex(pa.table({left_on: keys}), [left_on])
+        self._null = pc.index(keys.is_null(), True).as_py()
+        repeated = self._index.first[self._index.counts > 1].tolist() or ([self._null] if keys.null_count > 1 else [])
+        if repeated:
+            key = keys[repeated[0]].as_py()
+            raise InvalidInputError(
+                f"the data has the key {right_on} = {key!r} in several rows: leave one row of each key"
+            )
         self._values = table.drop_columns([right_on])
         self.makes: pa.Schema = self._values.schema
 
@@ -174,6 +183,9 @@ class Joined:
         found, codes = self._index.look_up(table)
         partners, missing = np.zeros(table.num_rows, np.int64), np.ones(table.num_rows, np.bool_)
         partners[found], missing[found] = self._index.first[codes], False
+        if self._null >= 0:
+            is_null = np.asarray(table.column(self.reads[0]).is_null())
+            partners[is_null], missing[is_null] = self._null, False
         return pa.array(partners, mask=missing)
 
     def make(self, rows: pa.Table, fragment_id: int, batch_index: int) -> pa.Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -72,8 +73,24 @@ def spread(rows: pa.Table, mask: Mask) -> pa.Table:
     if mask.all():
         return rows
     if not rows.num_rows:
-        return pa.table([pa.nulls(len(mask), field.type) for field in rows.schema], schema=rows.schema)
+        return pa.table([_unread(field.type, len(mask)) for field in rows.schema], schema=rows.schema)
     return rows.take(pa.array(np.maximum(np.cumsum(mask) - 1, 0)))
+
+
+def _unread(kind: Any, count: int) -> pa.Array:
+    """Any values of a type; no null where some version of files cannot store it."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind.wrap_array(_unread(kind.storage_type, count))
+    if pa.types.is_struct(kind):
+        children = [_unread(field.type, count) for field in kind]
+        return pa.Array.from_buffers(kind, count, [None], children=children)
+    if pa.types.is_fixed_size_list(kind):
+        items = _unread(kind.value_type, count * kind.list_size)
+        return pa.Array.from_buffers(kind, count, [None], children=[items])
+    nulls = pa.nulls(count, kind)
+    if pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind):
+        return pa.Array.from_buffers(kind, count, [None, *nulls.buffers()[1:]])
+    return nulls
 
 
 def patched(

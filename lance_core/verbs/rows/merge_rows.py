@@ -142,6 +142,7 @@ class _MergeAttempt:
         self._check(matches)
         new = np.flatnonzero(~np.append(present, False)[index.codes]) if self.clauses.inserts else np.zeros(0, np.int64)
         new = new if deletes is None else new[~deletes[new]]
+        self._check_inserted(index, new)
         return (
             self._rewrite_columns(matches, new) if self._writes_columns(matches) else self._rewrite_rows(matches, new)
         )
@@ -239,6 +240,16 @@ class _MergeAttempt:
                     "one source row."
                 )
             self._check_within(match)
+
+    def _check_inserted(self, index: KeyIndex, new: Rows) -> None:
+        """Reject a key that several source rows would insert; a key with a null equals no other."""
+        known = new[index.codes[new] >= 0]
+        codes, first, counts = np.unique(index.codes[known], return_index=True, return_counts=True)
+        if len(codes) < len(known):
+            raise InvalidInputError(
+                "Ambiguous merge inserts are prohibited: multiple source rows insert the same new key "
+                f"({self._key(known[first[counts > 1].min()])}). Please ensure that the source has each key once."
+            )
 
     def _acting(self, index: KeyIndex, match: _Match) -> _Match:
         """The matches that change a row: the condition of the update is true, or a source row with the key deletes."""

@@ -170,3 +170,60 @@ def test_a_cast_to_indices_that_are_too_narrow(tmp_path):
         table.alter_columns({"path": "c", "data_type": INT8})
     table.alter_columns({"path": "c", "data_type": pa.dictionary(pa.int16(), pa.string())})
     assert lance.dataset(table.uri).to_table()["c"].to_pylist() == [f"v{number}" for number in range(300)]
+
+
+FULL = [(pa.int8(), 128), (pa.uint8(), 256), (pa.int16(), 32_768), (pa.uint16(), 65_536)]
+
+
+def full_dictionary(indices, numbers, first_id=0):
+    kind = pa.dictionary(indices, pa.string())
+    return pa.table(
+        {
+            "id": range(first_id, first_id + len(numbers)),
+            "c": categories([f"w{number}" for number in numbers], kind),
+        }
+    )
+
+
+@pytest.mark.parametrize(("indices", "size"), FULL, ids=str)
+def test_a_full_dictionary_is_not_too_full(tmp_path, indices, size):
+    """Arrow itself cannot unify as many values as the indices count."""
+    half = size // 2
+    parts = [range(size), range(size - 1, -1, -1)]
+    both = pa.concat_tables(full_dictionary(indices, part, size * number) for number, part in enumerate(parts))
+    table = lance_core.write_dataset(both, tmp_path / "written")
+    assert values(table) == both.to_pylist()
+
+    table = lance_core.write_dataset(full_dictionary(indices, range(half)), tmp_path / "changed")
+    table.insert(full_dictionary(indices, range(half, size), half))
+    table.update({"id": "id + 1"})
+    table.merge_insert("id").when_not_matched_insert_all().execute(full_dictionary(indices, range(half), size + 1))
+    table.optimize.compact_files()
+    assert len(table.get_fragments()) == 1
+    names = [f"w{number}" for number in (*range(size), *range(half))]
+    assert values(table) == [{"id": number + 1, "c": name} for number, name in enumerate(names)]
+    assert table.take(range(size + half - 1, -1, -1), ["c"])["c"].to_pylist() == names[::-1]
+
+    path = str(tmp_path / "rows.lance")
+    with lance_core.file.LanceFileWriter(path) as writer:
+        for part in parts:
+            writer.write_batch(full_dictionary(indices, part).select(["c"]))
+    for library in (lance, lance_core):
+        assert library.file.LanceFileReader(path).read_all().to_table().to_pylist() == both.select(["c"]).to_pylist()
+
+
+@pytest.mark.parametrize("version", ["0.1", "2.0", "2.1", "2.2"])
+def test_a_full_dictionary_in_each_version_and_nested(tmp_path, version):
+    parts = [full_dictionary(pa.int8(), range(128)), full_dictionary(pa.int8(), range(127, -1, -1))]
+    parts = [nested(part) for part in parts] if version == "2.2" else parts
+    written = pa.concat_tables(parts)
+    table = lance_core.write_dataset(written, tmp_path / "t.lance", data_storage_version=version)
+    for library in (lance, lance_core):
+        assert library.dataset(table.uri).to_table().to_pylist() == written.to_pylist()
+
+
+def test_one_value_more_than_a_full_dictionary_names_the_column(tmp_path):
+    parts = [full_dictionary(pa.int8(), range(128)), full_dictionary(pa.int8(), [128])]
+    with pytest.raises(InvalidInputError, match="column 'c'"):
+        lance_core.write_dataset(pa.concat_tables(parts), tmp_path / "t.lance")
+    assert not list(tmp_path.rglob("*.lance/data/*"))

@@ -98,7 +98,6 @@ CHANGES = {
     "one passes": [(1, 5), (1, 1), (2, 4)],
     "none passes": [(1, 1), (1, 2), (3, 0)],
     "both pass": [(1, 5), (1, 6)],
-    "of a new key": [(9, 5), (9, 1)],
     "one of three, for two keys": [(2, 1), (1, 2), (2, 9), (1, 1), (2, 2), (1, 8)],
 }
 
