@@ -14,9 +14,12 @@ import numpy as np
 
 from lance_core.commit import identity_of, latest_version, load_manifest, reject_another, reject_dropped_dataset
 from lance_core.errors import (
+    AlreadyExistsError,
     CorruptFileError,
     InvalidInputError,
     ObjectNotFoundError,
+    OutcomeUnknownError,
+    StoreError,
     TornFileError,
     VersionNotFoundError,
 )
@@ -40,9 +43,11 @@ __all__ = [
     "find_tag",
     "load_branch",
     "load_tag",
+    "put_reference",
     "read_branches",
     "read_tags",
     "reference_problems",
+    "reject_removed",
     "reject_torn",
     "report_torn",
 ]
@@ -57,6 +62,8 @@ Reference = Annotated[
 latest). None is the current version."""
 
 _PAIR: Final = 2
+
+_PUT_ATTEMPTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +161,51 @@ class TableRefs:
             raise VersionNotFoundError(_no_branch(branch or MAIN, self.root))
         is_current = (branch, version) == (self.branch, self.version)
         return Resolved(branch=branch, version=version, store=store, opened=self.current if is_current else None)
+
+
+def reject_removed(table: TableRefs, branch: str | None, manifest: Manifest) -> None:
+    """Make sure that a version to which a reference was just written is still there.
+
+    Raises:
+        VersionNotFoundError: The version was cleaned up, or its branch was deleted.
+        IncompatibleConflictError: The dataset was dropped and created again since the version was read.
+    """
+    if branch is not None:
+        load_branch(table.root, branch)
+    store, location = table.store_of(branch), manifest.location
+    try:
+        if location is not None and store.head(location.key).e_tag == location.e_tag:
+            return
+    except ObjectNotFoundError:
+        pass  # it may have another name meanwhile
+    Resolved(branch=branch, version=manifest.version, store=store, opened=manifest).manifest()
+
+
+def put_reference(root: ObjectStore, key: str, data: bytes) -> None:
+    """Write the file of a new tag or branch; if the storage's answer is lost, the file shows who wrote it.
+
+    Raises:
+        AlreadyExistsError: Somebody else has written the file.
+        OutcomeUnknownError: The storage failed, and whether the file was written is not known.
+    """
+    for attempt in range(1, _PUT_ATTEMPTS + 1):
+        try:
+            root.put_if_absent(key, data)
+        except (AlreadyExistsError, OutcomeUnknownError) as error:
+            is_unknown = isinstance(error, OutcomeUnknownError)
+            try:
+                stored = bytes(root.get(key))
+            except ObjectNotFoundError:
+                if is_unknown and attempt < _PUT_ATTEMPTS:
+                    continue  # the same bytes under the same key: it does no harm if the first put arrives as well
+                raise error from None
+            except StoreError as failure:
+                raise OutcomeUnknownError(
+                    f"{root.root}/{key}: whether it was written is not known: {failure}"
+                ) from failure
+            if stored != data:
+                raise AlreadyExistsError(f"{root.root}/{key} exists") from error
+        return
 
 
 def load_tag(root: ObjectStore, tag: str) -> TagRef:

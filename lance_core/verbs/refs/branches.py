@@ -11,6 +11,7 @@ that branches need, and delete a version if its URI is spelled differently.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,6 +47,7 @@ from lance_core.verbs.context.references import (
     Reference,
     TableRefs,
     load_branch,
+    put_reference,
     read_branches,
     read_tags,
     reject_torn,
@@ -323,25 +325,12 @@ class Branches:
         if not known and not (has_rows or own_tags or _own_files(root, branch, others)):
             reject_dropped_dataset(root)
             raise VersionNotFoundError(f"Ref not found error: Branch {branch} does not exist in the table {root.root}")
-        children = [
-            name
-            for name, ref in sorted(refs.items())
-            if ref.parent_branch == branch or (own is not None and ref.descends_from(own))
-        ]
-        if children:
-            raise InvalidInputError(
-                f"Ref conflict error: Branch {branch} is referenced by the branches {', '.join(children)}, which were"
-                f" forked from it, can not delete; branches.delete({children[0]!r}) deletes the first of them"
-            )
-        named = [name for name, tag in tags.items() if tag.branch == branch and name not in own_tags]
-        if named:
-            raise InvalidInputError(
-                f"Ref conflict error: Branch {branch} is referenced by the tags {', '.join(named)}, can not delete;"
-                f" tags.delete({named[0]!r}) deletes the first of them"
-            )
+        _reject_referenced(branch, own, refs, tags)
         if own is not None:
             _check_deletable(self._refs.store_of(branch))
         delete_durably(root, branch_ref_key(branch))
+        if own is not None:
+            self._look_again(branch, own)
         if not root.remove_link(branch_root(branch)):
             for error in root.delete_many(list(_own_files(root, branch, others))).values():
                 raise error
@@ -350,6 +339,19 @@ class Branches:
             table.clear()
         for tag in own_tags:
             delete_durably(root, tag_ref_key(tag))
+
+    def _look_again(self, branch: str, own: BranchRef) -> None:
+        """Look for branches and tags that were made while a branch was hidden; later ones find that it was deleted."""
+        root = self._refs.root
+        refs, torn = read_branches(root)
+        tags, _ = read_tags(root)
+        try:
+            _reject_referenced(branch, own, {name: ref for name, ref in refs.items() if name != branch}, tags)
+            reject_torn(message for name, message in torn.items() if name != branch)
+        except LanceError:
+            with contextlib.suppress(AlreadyExistsError):  # `ensure` has found the branch without its reference
+                put_reference(root, branch_ref_key(branch), own.to_bytes())
+            raise
 
 
 def create_branch(table: TableRefs, branch: str, reference: Reference, opened: Manifest) -> Manifest:
@@ -413,7 +415,48 @@ def create_branch(table: TableRefs, branch: str, reference: Reference, opened: M
     except InvalidInputError:  # for other errors the tag stays: `ensure` finishes the creation
         remove_leftovers(table.root, [tag_ref_key(tag)])
         raise
+    if fork.branch is not None:
+        _reject_deleted_parent(table, fork.branch, branch)
     return first
+
+
+def _reject_deleted_parent(table: TableRefs, parent: str, branch: str) -> None:
+    """Give up a new branch whose parent was deleted meanwhile: the deletion looks for branches before it removes files.
+
+    Raises:
+        VersionNotFoundError: The parent was deleted.
+    """
+    try:
+        load_branch(table.root, parent)
+    except VersionNotFoundError:
+        Branches(table).discard(branch)
+        raise
+
+
+def _reject_referenced(
+    branch: str, own: BranchRef | None, refs: Mapping[str, BranchRef], tags: Mapping[str, TagRef]
+) -> None:
+    """Make sure that no other branch was forked from a branch that is to be deleted, and that no tag names it.
+
+    Raises:
+        InvalidInputError: There is such a branch or tag.
+    """
+    children = [
+        name
+        for name, ref in sorted(refs.items())
+        if ref.parent_branch == branch or (own is not None and ref.descends_from(own))
+    ]
+    if children:
+        raise InvalidInputError(
+            f"Ref conflict error: Branch {branch} is referenced by the branches {', '.join(children)}, which were"
+            f" forked from it, can not delete; branches.delete({children[0]!r}) deletes the first of them"
+        )
+    named = [name for name, tag in tags.items() if tag.branch == branch and not _goes_with(name, tag, branch, own)]
+    if named:
+        raise InvalidInputError(
+            f"Ref conflict error: Branch {branch} is referenced by the tags {', '.join(named)}, can not delete;"
+            f" tags.delete({named[0]!r}) deletes the first of them"
+        )
 
 
 def _check_deletable(store: ObjectStore) -> None:
@@ -438,7 +481,7 @@ def _make_known(table: TableRefs, branch: str, ref: BranchRef, first: Manifest) 
         InvalidInputError: A reference of that name exists, and is of another branch, whose files were deleted.
     """
     try:
-        table.root.put_if_absent(branch_ref_key(branch), ref.to_bytes())
+        put_reference(table.root, branch_ref_key(branch), ref.to_bytes())
     except AlreadyExistsError as error:
         found = load_branch(table.root, branch)
         if (found.parent_version, found.parent_branch) == (ref.parent_version, ref.parent_branch):

@@ -18,7 +18,7 @@ from lance_core.table.operations import Clone, CreateIndex, ReserveFragments, Re
 from lance_core.table.paths import branch_ref_key
 from lance_core.table.refs import BranchRef, check_known_branch_name, new_identifier
 from lance_core.table.transaction import Transaction
-from lance_core.verbs.context.references import Reference, TableRefs, load_branch
+from lance_core.verbs.context.references import Reference, TableRefs, load_branch, put_reference
 from lance_core.verbs.refs.branches import Branches, create_branch
 from lance_core.verbs.refs.promotion.promote import MARK_BRANCH_VERSION
 from lance_core.verbs.refs.promotion.record import TAKES_BACK_KEY, commits_between
@@ -90,7 +90,7 @@ def _make_known(table: TableRefs, branch: str) -> BranchRef:
     except NotFoundError:
         ref = _reference_of(table, branch)
     try:
-        table.root.put_if_absent(branch_ref_key(branch), ref.to_bytes())
+        put_reference(table.root, branch_ref_key(branch), ref.to_bytes())
     except AlreadyExistsError:
         return load_branch(table.root, branch)
     return ref

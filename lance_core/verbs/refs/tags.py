@@ -9,17 +9,18 @@ from typing import Any
 
 from lance_core.arguments import checked_methods
 from lance_core.commit import reject_dropped_dataset
-from lance_core.errors import AlreadyExistsError, CorruptFileError, InvalidInputError
-from lance_core.store import delete_durably, replace_durably
+from lance_core.errors import AlreadyExistsError, CorruptFileError, InvalidInputError, LanceError
+from lance_core.store import delete_durably, remove_leftovers, replace_durably
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import tag_ref_key
 from lance_core.table.refs import TagRef, check_tag_name, timestamp_string
 from lance_core.verbs.context.references import (
     Reference,
     TableRefs,
-    find_tag,
     load_tag,
+    put_reference,
     read_tags,
+    reject_removed,
     reject_torn,
     report_torn,
 )
@@ -127,14 +128,20 @@ class Tags:
         """
         old = load_tag(self._refs.root, tag)
         resolved = self._refs.resolve(reference)
+        manifest = resolved.manifest()
         new = replace(
             old,
             version=resolved.version,
             branch=resolved.branch,
-            manifest_size=manifest_size(resolved.manifest()),
+            manifest_size=manifest_size(manifest),
             updated_at=timestamp_string(datetime.now(UTC)),
         )
         replace_durably(self._refs.root, tag_ref_key(tag), new.to_bytes())
+        try:
+            reject_removed(self._refs, resolved.branch, manifest)
+        except LanceError:
+            replace_durably(self._refs.root, tag_ref_key(tag), old.to_bytes())
+            raise
 
     def replace_metadata(self, tag: str, metadata: Mapping[str, str]) -> None:
         """Replace the metadata of a tag.
@@ -177,8 +184,12 @@ def write_tag(
 ) -> None:
     """Name a version of a branch.
 
+    A version can be cleaned up until it is named: that it still exists is checked once the tag is there.
+
     Raises:
         InvalidInputError: The name is not allowed, or the tag exists.
+        VersionNotFoundError: The version was cleaned up, or its branch was deleted.
+        OutcomeUnknownError: The storage failed, and whether the tag was made is not known.
     """
     check_tag_name(tag)
     now = timestamp_string(datetime.now(UTC))
@@ -191,13 +202,16 @@ def write_tag(
         metadata=dict(metadata or {}),
     )
     try:
-        table.root.put_if_absent(tag_ref_key(tag), ref.to_bytes())
+        put_reference(table.root, tag_ref_key(tag), ref.to_bytes())
     except AlreadyExistsError as error:
-        if find_tag(table.root, tag) == ref:
-            return  # by this call: the answer to its first request was lost, and the store sent another
         raise InvalidInputError(
             f"Ref conflict error: tag {tag} already exists in the table {table.root.root}; tags.update moves it"
         ) from error
+    try:
+        reject_removed(table, branch, manifest)
+    except LanceError:
+        remove_leftovers(table.root, [tag_ref_key(tag)])
+        raise
 
 
 def load_tags(table: TableRefs) -> dict[str, TagRef]:

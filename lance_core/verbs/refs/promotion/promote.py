@@ -506,6 +506,8 @@ class _PromotionCall:
                 write_tag(self.table, self.tag, branch.ref.parent_branch, committed, {PROMOTED_FROM_KEY: branch.name})
             except InvalidInputError:
                 self._check_tag(committed)  # an interrupted or concurrent promotion created it
+            except VersionNotFoundError as error:  # the rows are promoted all the same, in the versions that follow it
+                _logger.warning("branch %s is promoted, without the tag %s: %s", branch.name, self.tag, error)
         mark = {MARK_VERSION: str(committed.version), MARK_BRANCH_VERSION: str(self.head_version)}
         try:
             ref = load_branch(self.table.root, branch.name)  # others may have replaced its metadata meanwhile
