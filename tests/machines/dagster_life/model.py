@@ -250,7 +250,7 @@ class Model:
         if write.mode == "merge":
             keys = {row[:2] for row in write.rows}
             if any(row[:2] not in keys for row in replaced):
-                return "undecidable"
+                return "any" if self.is_alone(write) else "undecidable"
         return "written"
 
     def outcome_after_discard(self, write: Write) -> str:
@@ -263,6 +263,11 @@ class Model:
         )
         lost = {commit.asset for commit in self.discarded[run.branch]} - set(run.steps)
         return "lost" if is_sure and lost else "any"
+
+    def is_alone(self, write: Write) -> bool:
+        """Whether nobody but earlier attempts of a write has written the table, which the write may replace."""
+        line, earlier = self.lines[write.asset].get(write.run.branch) or Line(), self.earlier_attempts(write)
+        return bool(earlier) and all(any(commit is one for one in earlier) for commit in line.commits)
 
     def was_replaced(self, write: Write, line: Line) -> bool:
         """Whether others replaced all rows since the write began, or since an earlier attempt of it."""
@@ -301,6 +306,8 @@ class Model:
         elif write.mode == "merge":
             keys = {row[:2] for row in write.rows}
             removed = Counter({row: n for row, n in line.rows.items() if row[:2] in keys})
+            if self.is_alone(write):
+                removed = line.rows.copy()
             copies = Counter(row[:2] for row in removed.elements())  # of keys that a promotion added a second time
             added = Counter({row: max(n, copies[row[:2]]) for row, n in write.rows.items()})
         else:
