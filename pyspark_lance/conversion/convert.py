@@ -25,6 +25,7 @@ import lance_core
 from lance_core import LanceDataset, WriteResult
 from lance_core.errors import InvalidInputError, LanceError, RetryableConflictError, SchemaError, UnsupportedError
 from pyspark_lance.conversion.constants import with_constants
+from pyspark_lance.conversion.foreign_errors import foreign_errors
 from pyspark_lance.conversion.history import IDEMPOTENCY_KEY, ConversionHistory
 from pyspark_lance.conversion.sources import BY_ID, SourceFiles, filesystem_of, foreign_files
 from pyspark_lance.engine.errors import short_errors
@@ -43,6 +44,13 @@ SourceFormat = Literal["parquet", "delta", "iceberg"]
 
 _GROUP_BYTES: Final = 32 << 30
 """Bytes of source files per commit: an interruption loses the work of one commit at most."""
+
+
+_SOURCE_REMEDY: Final = (
+    "Nothing was written. If another tool reads the source, let it write Parquet files and convert these; otherwise"
+    " repair or restore the source, or give another one"
+)
+_TARGET_REMEDY: Final = "Give a folder that Spark can write, or mode='overwrite' or 'append' if it has files"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +110,10 @@ def convert(
     Raises:
         DatasetExistsError: The mode is "create", and the URI holds another table.
         UnsupportedError: Neither Spark nor an installed library can read the source.
-        InvalidInputError: The files of the source have incompatible schemas, or were changed since the conversion
-            began.
+        InvalidInputError: The source cannot be opened, its files have incompatible schemas, or they were changed since
+            the conversion began.
+        NotFoundError: The source, or a file that it names, does not exist.
+        StoreError: The storage of the source failed.
         UndecidedWriteError: Versions of an earlier run were cleaned up, so that its files are unknown.
         RetryableConflictError: Another process converts the same source at the same time.
         LanceError: The table differs from the source, or a file cannot be read.
@@ -118,7 +128,7 @@ def convert(
     _check(mode, max_bytes_per_commit)
     session = session_of(spark)
     with _columns_by_id(session), short_errors(str(source)):
-        found = _source(session, str(source), source_format)
+        found, whole = _opened(session, str(source), source_format)
         history = ConversionHistory.of(uri, str(source), storage_options)
         left, begins = history.left(found.files, str(source), mode)
         made: list[WriteResult] = []
@@ -142,7 +152,6 @@ def convert(
         dataset = lance_core.dataset(uri, storage_options=storage_options)
         rows = sum(one.rows_written for one in made)
         if verify and mode != "append":
-            whole = found.frame(found.files.sizes)
             converted = read(session, uri, blob_handling="all_binary", storage_options=storage_options)
             rows = _compare(whole, converted, f"{uri} and {source}")
     return ConvertResult(
@@ -217,7 +226,7 @@ def to_parquet(
 
     Raises:
         SchemaError: `partition_by` names a column that the table lacks, or all columns.
-        InvalidInputError: A column of `partition_by` has empty strings, or the mode is unknown.
+        InvalidInputError: A column of `partition_by` has empty strings, the mode is unknown, or the folder has files.
         LanceError: The rows in the folder differ from the table's.
 
     Examples:
@@ -242,7 +251,8 @@ def to_parquet(
                 f"partition_by {name!r}: a Hive partition cannot distinguish an empty string from null; "
                 "replace the empty strings first, or partition by another column"
             )
-    frame.write.mode(mode).partitionBy(*names).parquet(str(target))
+    with foreign_errors(str(target), _TARGET_REMEDY, session):
+        frame.write.mode(mode).partitionBy(*names).parquet(str(target))
     if not verify or mode == "append":
         return frame.count()
     # With the table's types: Spark would infer those of Hive partitions from their names.
@@ -255,6 +265,15 @@ class _ForeignSource:
 
     files: SourceFiles
     frame: Callable[[Iterable[str]], DataFrame]
+
+
+def _opened(spark: SparkSession, source: str, form: SourceFormat | None) -> tuple[_ForeignSource, DataFrame]:
+    """A source, and the frame of all its files, for which Spark has looked."""
+    with foreign_errors(source, _SOURCE_REMEDY, spark):
+        opened = _source(spark, source, form)
+        whole = opened.frame(opened.files.sizes)
+        _ = whole.schema  # a Connect session looks for files only now
+    return opened, whole
 
 
 def _source(spark: SparkSession, source: str, form: SourceFormat | None) -> _ForeignSource:

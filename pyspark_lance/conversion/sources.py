@@ -37,6 +37,8 @@ BY_ID: Final = "spark.sql.parquet.fieldId.read.enabled"
 
 _ID: Final = "parquet.field.id"
 _ARROW_ID: Final = b"PARQUET:field_id"
+_ABSOLUTE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+"""Start of a URI, by which a table names a file that is not in its folder, for example a clone."""
 _VERSION: Final = re.compile(r"v?(\d+)[^/]*\.metadata\.json$")
 
 
@@ -99,7 +101,8 @@ def _delta(source: str) -> SourceFiles:
         )
     _reject_deletion_vectors(table, source)
     actions = pa.table(table.get_add_actions(flatten=True))
-    names = [f"{source.rstrip('/')}/{unquote(path)}" for path in actions.column("path").to_pylist()]
+    paths = map(unquote, actions.column("path").to_pylist())
+    names = [path if _ABSOLUTE.match(path) else f"{source.rstrip('/')}/{path}" for path in paths]
     sizes = dict(sorted(zip(names, actions.column("size_bytes").to_pylist(), strict=True)))
     columns = {name: f"partition.{name}" for name in table.metadata().partition_columns}
     values = actions.select(list(columns.values())).rename_columns(list(columns)).to_pylist() if columns else []

@@ -1,0 +1,199 @@
+"""Sources that their own library or Spark cannot read: one error of our own, before a file is written."""
+
+import json
+import pathlib
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import pyspark_lance
+from lance_core.errors import DatasetNotFoundError, InvalidInputError, LanceError, ObjectNotFoundError, UnsupportedError
+
+FIELDS = [{"name": "x", "type": "long", "nullable": True, "metadata": {}}]
+PROTOCOL = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+CATALOG_OWNED = {
+    "protocol": {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": ["catalogOwned"],
+        "writerFeatures": ["catalogOwned"],
+    }
+}
+
+
+def table(*, fields=FIELDS, mode="none"):
+    return {
+        "metaData": {
+            "id": "7a2b0f5e-0000-4000-8000-000000000000",
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": json.dumps({"type": "struct", "fields": fields}),
+            "partitionColumns": [],
+            "configuration": {"delta.columnMapping.mode": mode},
+        }
+    }
+
+
+def add(path, **more):
+    values = {"path": path, "partitionValues": {}, "size": 9, "modificationTime": 1, "dataChange": True}
+    return {"add": values | more}
+
+
+def delta(folder, *actions):
+    log = folder / "_delta_log"
+    log.mkdir(parents=True)
+    text = "\n".join(action if isinstance(action, str) else json.dumps(action) for action in actions)
+    (log / ("0" * 20 + ".json" if actions else "a.crc")).write_text(text)
+    return folder
+
+
+DELTA = {
+    "no commits": ((), DatasetNotFoundError),
+    "a feature": ((CATALOG_OWNED, table()), UnsupportedError),
+    "no JSON": (("{no",), InvalidInputError),
+    "a type": (
+        (PROTOCOL, table(fields=[{"name": "x", "type": "what", "nullable": True, "metadata": {}}])),
+        UnsupportedError,
+    ),
+    "a missing file": ((PROTOCOL, table(), add("missing.parquet")), LanceError),
+    "a file elsewhere": ((PROTOCOL, table(), add("s3a://nowhere/x.parquet")), LanceError),
+    "files of two storages": ((PROTOCOL, table(), add("x.parquet"), add("hdfs://nowhere:1/y.parquet")), LanceError),
+    "a torn file": ((PROTOCOL, table(), add("torn.parquet")), LanceError),
+}
+
+
+TORN = ("a torn file", "a torn data file")  # found in the middle of a write
+
+
+def check(raised, source, uri, *, name=""):
+    message = str(raised.value)
+    assert str(source) in message
+    assert "Nothing was written" in message or name in TORN
+    assert "\n" not in message
+    assert raised.value.__cause__ is not None
+    assert not list(pathlib.Path(uri).rglob("*.lance"))
+    assert not (pathlib.Path(uri) / "_versions").exists()
+
+
+@pytest.mark.parametrize("name", DELTA)
+def test_delta(spark, tmp_path, uri, name):
+    pytest.importorskip("deltalake")
+    actions, kind = DELTA[name]
+    source = delta(tmp_path / "source", *actions)
+    pq.write_table(pa.table({"x": [1]}), source / "x.parquet")
+    (source / "torn.parquet").write_bytes(b"PAR1" + b"x" * 100)
+    with pytest.raises(kind) as raised:
+        pyspark_lance.convert(source, uri)
+    check(raised, source, uri, name=name)
+
+
+def iceberg(folder):
+    """The metadata of a table with one file."""
+    sql = pytest.importorskip("pyiceberg.catalog.sql")
+    (folder / "lake").mkdir(parents=True)
+    catalog = sql.SqlCatalog("c", uri=f"sqlite:///{folder}/c.db", warehouse=f"file://{folder}/lake")
+    catalog.create_namespace("n")
+    rows = pa.table({"x": [1, 2]})
+    made = catalog.create_table("n.t", rows.schema)
+    made.append(rows)
+    return pathlib.Path(made.metadata_location.removeprefix("file://"))
+
+
+def rewritten(metadata, change):
+    values = json.loads(metadata.read_text())
+    change(values)
+    metadata.write_text(json.dumps(values))
+
+
+def without_list(values):
+    values["snapshots"][-1].pop("manifest-list")
+
+
+def of_lists(metadata):
+    metadata.write_text("[]")
+
+
+def torn(metadata):
+    metadata.write_text("{no")
+
+
+def no_manifest_list(metadata):
+    next(metadata.parent.glob("snap-*.avro")).unlink()
+
+
+def torn_manifest_list(metadata):
+    next(metadata.parent.glob("snap-*.avro")).write_bytes(b"Obj\x01what")
+
+
+def no_data_file(metadata):
+    next(metadata.parent.parent.glob("data/*.parquet")).unlink()
+
+
+def torn_data_file(metadata):
+    next(metadata.parent.parent.glob("data/*.parquet")).write_bytes(b"PAR1" + b"x" * 100)
+
+
+def elsewhere(metadata):
+    rewritten(metadata, lambda values: values["snapshots"][-1].update({"manifest-list": "hdfs://nowhere:1/x.avro"}))
+
+
+ICEBERG = {
+    "manifests in the snapshot": (lambda metadata: rewritten(metadata, without_list), InvalidInputError),
+    "a list": (of_lists, InvalidInputError),
+    "no JSON": (torn, InvalidInputError),
+    "no metadata": (pathlib.Path.unlink, ObjectNotFoundError),
+    "no manifest list": (no_manifest_list, ObjectNotFoundError),
+    "a torn manifest list": (torn_manifest_list, InvalidInputError),
+    "a storage that is unknown": (elsewhere, LanceError),
+    "no data file": (no_data_file, LanceError),
+    "a torn data file": (torn_data_file, LanceError),
+}
+
+
+@pytest.mark.parametrize("name", ICEBERG)
+def test_iceberg(spark, tmp_path, uri, name):
+    damage, kind = ICEBERG[name]
+    source = iceberg(tmp_path)
+    damage(source)
+    with pytest.raises(kind) as raised:
+        pyspark_lance.convert(source, uri)
+    check(raised, source, uri, name=name)
+
+
+def test_equality_deletes_of_iceberg(spark, tmp_path, uri, monkeypatch):
+    from pyiceberg.table import DataScan
+
+    source = iceberg(tmp_path)
+
+    def planned(*_):
+        raise ValueError(
+            "PyIceberg does not yet support equality deletes: https://github.com/apache/iceberg/issues/6568"
+        )
+
+    monkeypatch.setattr(DataScan, "plan_files", planned)
+    with pytest.raises(UnsupportedError) as raised:
+        pyspark_lance.convert(source, uri)
+    check(raised, source, uri)
+
+
+@pytest.mark.parametrize("source", ["hdfs://nowhere:1/t", "what://nowhere/t", "s3a://nowhere/t"])
+def test_a_storage_that_is_not_known(spark, source, uri):
+    with pytest.raises(LanceError) as raised:
+        pyspark_lance.convert(source, uri)
+    check(raised, source, uri)
+
+
+def test_a_torn_parquet_file(spark, tmp_path, uri):
+    (tmp_path / "torn.parquet").write_bytes(b"PAR1" + b"x" * 100)
+    with pytest.raises(LanceError) as raised:
+        pyspark_lance.convert(tmp_path, uri)
+    check(raised, tmp_path, uri)
+
+
+def test_a_target_that_has_files(spark, tmp_path, uri):
+    pyspark_lance.write(spark.range(3), uri)
+    (tmp_path / "target").mkdir()
+    with pytest.raises(InvalidInputError, match=r"target.*PATH_ALREADY_EXISTS.*mode='overwrite'"):
+        pyspark_lance.to_parquet(uri, tmp_path / "target")
+    with pytest.raises(LanceError, match="what://nowhere"):
+        pyspark_lance.to_parquet(uri, "what://nowhere/target")
