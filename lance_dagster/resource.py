@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
+from lance_dagster._context.check_log import first_begin
 from lance_dagster._context.runs import RunningStep, attempt_facts, running_step
 from lance_dagster.lineage.check_reads import record_check_read
 from lance_dagster.lineage.sql_inputs import watch_sql_inputs
@@ -117,7 +118,9 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         for key in running.assets:
             main = root.open_or_none(key)
             at = None if main is None else main.root_uri
-            begun[key.to_user_string()] = {"uri": at, "version": newest_version(main, branch)}
+            version = newest_version(main, branch)
+            version = version if at is None else first_begin(running.facts, at, version)
+            begun[key.to_user_string()] = {"uri": at, "version": version}
         return {"lance_dagster": {**attempt_facts(running), "branch": branch, "begun": begun}}
 
     def open(

@@ -1,12 +1,15 @@
-"""What checks read, and what deferred writes were made from, recorded in the log of a run; results of its checks.
+"""What the log of a run records besides Dagster's events: what checks read, deferred writes, the begin of overwrites.
 
     ENGINE_EVENT             step  lance/check_read: {"uri", "branch", "branch_id", "version", "partitions", "wrote"}
     ENGINE_EVENT             step  lance/provenance: {"asset", "partitions", "version", "tags"}
+    ENGINE_EVENT             step  lance/begin: {"uri", "version"}
     ASSET_CHECK_EVALUATION   step  passed, severity
 
 An evaluation belongs to the reads of the same attempt of its step. Dagster's evaluations do not say what was read, and
 its event of a loaded input has no place for it. An engine event is shown in the log of the run, and on no asset. Of a
 write in a run with the tag `dagster/defer_asset_events` Dagster records no event, and so no code version and inputs.
+The first attempt of a step records the newest version of the table of each output; a retry, perhaps in another process,
+has begun at that version as well.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from lance_dagster._context.steps import RunFacts
 __all__ = [
     "CheckEvaluation",
     "CheckLog",
+    "first_begin",
     "log_check_read",
     "log_provenance",
     "read_check_log",
@@ -31,6 +35,7 @@ __all__ = [
 
 _READ: Final = "lance/check_read"
 _PROVENANCE: Final = "lance/provenance"
+_BEGIN: Final = "lance/begin"
 _TYPES: Final = {
     dg.DagsterEventType.STEP_START,
     dg.DagsterEventType.STEP_RESTARTED,
@@ -117,6 +122,26 @@ def read_provenance_log(
             partitions = [None] if entry["partitions"] is None else entry["partitions"]
             entries += [(partition, entry["version"], dict(entry["tags"])) for partition in partitions]
     return entries
+
+
+def first_begin(facts: RunFacts, uri: str, version: int) -> int:
+    """The version of a table that was the newest as the first attempt of a step began, which records it.
+
+    Args:
+        facts: The run and the step.
+        uri: The table.
+        version: The version that is the newest now.
+    """
+    if facts.attempt == 0 or facts.instance is None:
+        _log(facts, _BEGIN, {"uri": uri, "version": version}, f"began at version {version} of {uri}")
+        return version
+    for record in facts.instance.get_records_for_run(facts.run_id, of_type=dg.DagsterEventType.ENGINE_EVENT).records:
+        event = record.event_log_entry.dagster_event
+        metadata: Any = {} if event is None else getattr(event.event_specific_data, "metadata", {})
+        entry = metadata[_BEGIN].value if _BEGIN in metadata else None
+        if event is not None and event.step_key == facts.step_key and entry is not None and entry["uri"] == uri:
+            return min(int(entry["version"]), version)
+    return version
 
 
 def _log(facts: RunFacts, name: str, entry: Mapping[str, Any], message: str) -> None:

@@ -19,7 +19,7 @@ import dagster as dg
 import lance_core
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, LanceError
 from lance_core.maintenance import index_partitions
-from lance_dagster._context.check_log import log_provenance
+from lance_dagster._context.check_log import first_begin, log_provenance
 from lance_dagster._context.steps import (
     RunFacts,
     add_metadata,
@@ -127,7 +127,7 @@ class LanceTableIOManager(dg.IOManager):
         return session_of(self._settings)
 
     def remember_begin(self, outputs: Sequence[tuple[dg.OutputContext, Any]]) -> None:
-        """Remember the newest version of the table of each output, as their step starts.
+        """Remember the newest version of the table of each output, as the first attempt of their step starts.
 
         Args:
             outputs: The outputs of the step, each with its IO manager.
@@ -140,7 +140,8 @@ class LanceTableIOManager(dg.IOManager):
                 location, facts = self._locate(context.asset_key, defined_metadata(context)), run_facts(context)
                 assert facts is not None
                 branch = branch_of_run(self._settings.branching, facts)
-                self._begun[facts.step, location.uri] = newest_version(self._open(location.uri), branch)
+                newest = newest_version(self._open(location.uri), branch)
+                self._begun[facts.step, location.uri] = first_begin(facts, location.uri, newest)
 
     def miss_begin(self, step: tuple[str, str]) -> None:
         """Let the writes of a step, given by its run and key, count as begun before all others."""

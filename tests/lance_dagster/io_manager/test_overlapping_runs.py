@@ -15,6 +15,7 @@ from dagster._core.execution.api import execute_run
 
 from lance_dagster import BranchPolicy
 from lance_dagster._context import step_start
+from lance_dagster.io_manager.manager import LanceTableIOManager
 from tests.lance_dagster.lake import QUIET, errors
 
 PARTS = dg.StaticPartitionsDefinition(["a", "b"])
@@ -133,10 +134,32 @@ def test_a_step_that_begins_after_the_commit_although_its_run_began_before(lake)
     assert runs.values() == [1]
 
 
-def test_the_retry_of_a_step_begins_again(lake):
+def test_a_retry_of_a_step_has_begun_with_its_first_attempt(lake):
+    runs = Runs(lake, retries=2)
+    superseded = runs.run(10, during=lambda: runs.run(2), fails=True)
+    assert "SupersededError" in errors(superseded)
+    assert runs.values() == [2]
+    runs.run(20)
+    assert runs.values() == [20]
+
+
+def test_a_retry_in_another_process_has_begun_with_the_first_attempt(lake, monkeypatch):
+    """A process of its own has nothing that the first attempt remembered."""
     runs = Runs(lake, retries=1)
-    runs.run(10, during=lambda: runs.run(2))
-    assert runs.values() == [11]
+
+    def fails_after_the_later_run():
+        runs.run(2)
+        raise RuntimeError("lost")
+
+    remember = LanceTableIOManager.remember_begin
+
+    def forgets(self, outputs):
+        self._begun.clear()
+        remember(self, outputs)
+
+    monkeypatch.setattr(LanceTableIOManager, "remember_begin", forgets)
+    assert "SupersededError" in errors(runs.run(10, during=fails_after_the_later_run, fails=True))
+    assert runs.values() == [2]
 
 
 @pytest.mark.parametrize("partition", [None, "a"])

@@ -21,7 +21,7 @@ class Run:
         root: The first run of its chain of re-executions.
         branch: The branch that it writes; None for main.
         main_at_begin: The rows of main of each table when its root run, or root backfill, began.
-        step_began: When each of its steps began.
+        step_began: When the first attempt of each of its steps began.
         is_audited: Whether it is of the job that writes, audits and publishes.
         code: The code version that it is executed with.
         state: launched, running, failed, succeeded or canceled.

@@ -253,7 +253,7 @@ class World(contextlib.AbstractContextManager):
     def compute(self, context, asset: str, read: pa.Table | None):
         actor, run = me(), self.model.runs[context.run_id]
         says = actor.script.says.get(asset, {})
-        run.step_began[asset] = self.model.tick()
+        run.step_began.setdefault(asset, self.model.tick())
         made_from = None
         if read is not None:
             self.compare_read(run, "events", to_rows(read), f"{asset} in run {run.number}", run.partitions)
