@@ -202,12 +202,15 @@ def publish(
         dataset = main.checkout_version((None, promotion.version))
     except VersionNotFoundError:  # the branch was promoted long ago, and the version was cleaned up since
         dataset = main.checkout_version((None, None))
-        partitions, writers = _written_on_branch(main, branch)
+        partitions, writers, _ = _written_on_branch(main, branch)
     else:
         made = dataset.read_transaction(promotion.version)
         if made is not None and properties_of(made).get(PROMOTED_FROM) == branch:
             known, operation = properties_of(made), made.operation.name
         partitions, writers = partition_names(known), several(known.get(ASSET_KEY))
+    if is_idle:
+        partitions, writers, runs = _written_on_branch(main, branch)
+        known = {RUN_ID: json.dumps(runs)}
     return Published(
         dataset=dataset,
         version=promotion.version,
@@ -252,15 +255,17 @@ def _published_before(main: lance_core.LanceDataset, branch: str) -> Published |
     )
 
 
-def _written_on_branch(main: lance_core.LanceDataset, branch: str) -> tuple[list[str], list[str]]:
-    """The partition keys and the assets that the commits in a branch's history name."""
+def _written_on_branch(main: lance_core.LanceDataset, branch: str) -> tuple[list[str], list[str], list[str]]:
+    """The partition keys, the assets and the runs that the commits in a branch's history name."""
     partitions: set[str] = set()
     writers: set[str] = set()
+    runs: set[str] = set()
     for _, made in main.checkout_version((branch, None)).history():
         properties = properties_of(made)
         partitions.update(partition_names(properties))
         writers.update(several(properties.get(ASSET_KEY)))
-    return sorted(partitions), sorted(writers)
+        runs.update(several(properties.get(RUN_ID)))
+    return sorted(partitions), sorted(writers), sorted(runs)
 
 
 def promotion_events(
@@ -276,7 +281,7 @@ def promotion_events(
 
     A new promotion reports all partitions, at the version that it made. For an earlier promotion, only partitions are
     reported whose event is missing, because the run that promoted ended before it recorded the event; these are
-    reported as main has them now.
+    reported as main has them now. So are partitions of a branch without changes that main has no event of.
 
     Args:
         context: The step that promotes.
@@ -286,7 +291,7 @@ def promotion_events(
         partitions: The partitions to report; None for the partitions that the asset wrote on the branch.
         entries: More metadata.
     """
-    if not published.is_of(ref):
+    if not published.is_of(ref) or (published.is_idle and not published.writers):
         return []
     wanted = _wanted(context.instance, ref, published) if partitions is None else sorted(partitions)
     known = known_versions(context.instance, ref.key, wanted)
@@ -294,7 +299,7 @@ def promotion_events(
     if published.is_new:
         due = list(known)
     else:  # without properties the commit is cleaned up or was never needed: only partitions without an event are due
-        least = published.version if published.properties else 0
+        least = published.version if published.properties and not published.is_idle else 0
         due = [one for one, reported in known.items() if reported.version is None or reported.version < least]
     overtaken = any((reported.version or 0) > published.version for reported in known.values())
     dataset = published.dataset if published.is_new and not overtaken else latest

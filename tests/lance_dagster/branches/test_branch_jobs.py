@@ -229,6 +229,29 @@ class TestPromote:
         assert "events: branch idle has no change to promote" in logged
         assert not [one for one in logged if "was promoted before" in one]
 
+    @pytest.mark.parametrize("exists", [False, True])
+    def test_a_branch_without_rows_reports_the_partitions_that_main_lacks(self, lake, exists):
+        @dg.asset(name="events", partitions_def=DAYS, metadata={"partition_expr": "day"}, code_version="7")
+        def nothing() -> pa.Table:
+            return pa.table({"day": pa.array([], pa.string()), "n": pa.array([], pa.int64())})
+
+        if exists:
+            lake.run(events, partition="2024-01-01")
+        for day in ("2024-01-01", "2024-01-02") if not exists else ("2024-01-02",):
+            lake.run(nothing, partition=day, tags={"lance/branch": "work"}, **TAGGED)
+        main = lake.table("events")
+        promote, _ = build_branch_jobs([events])
+        result = run(lake, promote, tags={"lance/branch": "work"})
+        reported = materializations(result)
+        assert sorted(reported) == (["2024-01-02"] if exists else ["2024-01-01", "2024-01-02"])
+        entries = reported["2024-01-02"]
+        assert (entries["lance/version"], entries["dagster/row_count"]) == (main.version, main.count_rows())
+        assert (entries["dagster/partition_row_count"], entries["lance/promoted_from"]) == (0, "work")
+        event = result.asset_materializations_for_node("lance_promote_op")[-1]
+        assert event.tags["dagster/code_version"] == "7"
+        assert lake.table("events").version == main.version
+        assert materializations(run(lake, promote, tags={"lance/branch": "work"})) == {}
+
     def test_assets_of_one_table_fail_with_one_sentence(self, lake):
         def part(name):
             @dg.asset(

@@ -140,6 +140,9 @@ def promote(world: "World", branch: str, *, forced: bool, between: Callable[[], 
         expect_promotion(world, table, branch, run)
     if "idle promotions" not in world.config.switches:
         world.idle_promotions |= {(run.run_id, table) for table in TABLES if table not in published}
+    elif run.state == "succeeded":
+        for table in set(due) - set(published):
+            expect_idle_promotion(world, table, branch, run)
     if run.state == "failed":
         world.excuses.add(run.run_id)
     return said
@@ -171,6 +174,23 @@ def expect_promotion(
             "changed": {main.changed, version},
             "codes": world.model.codes(line, table, partition),
             "made_from": world.model.published_input(table, branch, partition),
+        }
+        world.due.append((None, run, table, partition, facts))
+
+
+def expect_idle_promotion(world: "World", table: str, branch: str, run: Run) -> None:
+    """Events of a promotion that changes no rows are due: of partitions of which main has no event."""
+    version, main = world.version(table, MAIN), world.model.lines[table][MAIN]
+    for partition in world.model.written_partitions(table, branch):
+        if (table, MAIN, partition) in world.model.recorded:
+            continue
+        facts = {
+            "version": version,
+            "branch": MAIN,
+            "rows": main.rows.total(),
+            "partition_rows": of_partitions(main.rows, None if partition is None else {partition}).total(),
+            "changed": {main.changed, version} if main.changed else set(range(1, version + 1)),
+            "codes": world.model.codes(world.model.lines[table][branch], table, partition),
         }
         world.due.append((None, run, table, partition, facts))
 

@@ -30,7 +30,7 @@ SWITCHES = {
     "backfills": True,  # re-executions go on with the branch of their backfill
     "checks": True,  # every blocking check has to pass on what is promoted
     "sensor": True,  # of a re-executed backfill the newest one counts
-    "idle promotions": False,  # a promotion that changes no rows reports no other partitions
+    "idle promotions": True,  # a promotion that changes no rows reports no other partitions
     "event order": True,  # the newest version counts that an event records, not the newest event
     "promoted attempts": True,  # rows of an earlier attempt are found after the branch was promoted
     "undo": True,  # all tables of a run are undone, or none
