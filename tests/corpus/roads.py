@@ -171,6 +171,7 @@ def indices(library: ModuleType, rows: pa.Table, folder: Path, version: str) -> 
     """Append to a table with the indices that pylance builds, refresh them, and filter by conditions of the values."""
     try:
         dataset = _write(lance, with_key(rows), folder, version)
+        _read(folder)
     except BaseException:  # noqa: BLE001 - the road `write` compares that
         return []
     for name in [name for name in rows.column_names if name.isidentifier()][:2]:

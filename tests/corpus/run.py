@@ -186,7 +186,9 @@ def _answer(condition: str, ours: Any, reference: Any) -> str | None:
 
 def _rows(ours: pa.Table, reference: pa.Table) -> str | None:
     if not ours.schema.equals(reference.schema, check_metadata=True):
-        return f"the schema is {_shown(ours.schema)}, pylance's is {_shown(reference.schema)}"
+        fields = zip(ours.schema, reference.schema, strict=False)
+        pairs = [(a, b) for a, b in fields if not a.equals(b, check_metadata=True)] or [(ours.schema, reference.schema)]
+        return f"the schema is {_shown(pairs[0][0])}, pylance's is {_shown(pairs[0][1])}"
     if ours.equals(reference) or repr(ours.to_pylist()) == repr(reference.to_pylist()):
         return None
     for number, (a, b) in enumerate(zip(ours.to_pylist(), reference.to_pylist(), strict=False)):
