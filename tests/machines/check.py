@@ -114,7 +114,7 @@ def judge(undone: Undone, minutes: float) -> str:
     replay = replay_line(broken.stdout)
     if replay is None:
         return f"missed: the machine broke off: {(broken.stderr.strip() or broken.stdout.strip())[-500:]}"
-    whole = run_machine(ROOT, undone.machine, shlex.split(replay), 600)
+    whole = run_machine(ROOT, undone.machine, shlex.split(replay), 60 * minutes + 300)
     if whole.returncode:
         return f"missed: the machine fails without the patch too: {replay}"
     return "found"

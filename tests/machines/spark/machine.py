@@ -30,6 +30,7 @@ import pyspark_lance
 from lance_core.errors import LanceError
 from tests.machines.spark.model import LOOSE, Finding, Model, apply_changes, printed
 from tests.machines.spark.statements import (
+    MANY,
     SETTINGS,
     chosen_keys,
     draw_condition,
@@ -37,7 +38,8 @@ from tests.machines.spark.statements import (
     word_values,
 )
 
-STEPS = 14
+MORE = 6
+"""Steps of a seed beside one of each kind."""
 DYNAMIC = "spark.sql.sources.partitionOverwriteMode"
 CASE = "spark.sql.caseSensitive"
 APPENDS = ("append", "compact")
@@ -195,8 +197,8 @@ class Machine:
     def overwrite(self) -> None:
         rows = self.new_rows(2)
         frame = self.frame(rows)
-        is_dynamic, names = self.draw.random() < 0.6, self.draw.random() < 0.5
-        way = self.draw.choice(["function", "source", "SQL"])
+        is_dynamic, names = self.draw.random() < 0.75, self.draw.random() < 0.5
+        way = self.draw.choice(["function", "source", "source", "SQL"])
         self.log.append(f"{way} {is_dynamic=} {names=}")
         self.spark.conf.set(DYNAMIC, "dynamic" if is_dynamic else "static")
         try:
@@ -412,16 +414,21 @@ class Machine:
 
     def look(self) -> None:
         """Make a frame, which is computed later."""
-        way = self.draw.choice(["load", "view", "read"])
-        if way == "read":
+        way, rows = self.draw.choice(["load", "view", "read", "where"]), self.model.rows
+        if way == "where":
+            rows = {key: row for key, row in rows.items() if key % 2}
+            frame = pyspark_lance.read(self.spark, self.uri).where(f"id IN ({MANY})")
+        elif way == "read":
             frame = pyspark_lance.read(self.spark, self.uri)
         else:
             frame = self.spark.read.format("lance").load(self.uri)
         if way == "view":
             frame.createOrReplaceTempView(f"seen{len(self.shown)}")
             frame = self.spark.table(f"seen{len(self.shown)}")
-        rows, version = printed(self.model.rows.values()), self.dataset().version
-        self.shown.append(Shown(frame=frame, way=way, table=self.table, version=version, rows=rows))
+        shown = Shown(
+            frame=frame, way=way, table=self.table, version=self.dataset().version, rows=printed(rows.values())
+        )
+        self.shown.append(shown)
 
     def check_shown(self) -> None:
         """Compute earlier frames: each shows its version, or an error if that was removed or is of another table."""
@@ -513,15 +520,18 @@ class Machine:
         self.made_by |= dict.fromkeys(range(max(self.made_by) + 1, latest + 1), name)
         self.model.versions[latest] = copy.deepcopy(self.model.rows)
 
-    def draw_step(self) -> str:
-        return self.draw.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+    def draw_steps(self) -> list[str]:
+        """Each step at least once."""
+        names = [*WEIGHTS, *self.draw.choices(list(WEIGHTS), list(WEIGHTS.values()), k=MORE)]
+        self.draw.shuffle(names)
+        return names
 
     def run(self, names: Sequence[str] = ()) -> None:
         """Take steps, drawn ones or those that are named, and compare after each; settings are then as before."""
         before = {name: self.spark.conf.get(name) for name in SETTINGS}
         try:
             self.note("append")
-            for name in names or (self.draw_step() for _ in range(STEPS)):
+            for name in names or self.draw_steps():
                 self.log.append(name)
                 print(name, end=" ", flush=True)
                 getattr(self, name)()
@@ -538,7 +548,7 @@ class Machine:
 
 
 WEIGHTS = {
-    "append": 3, "overwrite": 3, "merge": 3, "delete": 4, "update": 3, "columns": 4, "fields": 2, "compact": 1,
+    "append": 3, "overwrite": 4, "merge": 2, "delete": 4, "update": 4, "columns": 4, "fields": 2, "compact": 1,
     "make_again": 1, "cleanup": 2, "settings": 2, "look": 2, "check_shown": 1, "stream": 1,
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.machines.spark.model import Model, Rows
 
-__all__ = ["SETTINGS", "chosen_keys", "draw_condition", "draw_value", "respelled", "word_values"]
+__all__ = ["MANY", "SETTINGS", "chosen_keys", "draw_condition", "draw_value", "respelled", "word_values"]
 
 SETTINGS = {
     "spark.sql.ansi.enabled": ["true", "false"],
@@ -18,6 +18,9 @@ SETTINGS = {
     "spark.sql.parser.escapedStringLiterals": ["true", "false", "false"],
 }
 """Settings of the session that statements and writes follow, or must not."""
+
+MANY = ",".join(map(str, range(1, 40_000, 2)))
+"""Twenty thousand values of a condition."""
 
 LITERALS = [r"'a\\b'", r"'a\bx'", "'it''s'", r"'it\'s'", r"'C:\\new'", "'plain'"]
 
@@ -43,6 +46,7 @@ def draw_condition(draw: random.Random, model: Model) -> str:
         [f"{name} = '1'", f"{name} + 1 > 2", f"{name} IN (0, 2)", f"{name} / ({name} - 1) > 0", f"NOT ({name} <=> 1)"],
         [f"{time} < TIMESTAMP '2026-03-08 02:30:00'", f"{time} = '2026-03-08 03:00:00'", f"hour({time}) IN (1, 2)",
          f"date({time}) = DATE '2026-03-08'", f"{time} >= TIMESTAMP '2026-03-08 07:00:00Z'"],
+        [f"id IN ({MANY})", f"NOT (id IN ({MANY}))", "id % 2 = 1"],
         [f"st.{respelled(draw, 'a')} > 1", "st IS NULL", *[f"st.{one} IS NULL" for one in model.fields]],
     ]  # fmt: skip
     if text in model.columns:
