@@ -52,7 +52,7 @@ from lance_core.table.fragment import own_data_keys
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import ReserveFragments, Rewrite, RewriteGroup
-from lance_core.table.operations.base import check_same_fragments, data_files
+from lance_core.table.operations.base import check_fragment_ids, check_same_fragments, data_files
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.snapshot import Snapshot
@@ -372,6 +372,7 @@ def _reject_overtaken(dataset: Handle, results: Sequence[RewriteResult]) -> None
 
     Raises:
         RetryableConflictError: Concurrent commits changed the fragments of all results; their files are deleted.
+        CorruptFileError: Two fragments have one id.
     """
     if not results:
         return
@@ -381,6 +382,7 @@ def _reject_overtaken(dataset: Handle, results: Sequence[RewriteResult]) -> None
     dataset.move_to(latest)
     for result in results:
         discard(dataset.source.store, result.new_records)
+    check_fragment_ids(latest)
     raise RetryableConflictError(
         f"{dataset.uri}: concurrent commits changed the fragments of all {len(results):,} tasks; plan them again"
     )

@@ -29,7 +29,7 @@ from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.references import reference_problems
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.inspect.unique_row_ids import row_id_problems
-from lance_core.verbs.inspect.validation import check_columns
+from lance_core.verbs.inspect.validation import check_columns, manifest_problems
 from lance_core.verbs.refs.clones import missing_bases
 
 __all__ = ["Problem", "verify"]
@@ -70,7 +70,10 @@ def verify(dataset: Handle, progress: Callable[[int, int], None] | None = None) 
     """
     source = dataset.source
     fragments = source.manifest.fragments
-    problems: list[Problem] = []
+    problems = [
+        Problem(version=source.manifest.version, fragment_id=None, path="", message=message)
+        for message in manifest_problems(source.manifest)
+    ]
     for count, found in enumerate(_checked(source, fragments), 1):
         problems += found
         if progress is not None:

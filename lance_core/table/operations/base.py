@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, Self
 
-from lance_core.errors import DatasetNotFoundError, IncompatibleConflictError, InvalidInputError
+from lance_core.errors import CorruptFileError, DatasetNotFoundError, IncompatibleConflictError, InvalidInputError
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.idempotency import CommitProof
 from lance_core.table.index import IndexMetadata, retain_relevant
@@ -18,6 +18,7 @@ __all__ = [
     "ApplyContext",
     "Operation",
     "add_fragments",
+    "check_fragment_ids",
     "check_new_fragments",
     "check_not_empty_files",
     "check_same_fragments",
@@ -145,6 +146,7 @@ def check_same_fragments(manifest: Manifest, fragments: Iterable[Fragment], oper
 
     Raises:
         IncompatibleConflictError: A fragment has lost all data files that it had when it was read.
+        CorruptFileError: Two fragments of the version have one id.
     """
     for fragment in fragments:
         now = manifest.fragments.get(fragment.id)
@@ -153,11 +155,25 @@ def check_same_fragments(manifest: Manifest, fragments: Iterable[Fragment], oper
         if {(file.base_id, file.path) for file in fragment.files}.isdisjoint(
             (file.base_id, file.path) for file in now.files
         ):
+            check_fragment_ids(manifest)
             raise IncompatibleConflictError(
                 f"{operation}: fragment {fragment.id} has none of the data files that it had when it was read: the "
                 "table was dropped and made again meanwhile, or all columns were written again. Open the table "
                 "again and repeat the operation"
             )
+
+
+def check_fragment_ids(manifest: Manifest) -> None:
+    """Check that no two fragments of a version have one id, where a fragment is not what it was when it was read.
+
+    Raises:
+        CorruptFileError: Two fragments have one id.
+    """
+    ids = list(manifest.fragments.ids)
+    if len(set(ids)) < len(ids):
+        raise CorruptFileError(
+            f"Fragment ids are not unique and ascending: {ids[:20]}; restore a version that validate() accepts"
+        )
 
 
 def check_new_fragments(manifest: Manifest, fragments: Sequence[Fragment]) -> None:

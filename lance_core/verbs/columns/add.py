@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyroaring import BitMap
 
+from lance_core.encoding.levels.paths import is_packed
 from lance_core.errors import InvalidInputError, LanceError, ObjectNotFoundError, SchemaError, UnsupportedError
 from lance_core.extension_types import empty_table
 from lance_core.file.version import FileVersion
@@ -24,6 +25,7 @@ from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
 from lance_core.verbs.files.blobs import check_blobs
 from lance_core.verbs.files.column_files import live_batches, spread, with_column_file, write_column_file
 from lance_core.verbs.files.conform import check_column_name
+from lance_core.verbs.files.null_rows import check_null_is_stored
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
 
@@ -126,12 +128,14 @@ def with_null_columns(base: Manifest, fields: Iterable[pa.Field]) -> Schema:
         at = base.schema.names.index(field.name) if field.name in base.schema.names else None
         if at is None:
             check_column_name(field.name)
+            check_null_is_stored(field, field.name, base.data_storage_version)
             result.append(field)
         elif field.name in untyped:
             _check_no_index(base, result[at])
+            check_null_is_stored(field, field.name, base.data_storage_version)
             result[at] = replace(field, metadata={**result[at].metadata, **field.metadata})
         else:
-            result[at] = _grown(result[at], field, field.name)
+            result[at] = _grown(result[at], field, field.name, base.data_storage_version)
     return replace(base.schema, fields=tuple(result)).with_ids(base.max_field_id + 1)
 
 
@@ -297,7 +301,7 @@ def _check_nullable(field: Field, path: str) -> None:
         raise SchemaError(f"column {path!r} must allow nulls: existing rows have no value for it")
 
 
-def _grown(old: Field, new: Field, path: str) -> Field:
+def _grown(old: Field, new: Field, path: str, version: str) -> Field:
     """An existing struct with the new children that it lacks."""
     if old.logical_type != "struct" or new.logical_type != "struct":
         raise SchemaError(f"column {path!r} exists already")
@@ -307,10 +311,15 @@ def _grown(old: Field, new: Field, path: str) -> Field:
         inner = f"{path}.{child.name}"
         if child.name not in children:
             _check_nullable(child, inner)
+            if is_packed(old):
+                raise UnsupportedError(
+                    f"column {path!r} is a packed struct, whose fields cannot be null: {inner!r} would be"
+                )
+            check_null_is_stored(child, inner, version)
             children[child.name] = child
             changed = True
         elif child.logical_type == "struct":
-            children[child.name] = _grown(children[child.name], child, inner)
+            children[child.name] = _grown(children[child.name], child, inner, version)
             changed = True
     if not changed:
         raise SchemaError(f"column {path!r} exists already")

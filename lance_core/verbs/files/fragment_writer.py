@@ -27,6 +27,7 @@ from lance_core.verbs.context.remove_files import remove_files
 from lance_core.verbs.files.blobs import check_external, with_blob_types
 from lance_core.verbs.files.conform import check_column_name, check_metadata, check_new_columns, conform, fit, is_alike
 from lance_core.verbs.files.dictionaries import known_dictionaries
+from lance_core.verbs.files.null_rows import check_lacking_columns
 from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.files.python_rows import table_of_columns, table_of_dicts, table_of_frame
 from lance_core.verbs.pylance_types.fragments import DataFile, FragmentMetadata
@@ -376,6 +377,7 @@ def lance_schema(
             check_column_name(name)
         return schema_from_arrow(with_blob_types(schema, version), first_field_id)
     stored = schema_from_bytes(dataset_schema) if isinstance(dataset_schema, bytes) else dataset_schema
+    check_lacking_columns(stored, schema.names, version.value)
     return fit(stored, schema, fills_structs=True)
 
 

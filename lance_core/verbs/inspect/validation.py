@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pyroaring import BitMap
 
@@ -12,11 +12,12 @@ from lance_core.file.version import FileVersion
 from lance_core.schema import Schema
 from lance_core.table.fragment import DataFile, Fragment, fields_with_columns
 from lance_core.table.index import IndexMetadata
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.rowids import row_record_problems
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.inspect.unique_row_ids import row_id_problems
 
-__all__ = ["check_columns", "validate", "validate_fragment"]
+__all__ = ["check_columns", "manifest_problems", "validate", "validate_fragment"]
 
 
 def validate(source: Snapshot) -> None:
@@ -25,33 +26,38 @@ def validate(source: Snapshot) -> None:
     Raises:
         CorruptFileError: The version is not consistent; the message names the first problem.
     """
-    manifest = source.manifest
-    field_ids = [node.id for node, _ in manifest.schema.walk()]
-    if len(set(field_ids)) < len(field_ids):
-        raise CorruptFileError(f"Duplicate field id in schema: {sorted(field_ids)}")
-    ids = list(manifest.fragments.ids)
-    if ids != sorted(set(ids)):
-        raise CorruptFileError(f"Fragment ids are not unique and ascending: {ids[:20]}")
-    if manifest.max_fragment_id is not None and ids and ids[-1] > manifest.max_fragment_id:
-        raise CorruptFileError(f"Fragment id {ids[-1]} is above the recorded highest id {manifest.max_fragment_id}")
-    uuids = [index.uuid for index in manifest.indices]
-    if len(set(uuids)) < len(uuids):
-        raise CorruptFileError("Duplicate index id")
-    _validate_coverage(manifest.indices, BitMap(ids))
-    for fragment in manifest.fragments:
+    for message in manifest_problems(source.manifest):
+        raise CorruptFileError(message)
+    for fragment in source.manifest.fragments:
         validate_fragment(source, fragment)
     for fragment_id, message in row_id_problems(source):
         raise CorruptFileError(f"Fragment {fragment_id}: {message}")
 
 
-def _validate_coverage(indices: Sequence[IndexMetadata], live: BitMap) -> None:
-    """Check that no live fragment is covered by two segments of an index."""
+def manifest_problems(manifest: Manifest) -> Iterator[str]:
+    """Yield what is wrong with a manifest by itself: ids of fields, fragments and indices, and what indices cover."""
+    field_ids = [node.id for node, _ in manifest.schema.walk()]
+    if len(set(field_ids)) < len(field_ids):
+        yield f"Duplicate field id in schema: {sorted(field_ids)}"
+    ids = list(manifest.fragments.ids)
+    if ids != sorted(set(ids)):
+        yield f"Fragment ids are not unique and ascending: {ids[:20]}"
+    if manifest.max_fragment_id is not None and ids and ids[-1] > manifest.max_fragment_id:
+        yield f"Fragment id {ids[-1]} is above the recorded highest id {manifest.max_fragment_id}"
+    uuids = [index.uuid for index in manifest.indices]
+    if len(set(uuids)) < len(uuids):
+        yield "Duplicate index id"
+    yield from _coverage_problems(manifest.indices, BitMap(ids))
+
+
+def _coverage_problems(indices: Sequence[IndexMetadata], live: BitMap) -> Iterator[str]:
+    """Yield the indices of which two segments cover a live fragment."""
     covered: dict[str, BitMap] = {}
     for index in indices:
         own = (index.covered_fragments() or BitMap()) & live
         others = covered.get(index.name, BitMap())
         if own & others:
-            raise CorruptFileError(f"index {index.name!r} has several segments over fragments {list(own & others)}")
+            yield f"index {index.name!r} has several segments over fragments {list(own & others)}"
         covered[index.name] = others | own
 
 

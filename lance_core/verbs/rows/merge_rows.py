@@ -27,6 +27,7 @@ from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.blobs import check_external, external_places
 from lance_core.verbs.files.column_files import patched, replaced_columns, write_column_file
+from lance_core.verbs.files.null_rows import check_lacking_columns
 from lance_core.verbs.rows.keys import KeyIndex, inserted_keys
 from lance_core.verbs.rows.merge_clauses import MergeClauses, MergeSource, WhenMatched, primary_key
 from lance_core.verbs.rows.merge_conditions import is_updated
@@ -313,6 +314,8 @@ class _MergeAttempt:
     def _partial_rows(self, new: Rows) -> tuple[Fragment, ...]:
         """Write inserted rows with only the source's columns; the other columns are null."""
         given = set(self.rows.schema.names)
+        version = self.data_storage_version or self.base.manifest.data_storage_version
+        check_lacking_columns(self.base.manifest.schema, given, version)
         schema = self._schema([name for name in self.base.manifest.schema.names if name in given])
         with MovedRows(
             self.base,

@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
+from lance_core.encoding.concatenate import encoded
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.row_addresses import offsets_of
 from lance_core.schema import JSON, Field, Schema, schema_to_arrow
@@ -229,11 +230,20 @@ def _changed(rows: pa.RecordBatch, values: Mapping[str, pc.Expression], schema: 
             )
         if column.type != field.type:
             try:
-                column = column.cast(field.type)
+                column = _cast(column, field.type)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise InvalidInputError(f"column {name!r}: {error}") from error
         table = table.set_column(table.schema.get_field_index(name), field, column)
     return table
+
+
+def _cast(column: pa.ChunkedArray, kind: Any) -> pa.ChunkedArray:
+    """Values in another type; Arrow itself casts only strings to dictionaries."""
+    if not pa.types.is_dictionary(kind):
+        return column.cast(kind)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    return pa.chunked_array([encoded(chunk, kind) for chunk in column.cast(kind.value_type).chunks], kind)
 
 
 def _share_fields(left: pa.DataType, right: pa.DataType) -> bool:

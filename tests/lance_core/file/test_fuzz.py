@@ -72,7 +72,9 @@ OF_2_2 = {
 
 
 def tables(version):
-    yield from (pa.table({name: COLUMNS[name] for name in names}) for names in GROUPS)
+    # 0.1 holds no null numbers
+    columns = COLUMNS | {"n": COLUMNS["n"].fill_null(0)} if version == "0.1" else COLUMNS
+    yield from (pa.table({name: columns[name] for name in names}) for names in GROUPS)
     if version == "0.1":
         return
     for wishes in REQUESTS:
