@@ -189,7 +189,7 @@ def expect_idle_promotion(world: "World", table: str, branch: str, run: Run) -> 
             "branch": MAIN,
             "rows": main.rows.total(),
             "partition_rows": of_partitions(main.rows, None if partition is None else {partition}).total(),
-            "changed": {main.changed, version} if main.changed else set(range(1, version + 1)),
+            "changed": main.changed,
             "codes": world.model.codes(world.model.lines[table][branch], table, partition),
         }
         world.due.append((None, run, table, partition, facts))

@@ -313,7 +313,7 @@ class Model:
         else:
             removed = sum((commit.added for commit in self.earlier_attempts(write)), Counter()) & line.rows
         line.rows = line.rows - removed + added
-        if removed or added or not line.changed:
+        if removed or added:
             line.changed = version
         line.versions[version] = line.rows.copy()
         commit = Commit(
