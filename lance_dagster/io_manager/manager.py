@@ -78,7 +78,7 @@ from lance_dagster.io_manager.ownership import (
     reject_memory_of_another_process,
     reject_rows_of_others,
 )
-from lance_dagster.io_manager.skipped_write import data_version_of_write, report_skipped
+from lance_dagster.io_manager.skipped_write import report_skipped, unchanged_data_version
 from lance_dagster.io_manager.write_attempts import (
     EarlierAttempts,
     commit_tags,
@@ -90,7 +90,7 @@ from lance_dagster.io_manager.write_attempts import (
 )
 from lance_dagster.lineage.check_reads import record_check_read
 from lance_dagster.lineage.consumers import consumers
-from lance_dagster.lineage.history import data_version
+from lance_dagster.lineage.history import data_version, last_data_change
 from lance_dagster.lineage.spark_columns import has_plan, plan_lineage
 from lance_dagster.lineage.sql_inputs import watch_sql_inputs
 from lance_dagster.lineage.step_inputs import changes_entries, consumed_changes, input_properties
@@ -203,7 +203,9 @@ class LanceTableIOManager(dg.IOManager):
         casts = casts_of(output, outcome)
         context, written = output.context, outcome.dataset
         _log_deferred(output, written)
-        set_data_version(context, data_version_of_write(output, written))
+        is_changed = output.existing is None or last_data_change(written) >= written.version
+        of_version = data_version(written.root_uri, written.version, written.branch) if is_changed else None
+        set_data_version(context, of_version or unchanged_data_version(output))
         entries = event_metadata(outcome, output.location, kept_attempts(output, outcome))
         if output.sets_columns:
             entries |= column_entries(output, outcome)

@@ -18,13 +18,13 @@ from lance_dagster.io_manager.output import TableOutput
 from lance_dagster.lineage.history import data_version, data_version_of, last_data_change, read_history
 from lance_dagster.tables.refs import TableRef
 
-__all__ = ["data_version_of_write", "report_skipped"]
+__all__ = ["report_skipped", "unchanged_data_version"]
 
 
 def report_skipped(output: TableOutput) -> None:
     """Report an output that was skipped: the version that the table has, its rows and its data version."""
     context, existing = output.context, output.existing
-    set_data_version(context, _unchanged_data_version(output))
+    set_data_version(context, unchanged_data_version(output))
     entries: dict[str, Any] = {"lance/rows_written": 0}
     if existing is None:
         context.add_output_metadata(entries)
@@ -50,19 +50,7 @@ def report_skipped(output: TableOutput) -> None:
     add_metadata(context, ordered_entries(entries), by_partition)
 
 
-def data_version_of_write(output: TableOutput, written: lance_core.LanceDataset) -> str:
-    """The data version after a write; that from before, unless the write has changed rows or columns.
-
-    Args:
-        output: The output.
-        written: The version that was written.
-    """
-    if output.existing is None or last_data_change(written) >= written.version:
-        return data_version(written.root_uri, written.version, written.branch)
-    return _unchanged_data_version(output)
-
-
-def _unchanged_data_version(output: TableOutput) -> str:
+def unchanged_data_version(output: TableOutput) -> str:
     """The data version that Dagster knows of the output's partitions, if they have one in common; else the table's."""
     existing = output.existing
     if existing is None:
