@@ -134,7 +134,7 @@ class MergeInsertBuilder:
             >>> table = lance.write_dataset({"id": [1], "n": [0]}, "t.lance")
             >>> merges = [lance.dataset("t.lance").merge_insert("id").record_keys() for _ in range(2)]
             >>> for merge in merges:
-            ...     merge.when_matched_update_all().when_not_matched_insert_all()
+            ...     merge = merge.when_matched_update_all().when_not_matched_insert_all()
             ...     counts = merge.execute(pa.table({"id": [2], "n": [0]}))
             >>> lance.dataset("t.lance").count_rows(), counts["num_updated_rows"]
             (2, 1)
