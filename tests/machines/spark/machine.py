@@ -414,7 +414,7 @@ class Machine:
 
     def look(self) -> None:
         """Make a frame, which is computed later."""
-        way, rows = self.draw.choice(["load", "view", "read", "where"]), self.model.rows
+        way, rows = self.draw.choice(["load", "view", "read", "where", "where"]), self.model.rows
         if way == "where":
             rows = {key: row for key, row in rows.items() if key % 2}
             frame = pyspark_lance.read(self.spark, self.uri).where(f"id IN ({MANY})")
@@ -430,9 +430,9 @@ class Machine:
         )
         self.shown.append(shown)
 
-    def check_shown(self) -> None:
+    def check_shown(self, most: int = 2) -> None:
         """Compute earlier frames: each shows its version, or an error if that was removed or is of another table."""
-        for shown in self.draw.sample(self.shown, min(2, len(self.shown))):
+        for shown in self.draw.sample(self.shown, min(most, len(self.shown))):
             was_removed = shown.table != self.table or shown.version < self.oldest
             try:
                 rows = printed(row.asDict(recursive=True) for row in shown.frame.collect())
@@ -541,7 +541,7 @@ class Machine:
             self.log.append("end")
             print(flush=True)
             self.stream()
-            self.check_shown()
+            self.check_shown(most=len(self.shown))
         finally:
             for name, value in before.items():
                 self.spark.conf.set(name, value)
