@@ -9,6 +9,7 @@ from lance_core.commit.attempts import (
     reject_overruled,
     reject_superseded,
 )
+from lance_core.commit.claims import CLAIM_AGE, VersionClaim, claimed, reject_claimed
 from lance_core.commit.conflict import AffectedRows, Verdict, affected_fragments, judge
 from lance_core.commit.handler import LOOK_AGAIN_AFTER
 from lance_core.commit.history import find_all_by_property, find_by_property, find_transaction, summaries
@@ -40,6 +41,7 @@ from lance_core.commit.versions import (
 from lance_core.errors import CommitConflictError
 
 __all__ = [
+    "CLAIM_AGE",
     "LOOK_AGAIN_AFTER",
     "REPLACES_KEY",
     "AffectedRows",
@@ -53,12 +55,14 @@ __all__ = [
     "Prepare",
     "Rebased",
     "Verdict",
+    "VersionClaim",
     "WriteAttempt",
     "affected_fragments",
     "already_exists",
     "attempts_of",
     "carries_on",
     "check_identity",
+    "claimed",
     "commit",
     "committed_version",
     "deletion_vector",
@@ -83,6 +87,7 @@ __all__ = [
     "newest_versions",
     "on_commit",
     "reject_another",
+    "reject_claimed",
     "reject_dropped_dataset",
     "reject_overruled",
     "reject_superseded",

@@ -17,10 +17,12 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from lance_core.commit.attempts import check_concurrent_attempts
+from lance_core.commit.claims import keeping
 from lance_core.commit.conflict import AffectedRows, Verdict, judge
 from lance_core.commit.handler import Clock, VersionWriter
 from lance_core.commit.listeners import LISTENERS
@@ -125,6 +127,7 @@ def commit(
         DatasetExistsError: The transaction would create a dataset that exists, or whose files were deleted while an
             external manifest store still has its versions.
         DatasetNotFoundError: The operation needs a dataset and there is none, or the dataset of `base` was dropped.
+        VersionNotFoundError: A cleanup has removed, or is removing, the version that is restored.
         UnsupportedError: The operation is not known, or a version that is read, followed, restored or cloned has
             feature flags that are not known.
         OutcomeUnknownError: The store failed, and whether the version was committed is not known.
@@ -146,9 +149,11 @@ def commit(
         prepare=prepare,
         ready=ready,
     )
-    if work.options.detached:
-        return work.detached()
-    done = work.run()
+    operation = transaction.operation
+    with keeping(store, operation.version) if isinstance(operation, Restore) else nullcontext():
+        if work.options.detached:
+            return work.detached()
+        done = work.run()
     if not done.deduplicated:
         _notify(store, done.manifest)
     return done

@@ -25,6 +25,7 @@ from lance_core.errors import CorruptFileError
 
 __all__ = [
     "BRANCHES_PREFIX",
+    "CLAIMS_PREFIX",
     "DATA_PREFIX",
     "DELETIONS_PREFIX",
     "DETACHED_BIT",
@@ -60,6 +61,7 @@ INDICES_PREFIX = "_indices/"
 REFS_PREFIX = "_refs/"
 TAGS_PREFIX = "_refs/tags/"
 BRANCHES_PREFIX = "_refs/branches/"
+CLAIMS_PREFIX = "_refs/claims/"
 TREE_PREFIX = "tree/"
 HINT_KEY = "_versions/latest_version_hint.json"
 

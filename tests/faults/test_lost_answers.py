@@ -153,9 +153,15 @@ class Failure:
 
     def __init__(self, monkeypatch, part, error):
         self.part, self.error, self.real, self.is_down = part, error, LocalStore.put_if_absent, False
-        self.real_read = LocalStore.read
+        self.real_read, self.real_get = LocalStore.read, LocalStore.get
         monkeypatch.setattr(LocalStore, "put_if_absent", partialmethod(_pass_on, self.put))
         monkeypatch.setattr(LocalStore, "read", partialmethod(_pass_on, self.read))
+        monkeypatch.setattr(LocalStore, "get", partialmethod(_pass_on, self.get))
+
+    def get(self, store, *args, **kwargs):
+        if self.is_down:
+            raise StoreError("injected: unavailable")
+        return self.real_get(store, *args, **kwargs)
 
     def put(self, store, key, data, **kwargs):
         is_it = self.part in f"{store.root}/{key}"

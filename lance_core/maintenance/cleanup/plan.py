@@ -2,7 +2,7 @@
 
     version    removed if it is older than the handle's version and all selectors take it (an age counts from the commit
                of the version, as in pylance, or of the next one), unless
-               - it is tagged, or `in_use` names it,
+               - it is tagged, `in_use` names it, or it is being restored,
                - a branch was forked from it and still refers to files of it,
                - a reader of changes has not consumed it yet (`change_readers`), or
                - it lies on object storage and is younger than five minutes: a slow writer that read the latest
@@ -29,7 +29,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Final
 
-from lance_core.commit import LOOK_AGAIN_AFTER, check_identity
+from lance_core.commit import CLAIM_AGE, LOOK_AGAIN_AFTER, check_identity
 from lance_core.errors import (
     CorruptFileError,
     DatasetNotFoundError,
@@ -38,10 +38,12 @@ from lance_core.errors import (
 from lance_core.maintenance.cleanup.change_readers import keep_for_change_readers
 from lance_core.maintenance.cleanup.listed_versions import load_all, restless
 from lance_core.maintenance.cleanup.references import References
+from lance_core.maintenance.cleanup.referred import Referred
 from lance_core.store import ObjectMeta, ObjectStore, gives_numbers_once
 from lance_core.table.manifest.file_references import FileReferences
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import (
+    CLAIMS_PREFIX,
     DATA_PREFIX,
     DELETIONS_PREFIX,
     INDICES_PREFIX,
@@ -51,9 +53,9 @@ from lance_core.table.paths import (
     is_detached,
     parse_manifest_key,
 )
-from lance_core.table.refs import BranchRef, TagRef
+from lance_core.table.refs import TagRef
 from lance_core.verbs.context.branch_roots import dataset_store, store_of_branch
-from lance_core.verbs.context.references import read_branches, read_tags, report_torn
+from lance_core.verbs.context.references import report_torn
 from lance_core.verbs.refs.clones import is_clone_tag
 from lance_core.verbs.refs.sweep import is_fork_tag
 
@@ -173,6 +175,8 @@ class CleanupPlan:
         warnings: Versions that are kept although selected, and why.
         versions: The versions that are removed, including expected versions that are not committed yet.
         torn: A line for each version whose manifest cannot be read, whether it is removed or stays.
+        referred: What referred to versions.
+        newest: The newest version.
     """
 
     read_version: int
@@ -181,6 +185,8 @@ class CleanupPlan:
     warnings: tuple[str, ...]
     versions: frozenset[int] = frozenset()
     torn: tuple[str, ...] = ()
+    referred: Referred
+    newest: int
 
 
 def plan_cleanup(
@@ -201,6 +207,8 @@ def plan_cleanup(
         RetryableConflictError: Other writers and cleanups replace versions faster than they can be read.
     """
     removable: dict[str, ObjectMeta] = {}
+    main = dataset_store(store, current.branch)
+    referred = Referred.read(main, store)
 
     def listing() -> dict[str, ObjectMeta]:
         nonlocal removable
@@ -215,26 +223,23 @@ def plan_cleanup(
         raise restless(store)
     if manifests[numbers[-1]].fault:  # what it needs is unknown, and is what readers need next
         raise CorruptFileError(manifests[numbers[-1]].fault)
-    latest = current.version
+    latest, newest = current.version, numbers[-1]
     for one in expected:
         latest = numbers[-1] + 1
         numbers.append(latest)
         manifests[latest] = replace(one, version=latest)
     taken = _taken(manifests if removable else {}, numbers, latest, selectors)
-    main = dataset_store(store, current.branch)
-    tags, torn_tags = read_tags(main)
-    tags = {name: ref for name, ref in tags.items() if name not in selectors.ignored_tags}
-    refs, torn_branches = read_branches(main)
-    if torn_tags or torn_branches:
-        return _keeping_everything(current, [*torn_tags, *torn_branches.values()])
-    young = _keep_young(store, taken, manifests, listed, selectors)
-    warnings = young + _keep_named(tags, current.branch, taken, selectors)
+    if referred.torn:
+        return _keeping_everything(current, referred, newest)
+    tags = {name: ref for name, ref in referred.tags.items() if name not in selectors.ignored_tags}
+    warnings = _keep_young(store, taken, manifests, listed, selectors) + _keep_restored(referred, taken)
+    warnings += _keep_named(tags, current.branch, taken, selectors)
     if selectors.keep_for_change_readers:
         warnings += keep_for_change_readers(tags, current.branch, taken, manifests)
-    borrowed, branches = _branches(main, refs, current.branch, manifests, taken, keep_forks=selectors.keep_forks)
+    borrowed, branches = _branches(main, referred, current.branch, manifests, taken, keep_forks=selectors.keep_forks)
     survey = _file_decisions(manifests, taken, borrowed, selectors)
     torn = [*survey.warnings(), *(f"{manifests[n].fault}; it is removed" for n in sorted(taken) if manifests[n].fault)]
-    files = [*survey.files(store), *survey.temporary(removable.values())]
+    files = [*survey.files(store), *survey.temporary(removable.values()), *survey.claims(store)]
     if current.branch is None and not store.put_is_a_request:  # object storage has no staging files
         files += survey.temporary(store.list_owned(REFS_PREFIX))
     files += _manifest_files(removable.values(), taken, selectors)
@@ -245,6 +250,8 @@ def plan_cleanup(
         warnings=(*warnings, *torn),
         versions=frozenset(taken),
         torn=tuple(torn),
+        referred=referred,
+        newest=newest,
     )
 
 
@@ -308,11 +315,13 @@ def _manifest_files(found: Iterable[ObjectMeta], taken: set[int], selectors: Sel
         yield Candidate(path=meta.key, kind="manifest", unverified=False, size_bytes=meta.size, is_counted=is_counted)
 
 
-def _keeping_everything(current: Manifest, torn: Sequence[str]) -> CleanupPlan:
+def _keeping_everything(current: Manifest, referred: Referred, newest: int) -> CleanupPlan:
     """The plan that removes nothing: a tag or branch file that cannot be read may need any version or file."""
-    report_torn(torn)
-    warnings = tuple(f"everything is kept, as a torn reference may need it: {message}" for message in torn)
-    return CleanupPlan(read_version=current.version, files=(), branches=(), warnings=warnings)
+    report_torn(referred.torn)
+    warnings = tuple(f"everything is kept, as a torn reference may need it: {message}" for message in referred.torn)
+    return CleanupPlan(
+        read_version=current.version, files=(), branches=(), warnings=warnings, referred=referred, newest=newest
+    )
 
 
 def _check_same(store: ObjectStore, current: Manifest, listed: Mapping[str, ObjectMeta], numbers: list[int]) -> None:
@@ -366,6 +375,12 @@ class _FileDecisions:
         for meta in metas:
             name = meta.key.rpartition("/")[2]
             if _TEMPORARY.search(name) and self._is_stale(meta):
+                yield Candidate(path=meta.key, kind="temporary", unverified=True, size_bytes=meta.size)
+
+    def claims(self, store: ObjectStore) -> Iterator[Candidate]:
+        """Claims that do not count any more."""
+        for meta in store.list_owned(CLAIMS_PREFIX):
+            if self.now - datetime.fromtimestamp(meta.modified, UTC) > CLAIM_AGE:
                 yield Candidate(path=meta.key, kind="temporary", unverified=True, size_bytes=meta.size)
 
     def _is_stale(self, meta: ObjectMeta) -> bool:
@@ -430,6 +445,13 @@ def _keep_young(
     return [warning]
 
 
+def _keep_restored(referred: Referred, taken: set[int]) -> list[str]:
+    """Keep the versions that are being restored; returns the warnings about them."""
+    restored = sorted(taken & referred.in_use)
+    taken -= referred.in_use
+    return [f"version {version} is kept: it is being restored" for version in restored]
+
+
 def _keep_named(tags: Mapping[str, TagRef], branch: str | None, taken: set[int], selectors: Selectors) -> list[str]:
     """Keep the versions that are tagged or in use; returns the warnings about them."""
     warnings = []
@@ -458,7 +480,7 @@ def _keep_named(tags: Mapping[str, TagRef], branch: str | None, taken: set[int],
 
 def _branches(
     main: ObjectStore,
-    refs: Mapping[str, BranchRef],
+    referred: Referred,
     branch: str | None,
     manifests: Mapping[int, FileReferences],
     taken: set[int],
@@ -471,7 +493,7 @@ def _branches(
     to files of it.
     """
     borrowed, forked = [], []
-    for name, ref in refs.items():
+    for name, ref in referred.branches.items():
         if name == branch:
             continue
         needed = _borrowed_by(store_of_branch(main, name))

@@ -2,10 +2,14 @@
 
 Transactions are removed first, then data, indices and deletion files, and manifests last. An interrupted run leaves
 versions that are listed and cannot be read; the next run finds the remaining files through their manifests.
+
+The versions are claimed before anything is removed, and what refers to versions is read again after that, so that no
+tag, branch, clone or restore of these versions is made meanwhile; see `commit.claims`.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 import time
@@ -16,11 +20,14 @@ from typing import Final
 
 import numpy as np
 
-from lance_core.errors import InvalidInputError, StoreError
+from lance_core.commit import VersionClaim
+from lance_core.errors import InvalidInputError, LanceError, StoreError
 from lance_core.maintenance.cleanup.plan import Candidate, CleanupPlan, ReferencedBranch, Selectors, plan_cleanup
 from lance_core.store import ObjectStore
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.threads import ThreadPool
 from lance_core.times import ago
+from lance_core.verbs.context.branch_roots import dataset_store
 from lance_core.verbs.context.handle import Handle
 
 __all__ = [
@@ -36,6 +43,7 @@ _logger = logging.getLogger(__name__)
 
 AGES_FROM: Final = ("commit", "replacement")
 DEFAULT_AGE: Final = timedelta(days=14)
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 REMOTE_CONCURRENCY: Final = 32
 """Parallel deletions on object storage; on a local disk threads would only hinder each other."""
 
@@ -172,16 +180,51 @@ def cleanup_old_versions(
         if value is not None and value < 1:
             raise InvalidInputError(f"{name} must be greater than 0, got {value}")
     store = dataset.source.store
-    plan = plan_cleanup(store, dataset.source.manifest, selectors)
+    plan, claim = _claimed_plan(store, dataset.source.manifest, selectors)
     for warning in plan.warnings:
         _logger.info("cleanup of %s: %s", store.root, warning)
-    remover = _Remover(store=store, pace=_Pace(delete_rate_limit), progress=progress, total=len(plan.files))
+    remover = _Remover(
+        store=store, pace=_Pace(delete_rate_limit), progress=progress, total=len(plan.files), claim=claim
+    )
     workers = delete_concurrency or (REMOTE_CONCURRENCY if store.put_is_a_request else 1)
     removed = remover.remove([file for file in plan.files if file.kind != "manifest"], workers)
     manifests = [file for file in plan.files if file.kind == "manifest"]
     # A version stays while its files exist: without its manifest nothing would refer to them.
     removed += remover.remove(manifests, workers) if not remover.failures else []
+    if claim is not None and not (removed and remover.failures):
+        claim.release()
     return replace(stats_of(removed, remover.failures), torn_versions=plan.torn)
+
+
+def _claimed_plan(
+    store: ObjectStore, current: Manifest, selectors: Selectors
+) -> tuple[CleanupPlan, VersionClaim | None]:
+    """The plan of a cleanup, whose versions are claimed; no claim if it removes no version."""
+    plan = plan_cleanup(store, current, selectors)
+    if not plan.versions:
+        return plan, None
+    claim = _written_claim(store, plan.versions)
+    try:
+        if not plan.referred.is_current(dataset_store(store, current.branch), store, plan.newest):
+            plan = plan_cleanup(store, current, replace(selectors, versions=plan.versions))
+    except LanceError:
+        if claim is not None:
+            claim.release()
+        raise
+    return plan, claim
+
+
+def _written_claim(store: ObjectStore, versions: frozenset[int]) -> VersionClaim | None:
+    """The claim of a cleanup; None on a full disk, where cleanup is the remedy and others can write no references."""
+    claim = VersionClaim(store=store, purpose="removal", versions=versions)
+    try:
+        claim.write()
+    except StoreError as error:
+        if error.errno not in _FULL:
+            raise
+        _logger.warning("cleanup of %s: others cannot see which versions it removes: %s", store.root, error)
+        return None
+    return claim
 
 
 def explain_cleanup_old_versions(
@@ -242,6 +285,7 @@ class _Remover:
     pace: _Pace
     progress: Callable[[int, int], None] | None
     total: int
+    claim: VersionClaim | None = None
     failures: list[str] = field(default_factory=list)
     done: int = 0
 
@@ -268,6 +312,8 @@ class _Remover:
 
     def _remove(self, group: Sequence[Candidate]) -> Mapping[str, StoreError]:
         self.pace.wait(len(group))
+        if self.claim is not None:
+            self.claim.renew()
         errors = self.store.delete_many([file.path for file in group])
         for path, error in errors.items():
             _logger.warning("%s/%s could not be removed: %s", self.store.root, path, error)

@@ -12,7 +12,14 @@ from typing import Annotated, Final
 
 import numpy as np
 
-from lance_core.commit import identity_of, latest_version, load_manifest, reject_another, reject_dropped_dataset
+from lance_core.commit import (
+    identity_of,
+    latest_version,
+    load_manifest,
+    reject_another,
+    reject_claimed,
+    reject_dropped_dataset,
+)
 from lance_core.errors import (
     AlreadyExistsError,
     CorruptFileError,
@@ -167,12 +174,13 @@ def reject_removed(table: TableRefs, branch: str | None, manifest: Manifest) -> 
     """Make sure that a version to which a reference was just written is still there.
 
     Raises:
-        VersionNotFoundError: The version was cleaned up, or its branch was deleted.
+        VersionNotFoundError: The version was or is being cleaned up, or its branch was deleted.
         IncompatibleConflictError: The dataset was dropped and created again since the version was read.
     """
     if branch is not None:
         load_branch(table.root, branch)
     store, location = table.store_of(branch), manifest.location
+    reject_claimed(store, manifest.version)  # first, as a cleanup gives its claim up when the versions are removed
     try:
         if location is not None and store.head(location.key).e_tag == location.e_tag:
             return

@@ -5,6 +5,7 @@ answer; or another writer goes first. A process that has died makes no further c
 """
 
 import datetime as dt
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -63,7 +64,7 @@ def _before(name: str) -> str | None:
         raise StoreError("delete: denied by the machine")
     if trap.kind == "full" and number >= trap.at and name in ("put", "put_if_absent", "copy"):
         trap.fired = True
-        raise StoreError(f"{name}: {FULL}")
+        raise StoreError(errno.ENOSPC, f"{name}: {FULL}")
     if number != trap.at or trap.kind == "full":
         return None
     trap.fired = True

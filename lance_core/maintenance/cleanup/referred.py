@@ -1,0 +1,67 @@
+"""What refers to versions of a table: tags, branches, and claims of restores; see `commit.claims`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lance_core.commit import claimed, latest_version
+from lance_core.store import ObjectMeta, ObjectStore
+from lance_core.table.paths import BRANCHES_PREFIX, TAGS_PREFIX
+from lance_core.table.refs import BranchRef, TagRef
+from lance_core.verbs.context.references import read_branches, read_tags
+
+__all__ = ["Referred"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Referred:
+    """What refers to versions, as a cleanup has read it.
+
+    Attributes:
+        files: The files that hold it.
+        tags: All tags by name.
+        branches: All branches by name.
+        torn: A message for each tag or branch whose file is torn.
+        in_use: Versions of the branch that are being restored.
+    """
+
+    files: frozenset[ObjectMeta]
+    tags: Mapping[str, TagRef]
+    branches: Mapping[str, BranchRef]
+    torn: tuple[str, ...]
+    in_use: frozenset[int]
+
+    @classmethod
+    def read(cls, main: ObjectStore, store: ObjectStore) -> Referred:
+        """Read what refers to versions. Versions are listed after that: a restore commits before it drops its claim.
+
+        Args:
+            main: The store of the dataset.
+            store: The store of the branch.
+        """
+        files = _files(main, store)
+        tags, torn_tags = read_tags(main)
+        branches, torn_branches = read_branches(main)
+        return cls(
+            files=files,
+            tags=tags,
+            branches=branches,
+            torn=(*torn_tags, *torn_branches.values()),
+            in_use=frozenset(claimed(store, "use")),
+        )
+
+    def is_current(self, main: ObjectStore, store: ObjectStore, newest: int) -> bool:
+        """Whether nothing was referred to, released or committed since.
+
+        Args:
+            main: The store of the dataset.
+            store: The store of the branch.
+            newest: The newest version of the branch that was listed.
+        """
+        return _files(main, store) == self.files and latest_version(store) == newest
+
+
+def _files(main: ObjectStore, store: ObjectStore) -> frozenset[ObjectMeta]:
+    claims = claimed(store, "use").values()
+    return frozenset((*main.list(TAGS_PREFIX), *main.list(BRANCHES_PREFIX), *claims))
