@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from lance_core.commit import AffectedRows, CommitOptions, commit, explain_missing
 from lance_core.errors import LanceError, OutcomeUnknownError
-from lance_core.store import ObjectStore, PendingWrites
+from lance_core.store import ObjectStore, PendingWrites, check_present, note_begun
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Operation
@@ -34,12 +34,13 @@ class UncommittedFiles:
     _commits: bool = False
 
     def add(self, store: ObjectStore, key: str) -> None:
-        """Add a file that was written."""
+        """Add a file that was written just now, at once."""
+        note_begun(key)
         self._files.append((store, key))
 
     def add_data_file(self, file: DataFile) -> None:
-        """Add a data file that was written."""
-        self.add(*self.source.data_file(file))
+        """Add a data file, whose writer has noted when it began."""
+        self._files.append(self.source.data_file(file))
 
     def add_fragments(self, fragments: Iterable[Fragment]) -> None:
         """Add the data files of new fragments."""
@@ -64,6 +65,7 @@ class UncommittedFiles:
 
         Raises:
             CommitConflictError: Another writer's commit conflicts with this one.
+            ObjectNotFoundError: A file was deleted, such as by a cleanup, as the verb took longer than seven days.
         """
         base = self.source.manifest
         transaction = Transaction(read_version=base.version, operation=operation, properties=dict(properties or {}))
@@ -79,9 +81,11 @@ class UncommittedFiles:
         return done.manifest
 
     def _begin(self) -> None:
-        """Wait until all files are durable; after that the new version may exist."""
+        """Wait until all files are durable, and check that they exist; after that the new version may exist."""
         if self.pending is not None:
             self.pending.wait()
+        own = self.source.store
+        check_present(own, [key for store, key in self._files if store is own])
         self._commits = True
 
     @property

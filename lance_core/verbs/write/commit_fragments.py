@@ -85,8 +85,8 @@ def commit_request(
     Args:
         target: The dataset; its base, if there is one, is not read again.
         request: What to commit.
-        ready: Waits until the files of the fragments are durable, if the caller has just written them; None checks that
-            the files exist. It is called before a version refers to them.
+        ready: Waits until the files of the fragments are durable, if the caller has just written them. It is called
+            before a version refers to them, and then it is checked that the files exist.
 
     Raises:
         ObjectNotFoundError: A file of the fragments does not exist.
@@ -94,14 +94,16 @@ def commit_request(
     request.check()
     request = replace(request, options=replace(request.options, fills=request.filled_slices()))
 
-    def are_present() -> None:
+    def begin() -> None:
+        if ready is not None:
+            ready()
         check_present(target.store, own_data_keys(data_files(request.fragments)))
 
     return _Commit(
         target=target,
         request=request,
         properties=request.properties(),
-        ready=ready or are_present,
+        ready=begin,
     ).run()
 
 

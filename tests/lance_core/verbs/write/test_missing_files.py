@@ -12,7 +12,7 @@ import lance_core
 from lance_core.errors import NotFoundError
 from lance_core.maintenance import commit_what_fits
 from lance_core.optimize import Compaction
-from lance_core.store import presence
+from lance_core.store import PendingWrites, presence
 from tests import processes
 
 ROWS = pa.table({"p": [1, 2], "v": [1, 2]})
@@ -131,3 +131,49 @@ def test_files_of_this_process_cost_no_request_on_object_storage(s3, monkeypatch
     theirs = [lance_core.FragmentMetadata.from_json(json.dumps(one)) for one in json.loads(done.stdout)]
     lance_core.commit_fragments(uri, theirs, ROWS.schema, storage_options=options)
     assert len(asked) == 1
+
+
+TABLE = pa.table({"p": [1, 2, 3, 4], "v": [1, 2, 3, 4]})
+VERBS = {
+    "write_dataset": lambda table: lance_core.write_dataset(TABLE, table, mode="append"),
+    "overwrite": lambda table: lance_core.write_dataset(TABLE, table, mode="overwrite"),
+    "insert": lambda table: table.insert(TABLE),
+    "update": lambda table: table.update({"v": "v + 1"}, where="p = 1"),
+    "delete": lambda table: table.delete("p = 1"),
+    "merge_insert": lambda table: (
+        table.merge_insert("p").when_matched_update_all().when_not_matched_insert_all().execute(TABLE)
+    ),
+    "add_columns": lambda table: table.add_columns({"w": "v + 1"}),
+    "alter_columns": lambda table: table.alter_columns({"path": "v", "data_type": pa.int32()}),
+    "create_scalar_index": lambda table: table.create_scalar_index("p", "BTREE"),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_whose_files_were_removed_before_its_commit_is_rejected(place, monkeypatch, verb):
+    uri, options = place
+    monkeypatch.setattr(presence, "RECENT_S", 0.0)
+    real = PendingWrites.wait
+
+    def wait(pending, most=0):
+        real(pending, most)
+        if not most:
+            cleaned = lance_core.dataset(uri, storage_options=options)
+            cleaned.cleanup_old_versions(timedelta(0), delete_unverified=True)
+
+    monkeypatch.setattr(PendingWrites, "wait", wait)  # a cleanup follows each
+    with pytest.raises(NotFoundError, match=r"does not exist \(\d of \d files are missing\).*Write the files again"):
+        VERBS[verb](lance_core.dataset(uri, storage_options=options))
+    table = lance_core.dataset(uri, storage_options=options)
+    assert (table.version, table.to_table().to_pydict()) == (1, ROWS.to_pydict())
+    monkeypatch.undo()
+    VERBS[verb](table)
+
+
+def test_a_quick_write_to_object_storage_looks_for_no_file(s3, monkeypatch):
+    uri = f"s3://{s3.new_bucket()}/t"
+    table = lance_core.write_dataset(ROWS, uri, storage_options=s3.storage_options)
+    monkeypatch.setattr(presence, "_is_there", None)
+    for write in VERBS.values():
+        write(lance_core.dataset(uri, storage_options=s3.storage_options))
+    assert table.version == 1
