@@ -195,7 +195,7 @@ def _choose(
     if isinstance(block, FixedWidthBlock):
         return choose_fixed(block, has_levels=has_levels, limits=limits, options=options, dictionary=dictionary)
     if isinstance(block, VariableBlock):
-        return choose_variable(block, limits=limits, options=options, dictionary=dictionary)
+        return choose_variable(block, has_levels=has_levels, limits=limits, options=options, dictionary=dictionary)
     if isinstance(block, FixedSizeListBlock):
         return choose_list(block, has_levels=has_levels, options=options)
     if isinstance(block, PackedStructBlock):

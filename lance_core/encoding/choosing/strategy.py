@@ -11,12 +11,15 @@
 
 Statistics are computed on a sample of a few contiguous runs, except for the bit width, which is that of all values.
 Only encodings that are promising on the sample are checked on the whole page. Requests in the metadata of a field take
-precedence (see `options`). FSST is written only on request: its files are larger than with Zstandard, and slower to
-read than with LZ4.
+precedence (see `options`).
+
+The reference library writes FSST for strings, unless it writes a dictionary. FSST is slow to write here; what is as
+small is written in its place: LZ4, else Zstandard. FSST itself is written on request, and where both are larger.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -27,6 +30,7 @@ import pyarrow as pa
 from lance_core.encoding.choosing.options import EncodingOptions
 from lance_core.encoding.compression import encode_miniblock
 from lance_core.encoding.compression.byte_stream_split import compressed_bits
+from lance_core.encoding.compression.fsst_symbols import compress, find_symbols
 from lance_core.encoding.compression.inline_bitpacking import packed_bits
 from lance_core.encoding.compression.rle import num_runs, run_bits
 from lance_core.encoding.datablock import (
@@ -66,11 +70,26 @@ _ZSTD_OVER_LZ4: Final = 0.5
 _ZSTD_OVER_PLAIN: Final = 0.65
 _LONG_VALUE: Final = 16
 """Average bytes of values of few different characters, such as digests, for which Zstandard alone can pay."""
+# The reference library compresses strings by FSST from these sizes on; ours may take this many times its bytes.
+_FSST_BYTES: Final = 32 * 1024
+_FSST_LENGTH: Final = 5
+_OVER_FSST: Final = 1.1
+_SMALL_CHUNK_LEVELS: Final = 3
+"""Additional bytes of the levels of a value in chunks of few values."""
 _MANY_ITEMS: Final = 256
 _LONG_ITEMS: Final = 256
 """Bytes of the items of a dictionary from which they are compressed."""
 # A smaller sample does not reveal the number of distinct values.
 _MIN_DICTIONARY_SAMPLE: Final = 16
+_MOST_DISTINCT: Final = 0.55
+"""Most distinct values of a sample, as a share of it; the reference library writes a dictionary up to a half."""
+_FEW_VALUES: Final = 100
+_MOST_OF_FEW: Final = 0.25
+"""... of fewer values than this, of which the reference library writes no dictionary."""
+_DICTIONARY_OVER_WORDS: Final = 0.85
+_BISECTIONS: Final = 24
+_INDEX_BITS: Final = 32
+_RUN_LENGTH_BITS: Final = 8
 TINY_VALUES: Final = 64
 """Up to this many values take less space than the description of another encoding: they are written raw."""
 _TINY_BYTES: Final = 256
@@ -210,15 +229,45 @@ def _choose_words(
         return asked
     best, best_bits = _packed_or_runs(values, part, bits, plain, options)
     if dictionary:
-        distinct = num_runs(np.sort(part))
-        index_bits = max(1, int(2 * distinct).bit_length())
-        if distinct <= part.size // 3 and index_bits < _WORTHWHILE * best_bits:
-            best, best_bits = PageEncoding(layout="dictionary", compression="inline_bitpacking"), index_bits
+        dictionary_bits = _dictionary_bits(part, bits, values.size)
+        if dictionary_bits is not None and dictionary_bits < _DICTIONARY_OVER_WORDS * best_bits:
+            best, best_bits = PageEncoding(layout="dictionary", compression="inline_bitpacking"), dictionary_bits
     if options.scheme is not None:
         return best if best.layout == "dictionary" else _squeezed_words(part, bits, best, options, options.scheme)
     if bits >= 32 and options.bss != "off" and compressed_bits(part) < 0.7 * best_bits:
         best = _compressed("byte_stream_split", "lz4")
     return best
+
+
+def _dictionary_bits(part: npt.NDArray[Any], bits: int, num_values: int) -> float | None:
+    """Bits per value of a dictionary and its indices, which are packed or runs; None with too many distinct values."""
+    distinct = num_runs(np.sort(part))
+    if distinct > _most_distinct(part.size):
+        return None
+    items = _all_distinct(distinct, num_runs(part), num_values / part.size)
+    runs = run_bits(part) * (_INDEX_BITS + _RUN_LENGTH_BITS) / (bits + _RUN_LENGTH_BITS)
+    return min(max(1, math.ceil(math.log2(items))), runs) + items * bits / num_values
+
+
+def _most_distinct(size: int) -> float:
+    """The most distinct values of a sample of this size with which a dictionary is considered."""
+    return size * (_MOST_DISTINCT if size >= _FEW_VALUES else _MOST_OF_FEW)
+
+
+def _all_distinct(distinct: int, draws: int, factor: float) -> float:
+    """The number of distinct values, if the runs of a sample are drawn from equally frequent ones.
+
+    Args:
+        distinct: Distinct values of the sample.
+        draws: Runs of the sample.
+        factor: Runs of the whole for each run of the sample.
+    """
+    # Of k values, n draws hit k * (1 - exp(-n / k)): solved for k by bisection of n / k.
+    low, high = 0.0, 64.0
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if -math.expm1(-middle) / middle * draws > distinct else (low, middle)
+    return distinct * math.expm1(-high * factor) / math.expm1(-high)
 
 
 def _asked_for(
@@ -265,12 +314,13 @@ def _squeezed_words(
 
 
 def choose_variable(
-    block: VariableBlock, *, limits: Limits, options: EncodingOptions, dictionary: bool = True
+    block: VariableBlock, *, has_levels: bool, limits: Limits, options: EncodingOptions, dictionary: bool = True
 ) -> PageEncoding:
     """Choose the encoding of values of varying length.
 
     Args:
         block: The values.
+        has_levels: Whether the page has repetition or definition levels.
         limits: Limits of the version.
         options: Requests of the field.
         dictionary: Whether to consider a dictionary.
@@ -291,19 +341,29 @@ def choose_variable(
     if block.num_values <= TINY_VALUES and _data_bytes(block) <= _TINY_BYTES and options == _NO_OPTIONS:
         is_constant = limits.large_chunks and _is_constant(block)
         return PageEncoding(layout="constant" if is_constant else "miniblock", compression="variable")
+    return _choose_by_sample(block, limits, options, has_levels=has_levels, dictionary=dictionary)
+
+
+def _choose_by_sample(
+    block: VariableBlock, limits: Limits, options: EncodingOptions, *, has_levels: bool, dictionary: bool
+) -> PageEncoding:
+    """The encoding of values of which several fit a chunk."""
     stretches = _sample_stretches(block)
     size = sum(piece.num_values for piece in stretches)
     strings = pa.chunked_array([block_to_array(piece, pa.large_binary()) for piece in stretches])
     distinct = len(strings.unique())
     if distinct == 1 and limits.large_chunks and _is_constant(block):
         return PageEncoding(layout="constant")
-    if dictionary and distinct <= size // 4 and size >= _MIN_DICTIONARY_SAMPLE:
+    if dictionary and distinct <= _most_distinct(size) and size >= _MIN_DICTIONARY_SAMPLE:
         return PageEncoding(layout="dictionary")
     if options.compression == "fsst":
         return PageEncoding(layout="miniblock", compression="fsst(variable)")
     if options.scheme is not None:
         return _compressed("variable", options.scheme)
-    return PageEncoding(layout="miniblock", compression=_squeezed_variable(stretches, limits))
+    compression = _squeezed_variable(stretches, limits)
+    if _data_bytes(block) >= _FSST_BYTES and int(np.diff(block.offsets).max()) >= _FSST_LENGTH:
+        compression = _as_small_as_fsst(compression, stretches, limits, has_levels=has_levels)
+    return PageEncoding(layout="miniblock", compression=compression)
 
 
 def dictionary_pays(items: DataBlock, values: DataBlock, options: EncodingOptions) -> bool:
@@ -382,12 +442,7 @@ def _is_constant(block: VariableBlock) -> bool:
 
 def _squeezed_variable(stretches: list[VariableBlock], limits: Limits) -> str:
     """The general compression that saves enough space on a sample, or none."""
-    sizes = {"variable": 0, "general:lz4(variable)": 0, "general:zstd(variable)": 0}
-    for piece in stretches[:: max(1, len(stretches) // 3)]:
-        for name in sizes:
-            page = encode_miniblock(piece, name, max_values=limits.max_values, max_bytes=limits.max_bytes)
-            sizes[name] += int(page.buffers[0].sizes.sum())
-    plain, lz4, zstd = sizes.values()
+    plain, lz4, zstd = _general_sizes(stretches, limits).values()
     if zstd < _ZSTD_OVER_LZ4 * min(lz4, plain):
         return "general:zstd(variable)"
     if lz4 < _LZ4_OVER_PLAIN * plain:
@@ -395,6 +450,44 @@ def _squeezed_variable(stretches: list[VariableBlock], limits: Limits) -> str:
     values = sum(piece.num_values for piece in stretches)
     is_long = sum(map(_data_bytes, stretches)) >= _LONG_VALUE * values
     return "general:zstd(variable)" if is_long and zstd < _ZSTD_OVER_PLAIN * plain else "variable"
+
+
+def _general_sizes(stretches: list[VariableBlock], limits: Limits) -> dict[str, int]:
+    """Bytes of a part of a sample, plain and by each general compression."""
+    sizes = {"variable": 0, "general:lz4(variable)": 0, "general:zstd(variable)": 0}
+    for piece in _pieces(stretches):
+        for name in sizes:
+            page = encode_miniblock(piece, name, max_values=limits.max_values, max_bytes=limits.max_bytes)
+            sizes[name] += int(page.buffers[0].sizes.sum())
+    return sizes
+
+
+def _pieces(stretches: list[VariableBlock]) -> list[VariableBlock]:
+    return stretches[:: max(1, len(stretches) // 3)]
+
+
+def _as_small_as_fsst(chosen: str, stretches: list[VariableBlock], limits: Limits, *, has_levels: bool) -> str:
+    """The chosen compression, or the first that is about as small as FSST on a sample."""
+    if chosen == "general:zstd(variable)":
+        return chosen
+    sizes = _general_sizes(stretches, limits)
+    pieces = _pieces(stretches)
+    most = _OVER_FSST * _fsst_bytes(pieces)
+    if has_levels and not limits.large_chunks:
+        # Chunks of 8 KiB before compression have too few values for packed levels; after FSST they have more.
+        most -= _SMALL_CHUNK_LEVELS * sum(piece.num_values for piece in pieces)
+    if sizes[chosen] <= most:
+        return chosen
+    return next((name for name, size in sizes.items() if size <= most), "fsst(variable)")
+
+
+def _fsst_bytes(pieces: list[VariableBlock]) -> int:
+    """Bytes of the codes of FSST and their offsets."""
+    data = np.concatenate([piece.data[piece.offsets[0] : piece.offsets[-1]] for piece in pieces])
+    lengths = np.concatenate([np.diff(piece.offsets) for piece in pieces])
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    codes, _ = compress(find_symbols(data, offsets), data, offsets)
+    return int(codes.size) + offsets.size * pieces[0].offsets.itemsize
 
 
 def choose_items(items: DataBlock, limits: Limits, options: EncodingOptions) -> str:
