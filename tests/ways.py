@@ -64,7 +64,7 @@ LIMITS: Final = {
     "write": Limit("lance_core", 12, 12),
     "read": Limit("lance_core", 12, 12),
     "compaction": Limit("lance_core", 14, 14),
-    "promotion": Limit("lance_core", 17, 14),
+    "promotion": Limit("lance_core", 18, 14),
     "output": Limit("lance_dagster", 12, 12),
     "healthy-tick": Limit("lance_dagster", 7, 9),
     "tick": Limit("lance_dagster", 9, 9),
