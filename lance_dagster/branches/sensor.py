@@ -252,13 +252,12 @@ def _branches(context: dg.SensorEvaluationContext, refs: list[TableRef], resourc
             if only not in (None, branch):
                 continue
             head = main.checkout_version((branch, None))
-            made = datetime.fromtimestamp(known["create_at"], UTC)
             yield _Found(
                 ref=ref,
                 main=main,
                 branch=branch,
                 is_promoted="lance.promoted_version" in known["metadata"],
-                committed=max(made, head.timestamp),
+                committed=main.branches.last_commit(branch),
                 version=head.version,
             )
 

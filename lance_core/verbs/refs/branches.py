@@ -16,7 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from lance_core.arguments import checked_methods
@@ -64,6 +64,7 @@ from lance_core.verbs.refs.sweep import (
     find_orphans,
     find_stale,
     is_made_tag,
+    last_commit,
 )
 from lance_core.verbs.refs.tags import checked_order, manifest_size, write_tag
 
@@ -248,6 +249,23 @@ class Branches:
         except VersionNotFoundError:
             return False
         return True
+
+    def last_commit(self, name: str) -> datetime:
+        """When a branch was last committed to, or created: the later of the writer's time and the storage's.
+
+        Args:
+            name: The branch.
+
+        Raises:
+            VersionNotFoundError: There is no such branch.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> branch = table.create_branch("fix")
+            >>> table.branches.last_commit("fix") >= branch.timestamp
+            True
+        """
+        return last_commit(self._refs, name, load_branch(self._refs.root, name))
 
     def orphans(self, older_than: timedelta = ORPHAN_AGE) -> Names:
         """Names below `tree/` without a reference: branches whose creation or removal was interrupted.

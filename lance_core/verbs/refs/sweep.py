@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from lance_core.commit import load_latest
+from lance_core.errors import ObjectNotFoundError
 from lance_core.table.paths import (
     DELETIONS_PREFIX,
     INDICES_PREFIX,
@@ -37,6 +38,7 @@ __all__ = [
     "find_stale",
     "is_fork_tag",
     "is_made_tag",
+    "last_commit",
 ]
 
 FORK_TAG_PREFIX: Final = "fork."
@@ -75,7 +77,7 @@ def find_stale(
     stale: list[str] = []
     kept: dict[str, str] = {}
     for name in sorted(refs, key=lambda name: (-len(refs[name].identifier), name)):
-        if _last_commit(table, name, refs[name]) >= limit:
+        if last_commit(table, name, refs[name]) >= limit:
             continue
         children = sorted(
             other
@@ -118,11 +120,21 @@ def find_orphans(table: TableRefs, refs: Collection[str], older_than: timedelta)
     return sorted(name for name, modified in newest.items() if modified <= limit)
 
 
-def _last_commit(table: TableRefs, name: str, ref: BranchRef) -> datetime:
-    """The time of the last commit to a branch, or of its creation: the first version has the time of its source."""
-    made = datetime.fromtimestamp(ref.created_at, UTC)
-    latest = load_latest(table.store_of(name))
-    return made if latest is None else max(made, latest.timestamp)
+def last_commit(table: TableRefs, name: str, ref: BranchRef) -> datetime:
+    """When a branch was last committed to, or created: the first version has the time of its source.
+
+    The clock of a writer can be behind, so the time of the manifest's file counts if it is later.
+    """
+    created = datetime.fromtimestamp(ref.created_at, UTC)
+    store = table.store_of(name)
+    latest = load_latest(store)
+    if latest is None or latest.location is None:
+        return created
+    try:
+        stored = store.head(latest.location.key).modified
+    except ObjectNotFoundError:
+        return datetime.now(UTC)  # a version was committed meanwhile, and this one cleaned up
+    return max(created, latest.timestamp, datetime.fromtimestamp(stored, UTC))
 
 
 def _roots_of(key: str, names: set[str]) -> Iterator[str]:

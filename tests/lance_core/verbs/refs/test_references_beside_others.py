@@ -1,7 +1,10 @@
 """Tags, branches and clones that are made while others clean up, delete branches, or lose the storage's answers."""
 
-from datetime import timedelta
+import os
+import time
+from datetime import UTC, datetime, timedelta
 from functools import partialmethod
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -140,3 +143,19 @@ def test_a_reference_without_any_answer_leaves_nothing(tmp_path, monkeypatch, re
     with pytest.raises(OutcomeUnknownError):
         REFERENCES[reference](table)
     assert references(table.uri) == ([], [])
+
+
+def test_a_branch_is_as_old_as_its_newest_file(tmp_path, monkeypatch):
+    table = table_of_versions(tmp_path, 1)
+    real = time.time_ns, time.time
+    with monkeypatch.context() as behind:
+        behind.setattr(time, "time_ns", lambda: real[0]() - 30 * 86_400 * 10**9)
+        behind.setattr(time, "time", lambda: real[1]() - 30 * 86_400)
+        branch = table.create_branch("backfill")
+        branch.insert(rows(5))
+    assert branch.timestamp < datetime.now(UTC) - timedelta(days=29)
+    assert table.branches.sweep(timedelta(days=14)).stale == ()
+    assert table.branches.last_commit("backfill") > datetime.now(UTC) - timedelta(minutes=5)
+    for file in Path(table.uri, "tree", "backfill", "_versions").iterdir():
+        os.utime(file, (time.time() - 20 * 86_400,) * 2)
+    assert table.branches.sweep(timedelta(days=14)).stale == ("backfill",)
