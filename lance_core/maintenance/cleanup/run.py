@@ -20,6 +20,7 @@ from typing import Final
 
 import numpy as np
 
+from lance_core.arguments import reject
 from lance_core.commit import VersionClaim
 from lance_core.errors import InvalidInputError, LanceError, StoreError
 from lance_core.maintenance.cleanup.plan import Candidate, CleanupPlan, ReferencedBranch, Selectors, plan_cleanup
@@ -108,6 +109,7 @@ def select(
     error_if_tagged_old_versions: bool | None = True,
     in_use: Mapping[str, int] | None = None,
     age_from: str = "commit",
+    **others: object,
 ) -> Selectors:
     """Selectors from pylance's arguments.
 
@@ -120,14 +122,17 @@ def select(
         in_use: Versions to keep, by the name of their user.
         age_from: From when an age counts: "commit", as in pylance, or "replacement", when the version stopped being the
             newest.
+        **others: Arguments that are not offered.
 
     Raises:
+        UnsupportedError: An argument is not offered.
         InvalidInputError: `versions` is empty, `retain_versions` is less than 1, or `age_from` is another word.
 
     Examples:
         >>> maintenance.select(retain_versions=3).retain_versions
         3
     """
+    reject("cleanup_old_versions", others)
     if isinstance(older_than, np.timedelta64):
         older_than = timedelta(microseconds=int(older_than / np.timedelta64(1, "us")))
     if older_than is None and retain_versions is None and versions is None:

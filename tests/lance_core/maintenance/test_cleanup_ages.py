@@ -4,12 +4,13 @@ import time
 from datetime import timedelta
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
 import lance_core
 from lance_core.cli.app import cli
-from lance_core.errors import InvalidInputError
+from lance_core.errors import InvalidInputError, UnsupportedError
 
 WEEK = timedelta(days=7)
 
@@ -58,3 +59,10 @@ def test_the_command_counts_from_the_replacement(monthly):
 def test_another_word(monthly):
     with pytest.raises(InvalidInputError, match="age_from must be one of 'commit', 'replacement', not 'read'"):
         monthly.cleanup_old_versions(WEEK, age_from="read")
+
+
+@pytest.mark.parametrize("verb", ["cleanup_old_versions", "explain_cleanup_old_versions"])
+def test_an_argument_that_is_not_offered_is_named(tmp_path, verb):
+    table = lance_core.write_dataset(pa.table({"k": [1]}), tmp_path / "t")
+    with pytest.raises(UnsupportedError, match="cleanup_old_versions: not offered: before_version"):
+        getattr(table, verb)(before_version=3)
