@@ -471,6 +471,8 @@ def _as_small_as_fsst(chosen: str, stretches: list[VariableBlock], limits: Limit
     if chosen == "general:zstd(variable)":
         return chosen
     sizes = _general_sizes(stretches, limits)
+    if sizes[chosen] <= sizes["general:zstd(variable)"]:
+        return chosen
     pieces = _pieces(stretches)
     most = _OVER_FSST * _fsst_bytes(pieces)
     if has_levels and not limits.large_chunks:
@@ -486,7 +488,7 @@ def _fsst_bytes(pieces: list[VariableBlock]) -> int:
     data = np.concatenate([piece.data[piece.offsets[0] : piece.offsets[-1]] for piece in pieces])
     lengths = np.concatenate([np.diff(piece.offsets) for piece in pieces])
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    codes, _ = compress(find_symbols(data, offsets), data, offsets)
+    codes, _ = compress(find_symbols(data, offsets, rounds=3, sample_bytes=32 * 1024), data, offsets)
     return int(codes.size) + offsets.size * pieces[0].offsets.itemsize
 
 

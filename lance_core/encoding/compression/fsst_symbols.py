@@ -93,15 +93,19 @@ class SymbolTable:
         )
 
 
-def find_symbols(data: Bytes, offsets: Offsets) -> SymbolTable:
+def find_symbols(
+    data: Bytes, offsets: Offsets, *, rounds: int = _ROUNDS, sample_bytes: int = _SAMPLE_BYTES
+) -> SymbolTable:
     """Choose symbols for values.
 
     Args:
         data: Their bytes.
         offsets: The start of each value, and the end of the last one; shape (values + 1,).
+        rounds: How often the symbols are improved.
+        sample_bytes: About the most bytes of the values that are examined.
     """
     starts, ends = _stretches(offsets.astype(np.int64), _SAMPLE_STRETCH)
-    wanted = _SAMPLE_BYTES // _SAMPLE_STRETCH
+    wanted = sample_bytes // _SAMPLE_STRETCH
     if starts.size > wanted:
         sampled = np.linspace(0, starts.size - 1, wanted).astype(np.int64)
         starts, ends = starts[sampled], ends[sampled]
@@ -109,7 +113,7 @@ def find_symbols(data: Bytes, offsets: Offsets) -> SymbolTable:
     first = np.cumsum(sizes) - sizes
     sample = data[np.repeat(starts - first, sizes) + np.arange(int(sizes.sum()))]
     symbols = SymbolTable.of(())
-    for _ in range(_ROUNDS):
+    for _ in range(rounds):
         tokens, counts = _tokens(symbols, sample, first, first + sizes)
         symbols = SymbolTable.of(_most_useful(symbols, tokens, counts))
     return symbols
