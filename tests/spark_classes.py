@@ -2,7 +2,6 @@
 
     python -m tests.spark_classes     makes the file (`make test` does, once for each .venv)
     submit_options()                  the SPARK_SUBMIT_OPTS of all sessions that tests start
-    worker_path()                     the PYTHONPATH of their workers
 
 A session that writes and reads one table takes 15 s of a processor's time, most of it for loading classes and compiling
 code that runs a few times: <https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html>. The file only fits the
@@ -15,7 +14,6 @@ import tempfile
 from pathlib import Path
 
 ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
-WORKERS = Path(__file__).parent / "spark_workers"
 
 # Short jobs: the time that goes into compiling them well is not earned back.
 SHORT_JOBS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -28,12 +26,6 @@ def submit_options() -> str:
     """Options of the Java of a session's driver, or of its Spark Connect server."""
     always = f"{SHORT_JOBS} {SMALL}"
     return f"{always} -XX:SharedArchiveFile={ARCHIVE} {QUIET}" if ARCHIVE.exists() else always
-
-
-def worker_path() -> str:
-    """A PYTHONPATH of sessions that tests start, with what their Python workers import beforehand."""
-    before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return os.pathsep.join([str(WORKERS), *[place for place in before if place and place != str(WORKERS)]])
 
 
 def make(archive: Path) -> None:
