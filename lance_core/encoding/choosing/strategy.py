@@ -13,8 +13,8 @@ Statistics are computed on a sample of a few contiguous runs, except for the bit
 Only encodings that are promising on the sample are checked on the whole page. Requests in the metadata of a field take
 precedence (see `options`).
 
-The reference library writes FSST for strings, unless it writes a dictionary. FSST is slow to write here; what is as
-small is written in its place: LZ4, else Zstandard. FSST itself is written on request, and where both are larger.
+The reference library writes FSST for strings, unless it writes a dictionary. FSST is slow to write here; LZ4 or plain
+strings are written in its place, unless they take far more bytes: then Zstandard, or FSST where that is larger, too.
 """
 
 from __future__ import annotations
@@ -74,6 +74,8 @@ _LONG_VALUE: Final = 16
 _FSST_BYTES: Final = 32 * 1024
 _FSST_LENGTH: Final = 5
 _OVER_FSST: Final = 1.1
+_FAR_OVER_FSST: Final = 1.5
+"""Up to this many times its bytes LZ4 or plain strings stay, which are twice as fast to write, scan and take."""
 _SMALL_CHUNK_LEVELS: Final = 3
 """Additional bytes of the levels of a value in chunks of few values."""
 _MANY_ITEMS: Final = 256
@@ -474,12 +476,13 @@ def _as_small_as_fsst(chosen: str, stretches: list[VariableBlock], limits: Limit
     if sizes[chosen] <= sizes["general:zstd(variable)"]:
         return chosen
     pieces = _pieces(stretches)
-    most = _OVER_FSST * _fsst_bytes(pieces)
+    fsst = _fsst_bytes(pieces)
+    if sizes[chosen] <= _FAR_OVER_FSST * fsst:
+        return chosen
+    most = _OVER_FSST * fsst
     if has_levels and not limits.large_chunks:
         # Chunks of 8 KiB before compression have too few values for packed levels; after FSST they have more.
         most -= _SMALL_CHUNK_LEVELS * sum(piece.num_values for piece in pieces)
-    if sizes[chosen] <= most:
-        return chosen
     return next((name for name, size in sizes.items() if size <= most), "fsst(variable)")
 
 

@@ -1,4 +1,4 @@
-"""Data files are at most 1.2 times as large as pylance's, and both libraries read them."""
+"""Data files are at most 1.2 times as large as pylance's, those of text 1.6 times, and both libraries read them."""
 
 import decimal
 import itertools
@@ -143,7 +143,9 @@ def test_a_large_column_takes_as_little_space_as_with_pylance(tmp_path, name):
         ours, reference = tmp_path / f"ours {version}", tmp_path / f"reference {version}"
         lance_core.write_dataset(table, ours, data_storage_version=version)
         lance.write_dataset(table, reference, data_storage_version=version)
-        assert data_bytes(ours) <= 1.2 * data_bytes(reference)
+        # Text that is not that much larger is LZ4, which is faster than FSST.
+        most = 1.6 if name.startswith(("text", "strings", "lists")) else 1.2
+        assert data_bytes(ours) <= most * data_bytes(reference)
         for library in (lance, lance_core):
             assert library.dataset(ours).to_table()["c"].combine_chunks().equals(table["c"].combine_chunks())
 

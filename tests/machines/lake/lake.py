@@ -12,7 +12,7 @@ import lance
 import lance_core
 from lance_core.errors import CommitConflictError, InvalidInputError, LanceError, OutcomeUnknownError, SchemaError
 from lance_core.maintenance.verify.files import verify
-from lance_core.store import s3
+from lance_core.store import open_store, s3
 from tests.machines.lake import traps
 from tests.machines.lake.changes import Change, Rows, rows_of
 from tests.machines.lake.model import FindingError, Table, difference
@@ -169,6 +169,8 @@ class Lake:
         denied = set() if server is None else set(server.denied)
         if server is not None:
             server.end()
+        if fault.kind != "none" and library == "ours":
+            self.delete_claims()
         if outcome.error is not None:
             self.log(
                 f"    {type(outcome.error).__name__}: {str(outcome.error).splitlines()[0] if str(outcome.error) else ''}"
@@ -182,6 +184,13 @@ class Lake:
             ):
                 raise FindingError(f"a writer that may not delete fails: {outcome.error!r}") from outcome.error
         return outcome
+
+    def delete_claims(self) -> None:
+        """Delete the claims of processes that were killed, as the error about a claimed version says."""
+        for table in self.tables.values():
+            store = open_store(table.uri, self.place.options("full"))
+            for key in [meta.key for meta in store.list("") if "_refs/claims/" in meta.key]:
+                store.delete(key)
 
     def judge(self, library: str, fault: Fault, outcome: Outcome, denied: set[str], may_be_rejected: bool) -> None:
         """See that an error of ours is of our tree, has a cause, and names it."""
