@@ -62,12 +62,12 @@ def job(**policy):
     return build_maintenance_job([TABLE], LanceMaintenancePolicy(cleanup_older_than=NOW, **policy))
 
 
-def test_a_table_costs_two_requests(remote, monkeypatch):
+def test_a_table_costs_two_requests_and_one_for_the_claim(remote, monkeypatch):
     requests = Requests(monkeypatch)
     result = run(remote, job())
     assert result.success, failures(result)
-    assert len(requests.sizes) == 2
-    assert requests.sizes[-1] == 12  # the manifests, after all that they refer to
+    assert len(requests.sizes) == 3
+    assert requests.sizes[1:] == [12, 1]  # the manifests, after all that they refer to; the claim, at the end
     assert observations(result)[TABLE]["lance/versions_removed"] == 12
     assert len(lance.dataset(remote.uri(TABLE), storage_options=remote.storage_options).versions()) == 1
 
@@ -77,7 +77,7 @@ def test_the_rate_of_the_policy_and_of_a_run_bounds_each_request(remote, monkeyp
     config = {"ops": {"plan": {"config": {"policy": {"delete_rate_limit": 8}}}}}
     assert run(remote, job(delete_rate_limit=1), config).success
     assert max(requests.sizes) == 8
-    assert requests.sizes[-2:] == [8, 4]
+    assert requests.sizes[-3:] == [8, 4, 1]
 
 
 @pytest.mark.parametrize(("given", "workers"), [(None, cleanup.REMOTE_CONCURRENCY), (3, 3)])
