@@ -7,8 +7,9 @@
 
 A table that was dropped and made again has versions with the same numbers. A stream may only continue from an offset if
 its version is still the one that was read. If that version was cleaned up, the next one must have a data file of it, or
-have compacted one: names of data files are never used twice. What the next version added follows from the fragments and
-the deleted rows that the offset counts.
+have compacted one: names of data files are never used twice. After a version without rows, the next one must have only
+fragments that it appended. What the next version added follows from the fragments and the deleted rows that the offset
+counts.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def check_offset(options: SourceOptions, offset: dict[str, Any], latest: LanceDa
         now = latest if latest.version == version else options.open(version)
     except VersionNotFoundError:
         following = version_at(options, version + 1)
-        if not _has_file_of(following, offset.get("files", ())):
+        if not _continues(following, offset):
             version_at(options, version)  # raises
         return
     if now.identity != offset["table"]:
@@ -141,6 +142,16 @@ def check_offset(options: SourceOptions, offset: dict[str, Any], latest: LanceDa
             f"version {version} of {options.uri} differs from the one that the stream has read: the table was dropped "
             f"and made again, or the stream is now to read another table. {RESTART}"
         )
+
+
+def _continues(following: LanceDataset, offset: dict[str, Any]) -> bool:
+    """Whether a version has what the version before it had, by the offset of that one."""
+    if offset.get("fragments") != 0:
+        return _has_file_of(following, offset.get("files", ()))
+    transaction = following.read_transaction(following.version)
+    operation: Any = transaction and transaction.operation
+    added = operation.fragments if operation is not None and operation.name == "Append" else ()
+    return len(following.get_fragments()) == len(added)
 
 
 def _has_file_of(dataset: LanceDataset, names: Collection[str]) -> bool:

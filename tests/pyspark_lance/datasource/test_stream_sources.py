@@ -442,6 +442,37 @@ class TestTheVersionThatWasReadIsCleaned:
         append(uri, 10)
         assert 10 in ids(query.all())
 
+    def test_it_goes_on_from_an_empty_table(self, uri, feed, change):
+        query = self.query(uri, feed)
+        lance_core.dataset(uri).delete("true")
+        query.options |= {} if feed else {"ignoreChanges": "true"}
+        before = len(query.load().all())
+        QUIET_CHANGES[change](lance_core.dataset(uri))
+        read = query.start["version"]
+        lance_core.dataset(uri).cleanup_old_versions(versions=list(range(1, read + 1)), delete_unverified=True)
+        if lance_core.dataset(uri).version == read:
+            return  # a compaction of nothing
+        if feed and change in ("no deletion", "columns"):
+            with pytest.raises(LanceError, match=f"version {read} was cleaned up.*{RESTART}"):
+                query.load().all()
+            return
+        assert ids(query.load().all()[before:]) == ([9] if change == "append" else [])
+        append(uri, 10)
+        assert 10 in ids(query.all())
+
+    def test_another_table_does_not_pass_for_an_empty_one(self, uri, feed, change):
+        query = self.query(uri, feed)
+        lance_core.dataset(uri).delete("true")
+        query.options |= {} if feed else {"ignoreChanges": "true"}
+        query.load().all()
+        lance_core.LanceDataset.drop(uri)
+        for number in range(3):
+            append(uri, number)
+        QUIET_CHANGES[change](lance_core.dataset(uri))
+        lance_core.dataset(uri).cleanup_old_versions(versions=[1, 2, 3], delete_unverified=True)
+        with pytest.raises(LanceError, match=RESTART):
+            query.load().all()
+
     def test_another_table_does_not_pass_for_it(self, uri, feed, change):
         query = self.query(uri, feed)
         lance_core.LanceDataset.drop(uri)
