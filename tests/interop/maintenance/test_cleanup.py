@@ -324,7 +324,9 @@ def test_an_interrupted_run_is_finished_by_the_next(tmp_path, monkeypatch, after
             lance_core.dataset(path).cleanup_old_versions(retain_versions=1)
     assert lance.dataset(path).to_table().num_rows == 118
     lance_core.dataset(path).cleanup_old_versions(retain_versions=1)
-    assert files(path) == files(tmp_path / "whole")
+    # The claim of the run that was killed counts for a day.
+    left_files = {name for name in files(path) if not name.startswith("_refs/claims/")}
+    assert left_files == files(tmp_path / "whole")
 
 
 def test_a_file_that_cannot_be_removed_keeps_its_version_listed(tmp_path, monkeypatch):
