@@ -706,7 +706,7 @@ class TestOnS3:
             assert rows(lance.dataset(uri, storage_options=options)) == rows(branch.checkout_version(("work", None)))
             assert main.branches.promote("work").deduplicated
             assert main.branches.discard("work")
-        assert counts[1] == counts[400] < 10 * 2 + 15
+        assert counts[1] == counts[400] < 10 * 2 + 18
 
 
 @contextmanager
