@@ -48,6 +48,7 @@ MANY = pa.table({
 BLOB = pa.schema([*ROWS.schema, pa.field("e", pa.large_binary(), metadata={"lance-encoding:blob": "true"})])
 BLOBS = ROWS.append_column(BLOB.field("e"), pa.array([bytes([n]) * 300 for n in range(40)], pa.large_binary()))
 OLD = MANY.drop_columns(["h"])  # of 2.0 and before
+LEGACY = OLD.set_column(OLD.schema.get_field_index("c"), "c", pa.array([[n, n] for n in range(OLD.num_rows)]))
 
 MAX_SECONDS = 2.0
 MAX_BYTES = 1 << 30
@@ -175,7 +176,7 @@ KINDS = (
     (ROWS, {"enable_stable_row_ids": True, "bitmaps": True}),
     (MANY, {"indices": (("a", "BTREE"), ("b", "BITMAP"))}),
     (OLD, {"data_storage_version": "2.0"}),
-    (OLD, {"data_storage_version": "legacy"}),
+    (LEGACY, {"data_storage_version": "legacy"}),
     (MANY, {"data_storage_version": "2.1", "indices": (("a", "ZONEMAP"), ("b", "BLOOMFILTER"))}),
     (BLOBS, {"data_storage_version": "2.1"}),
 )
