@@ -65,8 +65,8 @@ class WriteAttempt:
         number: The number of the attempt, compared from the left; a later attempt has a higher number.
         earlier: Versions that earlier attempts have committed, as far as the caller knows them. The commit itself finds
             versions that earlier attempts commit while this attempt runs.
-        kept: Numbers of attempts whose rows stay, although their version is in `earlier`: the promotion of a branch
-            commits several attempts in one version.
+        surviving_attempts: Numbers of attempts whose rows stay, although their version is in `earlier`: the promotion
+            of a branch commits several attempts in one version.
         on_earlier_attempt: What an append does if the rows of an earlier attempt cannot be identified any more:
             "replace" raises, "adopt" keeps the earlier commit and adds nothing, "append" adds the rows in addition.
         conflict_policy: What happens if another write has committed since the version that this attempt was made from.
@@ -86,7 +86,7 @@ class WriteAttempt:
     token: tuple[str, str]
     number: tuple[int, ...] = (0,)
     earlier: tuple[int, ...] = ()
-    kept: tuple[tuple[int, ...], ...] = ()
+    surviving_attempts: tuple[tuple[int, ...], ...] = ()
     on_earlier_attempt: OnEarlierAttempt = "replace"
     conflict_policy: ConflictPolicy = "fail"
     outside_slices: bool = False

@@ -63,9 +63,9 @@ def _with_common_values(arrays: Sequence[Any]) -> list[pa.Array]:
                 f"the rows of several batches have together more values than the indices of {kind} can count: cast the "
                 "column to a dictionary with wider indices, or to its values"
             )
-        places = pc.index_in(array.dictionary, value_set=common)
+        new_indices = pc.index_in(array.dictionary, value_set=common)
         return pa.DictionaryArray.from_arrays(
-            places.take(array.indices).cast(kind.index_type), common, ordered=kind.ordered
+            new_indices.take(array.indices).cast(kind.index_type), common, ordered=kind.ordered
         )
 
     return [change_dictionaries(array, change) for array in arrays]

@@ -231,8 +231,8 @@ class _FileDictionary:
                     "dataset of a later version"
                 )
         self._values = pa.concat_arrays([self._values, new])
-        known = pa.compute.index_in(_with_null_for_empty(array.dictionary), value_set=self._values)
-        indices = known.take(array.indices)
+        table_indices = pa.compute.index_in(_with_null_for_empty(array.dictionary), value_set=self._values)
+        indices = table_indices.take(array.indices)
         if array.null_count:
             null = pa.compute.index_in(pa.nulls(1, self._values.type), value_set=self._values)[0]
             indices = indices.fill_null(null)

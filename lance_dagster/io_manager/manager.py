@@ -428,7 +428,7 @@ class LanceTableIOManager(dg.IOManager):
         exclusive = alone or (output.is_created_empty and wants_no_table(settings, plan))
         attempt = output.tags.write_attempt(
             earlier=output.attempts.versions,
-            kept=tuple(output.attempts.kept),
+            surviving_attempts=tuple(output.attempts.surviving),
             on_earlier_attempt=settings.on_earlier_attempt,
             outside_slices=settings.out_of_partition == "allow",
             conflict_policy="exclusive" if exclusive else "later_wins",

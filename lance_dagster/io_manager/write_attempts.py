@@ -112,13 +112,13 @@ class EarlierAttempts:
         found: The transactions of earlier attempts by version, newest first.
         cleaned_up: The versions of earlier attempts that were cleaned up, and that the table's configuration records.
         missing: Versions that were cleaned up, and that earlier attempts may have committed.
-        kept: Numbers of attempts of runs that succeeded, whose rows stay.
+        surviving: Numbers of attempts of runs that succeeded, whose rows stay.
     """
 
     found: Mapping[int, lance_core.Transaction] = field(default_factory=dict)
     cleaned_up: Sequence[int] = ()
     missing: Sequence[int] = ()
-    kept: Sequence[tuple[int, ...]] = ()
+    surviving: Sequence[tuple[int, ...]] = ()
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -215,7 +215,7 @@ def _other_attempts(dataset: lance_core.LanceDataset, tags: CommitTags, facts: R
             )
         if run_id == facts.run_id or not facts.succeeded(run_id):
             earlier[version] = transaction
-    cleaned_up, kept = [], []
+    cleaned_up, surviving = [], []
     for one in dataset.committed_attempts(write.token):
         if one.number > write.number:
             raise SupersededError(
@@ -223,11 +223,11 @@ def _other_attempts(dataset: lance_core.LanceDataset, tags: CommitTags, facts: R
                 f"{one.note}; nothing was written"
             )
         if one.note != facts.run_id and facts.succeeded(one.note):
-            kept.append(one.number)
+            surviving.append(one.number)
         elif one.version not in found:
             cleaned_up.append(one.version)
     undecided = _undecided(dataset, write, facts, missing)
-    return EarlierAttempts(found=earlier, cleaned_up=cleaned_up, missing=undecided, kept=kept)
+    return EarlierAttempts(found=earlier, cleaned_up=cleaned_up, missing=undecided, surviving=surviving)
 
 
 def _undecided(

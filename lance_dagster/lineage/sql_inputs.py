@@ -4,7 +4,7 @@
         -> the asset of that table -> dagster.input.nyc/flights on the commit of the step
 
 A table without an asset is recorded by its path, if it is below the root of a resource of the step. What a check reads
-of the branch of its run, `lake.nyc.flights@`work``, counts for the promotion of the branch.
+of the branch of its run, as lake.nyc.flights@`work`, counts for the promotion of the branch.
 """
 
 from __future__ import annotations

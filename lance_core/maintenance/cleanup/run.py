@@ -109,7 +109,7 @@ def select(
     error_if_tagged_old_versions: bool | None = True,
     in_use: Mapping[str, int] | None = None,
     age_from: str = "commit",
-    **others: object,
+    **unsupported_arguments: object,
 ) -> Selectors:
     """Selectors from pylance's arguments.
 
@@ -122,7 +122,7 @@ def select(
         in_use: Versions to keep, by the name of their user.
         age_from: From when an age counts: "commit", as in pylance, or "replacement", when the version stopped being the
             newest.
-        **others: Arguments that are not offered.
+        **unsupported_arguments: Arguments that are not offered.
 
     Raises:
         UnsupportedError: An argument is not offered.
@@ -132,7 +132,7 @@ def select(
         >>> maintenance.select(retain_versions=3).retain_versions
         3
     """
-    reject("cleanup_old_versions", others)
+    reject("cleanup_old_versions", unsupported_arguments)
     if isinstance(older_than, np.timedelta64):
         older_than = timedelta(microseconds=int(older_than / np.timedelta64(1, "us")))
     if older_than is None and retain_versions is None and versions is None:

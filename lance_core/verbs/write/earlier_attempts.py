@@ -155,20 +155,21 @@ def _rows_of_attempt(source: Snapshot, write: WriteAttempt, version: int) -> Row
     Raises:
         TraceLostError: The rows cannot be identified.
     """
-    known = [
-        one for one in attempts_of(source.manifest, write) if one.version == version and one.number not in write.kept
+    attempts: list[CommittedAttempt | None] = [
+        attempt
+        for attempt in attempts_of(source.manifest, write)
+        if attempt.version == version and attempt.number not in write.surviving_attempts
     ]
     rows: RowsByFragment = {}
-    attempts: list[CommittedAttempt | None] = [*known] or [None]
-    for attempt in attempts:
+    for attempt in attempts or [None]:
         try:
-            found = rows_of_version(source, version, None if attempt is None else attempt.fragments)
+            attempt_rows = rows_of_version(source, version, None if attempt is None else attempt.fragments)
         except TraceLostError as error:
             traced = None if attempt is None else _by_proof(source, attempt)
             if traced is None:
                 raise TraceLostError(f"{error}, and no record shows where they are now") from error
-            found = traced
-        for fragment_id, alive in found.items():
+            attempt_rows = traced
+        for fragment_id, alive in attempt_rows.items():
             rows[fragment_id] = alive | rows.get(fragment_id, BitMap())
     return rows
 

@@ -118,11 +118,16 @@ def one_step(world: World, rng: random.Random) -> str | None:
     return f"re-execute {asset.path[-1]} of run {parent.number} as run {run.number}: {said}"
 
 
-def cancel(world: World, rng: random.Random) -> str | None:
-    """Cancel a run that stopped: its process ends, or only Dagster takes it for canceled."""
-    stopped = [
+def stopped_runs(world: World) -> list[Run]:
+    """The runs that wait at a point where they were stopped."""
+    return [
         run for run in world.model.runs.values() if run.state == "running" and world.actors[run.run_id].at is not None
     ]
+
+
+def cancel(world: World, rng: random.Random) -> str | None:
+    """Cancel a run that stopped: its process ends, or only Dagster takes it for canceled."""
+    stopped = stopped_runs(world)
     if not stopped:
         return None
     run, is_safe = rng.choice(stopped), rng.random() < 0.6
@@ -169,9 +174,7 @@ def proceed(world: World, rng: random.Random) -> str | None:
 
 def give_up(world: World, rng: random.Random) -> str | None:
     """Take a run that stopped for dead."""
-    stopped = [
-        run for run in world.model.runs.values() if run.state == "running" and world.actors[run.run_id].at is not None
-    ]
+    stopped = stopped_runs(world)
     if not stopped:
         return None
     run = rng.choice(stopped)
