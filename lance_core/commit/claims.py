@@ -26,7 +26,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 from lance_core.commit.handler import Clock
-from lance_core.errors import LanceError, ObjectNotFoundError, OutcomeUnknownError, StoreError, VersionNotFoundError
+from lance_core.errors import ObjectNotFoundError, OutcomeUnknownError, StoreError, VersionNotFoundError
 from lance_core.store import ObjectMeta, ObjectStore
 from lance_core.table.paths import CLAIMS_PREFIX
 
@@ -96,7 +96,7 @@ class VersionClaim:
 def keeping(store: ObjectStore, version: int) -> Iterator[None]:
     """Keep a version from cleanups until the body has committed what needs the files of the version.
 
-    The claim stays if the outcome of the commit is unknown: it may still arrive.
+    The claim stays if the commit may still arrive: its outcome is unknown, or its request was interrupted.
 
     Raises:
         VersionNotFoundError: A cleanup is removing the version.
@@ -106,10 +106,10 @@ def keeping(store: ObjectStore, version: int) -> Iterator[None]:
     try:
         reject_claimed(store, version)
         yield
-    except OutcomeUnknownError:
-        raise
-    except LanceError:
-        claim.release()
+    except BaseException as error:
+        is_interrupted = not isinstance(error, Exception)
+        if not isinstance(error, OutcomeUnknownError) and not (is_interrupted and store.put_is_a_request):
+            claim.release()
         raise
     claim.release()
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from lance_core.arguments import reject
 from lance_core.commit import VersionClaim
-from lance_core.errors import InvalidInputError, LanceError, StoreError
+from lance_core.errors import InvalidInputError, StoreError
 from lance_core.maintenance.cleanup.plan import Candidate, CleanupPlan, ReferencedBranch, Selectors, plan_cleanup
 from lance_core.store import ObjectStore
 from lance_core.table.manifest.manifest import Manifest
@@ -212,7 +212,7 @@ def _claimed_plan(
     try:
         if not plan.referred.is_current(dataset_store(store, current.branch), store, plan.newest):
             plan = plan_cleanup(store, current, replace(selectors, versions=plan.versions))
-    except LanceError:
+    except BaseException:
         if claim is not None:
             claim.release()
         raise
