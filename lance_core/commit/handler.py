@@ -42,7 +42,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
-from lance_core.commit.relation import Relation, new_files, refers_to, relation
+from lance_core.commit.relation import Relation, holds_change, relation
 from lance_core.commit.versions import Listed, load_manifest, load_transaction, locate_latest
 from lance_core.errors import (
     AlreadyExistsError,
@@ -240,8 +240,7 @@ class VersionWriter:
         others = [
             other for other in (following or _load(store, above[0]), _load(store, above[-1])) if other is not None
         ]
-        mine = new_files(own, base)
-        if any(refers_to(other, mine) for other in others):
+        if any(holds_change(other, own, base) for other in others):
             return True
         made_by = load_transaction(store, following) if following is not None else None
         if following is not None and made_by is not None:

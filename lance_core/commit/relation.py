@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from enum import Enum
+from itertools import chain
 from typing import TypeAlias
 
 from lance_core.table.fragment import Fragment
@@ -26,7 +27,7 @@ from lance_core.table.operations import (
 )
 from lance_core.table.transaction import Transaction
 
-__all__ = ["Relation", "carries_on", "new_files", "refers_to", "relation"]
+__all__ = ["Relation", "carries_on", "holds_change", "relation"]
 
 _Files: TypeAlias = tuple[tuple[str, ...], str | None]
 """Paths of the data files of a fragment, and the key of its deletion file."""
@@ -69,15 +70,22 @@ def carries_on(before: Manifest, after: Manifest, made_by: Transaction) -> bool:
     return relation(before, after, made_by) is not Relation.CONTRADICTS
 
 
-def new_files(manifest: Manifest, base: Manifest | None) -> frozenset[str]:
-    """Names of the data files, deletion files and indices of a version that its base version does not have."""
-    known = _all_names(base) if base is not None else frozenset[str]()
-    return _all_names(manifest) - known
+def holds_change(later: Manifest, own: Manifest, base: Manifest | None) -> bool:
+    """Whether a later version has what a version added to its base version, and has not what it removed.
+
+    One new file is enough, as file names are random. All else has to be there, as two writers can add it in one way.
+    """
+    before = _facts(base) if base is not None else frozenset()
+    after, newest = _facts(own), _facts(later)
+    added, removed = after - before, before - after
+    if any(isinstance(fact, str) for fact in added & newest):
+        return True
+    is_change = bool(added or removed) or base is None or _next_id(base) != _next_id(own)
+    return is_change and added <= newest and removed.isdisjoint(newest) and _next_id(own) <= _next_id(later)
 
 
-def refers_to(manifest: Manifest, names: Collection[str]) -> bool:
-    """Whether a version refers to any of some files; file names are random, so two writers never use the same name."""
-    return bool(names) and not _all_names(manifest).isdisjoint(names)
+def _next_id(manifest: Manifest) -> int:
+    return 0 if manifest.max_fragment_id is None else manifest.max_fragment_id + 1
 
 
 def _changed(operation: Operation) -> tuple[frozenset[int], int] | None:
@@ -119,9 +127,16 @@ def _files(fragment: Fragment) -> _Files:
     return tuple(file.path for file in fragment.files), None if deletions is None else deletions.key(fragment.id)
 
 
-def _all_names(manifest: Manifest) -> frozenset[str]:
+def _facts(manifest: Manifest) -> frozenset[object]:
+    """What a version has: names of files and indices as strings, and settings, columns and base paths."""
     names = (name for paths, deletions in map(_files, manifest.fragments) for name in (*paths, deletions))
-    return frozenset(name for name in names if name is not None) | _index_ids(manifest)
+    maps = enumerate((*_settings(manifest), manifest.schema.metadata))
+    settings = ((place, *entry) for place, entries in maps for entry in entries.items())
+    fields = list(manifest.schema.walk())
+    names_of_fields = ((node.name, parent) for node, parent in fields)
+    columns = ((node.id, node.logical_type, node.nullable, frozenset(node.metadata.items())) for node, _ in fields)
+    others = chain(settings, names_of_fields, columns, manifest.base_paths)
+    return frozenset(name for name in names if name is not None) | _index_ids(manifest) | frozenset(others)
 
 
 def _settings(manifest: Manifest) -> tuple[Mapping[str, str], Mapping[str, str]]:

@@ -1,5 +1,6 @@
 """Numbers of versions that cleanup has freed: a slow writer that takes one does not take that for its commit."""
 
+import contextlib
 import errno
 import os
 import shutil
@@ -279,6 +280,95 @@ def test_a_commit_that_others_follow_at_once_is_acknowledged(tmp_path, monkeypat
     monkeypatch.setattr(LocalStore, "put_if_absent", followed)
     dataset.insert(rows(50))
     assert sorted(lance_core.dataset(uri).to_table()["k"].to_pylist()) == [1, 50, 100, 101, 102]
+
+
+@pytest.mark.parametrize("last", ["add columns", "add nulls", "nulls", "config"])
+@pytest.mark.parametrize("verb", ["config", "add columns", "delete", "append", "add nulls", "nulls"])
+@pytest.mark.parametrize("place", ["memory"], indirect=True)
+def test_a_version_under_a_freed_number_below_other_columns_is_no_commit(place, stall, verb, last):
+    uri, options = place
+
+    def change():
+        dataset = lance_core.dataset(uri, storage_options=options)
+        dataset.delete("k = 2")
+        LAST[last](dataset)
+        dataset.cleanup_old_versions(timedelta(0), retain_versions=1)
+
+    dataset = lance_core.dataset(uri, storage_options=options)
+    stall(change)
+    with contextlib.suppress(CommitConflictError, OutcomeUnknownError):
+        FOLLOWED[verb](dataset)
+        assert has_effect(lance_core.dataset(uri, storage_options=options), verb)
+    assert lance_core.dataset(uri, storage_options=options).version >= 4
+    assert 2 not in lance_core.dataset(uri, storage_options=options).to_table()["k"].to_pylist()
+
+
+LAST = {
+    "add columns": lambda ds: ds.add_columns({"other": "v + 2"}),
+    "add nulls": lambda ds: ds.add_columns(pa.field("nulls", pa.int64())),
+    "nulls": lambda ds: ds.alter_columns({"path": "k", "nullable": False}),
+    "config": lambda ds: ds.update_config({"other": "b"}),
+}
+
+
+def has_effect(dataset, verb):
+    """Whether a verb of `FOLLOWED` was done."""
+    keys, schema = dataset.to_table()["k"].to_pylist(), dataset.schema
+    return {
+        "config": dataset.config().get("a") == "b",
+        "add columns": "w" in schema.names,
+        "delete": 3 not in keys,
+        "append": 50 in keys,
+        "add nulls": "n" in schema.names,
+        "nulls": not schema.field("v").nullable,
+    }[verb]
+
+
+SCHEMA_VERBS = {
+    "add nulls": lambda ds: ds.add_columns(pa.field("n", pa.int64())),
+    "drop": lambda ds: ds.drop_columns(["x"]),
+    "rename": lambda ds: ds.alter_columns({"path": "y", "name": "z"}),
+    "cast": lambda ds: ds.alter_columns({"path": "z" if "z" in ds.schema.names else "y", "data_type": pa.int32()}),
+    "nulls": lambda ds: ds.alter_columns({"path": "v", "nullable": False}),
+    "metadata": lambda ds: ds.replace_field_metadata("k", {"a": "b"}),
+    "index": lambda ds: ds.create_scalar_index("k", "BTREE"),
+    "compaction": lambda ds: ds.optimize.compact_files(),
+}
+FOLLOWED = {verb: change for verb, (change, _, _) in VERBS.items() if verb != "overwrite"} | SCHEMA_VERBS
+
+
+def wide_rows(*values):
+    return (
+        rows(*values).append_column("x", pa.array(values, pa.int64())).append_column("y", pa.array(values, pa.int64()))
+    )
+
+
+@pytest.mark.parametrize("verb", FOLLOWED)
+def test_a_commit_that_another_verb_follows_at_once_is_acknowledged(monkeypatch, verb):
+    real, after = MemoryStore.put_if_absent, []
+
+    def followed(self, key, data, *, durable=True):
+        result = real(self, key, data, durable=durable)
+        if key.startswith("_versions/") and after:
+            after.pop()()
+        return result
+
+    monkeypatch.setattr(MemoryStore, "put_if_absent", followed)
+    for follower in ("config", "add columns", "add nulls", "drop", "rename", "cast", "nulls"):
+        change = FOLLOWED[follower]
+        if follower == verb and verb in ("add columns", "add nulls", "drop", "rename"):
+            continue  # it cannot be done twice
+        uri = f"memory://followed/{verb}/{follower}"
+        dataset = lance_core.write_dataset(wide_rows(1, 2, 3), uri)
+        dataset.insert(wide_rows(4))
+        dataset = lance_core.dataset(uri)
+        after.append(lambda uri=uri, change=change: change(lance_core.dataset(uri)))
+        try:
+            FOLLOWED[verb](dataset)
+        except CommitConflictError:
+            assert verb == "compaction"  # its ids are reserved first
+        assert not after, follower
+        assert verify(lance_core.dataset(uri)) == [], follower
 
 
 def put_aside(uri, tmp_path):
