@@ -292,10 +292,10 @@ class S3Store(LinklessStore):
             if proof in _proven:
                 return
             name = f"{self._prefix}_transactions/.conditional-put-{uuid.uuid4().hex}"
-            self._call("put_object", Key=name, Body=b"1", IfNoneMatch="*")
             try:
-                self._call("put_object", Key=name, Body=b"2", IfNoneMatch="*")
-            except AlreadyExistsError:
+                for body in (b"1", b"2"):
+                    self._call("put_object", Key=name, Body=body, IfNoneMatch="*")
+            except AlreadyExistsError:  # the second one; or the first one, sent again as its answer was lost
                 _proven.add(proof)
             else:
                 raise UnsupportedError(

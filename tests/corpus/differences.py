@@ -37,6 +37,11 @@ DIFFERENCES = (
     Difference(trips="no name|with nothing", what="a column has an empty name", page="reserved or empty names"),
     Difference(trips="empty records:cross:", what="None", page="a struct without fields"),
     Difference(
+        trips="of more values than codes:",
+        what="has more values in these rows than the indices of its dictionary can count",
+        page="rows with more values than the indices of their dictionary count",
+    ),
+    Difference(
         trips="deletion vectors:convert Delta",
         what="deletion vectors of Delta can only be read",
         page="deletion vectors is rejected before anything is written",

@@ -4,7 +4,7 @@ import pickle
 from types import SimpleNamespace
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, HTTPClientError
 
 from lance_core.errors import InvalidInputError, StoreError
 from lance_core.store import open_store
@@ -175,6 +175,25 @@ def test_a_server_that_ignores_the_condition_is_rejected(s3, root, monkeypatch):
     assert list(store.list("")) == []
     trusting = open_store(root, {**s3.storage_options, "aws_conditional_put": "etag"})
     trusting.put_if_absent("k", b"x")
+
+
+def test_a_first_answer_that_is_lost_does_not_fail_the_test_of_the_server(s3, root, monkeypatch):
+    store = open_store(root, s3.storage_options)
+    client = s3_client(store.options)
+    request_once, lost = type(client)._once, []
+
+    async def lose(self, method, parameters):
+        answer = await request_once(self, method, parameters)
+        if not lost:
+            lost.append(parameters["Key"])
+            raise HTTPClientError(error="the answer was lost")
+        return answer
+
+    monkeypatch.setattr(type(client), "_once", lose)
+    monkeypatch.setattr(s3_module, "_proven", set())
+    store.put_if_absent("k", b"x")
+    assert "/.conditional-put-" in lost[0]
+    assert [meta.key for meta in store.list("")] == ["k"]
 
 
 @pytest.mark.filterwarnings("ignore:lance is not fork-safe")  # other tests of the process may have imported it

@@ -530,9 +530,14 @@ class Machine(Lake):
 
     def erase(self) -> None:
         """Erase rows, where nothing needs a version that has them."""
-        table = self.table()
-        if len(table.lines) > 1 or table.tags or table.holds or table.clones or self.is_clone(table):
-            return self.write()
+        tables = [
+            table
+            for table in self.tables.values()
+            if not (len(table.lines) > 1 or table.tags or table.holds or table.clones or self.is_clone(table))
+        ]
+        if not tables:
+            return self.create()
+        table = self.random.choice(tables)
         line = table.lines[None]
         divisor = self.random.randint(2, 6)
         upload = None
@@ -610,7 +615,7 @@ class Machine(Lake):
 
     STEPS: ClassVar = {
         "write": 12, "overwrite": 1, "restore": 1, "tag": 2, "branch": 2, "discard": 1, "promote": 2, "clone": 2, "drop": 1,
-        "create": 1, "clean_up": 3, "hold": 1, "pass_time": 2, "damage": 1, "erase": 1, "tear_version": 1, "maintain": 2,
+        "create": 1, "clean_up": 3, "hold": 1, "pass_time": 2, "damage": 1, "erase": 2, "tear_version": 1, "maintain": 2,
         "commit_by_hand": 1, "tear_reference": 1, "full_disk": 1,
     }  # fmt: skip
 

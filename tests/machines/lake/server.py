@@ -84,7 +84,7 @@ class Server:
 
     def end(self) -> None:
         """End a step: another writer has come to its end, and requests whose execution was late are executed now."""
-        if self.rule is not None and self.rule.work is not None and self.rule.fired:
+        if self.rule is not None and self.rule.kind == "meanwhile" and self.rule.fired:
             self.rule.worked.wait()  # its client may not have waited for the answer
         self.rule = None
         late, self.late = self.late, []
