@@ -339,7 +339,12 @@ def _provenance(
 ) -> dict[str | None, dict[str, str]]:
     """The tags that name the origin of the rows that the runs on the branch wrote, by partition, or by None."""
     instance, branch = context.instance, published.branch
-    written = written_provenance(instance, ref.key, branch, several(published.properties.get(RUN_ID)))
+    try:
+        head = published.dataset.checkout_version((branch, None))
+    except NotFoundError:  # the branch was discarded
+        head = None
+    runs = several(published.properties.get(RUN_ID))
+    written = written_provenance(instance, ref.key, branch, runs, head=head)
     read = {version: _read_on_branch(published, version) for version in {version for version, _ in written.values()}}
 
     def open_table(key: dg.AssetKey) -> lance_core.LanceDataset | None:

@@ -3,13 +3,15 @@
 Dagster shows an asset as out of sync by these tags. It writes them itself into the event of a step. Events of jobs
 repeat the tags of the step that wrote the rows, so that rows of old code stay out of sync after a promotion or an undo.
 
+Where a run was killed between its commit and its event, the properties of the commit name code and inputs.
+
 An input that the step read on the branch is on main under another data version once its own table is promoted: the tag
 then has that version, if the promoted rows are those that the step read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import dagster as dg
@@ -18,14 +20,28 @@ import lance_core
 from lance_core.errors import NotFoundError
 from lance_dagster._context.check_log import read_provenance_log
 from lance_dagster.events.event_order import branch_of_event, version_of_event
-from lance_dagster.lineage.history import data_version, read_history
-from lance_dagster.properties import PROMOTED_FROM, PROMOTED_VERSION, properties_of
+from lance_dagster.lineage.history import TableInput, TableVersion, data_version, read_history
+from lance_dagster.properties import (
+    CODE_VERSION,
+    ERASURE,
+    MAINTENANCE,
+    PROMOTED_FROM,
+    PROMOTED_VERSION,
+    RUN_ID,
+    UNDO_RUN_ID,
+    properties_of,
+)
 
-__all__ = ["provenance_tags", "published_inputs", "written_provenance"]
+__all__ = ["Origins", "committed_provenance", "provenance_tags", "published_inputs", "written_provenance"]
 
 _INPUT: Final = "dagster/input_data_version/"
 _POINTER: Final = "dagster/input_event_pointer/"
-_OTHERS: Final = ("dagster/code_version", "dagster/data_version_is_user_provided")
+_CODE: Final = "dagster/code_version"
+_OTHERS: Final = (_CODE, "dagster/data_version_is_user_provided")
+_MOST_EVENTS: Final = 500
+
+Origins = dict[str | None, tuple[int, dict[str, str]]]
+"""The newest version that wrote each partition, or None, and the origin of its rows."""
 
 
 def provenance_tags(tags: Mapping[str, str] | None) -> dict[str, str]:
@@ -34,8 +50,14 @@ def provenance_tags(tags: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def written_provenance(
-    instance: dg.DagsterInstance, key: dg.AssetKey, branch: str, run_ids: Iterable[str]
-) -> dict[str | None, tuple[int, dict[str, str]]]:
+    instance: dg.DagsterInstance,
+    key: dg.AssetKey,
+    branch: str,
+    run_ids: Collection[str],
+    *,
+    head: lance_core.LanceDataset | None,
+    without: Collection[int] = (),
+) -> Origins:
     """The newest version that runs wrote to a branch, and the origin of its rows, by partition, or by None.
 
     Args:
@@ -43,8 +65,10 @@ def written_provenance(
         key: The asset.
         branch: The branch.
         run_ids: The runs.
+        head: The newest version of the branch; None if it was discarded.
+        without: Versions that do not count.
     """
-    newest: dict[str | None, tuple[int, dict[str, str]]] = {}
+    newest: Origins = {}
     for run_id in run_ids:
         records = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION).records
         events = [event for record in records if (event := record.asset_materialization) is not None]
@@ -55,9 +79,73 @@ def written_provenance(
         ]
         written += read_provenance_log(instance, run_id, key) if not written else []
         for partition, version, tags in written:
-            if version is not None and (partition not in newest or newest[partition][0] <= version):
+            if version is not None and version not in without and newest.get(partition, (0, {}))[0] <= version:
                 newest[partition] = version, tags
+    if head is not None:
+        committed_provenance(instance, key, head, newest, run_ids=run_ids, without=without)
     return newest
+
+
+def committed_provenance(
+    instance: dg.DagsterInstance,
+    key: dg.AssetKey,
+    head: lance_core.LanceDataset,
+    newest: Origins,
+    *,
+    run_ids: Collection[str] | None = None,
+    without: Collection[int] = (),
+) -> None:
+    """Add the origin of rows of later commits, whose events are missing, to what events say.
+
+    Args:
+        instance: The instance that has the events of the inputs.
+        key: The asset.
+        head: The newest version to look at; versions are read back to those that events name.
+        newest: What events say, which is changed.
+        run_ids: The runs whose commits count; None for all.
+        without: Versions that do not count.
+    """
+    oldest = min((version for version, _ in newest.values()), default=0)
+    for one in read_history(head, after=oldest, count_changes=False):
+        if one.version in without or not _writes_rows_of(one, key.to_user_string()):
+            continue
+        if run_ids is not None and not set(one.writers) <= set(run_ids):
+            continue
+        partitions = one.partitions if isinstance(one.partitions, list) else [None]
+        due = [part for part in partitions if newest.get(part, (0, {}))[0] < one.version]
+        newest |= dict.fromkeys(due, (one.version, _tags_of_commit(instance, one))) if due else {}
+
+
+def _writes_rows_of(one: TableVersion, asset: str) -> bool:
+    is_other = one.properties.keys() & {UNDO_RUN_ID, ERASURE, MAINTENANCE}
+    return one.changes_rows and not is_other and RUN_ID in one.properties and asset in one.assets
+
+
+def _tags_of_commit(instance: dg.DagsterInstance, one: TableVersion) -> dict[str, str]:
+    """The tags that the event of a commit would have had; without a pointer to inputs that no event names.
+
+    Dagster shows an asset without such a pointer as out of sync.
+    """
+    tags = dict.fromkeys(_OTHERS, "true") | {_CODE: one.properties.get(CODE_VERSION) or one.properties[RUN_ID]}
+    for read in one.inputs:
+        if read.uri is None or read.version is None:
+            continue
+        tags[_INPUT + read.asset] = data_version(read.uri, read.version, read.branch)
+        tags |= _recorded_input(instance, read)
+    return tags
+
+
+def _recorded_input(instance: dg.DagsterInstance, read: TableInput) -> dict[str, str]:
+    """The tags of an input by the event of the version that was read, or of the newest one before it."""
+    key = dg.AssetKey.from_user_string(read.asset)
+    for record in instance.fetch_materializations(key, limit=_MOST_EVENTS).records:
+        event = record.asset_materialization
+        version = None if event is None else version_of_event(event)
+        if event is None or version is None or version > (read.version or 0) or branch_of_event(event) != read.branch:
+            continue
+        recorded = (event.tags or {}).get("dagster/data_version")
+        return {_INPUT + read.asset: recorded, _POINTER + read.asset: str(record.storage_id)} if recorded else {}
+    return {}
 
 
 def published_inputs(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Final
 
 import dagster as dg
 
 import lance_core
+from lance_dagster.events.provenance import Origins, committed_provenance, written_provenance
 from lance_dagster.events.reporting import (
     TableReport,
     known_versions,
@@ -128,7 +130,6 @@ def _events(
     ui_url: str,
     indices_lost: Sequence[str] = (),
 ) -> list[dg.AssetMaterialization]:
-    before = known_versions(instance, ref.key, partitions, without=versions)
     report = TableReport(
         ref=ref,
         location=location,
@@ -141,7 +142,29 @@ def _events(
             INDICES_LOST: dg.MetadataValue.json(list(indices_lost)) if indices_lost else None,
         },
         rows=partition_rows(dataset, ref, partitions),
-        provenance={one: reported.provenance for one, reported in before.items()},
+        provenance=_provenance(instance, ref.key, dataset, partitions, versions),
         ui_url=ui_url,
     )
     return list(materializations(report, context))
+
+
+def _provenance(
+    instance: dg.DagsterInstance,
+    key: dg.AssetKey,
+    dataset: lance_core.LanceDataset,
+    partitions: Sequence[str],
+    undone: Sequence[int],
+) -> dict[str | None, dict[str, str]]:
+    """The tags that name the origin of the rows that are there after an undo, by partition, or by None."""
+    branch, without = dataset.branch, undone
+    if branch is not None:  # which began with the rows that main had then
+        fork = dataset.branches.list()[branch]["parent_version"]
+        without = range(fork + 1, sys.maxsize)
+    before = known_versions(instance, key, partitions, without=without)
+    origins: Origins = {one: (known.version or 0, dict(known.provenance)) for one, known in before.items()}
+    if branch is None:
+        committed_provenance(instance, key, dataset, origins, without=undone)
+    else:
+        runs = {run for one in read_history(dataset, count_changes=False) for run in one.writers}
+        origins |= written_provenance(instance, key, branch, runs, head=dataset, without=undone)
+    return {one: tags for one, (_, tags) in origins.items()}

@@ -6,7 +6,7 @@ import pytest
 from dagster._core.definitions.data_version import CachingStaleStatusResolver
 from dagster._core.loader import LoadingContextForTest
 
-from lance_dagster import BranchPolicy, build_audited_job, build_branch_jobs, build_undo_job
+from lance_dagster import BranchPolicy, LanceIOManager, build_audited_job, build_branch_jobs, build_undo_job
 from tests.lance_dagster.lake import QUIET, errors
 
 PARTS = dg.StaticPartitionsDefinition(["a", "b"])
@@ -30,6 +30,22 @@ def assets_of(code="1", *, partitioned=False):
         return base
 
     return outside, base, made
+
+
+class EventlessManager(LanceIOManager):
+    """Fails after each commit of an asset, so that there is no event."""
+
+    def create_io_manager(self, context):
+        manager = super().create_io_manager(context)
+        handle = manager.handle_output
+
+        def handle_output(context, value):
+            handle(context, value)
+            if context.asset_key == dg.AssetKey("made"):
+                raise RuntimeError("after the commit")
+
+        manager.handle_output = handle_output
+        return manager
 
 
 def stale_causes(lake, assets, partition=None):
@@ -133,3 +149,44 @@ def test_a_discard(lake):
     run_job(lake, build_branch_jobs(newer[1:])[1], newer, tags={"lance/branch": "work"})
     assert stale_causes(lake, newer) == ["has a new code version"]
     assert stale_causes(lake, older) == []
+
+
+@pytest.mark.parametrize("partition", [None, "a"])
+@pytest.mark.parametrize("is_base_on_branch", [True, False])
+def test_a_promotion_of_a_commit_without_an_event(lake, partition, is_base_on_branch):
+    assets = assets_of("1", partitioned=partition is not None)
+    lake.run(*assets, select=[assets[0]])
+    if not is_base_on_branch:
+        lake.run(*assets, select=[assets[1]], partition=partition, **TAGGED)
+    lake.run(
+        *assets,
+        select=list(assets[1 if is_base_on_branch else 2 :]),
+        partition=partition,
+        fails=True,
+        tags=WORK["tags"],
+        resources={"io_manager": EventlessManager(root_uri=lake.root, **TAGGED)},
+    )
+    promote(lake, assets)
+    # What was not loaded is not in the commit, and the mark errs on the safe side.
+    assert stale_causes(lake, assets, partition) == ["has a new dependency on outside"]
+    newer = assets_of("2", partitioned=partition is not None)
+    assert "has a new code version" in stale_causes(lake, newer, partition)
+    lake.run(*assets, select=[assets[1]], partition=partition, **TAGGED)
+    assert any(
+        why.startswith("has a new dependency ") and "outside" not in why
+        for why in stale_causes(lake, assets, partition)
+    )
+
+
+@pytest.mark.parametrize("partition", [None, "a"])
+@pytest.mark.parametrize("is_first_on_branch", [True, False])
+def test_an_undo_on_a_branch(lake, partition, is_first_on_branch):
+    """The newest event of the branch names the code of the rows that are there again."""
+    older, newer = (assets_of(code, partitioned=partition is not None) for code in ("1", "2"))
+    lake.run(*older, partition=partition, **(WORK if is_first_on_branch else TAGGED))
+    if not is_first_on_branch:
+        lake.run(*newer, select=[newer[1]], partition=partition, **WORK)
+    undone = lake.run(*newer, select=[newer[2]], partition=partition, **WORK)
+    run_job(lake, build_undo_job(newer[1:]), newer, tags={"lance/undo_run": undone.run_id})
+    assert "has a new code version" in stale_causes(lake, newer, partition)
+    assert "has a new code version" not in stale_causes(lake, older, partition)

@@ -136,6 +136,8 @@ def cancel(world: World, rng: random.Random) -> str | None:
     record = instance.get_run_by_id(run.run_id)
     if is_safe:
         instance.report_run_canceling(record)
+        if str(actor.at).endswith(" committed"):  # it ends before its event, which the re-execution records
+            world.due = [due for due in world.due if due[1] is not run]
         actor.interrupt()
     else:
         instance.report_run_canceled(record)
