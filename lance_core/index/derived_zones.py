@@ -47,7 +47,7 @@ def derived_zones(zones: ZoneMap, replaced: Replaced) -> ZoneMap | None:
     ends = np.cumsum([0, *(count for _, count in replaced.new)])
     if sums[-1] != ends[-1]:
         return None
-    found: list[tuple[int, int, int, int]] = []  # zone, fragment, first row, rows
+    moves: list[tuple[int, int, int, int]] = []  # zone, fragment, first row, rows
     for place, (fragment_id, _) in enumerate(replaced.new):
         begin, end = int(ends[place]), int(ends[place + 1])
         first = int(np.searchsorted(sums, begin, "right")) - 1
@@ -55,18 +55,18 @@ def derived_zones(zones: ZoneMap, replaced: Replaced) -> ZoneMap | None:
             start, stop = max(begin, int(sums[first])), min(end, int(sums[first + 1]))
             if stop - start < parts[first][1] and _has_some_nulls(zones, parts[first][0]):
                 return None
-            found.append((parts[first][0], fragment_id, start - begin, stop - start))
+            moves.append((parts[first][0], fragment_id, start - begin, stop - start))
             first += 1
-    return _joined(zones, found)
+    return _joined(zones, moves)
 
 
 def _parts(zones: ZoneMap, replaced: Replaced) -> list[tuple[int, int]] | None:
     """The zones of the old fragments in order, and their live rows; None unless they span each row exactly once."""
     result = []
     for fragment_id, num_rows, deleted in replaced.old:
-        own = np.flatnonzero(zones.fragment_ids == fragment_id)
+        old_zones = np.flatnonzero(zones.fragment_ids == fragment_id)
         position = 0
-        for zone in own[np.argsort(zones.starts[own], kind="stable")].tolist():
+        for zone in old_zones[np.argsort(zones.starts[old_zones], kind="stable")].tolist():
             start, length = int(zones.starts[zone]), int(zones.lengths[zone])
             if start != position:
                 return None
@@ -115,12 +115,12 @@ def _joined(zones: ZoneMap, moves: Sequence[tuple[int, int, int, int]]) -> ZoneM
 
 def _runs(moves: Sequence[tuple[int, int, int, int]], joins: Sequence[bool]) -> Iterator[tuple[int, int, int, int]]:
     zone, fragment_id, start, count = -1, -1, 0, 0
-    for i, (own, where, first, rows) in enumerate(moves):
+    for i, (source_zone, where, first, rows) in enumerate(moves):
         if i and joins[i - 1] and where == fragment_id:
             count += rows
             continue
         if i:
             yield zone, fragment_id, start, count
-        zone, fragment_id, start, count = own, where, first, rows
+        zone, fragment_id, start, count = source_zone, where, first, rows
     if moves:
         yield zone, fragment_id, start, count

@@ -92,7 +92,7 @@ class BitmapIndex:
 
     def fragments(self) -> BitMap | None:
         """The fragments that have entries; None if the entries are by row id."""
-        return None if self.by_id else BitMap(upper for upper, rows in self.known().items() if rows)
+        return None if self.by_id else BitMap(upper for upper, rows in self.all_rows().items() if rows)
 
     def sets(self, numbers: Ints) -> list[RowSet]:
         """The rows of some values.
@@ -106,32 +106,32 @@ class BitmapIndex:
                 self._sets[number] = decode(data)
         return [self._sets[i] for i in numbers.tolist()]
 
-    def known(self) -> dict[int, BitMap]:
+    def all_rows(self) -> dict[int, BitMap]:
         """The rows of all values."""
         if self._whole is None:
             self._whole = union(self.sets(np.arange(len(self.keys))))
         return self._whole
 
-    def answer(self, test: Test, wanted: bool, view: View, covered: Bools) -> Candidates | None:
+    def answer(self, test: Test, truth: bool, view: View, covered: Bools) -> Candidates | None:
         """The rows for which a test is true, or false; see `kinds.Content`."""
         by_id = self.by_id and view.has_row_ids
         if isinstance(test, Contains):
-            found = self._containing(test) if wanted and self.of_lists else None
+            matches = self._containing(test) if truth and self.of_lists else None
         elif self.of_lists:
             return None
         else:
-            chosen = holds(test, wanted, self.keys)
+            chosen = holds(test, truth, self.keys)
             if chosen is None or (chosen.sum() > _MANY_KEYS and chosen.sum() > len(chosen) // 2):
                 return None
-            found = union(self.sets(np.flatnonzero(chosen))) if chosen.any() else {}
-        if found is None:
+            matches = union(self.sets(np.flatnonzero(chosen))) if chosen.any() else {}
+        if matches is None:
             return None
-        result = located(found, view, covered, by_id=by_id)
+        result = located(matches, view, covered, by_id=by_id)
         if self.of_lists:
             return result | self._absent(view, covered, by_id=by_id)
         return result | self._unknown(view, covered, by_id=by_id) if self._is_checked else result
 
-    def certain(self, test: Test, wanted: bool, view: View, covered: Bools) -> Candidates | None:
+    def certain(self, test: Test, truth: bool, view: View, covered: Bools) -> Candidates | None:
         """The rows for which a test is certainly true, or false, in a segment without a row under two values.
 
         Raises:
@@ -141,16 +141,17 @@ class BitmapIndex:
             return None
         if isinstance(test, IsIn) and not is_exact(self.keys.type, test.values.type):
             return None
-        chosen = holds(test, wanted, self.keys)
+        chosen = holds(test, truth, self.keys)
         if chosen is None or not chosen.any():
             return None
-        found = located(union(self.sets(np.flatnonzero(chosen))), view, covered, by_id=self.by_id and view.has_row_ids)
-        return Candidates(np.where(covered, found.state, NONE).astype(np.uint8), found.rows)
+        by_id = self.by_id and view.has_row_ids
+        matches = located(union(self.sets(np.flatnonzero(chosen))), view, covered, by_id=by_id)
+        return Candidates(np.where(covered, matches.state, NONE).astype(np.uint8), matches.rows)
 
     def _is_disjoint(self) -> bool:
         """Whether no row is under two values."""
-        once = sum(len(rows) for one in self.sets(np.arange(len(self.keys))) for rows in one.values())
-        return once == sum(map(len, self.known().values()))
+        once = sum(len(rows) for key_rows in self.sets(np.arange(len(self.keys))) for rows in key_rows.values())
+        return once == sum(map(len, self.all_rows().values()))
 
     @property
     def _is_checked(self) -> bool:
@@ -167,58 +168,58 @@ class BitmapIndex:
             parts.append(union(self.sets(chosen)) if len(chosen) else {})
         if not test.needs_all:
             return union(parts)
-        found = parts[0]
+        common_rows = parts[0]
         for other in parts[1:]:
-            found = _common(found, other)
-        return dict(found)
+            common_rows = _common(common_rows, other)
+        return dict(common_rows)
 
     def _absent(self, view: View, covered: Bools, *, by_id: bool) -> Candidates:
         """The covered fragments without any entry: all their lists are empty, or the segment is wrong."""
         if self.size > _CHECKED_BYTES:
             return Candidates.no(view)
-        known = located(union([self.known(), self.null_lists or {}]), view, covered, by_id=by_id)
-        return Candidates(np.where(covered & (known.state == NONE), ALL, NONE).astype(np.uint8))
+        entries = located(union([self.all_rows(), self.null_lists or {}]), view, covered, by_id=by_id)
+        return Candidates(np.where(covered & (entries.state == NONE), ALL, NONE).astype(np.uint8))
 
     def _unknown(self, view: View, covered: Bools, *, by_id: bool) -> Candidates:
         """The rows of covered fragments without an entry: deleted rows, or rows that a wrong segment lacks."""
-        known = located(self.known(), view, covered, by_id=by_id)
+        entries = located(self.all_rows(), view, covered, by_id=by_id)
         state = np.full(len(view.ids), NONE, np.uint8)
         rows: dict[int, BitMap] = {}
         for place in np.flatnonzero(covered).tolist():
             physical = int(view.physical_rows[place])
-            own = known.rows.get(place) if known.state[place] == SOME else None
-            if not physical or known.state[place] == ALL:
+            listed_rows = entries.rows.get(place) if entries.state[place] == SOME else None
+            if not physical or entries.state[place] == ALL:
                 state[place] = ALL
-            elif own is None or len(own) < physical:
+            elif listed_rows is None or len(listed_rows) < physical:
                 state[place] = SOME
-                rows[place] = BitMap(range(physical)) - (own if own is not None else BitMap())
+                rows[place] = BitMap(range(physical)) - (listed_rows if listed_rows is not None else BitMap())
         return Candidates(state, rows)
 
     def of_fragments(self, view: View, chosen: Bools) -> BitmapIndex:
         """The part about some fragments."""
         if self.by_id and view.has_row_ids:
-            own = [view.ids_of(place) for place in np.flatnonzero(chosen).tolist()]
-            wanted: RowSet = row_set(np.sort(np.concatenate(own))) if own else {}
+            ids = [view.ids_of(place) for place in np.flatnonzero(chosen).tolist()]
+            selected_rows: RowSet = row_set(np.sort(np.concatenate(ids))) if ids else {}
         else:
             places = np.flatnonzero(chosen).tolist()
-            wanted = {int(view.ids[i]): BitMap(range(max(int(view.physical_rows[i]), 0))) for i in places}
-        sets = [_common(one, wanted) for one in self.sets(np.arange(len(self.keys)))]
-        left = np.flatnonzero([bool(one) for one in sets])
-        null_lists = None if self.null_lists is None else _common(self.null_lists, wanted)
-        kept = [sets[i] for i in left.tolist()]
-        return BitmapIndex.of(self.keys.take(pa.array(left)), kept, null_lists, by_id=self.by_id)
+            selected_rows = {int(view.ids[i]): BitMap(range(max(int(view.physical_rows[i]), 0))) for i in places}
+        sets = [_common(rows, selected_rows) for rows in self.sets(np.arange(len(self.keys)))]
+        left = np.flatnonzero([bool(rows) for rows in sets])
+        null_lists = None if self.null_lists is None else _common(self.null_lists, selected_rows)
+        left_sets = [sets[i] for i in left.tolist()]
+        return BitmapIndex.of(self.keys.take(pa.array(left)), left_sets, null_lists, by_id=self.by_id)
 
     @classmethod
     def concat(cls, parts: Sequence[BitmapIndex]) -> BitmapIndex:
         """The union of several indices."""
         keys = pa.concat_arrays([part.keys for part in parts])
-        all_sets = [one for part in parts for one in part.sets(np.arange(len(part.keys)))]
+        all_sets = [rows for part in parts for rows in part.sets(np.arange(len(part.keys)))]
         distinct, codes = codes_of(keys)
         gathered: list[list[RowSet]] = [[] for _ in range(len(distinct))]
-        for code, one in zip(codes.tolist(), all_sets, strict=True):
-            gathered[code].append(one)
+        for code, rows in zip(codes.tolist(), all_sets, strict=True):
+            gathered[code].append(rows)
         null_lists = [part.null_lists for part in parts if part.null_lists is not None]
-        sets = [union(own) for own in gathered]
+        sets = [union(same_key) for same_key in gathered]
         return cls.of(distinct, sets, union(null_lists) if null_lists else None, by_id=parts[0].by_id)
 
     def to_table(self) -> pa.Table:
@@ -231,7 +232,7 @@ class BitmapIndex:
         schema = pa.schema(
             [pa.field("keys", self.keys.type), pa.field("bitmaps", pa.binary())], metadata={STATISTICS_KEY: statistics}
         )
-        encoded = [encode(one) for one in self.sets(np.arange(len(self.keys)))]
+        encoded = [encode(rows) for rows in self.sets(np.arange(len(self.keys)))]
         return pa.Table.from_arrays([self.keys, pa.array(encoded, pa.binary())], schema=schema)
 
 
@@ -283,14 +284,14 @@ class LabelBuilder:
 
     def add(self, fragment_id: int, num_rows: int, parts: Iterable[IndexedRows]) -> None:
         """Add the live rows of a fragment."""
-        found = []
+        elements = []
         for part in parts:
             numbers = part.ids if self._by_id else part.addresses
             is_null = part.values.is_null().to_numpy(zero_copy_only=False)
             self._null_lists.append(numbers[is_null])
             owners = pc.list_parent_indices(part.values).to_numpy()
-            found.append(IndexedRows(pc.list_flatten(part.values), part.addresses[owners], part.ids[owners]))
-        self._elements.add(fragment_id, num_rows, found)
+            elements.append(IndexedRows(pc.list_flatten(part.values), part.addresses[owners], part.ids[owners]))
+        self._elements.add(fragment_id, num_rows, elements)
 
     def finish(self) -> BitmapIndex:
         """The elements and their rows."""

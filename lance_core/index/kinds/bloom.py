@@ -155,57 +155,57 @@ class BloomFilter(Zones):
     def concat(cls, parts: Sequence[BloomFilter], items: int, probability: float) -> BloomFilter:
         """The filters of several segments, at least one."""
         return cls(
-            fragment_ids=np.concatenate([one.fragment_ids for one in parts]),
-            starts=np.concatenate([one.starts for one in parts]),
-            lengths=np.concatenate([one.lengths for one in parts]),
+            fragment_ids=np.concatenate([part.fragment_ids for part in parts]),
+            starts=np.concatenate([part.starts for part in parts]),
+            lengths=np.concatenate([part.lengths for part in parts]),
             kind=parts[0].kind,
-            nulls=np.concatenate([one.nulls for one in parts]),
-            filters=pa.concat_arrays([one.filters for one in parts]),
+            nulls=np.concatenate([part.nulls for part in parts]),
+            filters=pa.concat_arrays([part.filters for part in parts]),
             items=items,
             probability=probability,
         )
 
     def of_fragments(self, view: View, chosen: Bools) -> BloomFilter:
         """The filters of some fragments."""
-        kept = self.lie_in(view, chosen)
+        in_fragments = self.lie_in(view, chosen)
         return BloomFilter(
-            fragment_ids=self.fragment_ids[kept],
-            starts=self.starts[kept],
-            lengths=self.lengths[kept],
+            fragment_ids=self.fragment_ids[in_fragments],
+            starts=self.starts[in_fragments],
+            lengths=self.lengths[in_fragments],
             kind=self.kind,
-            nulls=self.nulls[kept],
-            filters=self.filters.filter(pa.array(kept)),
+            nulls=self.nulls[in_fragments],
+            filters=self.filters.filter(pa.array(in_fragments)),
             items=self.items,
             probability=self.probability,
         )
 
-    def answer(self, test: Test, wanted: bool, view: View, covered: Bools) -> Candidates | None:
+    def answer(self, test: Test, truth: bool, view: View, covered: Bools) -> Candidates | None:
         """The rows for which a test can be true; a filter has no answer about rows for which it is false."""
-        if not wanted:
+        if not truth:
             return None
         if isinstance(test, IsNull):
             return self.spread(self.nulls, view, covered)
-        values = _asked(test, self.kind)
+        values = _compared_values(test, self.kind)
         if values is None or len(values) * len(self) > _MANY_CHECKS:
             return None  # reading the rows themselves is cheaper
         return self.spread(self._can_hold(hashes_of(values)), view, covered)
 
     def _can_hold(self, hashes: Any) -> Bools:
         """Whether each zone can hold one of some values."""
-        found = np.zeros(len(self), np.bool_)
+        can_hold = np.zeros(len(self), np.bool_)
         if not len(hashes):
-            return found
+            return can_hold
         sizes = pc.binary_length(self.filters).to_numpy(zero_copy_only=False)
         for size in np.unique(sizes).tolist():
             zones = np.flatnonzero(sizes == size)
-            own = self.filters if len(zones) == len(self) else self.filters.take(pa.array(zones))
-            start = np.frombuffer(own.buffers()[1], np.int32)[own.offset]
-            data = np.frombuffer(own.buffers()[2], np.uint8)[start : start + size * len(zones)].reshape(-1, size)
+            same_size = self.filters if len(zones) == len(self) else self.filters.take(pa.array(zones))
+            start = np.frombuffer(same_size.buffers()[1], np.int32)[same_size.offset]
+            data = np.frombuffer(same_size.buffers()[2], np.uint8)[start : start + size * len(zones)].reshape(-1, size)
             bits = _bits(hashes, size // _BLOCK_BYTES)
-            for one in bits:
-                is_set = data[:, one >> 3] & (1 << (one & 7)).astype(np.uint8)
-                found[zones] |= (is_set != 0).all(axis=1)
-        return found
+            for value_bits in bits:
+                is_set = data[:, value_bits >> 3] & (1 << (value_bits & 7)).astype(np.uint8)
+                can_hold[zones] |= (is_set != 0).all(axis=1)
+        return can_hold
 
 
 class BloomBuilder:
@@ -228,11 +228,11 @@ class BloomBuilder:
 
     def add(self, fragment_id: int, num_rows: int, parts: Iterable[IndexedRows]) -> None:
         """Add the filters of a fragment: its id, its number of physical rows, and its live rows."""
-        for start, length, own in divide(parts, num_rows, self._items):
+        for start, length, zone_values in divide(parts, num_rows, self._items):
             self._places.append((fragment_id, start, length))
-            self._nulls.append(any(values.null_count for values in own))
+            self._nulls.append(any(values.null_count for values in zone_values))
             is_set = np.zeros(self._size * 8, np.bool_)
-            for values in own:
+            for values in zone_values:
                 is_set[_bits(hashes_of(values.drop_null()), self._size // _BLOCK_BYTES)] = True
             self._filters.append(np.packbits(is_set, bitorder="little").tobytes())
 
@@ -277,11 +277,11 @@ def _bits(hashes: Any, blocks: int) -> Ints:
     block = (((hashes >> _HALF) * np.uint64(blocks)) >> _HALF).astype(np.int64)
     lower = hashes.astype(np.uint32)
     inner = ((lower[:, np.newaxis] * _SALTS) >> np.uint32(27)).astype(np.int64)
-    found: Ints = block[:, np.newaxis] * (8 * _BLOCK_BYTES) + np.arange(_WORDS) * 32 + inner
-    return found
+    bits: Ints = block[:, np.newaxis] * (8 * _BLOCK_BYTES) + np.arange(_WORDS) * 32 + inner
+    return bits
 
 
-def _asked(test: Test, kind: pa.DataType) -> pa.Array | None:
+def _compared_values(test: Test, kind: pa.DataType) -> pa.Array | None:
     """The values that a test compares with, in the stored type; None for a test that a filter cannot answer."""
     if isinstance(test, Compare) and test.operator == "equal" and test.value.is_valid:
         values = pa.array([test.value], test.value.type)

@@ -94,9 +94,9 @@ class BTree:
         """All values and ids, in order."""
         return self.load(np.arange(self.num_rows))
 
-    def answer(self, test: Test, wanted: bool, view: View, covered: Bools) -> Candidates | None:
+    def answer(self, test: Test, truth: bool, view: View, covered: Bools) -> Candidates | None:
         """The rows for which a test is true, or false; see `kinds.Content`."""
-        possible = self._possible(test, wanted=wanted)
+        possible = self._possible(test, truth=truth)
         if possible is None:
             return None
         self._check_entries(view, covered)
@@ -111,7 +111,7 @@ class BTree:
             values, ids = self.load(rows)
             places = pa.array(pages)
             check_page_rows(values, self.pages.lows.take(places), self.pages.highs.take(places), self.page_rows)
-            chosen = holds(test, wanted, values)
+            chosen = holds(test, truth, values)
             assert chosen is not None  # only tests that pages can answer get here
             numbers = np.sort(ids[chosen])
             if (numbers[1:] == numbers[:-1]).any():
@@ -130,25 +130,25 @@ class BTree:
         if self._entries is None:
             _, ids = self.everything()
             self._entries = row_set(np.sort(ids))
-        found = located(self._entries, view, covered, by_id=self.by_id and view.has_row_ids)
-        view.check_each(covered, {place: len(rows) for place, rows in found.rows.items()})
+        entries = located(self._entries, view, covered, by_id=self.by_id and view.has_row_ids)
+        view.check_each(covered, {place: len(rows) for place, rows in entries.rows.items()})
 
-    def _possible(self, test: Test, *, wanted: bool) -> Bools | None:
+    def _possible(self, test: Test, *, truth: bool) -> Bools | None:
         """The pages that can hold a value of which the test is true, or false."""
         if isinstance(test, IsNan) or not isinstance(test, Compare | IsIn | IsNull | StartsWith):
             return None
-        return self.pages.possible(test, wanted=wanted)
+        return self.pages.possible(test, truth=truth)
 
     def of_fragments(self, view: View, chosen: Bools) -> BTree:
         """The part about some fragments."""
         values, ids = self.everything()
         if self.by_id and view.has_row_ids:
-            own = [view.ids_of(place) for place in np.flatnonzero(chosen).tolist()]
-            kept = np.isin(ids, np.concatenate(own)) if own else np.zeros(len(ids), np.bool_)
+            row_ids = [view.ids_of(place) for place in np.flatnonzero(chosen).tolist()]
+            in_fragments = np.isin(ids, np.concatenate(row_ids)) if row_ids else np.zeros(len(ids), np.bool_)
         else:
             places = view.places(fragment_ids(ids))
-            kept = (places >= 0) & chosen[places]
-        return BTree.of(values.filter(pa.array(kept)), ids[kept], self.page_rows, by_id=self.by_id)
+            in_fragments = (places >= 0) & chosen[places]
+        return BTree.of(values.filter(pa.array(in_fragments)), ids[in_fragments], self.page_rows, by_id=self.by_id)
 
     @classmethod
     def concat(cls, parts: Sequence[BTree], page_rows: int) -> BTree:

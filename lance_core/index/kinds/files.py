@@ -50,12 +50,12 @@ def read_columns(reader: DataFileReader, names: list[str], rows: Ints | None = N
     missing = sorted(set(names) - set(reader.schema.names))
     if missing:
         raise CorruptFileError(f"the file has no columns {missing}")
-    wanted = reader.schema.project(names)
+    columns = reader.schema.project(names)
     chosen: range | Ints | None = rows
     if rows is not None and len(rows) and len(rows) == int(rows[-1]) - int(rows[0]) + 1:
         chosen = range(int(rows[0]), int(rows[-1]) + 1)
-    batches = list(reader.read(wanted, None, chosen, batch_rows=None))
-    return pa.Table.from_batches(batches, schema=schema_to_arrow(wanted))
+    batches = list(reader.read(columns, None, chosen, batch_rows=None))
+    return pa.Table.from_batches(batches, schema=schema_to_arrow(columns))
 
 
 def metadata_of(reader: DataFileReader) -> dict[str, str]:

@@ -48,12 +48,12 @@ class Content(Protocol):
         """Whether the content is an index of values of a type."""
         ...
 
-    def answer(self, test: Test, wanted: bool, view: View, covered: Bools) -> Candidates | None:
+    def answer(self, test: Test, truth: bool, view: View, covered: Bools) -> Candidates | None:
         """The rows for which a test can be true, or false; None if the index cannot answer it.
 
         Args:
             test: A test of the field.
-            wanted: The result of the test.
+            truth: The result of the test.
             view: The fragments of a version.
             covered: The fragments that the segment is trusted for; all rows of others can match.
 
@@ -178,14 +178,14 @@ def _read_bitmap(
     keys = read_columns(reader, ["keys"])
 
     def load(numbers: Ints) -> list[bytes]:
-        found = read_columns(reader, ["bitmaps"], numbers).column("bitmaps").to_pylist()
-        return [data if data is not None else row_sets.encode({}) for data in found]
+        bitmaps = read_columns(reader, ["bitmaps"], numbers).column("bitmaps").to_pylist()
+        return [data if data is not None else row_sets.encode({}) for data in bitmaps]
 
     size = reader.metadata.size_bytes
     column = keys.column("keys")
     whole = one_array(column)
-    found = bitmap.BitmapIndex(keys=whole, load=load, size=size, by_id=index.holds_row_ids)
-    return replace(found, null_lists=_null_lists(reader)) if of_lists else found
+    content = bitmap.BitmapIndex(keys=whole, load=load, size=size, by_id=index.holds_row_ids)
+    return replace(content, null_lists=_null_lists(reader)) if of_lists else content
 
 
 def _null_lists(reader: DataFileReader) -> row_sets.RowSet:
@@ -217,8 +217,8 @@ def _read_btree(store: ObjectStore, prefix: str, index: IndexMetadata, _: pa.Dat
     name = btree.OLD_IDS if btree.OLD_IDS in reader.schema.names else btree.IDS
 
     def load(rows: Ints) -> tuple[pa.Array, U64s]:
-        found = read_columns(reader, ["values", name], rows).combine_chunks()
-        values, ids = found.column("values"), found.column(name)
+        page = read_columns(reader, ["values", name], rows).combine_chunks()
+        values, ids = page.column("values"), page.column(name)
         return values.chunk(0) if values.num_chunks else pa.nulls(0, values.type), ids.to_numpy()
 
     return btree.from_lookup(table, metadata, reader.num_rows, load, by_id=index.holds_row_ids)
@@ -289,8 +289,10 @@ KINDS: Final[Mapping[str, Kind]] = {
         parameters={"number_of_items": bloom.DEFAULT_ITEMS, "probability": bloom.DEFAULT_PROBABILITY},
         accepts=bloom.accepts,
         read=_read_bloom,
-        build=lambda kind, own, _: bloom.BloomBuilder(kind, own["number_of_items"], own["probability"]),
-        merge=lambda contents, own: bloom.BloomFilter.concat(contents, own["number_of_items"], own["probability"]),
+        build=lambda kind, sizes, _: bloom.BloomBuilder(kind, sizes["number_of_items"], sizes["probability"]),
+        merge=lambda contents, sizes: bloom.BloomFilter.concat(
+            contents, sizes["number_of_items"], sizes["probability"]
+        ),
         write=_write_bloom,
     ),
 }

@@ -36,7 +36,7 @@ def decode(data: bytes) -> dict[int, BitMap]:
     Raises:
         CorruptFileError: The bytes are not a set, or stand for all rows of a fragment.
     """
-    found: dict[int, BitMap] = {}
+    bitmaps: dict[int, BitMap] = {}
     try:
         (count,) = _COUNT.unpack_from(data)
         position = _COUNT.size
@@ -45,13 +45,13 @@ def decode(data: bytes) -> dict[int, BitMap]:
             position += _ENTRY.size
             if not size or position + size > len(data):
                 raise CorruptFileError("a set of rows whose bitmap is missing or ends early")
-            found[upper] = BitMap.deserialize(data[position : position + size])
+            bitmaps[upper] = BitMap.deserialize(data[position : position + size])
             position += size
     except (ValueError, OverflowError) as error:
         raise CorruptFileError(f"a set of rows cannot be read: {error}") from error
     except struct.error as error:
         raise CorruptFileError(f"a set of rows ends early: {error}") from error
-    return found
+    return bitmaps
 
 
 def encode(rows: RowSet) -> bytes:
@@ -81,10 +81,10 @@ def union(sets: list[RowSet]) -> dict[int, BitMap]:
     if len(sets) == 1:
         return dict(sets[0])
     gathered: dict[int, list[BitMap]] = {}
-    for one in sets:
-        for upper, lower in one.items():
+    for rows in sets:
+        for upper, lower in rows.items():
             gathered.setdefault(upper, []).append(lower)
-    return {upper: BitMap.union(*found) if len(found) > 1 else found[0] for upper, found in gathered.items()}
+    return {upper: BitMap.union(*lowers) if len(lowers) > 1 else lowers[0] for upper, lowers in gathered.items()}
 
 
 def located(rows: RowSet, view: View, covered: Bools, *, by_id: bool) -> Candidates:
@@ -100,9 +100,9 @@ def located(rows: RowSet, view: View, covered: Bools, *, by_id: bool) -> Candida
         CorruptFileError: A row is beyond the end of its fragment, or never existed.
     """
     state = np.where(covered, NONE, ALL).astype(np.uint8)
-    own = _by_id(rows, view, covered) if by_id else _by_address(rows, view, covered)
-    found: dict[int, BitMap] = {}
-    for place, lower in own.items():
+    lower_by_place = _by_id(rows, view, covered) if by_id else _by_address(rows, view, covered)
+    rows_by_place: dict[int, BitMap] = {}
+    for place, lower in lower_by_place.items():
         if lower:
             physical = int(view.physical_rows[place])
             if physical and lower.max() >= physical:
@@ -110,8 +110,8 @@ def located(rows: RowSet, view: View, covered: Bools, *, by_id: bool) -> Candida
                     f"it has row offset {lower.max()} of fragment {view.ids[place]}, which has {physical} rows"
                 )
             state[place] = SOME
-            found[place] = lower
-    return Candidates(state, found)
+            rows_by_place[place] = lower
+    return Candidates(state, rows_by_place)
 
 
 def _by_address(rows: RowSet, view: View, covered: Bools) -> dict[int, BitMap]:
@@ -126,17 +126,17 @@ def _by_address(rows: RowSet, view: View, covered: Bools) -> dict[int, BitMap]:
 
 
 def _by_id(rows: RowSet, view: View, covered: Bools) -> dict[int, BitMap]:
-    wanted = numbers_of(rows)
-    view.check_row_ids(wanted)
-    found: dict[int, BitMap] = {}
-    if not len(wanted):
-        return found
+    listed_ids = numbers_of(rows)
+    view.check_row_ids(listed_ids)
+    rows_by_place: dict[int, BitMap] = {}
+    if not len(listed_ids):
+        return rows_by_place
     for place in np.flatnonzero(covered).tolist():
         ids = view.ids_of(place)
-        first, last = np.searchsorted(wanted, (ids.min(), ids.max() + np.uint64(1))) if len(ids) else (0, 0)
+        first, last = np.searchsorted(listed_ids, (ids.min(), ids.max() + np.uint64(1))) if len(ids) else (0, 0)
         if first == last:
             continue
-        there = wanted[first:last]
-        at = np.minimum(np.searchsorted(there, ids), len(there) - 1)
-        found[place] = bitmap_of(np.flatnonzero(there[at] == ids))
-    return found
+        fragment_ids = listed_ids[first:last]
+        at = np.minimum(np.searchsorted(fragment_ids, ids), len(fragment_ids) - 1)
+        rows_by_place[place] = bitmap_of(np.flatnonzero(fragment_ids[at] == ids))
+    return rows_by_place

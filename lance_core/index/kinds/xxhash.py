@@ -67,10 +67,10 @@ def _of_bytes(values: pa.LargeBinaryArray) -> U64s:
     order = np.argsort(lengths, kind="stable")
     bounds = np.flatnonzero(np.diff(lengths[order], prepend=-1)).tolist()
     for start, stop in zip(bounds, [*bounds[1:], len(order)], strict=True):
-        own = order[start:stop]
-        length = int(lengths[own[0]])
-        rows = data[offsets[:-1][own][:, np.newaxis] + np.arange(length)]
-        result[own] = _of_rows(rows)
+        same_length = order[start:stop]
+        length = int(lengths[same_length[0]])
+        rows = data[offsets[:-1][same_length][:, np.newaxis] + np.arange(length)]
+        result[same_length] = _of_rows(rows)
     return result
 
 
@@ -84,24 +84,24 @@ def _of_rows(rows: npt.NDArray[np.uint8]) -> U64s:
             for i in range(4):
                 lanes[i] = _round(lanes[i], _words(rows, position + i * _WORD, "<u8"))
             position += _STRIPE
-        found = _left(lanes[0], 1) + _left(lanes[1], 7) + _left(lanes[2], 12) + _left(lanes[3], 18)
+        hashes = _left(lanes[0], 1) + _left(lanes[1], 7) + _left(lanes[2], 12) + _left(lanes[3], 18)
         for lane in lanes:
-            found = (found ^ _round(np.zeros(count, np.uint64), lane)) * _P1 + _P4
+            hashes = (hashes ^ _round(np.zeros(count, np.uint64), lane)) * _P1 + _P4
     else:
-        found = np.full(count, _P5, np.uint64)
-    found = found + np.uint64(length)
+        hashes = np.full(count, _P5, np.uint64)
+    hashes = hashes + np.uint64(length)
     while position + _WORD <= length:
-        found ^= _round(np.zeros(count, np.uint64), _words(rows, position, "<u8"))
-        found = _left(found, 27) * _P1 + _P4
+        hashes ^= _round(np.zeros(count, np.uint64), _words(rows, position, "<u8"))
+        hashes = _left(hashes, 27) * _P1 + _P4
         position += _WORD
     if position + _HALF <= length:
-        found ^= _words(rows, position, "<u4") * _P1
-        found = _left(found, 23) * _P2 + _P3
+        hashes ^= _words(rows, position, "<u4") * _P1
+        hashes = _left(hashes, 23) * _P2 + _P3
         position += _HALF
     for i in range(position, length):
-        found ^= rows[:, i].astype(np.uint64) * _P5
-        found = _left(found, 11) * _P1
-    return _mixed(found)
+        hashes ^= rows[:, i].astype(np.uint64) * _P5
+        hashes = _left(hashes, 11) * _P1
+    return _mixed(hashes)
 
 
 def _words(rows: npt.NDArray[np.uint8], position: int, kind: str) -> U64s:

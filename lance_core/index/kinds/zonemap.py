@@ -134,27 +134,27 @@ class ZoneMap(Zones):
     def concat(cls, maps: Sequence[ZoneMap], rows_per_zone: int) -> ZoneMap:
         """The zones of several zone maps, at least one, of one type."""
         return cls(
-            lows=pa.concat_arrays([one.lows for one in maps]),
-            highs=pa.concat_arrays([one.highs for one in maps]),
-            nulls=np.concatenate([one.nulls for one in maps]),
-            nans=np.concatenate([one.nans for one in maps]),
-            fragment_ids=np.concatenate([one.fragment_ids for one in maps]),
-            starts=np.concatenate([one.starts for one in maps]),
-            lengths=np.concatenate([one.lengths for one in maps]),
+            lows=pa.concat_arrays([part.lows for part in maps]),
+            highs=pa.concat_arrays([part.highs for part in maps]),
+            nulls=np.concatenate([part.nulls for part in maps]),
+            nans=np.concatenate([part.nans for part in maps]),
+            fragment_ids=np.concatenate([part.fragment_ids for part in maps]),
+            starts=np.concatenate([part.starts for part in maps]),
+            lengths=np.concatenate([part.lengths for part in maps]),
             rows_per_zone=rows_per_zone,
         )
 
-    def only(self, kept: Bools) -> ZoneMap:
+    def only(self, zones: Bools) -> ZoneMap:
         """Some of the zones."""
-        chosen = pa.array(kept)
+        chosen = pa.array(zones)
         return ZoneMap(
             lows=self.lows.filter(chosen),
             highs=self.highs.filter(chosen),
-            nulls=self.nulls[kept],
-            nans=self.nans[kept],
-            fragment_ids=self.fragment_ids[kept],
-            starts=self.starts[kept],
-            lengths=self.lengths[kept],
+            nulls=self.nulls[zones],
+            nans=self.nans[zones],
+            fragment_ids=self.fragment_ids[zones],
+            starts=self.starts[zones],
+            lengths=self.lengths[zones],
             rows_per_zone=self.rows_per_zone,
         )
 
@@ -166,12 +166,12 @@ class ZoneMap(Zones):
         """The zones of some fragments."""
         return self.only(self.lie_in(view, chosen))
 
-    def answer(self, test: Test, wanted: bool, view: View, covered: Bools) -> Candidates | None:
+    def answer(self, test: Test, truth: bool, view: View, covered: Bools) -> Candidates | None:
         """The rows for which a test can be true, or false.
 
         Args:
             test: A test of this field.
-            wanted: The result of the test.
+            truth: The result of the test.
             view: The fragments.
             covered: The fragments that the zones are trusted for; all rows of others can match.
 
@@ -181,10 +181,10 @@ class ZoneMap(Zones):
         Raises:
             CorruptFileError: The zones contradict the fragments.
         """
-        zones = self.possible(test, wanted=wanted)
+        zones = self.possible(test, truth=truth)
         return None if zones is None else self.spread(zones, view, covered)
 
-    def certain(self, test: Test, wanted: bool, view: View, covered: Bools) -> Candidates | None:
+    def certain(self, test: Test, truth: bool, view: View, covered: Bools) -> Candidates | None:
         """The fragments in which a test is true, or false, for every row: each zone holds a single value.
 
         Raises:
@@ -193,28 +193,28 @@ class ZoneMap(Zones):
         if pa.types.is_floating(self.lows.type) or not len(self):
             return None
         same = _truth(pc.equal(self.lows, self.highs)) & (self.nulls == 0) & (self.nans == 0)
-        chosen = holds(test, wanted, self.lows)
+        chosen = holds(test, truth, self.lows)
         if chosen is None or isinstance(test, IsNull):
             return None
         where, order, is_whole = self.layout(view, covered)
         count = len(view.ids)
-        others = np.bincount(where, weights=~(same & chosen)[order], minlength=count)
-        known = covered & is_whole & (others == 0)
-        return Candidates(np.where(known, ALL, NONE).astype(np.uint8))
+        failing_zones = np.bincount(where, weights=~(same & chosen)[order], minlength=count)
+        certain_fragments = covered & is_whole & (failing_zones == 0)
+        return Candidates(np.where(certain_fragments, ALL, NONE).astype(np.uint8))
 
-    def possible(self, test: Test, *, wanted: bool) -> Bools | None:
+    def possible(self, test: Test, *, truth: bool) -> Bools | None:
         """For each zone, whether the test can be true, or false, for one of its rows."""
         if isinstance(test, IsNull):
-            return self.nulls > 0 if wanted else self.nulls < self.lengths
+            return self.nulls > 0 if truth else self.nulls < self.lengths
         if isinstance(test, IsNan):
-            return (self._unsure | (self.nulls < 0)) if wanted else None
+            return (self._unsure | (self.nulls < 0)) if truth else None
         unordered = _truth(pc.is_null(self.lows))
         # A zone without a smallest value has only nulls and NaN, or its type has no order.
         empty = unordered & (self.nulls + self.nans == self.lengths)
-        found = self._ordered(test, wanted=wanted)
-        if found is None:
+        ordered_zones = self._ordered(test, truth=truth)
+        if ordered_zones is None:
             return None
-        return np.where(unordered, ~empty, found) | self._unsure
+        return np.where(unordered, ~empty, ordered_zones) | self._unsure
 
     @property
     def _unsure(self) -> Bools:
@@ -223,19 +223,19 @@ class ZoneMap(Zones):
             return np.zeros(len(self), np.bool_)
         return (self.nans > 0) | _truth(pc.is_nan(self.highs))
 
-    def _ordered(self, test: Test, *, wanted: bool) -> Bools | None:
+    def _ordered(self, test: Test, *, truth: bool) -> Bools | None:
         """The zones that `possible` returns, for comparisons; undefined for zones without bounds."""
         if isinstance(test, Compare):
             if pa.types.is_floating(test.value.type) and bool(pc.is_nan(_wide(test.value)).as_py()):
                 return np.ones(len(self), np.bool_)  # NaN: no comparison is the negation of another one
-            operator = test.operator if wanted else _OPPOSITE[test.operator]
+            operator = test.operator if truth else _OPPOSITE[test.operator]
             return self._compared(operator, test.value) if comparable(self.lows.type, test.value.type) else None
         if isinstance(test, IsIn):
-            return self._among(test.values) if wanted and comparable(self.lows.type, test.values.type) else None
-        if isinstance(test, StartsWith) and wanted and comparable(self.lows.type, pa.string()):
+            return self._among(test.values) if truth and comparable(self.lows.type, test.values.type) else None
+        if isinstance(test, StartsWith) and truth and comparable(self.lows.type, pa.string()):
             kind, after = self.lows.type, next_prefix(test.prefix)
-            found = _truth(pc.greater_equal(self.highs, pa.scalar(test.prefix, kind)))
-            return found if after is None else found & _truth(pc.less(self.lows, pa.scalar(after, kind)))
+            reaches = _truth(pc.greater_equal(self.highs, pa.scalar(test.prefix, kind)))
+            return reaches if after is None else reaches & _truth(pc.less(self.lows, pa.scalar(after, kind)))
         return None
 
     def _compared(self, operator: str, value: pa.Scalar) -> Bools:
@@ -255,23 +255,23 @@ class ZoneMap(Zones):
 
     def _among(self, values: pa.Array) -> Bools:
         """Zones that can hold one of some values."""
-        found = np.zeros(len(self), np.bool_)
+        possible_zones = np.zeros(len(self), np.bool_)
         if not len(values):
-            return found
+            return possible_zones
         if len(values) <= _FEW_VALUES:
             for value in values:
-                found |= self._compared("equal", value)
-            return found
+                possible_zones |= self._compared("equal", value)
+            return possible_zones
         if values.type == self.lows.type and not pa.types.is_floating(values.type):
             constant = _truth(pc.equal(self.lows, self.highs))
-            found |= constant & _truth(pc.is_in(self.lows, values))
+            possible_zones |= constant & _truth(pc.is_in(self.lows, values))
         else:
-            constant = found
+            constant = possible_zones
         ends = pc.min_max(values)
         if not ends["min"].is_valid:
             return np.ones(len(self), np.bool_)
         between = self._compared("less_equal", ends["max"]) & self._compared("greater_equal", ends["min"])
-        return found | (~constant & between)
+        return possible_zones | (~constant & between)
 
 
 _OPPOSITE: Final = {
@@ -300,8 +300,8 @@ class ZoneBuilder:
 
     def add(self, fragment_id: int, num_rows: int, parts: Iterable[IndexedRows]) -> None:
         """Add the zones of a fragment: its id, its number of physical rows, and its live rows."""
-        for start, length, own in divide(parts, num_rows, self._rows_per_zone):
-            values = pa.chunked_array(own, self._kind)
+        for start, length, zone_values in divide(parts, num_rows, self._rows_per_zone):
+            values = pa.chunked_array(zone_values, self._kind)
             low, high, nans = _bounds(values)
             self._bounds.append((low, high))
             self._counts.append((values.null_count, nans, fragment_id, start, length))
@@ -347,5 +347,5 @@ def _bounds(values: pa.ChunkedArray) -> tuple[Any, Any, int]:
 
 def _truth(values: Any) -> Bools:
     """Truth values as an array; null is false."""
-    found: Bools = pc.fill_null(values, False).to_numpy(zero_copy_only=False)
-    return found.astype(np.bool_, copy=False)
+    truths: Bools = pc.fill_null(values, False).to_numpy(zero_copy_only=False)
+    return truths.astype(np.bool_, copy=False)

@@ -66,8 +66,8 @@ class Zones:
         """
         view.check_fragments(self.fragment_ids)
         places = view.places(self.fragment_ids)
-        own = np.flatnonzero(_is_chosen(places, covered))
-        order = own[np.lexsort((self.starts[own], places[own]))]
+        zones = np.flatnonzero(_is_chosen(places, covered))
+        order = zones[np.lexsort((self.starts[zones], places[zones]))]
         where, starts = places[order], self.starts[order]
         ends, physical = starts + self.lengths[order], view.physical_rows
         beyond = (ends > physical[where]) & (physical[where] > 0)
@@ -128,11 +128,11 @@ def divide(parts: Iterable[IndexedRows], num_rows: int, size: int) -> Iterator[t
     for part in parts:
         values, offsets, position = part.values, row_offsets(part.addresses), 0
         while position < len(values):
-            own = int(offsets[position]) // size
-            if own > zone and collected:
-                yield begin, own * size - begin, collected
-                begin, collected = own * size, []
-            zone = max(zone, own)
+            row_zone = int(offsets[position]) // size
+            if row_zone > zone and collected:
+                yield begin, row_zone * size - begin, collected
+                begin, collected = row_zone * size, []
+            zone = max(zone, row_zone)
             stop = int(np.searchsorted(offsets, (zone + 1) * size))
             collected.append(values.slice(position, stop - position))
             position = stop
@@ -142,9 +142,9 @@ def divide(parts: Iterable[IndexedRows], num_rows: int, size: int) -> Iterator[t
 
 def _is_chosen(places: Ints, chosen: Bools) -> Bools:
     """For each position whether its fragment is chosen; -1 stands for no fragment."""
-    found = places >= 0
-    found[found] = chosen[places[found]]
-    return found
+    is_chosen = places >= 0
+    is_chosen[is_chosen] = chosen[places[is_chosen]]
+    return is_chosen
 
 
 def _left(num_rows: int, starts: Ints, ends: Ints, possible: Bools) -> BitMap:

@@ -232,7 +232,7 @@ def _tree(entries: Sequence[tuple[bytes, bytes]], batch: Any) -> _Node:
             node = _call(done.name, done.arguments, done.options)
             levels = done.levels + 1
             # A chain of AND or of OR is one node.
-            if isinstance(node, All | AnyOf) and any(type(one) is type(node) for one in done.arguments):
+            if isinstance(node, All | AnyOf) and any(type(argument) is type(node) for argument in done.arguments):
                 levels -= 1
             frames[-1].levels = max(frames[-1].levels, levels if levels <= _MOST_LEVELS else 0)
             frames[-1].arguments.append(node if levels <= _MOST_LEVELS else UnknownCondition())
@@ -249,10 +249,10 @@ def _tree(entries: Sequence[tuple[bytes, bytes]], batch: Any) -> _Node:
 
 def _flat(kind: type[All | AnyOf], arguments: Sequence[_Node]) -> tuple[Condition, ...]:
     """The operands of AND or OR; nested nodes of the same kind are flattened."""
-    found: list[Condition] = []
+    operands: list[Condition] = []
     for part in map(_truth, arguments):
-        found += part.parts if isinstance(part, All | AnyOf) and isinstance(part, kind) else (part,)
-    return tuple(found)
+        operands += part.parts if isinstance(part, All | AnyOf) and isinstance(part, kind) else (part,)
+    return tuple(operands)
 
 
 def _null_with(kind: type[All | AnyOf], arguments: Sequence[_Node]) -> Condition:
@@ -260,14 +260,16 @@ def _null_with(kind: type[All | AnyOf], arguments: Sequence[_Node]) -> Condition
     sides = [_truth(argument) for argument in arguments]
     if Constant(None) in sides:
         return Constant(None)
-    found, nulls = kind(_flat(kind, arguments)), [_nulls(side) for side in sides]
-    known = [paths for paths in nulls if paths is not None]
-    if len(known) < len(nulls):
-        return CaseWhen(UnknownCondition(), found, Constant(None))
-    if all(paths == known[0] for paths in known):
-        return found  # all arguments are null in the same rows
+    plain, nulls = kind(_flat(kind, arguments)), [_nulls(side) for side in sides]
+    null_paths = [paths for paths in nulls if paths is not None]
+    if len(null_paths) < len(nulls):
+        return CaseWhen(UnknownCondition(), plain, Constant(None))
+    if all(paths == null_paths[0] for paths in null_paths):
+        return plain  # all arguments are null in the same rows
     return CaseWhen(
-        All(tuple(Not(IsNull(path)) for path in sorted(frozenset().union(*known), key=str))), found, Constant(None)
+        All(tuple(Not(IsNull(path)) for path in sorted(frozenset().union(*null_paths), key=str))),
+        plain,
+        Constant(None),
     )
 
 
@@ -278,8 +280,8 @@ def _nulls(condition: Condition) -> frozenset[Path] | None:
     if isinstance(condition, Not):
         return _nulls(condition.part)
     if isinstance(condition, All | AnyOf):
-        found = {_nulls(part) for part in condition.parts}
-        return found.pop() if len(found) == 1 else None
+        null_paths = {_nulls(part) for part in condition.parts}
+        return null_paths.pop() if len(null_paths) == 1 else None
     return frozenset() if isinstance(condition, IsNull) else None
 
 
@@ -324,9 +326,9 @@ def _about(name: str, field: _FieldPath, options: dict[str, Any]) -> _Node:
         return IsNan(path)
     if name == "is_in" and "value_set" in options:
         values = options["value_set"].values
-        found = IsIn(path, values.drop_null())
+        is_in = IsIn(path, values.drop_null())
         matches_null = values.null_count and options["null_matching_behavior"].as_py() == _MATCH
-        return AnyOf((found, IsNull(path))) if matches_null else found
+        return AnyOf((is_in, IsNull(path))) if matches_null else is_in
     if name in ("starts_with", "match_like") and not options["ignore_case"].as_py():
         return _beginning(name, path, options["pattern"].as_py())
     return UnknownCondition()
@@ -353,10 +355,10 @@ def _comparison(operator: str, left: _Node, right: _Node) -> Condition:
 
 def _contains(name: str, field: _FieldPath, arguments: Sequence[_Node]) -> Condition:
     """array_has(list, value), array_has_any(list, values) and array_has_all."""
-    wanted = arguments[0] if arguments else None
-    if not isinstance(wanted, _Value) or not wanted.value.is_valid:
+    argument = arguments[0] if arguments else None
+    if not isinstance(argument, _Value) or not argument.value.is_valid:
         return UnknownCondition()
-    value = wanted.value
+    value = argument.value
     is_one = name.startswith("lance.array_has.")
     values = pa.array([value.as_py()], value.type) if is_one else getattr(value, "values", None)
     if values is None or values.null_count or not len(values):

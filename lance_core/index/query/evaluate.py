@@ -14,27 +14,27 @@ from lance_core.index.query.rows import Bools
 __all__ = ["codes_of", "holds"]
 
 
-def holds(test: Test, wanted: bool, values: pa.Array) -> Bools | None:
+def holds(test: Test, truth: bool, values: pa.Array) -> Bools | None:
     """For each value, whether a test is true, or false; a null result is neither. None for a test of lists.
 
     Raises:
         pa.ArrowException: The values cannot be compared with those of the test.
     """
-    found: Any
+    is_true: Any
     if isinstance(test, Compare):
-        found = pc.call_function(test.operator, [values, test.value])
+        is_true = pc.call_function(test.operator, [values, test.value])
     elif isinstance(test, IsIn):
-        asked = test.values if test.values.type == values.type else test.values.cast(values.type)
-        found = pc.is_in(values, value_set=asked)
+        value_set = test.values if test.values.type == values.type else test.values.cast(values.type)
+        is_true = pc.is_in(values, value_set=value_set)
     elif isinstance(test, IsNull):
-        found = pc.is_null(values)
+        is_true = pc.is_null(values)
     elif isinstance(test, IsNan):
-        found = pc.is_nan(values)
+        is_true = pc.is_nan(values)
     elif isinstance(test, StartsWith):
-        found = pc.starts_with(values, pattern=test.prefix)
+        is_true = pc.starts_with(values, pattern=test.prefix)
     else:
         return None
-    chosen = pc.fill_null(found if wanted else pc.invert(found), False)
+    chosen = pc.fill_null(is_true if truth else pc.invert(is_true), False)
     result: Bools = np.asarray(chosen.to_numpy(zero_copy_only=False), np.bool_)
     return result
 

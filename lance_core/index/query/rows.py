@@ -82,10 +82,10 @@ class View:
         Raises:
             CorruptFileError: The fragment has no row ids.
         """
-        found = self.row_ids(place) if self.row_ids is not None else None
-        if found is None:
+        row_ids = self.row_ids(place) if self.row_ids is not None else None
+        if row_ids is None:
             raise CorruptFileError(f"fragment {self.ids[place]} has no row ids")
-        return found
+        return row_ids
 
     def check_fragments(self, fragment_ids: Ints) -> None:
         """Make sure that an index refers only to fragments that exist or existed.
@@ -116,7 +116,7 @@ class View:
         if num_entries >= int(self.physical_rows[chosen].sum()):
             return
         counts = self.live_counts() if self.live_counts is not None else []
-        live = sum(count or 0 for count, own in zip(counts, chosen.tolist(), strict=False) if own)
+        live = sum(count or 0 for count, is_chosen in zip(counts, chosen.tolist(), strict=False) if is_chosen)
         if num_entries < live:
             raise CorruptFileError(f"it has {num_entries} entries for {live} rows of the fragments that it covers")
 
@@ -153,8 +153,8 @@ class View:
         if not len(self.ids):
             return np.full(len(fragment_ids), -1, np.int64)
         order = self._order
-        found = np.minimum(np.searchsorted(self.ids, fragment_ids, sorter=order), len(self.ids) - 1)
-        places = found if order is None else order[found]
+        nearest = np.minimum(np.searchsorted(self.ids, fragment_ids, sorter=order), len(self.ids) - 1)
+        places = nearest if order is None else order[nearest]
         return np.where(self.ids[places] == fragment_ids, places, -1)
 
     def covered(self, fragment_ids: BitMap) -> Bools:

@@ -7,20 +7,20 @@ import pyarrow as pa
 __all__ = ["comparable", "is_exact", "is_ordered", "next_prefix", "one_array"]
 
 
-def comparable(stored: pa.DataType, asked: pa.DataType) -> bool:
+def comparable(stored: pa.DataType, value_type: pa.DataType) -> bool:
     """Whether Arrow compares values of both types in an order in which stored bounds are valid."""
-    return stored == asked or (_family(stored) is not None and _family(stored) == _family(asked))
+    return stored == value_type or (_family(stored) is not None and _family(stored) == _family(value_type))
 
 
-def is_exact(stored: pa.DataType, asked: pa.DataType) -> bool:
+def is_exact(stored: pa.DataType, value_type: pa.DataType) -> bool:
     """Whether at most one stored value equals a value of the filter, and a cast of that value yields it."""
-    if stored == asked:
+    if stored == value_type:
         return True
     if pa.types.is_integer(stored):
-        return bool(pa.types.is_integer(asked) or (pa.types.is_float64(asked) and stored.bit_width <= 32))
+        return bool(pa.types.is_integer(value_type) or (pa.types.is_float64(value_type) and stored.bit_width <= 32))
     if pa.types.is_floating(stored):
-        return bool(pa.types.is_integer(asked) or pa.types.is_floating(asked))
-    return comparable(stored, asked) and not pa.types.is_date(stored)
+        return bool(pa.types.is_integer(value_type) or pa.types.is_floating(value_type))
+    return comparable(stored, value_type) and not pa.types.is_date(stored)
 
 
 def is_ordered(kind: pa.DataType) -> bool:

@@ -104,18 +104,18 @@ def select(expression: pc.Expression, manifest: Manifest, reader: IndexReader) -
     question = ask(expression, manifest, reader)
     if question is None:
         return None
-    condition, asked = question
-    parts, found, claims = list(_conjuncts(condition)), Candidates.every(asked.view), []
+    condition, answers = question
+    parts, candidates, claims = list(_conjuncts(condition)), Candidates.every(answers.view), []
     for part in parts:
-        asked.begin()
-        own = _possible(part, True, asked)
-        found = found & own
-        claimed = frozenset(asked.view.ids[np.flatnonzero(asked.sure & (own.state == SOME))].tolist())
+        answers.begin()
+        part_rows = _possible(part, True, answers)
+        candidates = candidates & part_rows
+        claimed = frozenset(answers.view.ids[np.flatnonzero(answers.sure & (part_rows.state == SOME))].tolist())
         if claimed:
-            claims.append(Claim(part if len(parts) > 1 else None, claimed, dict(asked.claiming), reader.cache))
-    if not asked.names:
+            claims.append(Claim(part if len(parts) > 1 else None, claimed, dict(answers.claiming), reader.cache))
+    if not answers.names:
         return None
-    return Selection(asked.view, found, tuple(sorted(asked.names)), tuple(claims))
+    return Selection(answers.view, candidates, tuple(sorted(answers.names)), tuple(claims))
 
 
 def _conjuncts(condition: Condition) -> Iterator[Condition]:
@@ -132,8 +132,8 @@ def ask(expression: pc.Expression, manifest: Manifest, reader: IndexReader) -> t
     if all(index.is_system for index in manifest.indices) or not len(manifest.fragments):
         return None
     condition = condition_of(expression)
-    asked = IndexAnswers(manifest, reader)
-    return (condition, asked) if any(map(asked.has_index, tests_of(condition))) else None
+    answers = IndexAnswers(manifest, reader)
+    return (condition, answers) if any(map(answers.has_index, tests_of(condition))) else None
 
 
 def view_of(manifest: Manifest) -> View:
@@ -153,16 +153,16 @@ def view_of(manifest: Manifest) -> View:
 
 def field_at(schema: Schema, path: Path) -> Field | None:
     """The field at a path, through structs only; None if there is none."""
-    fields, found = schema.fields, None
+    fields, node = schema.fields, None
     for part in path:
         if isinstance(part, int):
-            found = fields[part] if part < len(fields) else None
+            node = fields[part] if part < len(fields) else None
         else:
-            found = next((one for one in fields if one.name == part), None)
-        if found is None:
+            node = next((field for field in fields if field.name == part), None)
+        if node is None:
             return None
-        fields = found.children if found.logical_type == "struct" else ()
-    return found
+        fields = node.children if node.logical_type == "struct" else ()
+    return node
 
 
 @dataclass(slots=True)
@@ -206,18 +206,18 @@ class IndexAnswers:
         """Whether there is an index on the field of a test."""
         return any(True for _ in self.indices(test))
 
-    def answer(self, test: Test, wanted: bool) -> Candidates:
+    def answer(self, test: Test, truth: bool) -> Candidates:
         """The rows for which a test can be true, or false."""
         result = Candidates.every(self.view)
         node = field_at(self.manifest.schema, test.path)
         exact = np.zeros(len(self.view.ids), np.bool_)
         for segments in sorted(self.indices(test), key=lambda segments: _ORDER.index(segments[0].index.kind)):
             assert node is not None
-            own, known = self._of_index(segments, node, test, wanted)
-            result = result & own
-            is_exact = segments[0].index.kind in _EXACT and bool(known.any())
+            index_rows, covered = self._of_index(segments, node, test, truth)
+            result = result & index_rows
+            is_exact = segments[0].index.kind in _EXACT and bool(covered.any())
             if is_exact:
-                exact |= known & (own.state != ALL)
+                exact |= covered & (index_rows.state != ALL)
                 self.claiming.update((segment.index.uuid, segment.index) for segment in segments)
             if is_exact or self.view.physical_rows[result.state != NONE].sum() <= _FEW_ROWS:
                 break  # another index costs more than reading the rows
@@ -236,10 +236,10 @@ class IndexAnswers:
         """Record that a condition has no index."""
         self._sure = np.zeros(len(self.view.ids), np.bool_)
 
-    def _of_index(self, segments: list[Segment], node: Field, test: Test, wanted: bool) -> tuple[Candidates, Bools]:
+    def _of_index(self, segments: list[Segment], node: Field, test: Test, truth: bool) -> tuple[Candidates, Bools]:
         """The combined answer of an index's segments, and the fragments that they cover."""
         everything = Candidates.every(self.view)
-        result, known = everything, np.zeros(len(self.view.ids), np.bool_)
+        result, answered_fragments = everything, np.zeros(len(self.view.ids), np.bool_)
         for segment in segments:
             covered = self.view.covered(segment.covered)
             if not covered.any():
@@ -248,39 +248,39 @@ class IndexAnswers:
             if content is None:
                 continue
             try:
-                own = content.answer(test, wanted, self.view, covered)
+                segment_rows = content.answer(test, truth, self.view, covered)
             except (LanceError, pa.ArrowException) as error:
                 if isinstance(error, LanceError):
                     self.reader.cache.warn(segment.index, str(error))
                 continue  # values that cannot be compared: evaluating the filter raises
-            if own is None:
+            if segment_rows is None:
                 continue
             self.names.add(names_of(segments))
-            first, again = covered & ~known, covered & known
-            merged = own.where(first, result)
-            result = (own | result).where(again, merged) if again.any() else merged
-            known |= covered
-        return result, known
+            first, again = covered & ~answered_fragments, covered & answered_fragments
+            merged = segment_rows.where(first, result)
+            result = (segment_rows | result).where(again, merged) if again.any() else merged
+            answered_fragments |= covered
+        return result, answered_fragments
 
 
-def _possible(condition: Condition, wanted: bool, asked: IndexAnswers) -> Candidates:
+def _possible(condition: Condition, truth: bool, answers: IndexAnswers) -> Candidates:
     """The rows for which a condition can be true, or false."""
     if isinstance(condition, Not):
-        return _possible(condition.part, not wanted, asked)
+        return _possible(condition.part, not truth, answers)
     if isinstance(condition, All | AnyOf):
-        parts = (_possible(part, wanted, asked) for part in condition.parts)
-        if isinstance(condition, All) == wanted:
+        parts = (_possible(part, truth, answers) for part in condition.parts)
+        if isinstance(condition, All) == truth:
             return reduce(Candidates.__and__, parts)
         return reduce(Candidates.__or__, parts)
     if isinstance(condition, CaseWhen):
         then, otherwise = (
-            _possible(condition.test, chosen, asked) & _possible(part, wanted, asked)
+            _possible(condition.test, chosen, answers) & _possible(part, truth, answers)
             for chosen, part in ((True, condition.then), (False, condition.otherwise))
         )
         return then | otherwise
     if isinstance(condition, Constant):
-        return Candidates.every(asked.view) if condition.value is wanted else Candidates.no(asked.view)
+        return Candidates.every(answers.view) if condition.value is truth else Candidates.no(answers.view)
     if isinstance(condition, UnknownCondition):
-        asked.unsure()
-        return Candidates.every(asked.view)
-    return asked.answer(condition, wanted)
+        answers.unsure()
+        return Candidates.every(answers.view)
+    return answers.answer(condition, truth)

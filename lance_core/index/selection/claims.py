@@ -45,7 +45,7 @@ class Claim:
     segments: Mapping[object, IndexMetadata]
     cache: IndexCache
 
-    def others(self, rows: pa.RecordBatch, matches: Bools) -> Bools:
+    def contradictions(self, rows: pa.RecordBatch, matches: Bools) -> Bools:
         """For each of some rows, whether it contradicts the claim.
 
         Args:
@@ -55,10 +55,10 @@ class Claim:
         if self.condition is None:
             return ~matches
         try:
-            found = _truth(self.condition, True, rows)
+            is_true = _truth(self.condition, True, rows)
         except pa.ArrowException:
-            found = None  # the filter itself decides on values that cannot be compared here
-        return np.zeros(rows.num_rows, np.bool_) if found is None else ~found
+            is_true = None  # the filter itself decides on values that cannot be compared here
+        return np.zeros(rows.num_rows, np.bool_) if is_true is None else ~is_true
 
     def reject(self, fragment_id: int, offset: int) -> NoReturn:
         """Ignore the indices from now on, because a row contradicts them.
@@ -73,26 +73,26 @@ class Claim:
         raise ContradictionError(f"index {names}: {reason}; repeat the read, the index is ignored from now on")
 
 
-def _truth(condition: Condition, wanted: bool, rows: pa.RecordBatch) -> Bools | None:
+def _truth(condition: Condition, truth: bool, rows: pa.RecordBatch) -> Bools | None:
     """For each row, whether a condition is true, or false; None if that is not known."""
     if isinstance(condition, Not):
-        return _truth(condition.part, not wanted, rows)
+        return _truth(condition.part, not truth, rows)
     if isinstance(condition, All | AnyOf):
-        parts = [_truth(part, wanted, rows) for part in condition.parts]
-        known = [part for part in parts if part is not None]
-        if len(known) < len(parts):
+        parts = [_truth(part, truth, rows) for part in condition.parts]
+        known_parts = [part for part in parts if part is not None]
+        if len(known_parts) < len(parts):
             return None
-        return reduce(np.logical_and if isinstance(condition, All) == wanted else np.logical_or, known)
+        return reduce(np.logical_and if isinstance(condition, All) == truth else np.logical_or, known_parts)
     if isinstance(condition, CaseWhen):
         test = (All((condition.test, condition.then)), All((Not(condition.test), condition.otherwise)))
-        if not wanted:
+        if not truth:
             test = (All((condition.test, Not(condition.then))), All((Not(condition.test), Not(condition.otherwise))))
         return _truth(AnyOf(test), True, rows)
     if isinstance(condition, Constant):
-        return np.full(rows.num_rows, condition.value is wanted)
+        return np.full(rows.num_rows, condition.value is truth)
     if isinstance(condition, UnknownCondition | Contains) or len(condition.path) > 1:
         return None
     name = condition.path[0]
     if name not in rows.schema.names or pa.types.is_dictionary(rows.schema.field(name).type):
         return None
-    return holds(condition, wanted, rows.column(name))
+    return holds(condition, truth, rows.column(name))

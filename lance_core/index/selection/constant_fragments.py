@@ -44,37 +44,37 @@ def constant_columns(manifest: Manifest, columns: Sequence[str], reader: IndexRe
     if len(groups) < len(nodes) or not all(groups):
         return None
     view = view_of(manifest)
-    known = np.ones(len(view.ids), np.bool_)
-    found: list[pa.Array] = []
+    is_constant = np.ones(len(view.ids), np.bool_)
+    column_values: list[pa.Array] = []
     for node, indices in zip(nodes, groups, strict=True):
         assert node is not None
-        own, values = _of_index(view, indices[0], reader, arrow_type_of(node))
-        known &= own
-        found.append(values)
-    if not known.any():
+        has_one_value, values = _of_index(view, indices[0], reader, arrow_type_of(node))
+        is_constant &= has_one_value
+        column_values.append(values)
+    if not is_constant.any():
         return None
-    places = pa.array(np.flatnonzero(known))
-    return known, pa.Table.from_arrays([values.take(places) for values in found], names=list(columns))
+    places = pa.array(np.flatnonzero(is_constant))
+    return is_constant, pa.Table.from_arrays([values.take(places) for values in column_values], names=list(columns))
 
 
 def _of_index(
     view: View, segments: Sequence[Segment], reader: IndexReader, kind: pa.DataType
 ) -> tuple[Bools, pa.Array]:
     """The fragments that hold one value, and the value of each."""
-    known, vouched = np.zeros(len(view.ids), np.bool_), np.zeros(len(view.ids), np.int64)
+    is_constant, vouched = np.zeros(len(view.ids), np.bool_), np.zeros(len(view.ids), np.int64)
     values = pa.nulls(len(view.ids), kind)
     if pa.types.is_floating(kind):
-        return known, values
+        return is_constant, values
     for segment in segments:
         covered = view.covered(segment.covered)
         vouched += covered
         content = reader.try_read(segment.index, kind)
         if not isinstance(content, ZoneMap):
             continue
-        own, first = _of_zones(content, view, covered)
-        known |= own
-        values = pc.if_else(pa.array(own), content.lows.take(pa.array(first)), values)
-    return known & (vouched == 1), values
+        has_one_value, first = _of_zones(content, view, covered)
+        is_constant |= has_one_value
+        values = pc.if_else(pa.array(has_one_value), content.lows.take(pa.array(first)), values)
+    return is_constant & (vouched == 1), values
 
 
 def _of_zones(zones: ZoneMap, view: View, covered: Bools) -> tuple[Bools, np.ndarray[tuple[int], np.dtype[np.int64]]]:

@@ -38,48 +38,48 @@ def certain_matches(expression: pc.Expression, manifest: Manifest, reader: Index
     return None if question is None else _certain(question[0], True, question[1])
 
 
-def _certain(condition: Condition, wanted: bool, asked: IndexAnswers) -> Candidates:
+def _certain(condition: Condition, truth: bool, answers: IndexAnswers) -> Candidates:
     """The rows for which a condition is certainly true, or false."""
     if isinstance(condition, Not):
-        return _certain(condition.part, not wanted, asked)
+        return _certain(condition.part, not truth, answers)
     if isinstance(condition, All | AnyOf):
-        parts = (_certain(part, wanted, asked) for part in condition.parts)
-        return reduce(Candidates.__and__ if isinstance(condition, All) == wanted else Candidates.__or__, parts)
+        parts = (_certain(part, truth, answers) for part in condition.parts)
+        return reduce(Candidates.__and__ if isinstance(condition, All) == truth else Candidates.__or__, parts)
     if isinstance(condition, CaseWhen):
         then, otherwise = (
-            _certain(condition.test, chosen, asked) & _certain(part, wanted, asked)
+            _certain(condition.test, chosen, answers) & _certain(part, truth, answers)
             for chosen, part in ((True, condition.then), (False, condition.otherwise))
         )
         return then | otherwise
-    if isinstance(condition, Constant) and condition.value is wanted:
-        return Candidates.every(asked.view)
+    if isinstance(condition, Constant) and condition.value is truth:
+        return Candidates.every(answers.view)
     if not isinstance(condition, Test):
-        return Candidates.no(asked.view)
-    node = field_at(asked.manifest.schema, condition.path)
-    result = Candidates.no(asked.view)
+        return Candidates.no(answers.view)
+    node = field_at(answers.manifest.schema, condition.path)
+    result = Candidates.no(answers.view)
     if node is not None and len(condition.path) == 1:
-        for segments in asked.indices(condition):
-            result = result | _of_index(segments, node, condition, wanted, asked)
+        for segments in answers.indices(condition):
+            result = result | _of_index(segments, node, condition, truth, answers)
     return result
 
 
-def _of_index(segments: list[Segment], node: Field, test: Test, wanted: bool, asked: IndexAnswers) -> Candidates:
+def _of_index(segments: list[Segment], node: Field, test: Test, truth: bool, answers: IndexAnswers) -> Candidates:
     """The certain rows according to the segments of an index, in fragments that a single segment covers."""
-    result = Candidates.no(asked.view)
+    result = Candidates.no(answers.view)
     if segments[0].index.kind not in ("Bitmap", "ZoneMap"):
         return result
-    covered = [asked.view.covered(segment.covered) for segment in segments]
+    covered = [answers.view.covered(segment.covered) for segment in segments]
     vouched = np.sum(covered, axis=0)
-    for segment, own in zip(segments, covered, strict=True):
-        alone = own & (vouched == 1)
-        content = asked.reader.try_read(segment.index, arrow_type_of(node)) if alone.any() else None
+    for segment, covers in zip(segments, covered, strict=True):
+        alone = covers & (vouched == 1)
+        content = answers.reader.try_read(segment.index, arrow_type_of(node)) if alone.any() else None
         if not isinstance(content, BitmapIndex | ZoneMap):
             continue
         try:
-            found = content.certain(test, wanted, asked.view, alone)
+            certain_rows = content.certain(test, truth, answers.view, alone)
         except (LanceError, pa.ArrowException) as error:
             if isinstance(error, LanceError):
-                asked.reader.cache.warn(segment.index, str(error))
+                answers.reader.cache.warn(segment.index, str(error))
             continue
-        result = result if found is None else result | found
+        result = result if certain_rows is None else result | certain_rows
     return result

@@ -50,7 +50,7 @@ class IndexCache:
     answers: dict[object, object] = field(default_factory=dict)
     max_bytes: int = INDEX_CACHE_BYTES
     num_bytes: int = 0
-    _known: OrderedDict[uuid.UUID, Content] = field(default_factory=OrderedDict)
+    _contents: OrderedDict[uuid.UUID, Content] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __reduce__(self) -> tuple[type[IndexCache], tuple[()]]:
@@ -60,20 +60,20 @@ class IndexCache:
     def get(self, key: uuid.UUID) -> Content | None:
         """The cached content of a segment."""
         with self._lock:
-            found = self._known.get(key)
-            if found is not None:
-                self._known.move_to_end(key)
-            return found
+            content = self._contents.get(key)
+            if content is not None:
+                self._contents.move_to_end(key)
+            return content
 
     def put(self, key: uuid.UUID, content: Content) -> None:
         """Cache a segment, and evict the least recently used ones."""
         with self._lock:
-            if key in self._known:
+            if key in self._contents:
                 return
-            self._known[key] = content
+            self._contents[key] = content
             self.num_bytes += content.nbytes
-            while self.num_bytes > self.max_bytes and len(self._known) > 1:
-                _, evicted = self._known.popitem(last=False)
+            while self.num_bytes > self.max_bytes and len(self._contents) > 1:
+                _, evicted = self._contents.popitem(last=False)
                 self.num_bytes -= evicted.nbytes
 
     def warn(self, index: IndexMetadata, reason: str) -> None:
@@ -128,14 +128,14 @@ class IndexReader:
         Raises:
             LanceError: The segment cannot be read, or indexes values of another type.
         """
-        found = self.cache.get(index.uuid)
-        if found is None:
+        content = self.cache.get(index.uuid)
+        if content is None:
             store, prefix = self.folder(index)
-            found = KINDS[index.kind].read(store, prefix, index, kind)
-            self.cache.put(index.uuid, found)
-        if not found.fits(kind):
+            content = KINDS[index.kind].read(store, prefix, index, kind)
+            self.cache.put(index.uuid, content)
+        if not content.fits(kind):
             raise CorruptFileError(f"it does not index values of type {kind}")
-        return found
+        return content
 
     def try_read(self, index: IndexMetadata, kind: pa.DataType) -> Content | None:
         """Read a segment; None, with a warning, if it cannot be read or is known to be wrong."""
@@ -162,8 +162,8 @@ def usable_segments(manifest: Manifest, node: Field, cache: IndexCache | None = 
             continue
         if not KINDS[index.kind].accepts(arrow_type_of(node)):
             continue  # pylance builds indices on further types
-        known = KINDS[index.kind].versions
-        if (index.index_version or 0) not in known:
+        known_versions = KINDS[index.kind].versions
+        if (index.index_version or 0) not in known_versions:
             if cache is not None:
                 cache.warn(index, f"its version {index.index_version} is not known")
             continue

@@ -310,7 +310,8 @@ class FragmentScan:
         """
         places = np.asarray(offsets, np.uint32)
         for claim in self.claims:
-            wrong = BitMap(array("I", places[claim.others(rows, matches)].tobytes())) & (self.possible or BitMap())
+            offenders = places[claim.contradictions(rows, matches)].tobytes()
+            wrong = BitMap(array("I", offenders)) & (self.possible or BitMap())
             if wrong:
                 claim.reject(self.fragment.id, wrong[0])
 
