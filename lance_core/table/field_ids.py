@@ -61,16 +61,16 @@ def _numbered(schema: Schema, first_id: int) -> Schema:
 def _renamed(fragment: Fragment, new_ids: Mapping[int, int], leaves: AbstractSet[int]) -> Fragment:
     """A fragment with the new ids."""
     used = {i for file in fragment.files for i in file.fields if i >= 0}
-    own, given = used <= set(new_ids), used <= set(new_ids.values())
+    has_schema_ids, has_dataset_ids = used <= set(new_ids), used <= set(new_ids.values())
     whole = used in (set(new_ids), leaves)
-    if own and given and not whole and any(new_ids[i] != i for i in used):
+    if has_schema_ids and has_dataset_ids and not whole and any(new_ids[i] != i for i in used):
         raise InvalidInputError(
             f"data file {fragment.files[0].path} has field ids {sorted(used)}, which could be ids of the given schema "
             "or ids that the dataset gives its columns now: write all columns to the file"
         )
-    if given and not (own and whole):
+    if has_dataset_ids and not (has_schema_ids and whole):
         return fragment
-    if not own:
+    if not has_schema_ids:
         strange = min(used - set(new_ids))
         raise InvalidInputError(
             f"data file {fragment.files[0].path} has field id {strange}, which is neither in the given schema nor "
@@ -115,9 +115,11 @@ def check_field_ids(before: Manifest, after: Manifest, operation: Operation) -> 
         _check_files(after, -1 if is_new else mark)
 
 
-def _check_schema(fields: Mapping[int, tuple[Field, int]], own: Mapping[int, tuple[Field, int]], mark: int) -> None:
-    _check_new((field for i, (field, _) in own.items() if i not in fields), mark)
-    for field_id, (field, parent) in own.items():
+def _check_schema(
+    fields: Mapping[int, tuple[Field, int]], new_fields: Mapping[int, tuple[Field, int]], mark: int
+) -> None:
+    _check_new((field for i, (field, _) in new_fields.items() if i not in fields), mark)
+    for field_id, (field, parent) in new_fields.items():
         if field_id not in fields:
             continue
         old, old_parent = fields[field_id]
@@ -130,9 +132,9 @@ def _check_schema(fields: Mapping[int, tuple[Field, int]], own: Mapping[int, tup
 
 
 def _check_files(after: Manifest, highest_known: int) -> None:
-    own = {field.id for field, _ in after.schema.walk()}
+    field_ids = {field.id for field, _ in after.schema.walk()}
     for file in data_files(after.fragments.fresh):
-        strange = [i for i in file.fields if i > highest_known and i not in own]
+        strange = [i for i in file.fields if i > highest_known and i not in field_ids]
         if strange:
             raise InvalidInputError(f"data file {file.path} has field id {strange[0]}, which the schema lacks")
 

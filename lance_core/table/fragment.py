@@ -158,9 +158,9 @@ class DataFile:
 
 def fields_with_columns(schema: Schema) -> dict[int, bool]:
     """For each field of a schema, whether it has a column in files of version 2.1 and later."""
-    found = dict.fromkeys((field.id for field, _ in schema.walk()), False)
-    found.update((field.id, True) for field in column_fields(schema))
-    return found
+    has_column = dict.fromkeys((field.id for field, _ in schema.walk()), False)
+    has_column.update((field.id, True) for field in column_fields(schema))
+    return has_column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,14 +69,14 @@ class FragmentColumns:
         Raises:
             CorruptFileError: The bytes are not a fragment.
         """
-        found = _walked(run) if len(run) >= _MANY else None
-        if found is None:
+        numbers = _walked(run) if len(run) >= _MANY else None
+        if numbers is None:
             return _of_messages(run)
         return cls(
-            ids=found[_ID].astype(np.int64),
-            rows=_plausible(found[_ROWS]),
-            deletions=found[_DELETION_FILE] > 0,
-            row_ids=(found[_ROW_IDS] > 0) & (found[_ROW_IDS_ELSEWHERE] == 0),
+            ids=numbers[_ID].astype(np.int64),
+            rows=_plausible(numbers[_ROWS]),
+            deletions=numbers[_DELETION_FILE] > 0,
+            row_ids=(numbers[_ROW_IDS] > 0) & (numbers[_ROW_IDS_ELSEWHERE] == 0),
         )
 
     @property
@@ -109,15 +109,16 @@ class FragmentColumns:
 
 def _of_messages(run: FragmentRun) -> FragmentColumns:
     try:
-        found = _FragmentFields.FromString(run.data).fragments
+        messages = _FragmentFields.FromString(run.data).fragments
     except DecodeError as error:
         raise CorruptFileError("a fragment of the manifest cannot be parsed") from error
-    elsewhere = [one.HasField("external_row_ids") or one.HasField("spilled_row_ids") for one in found]
+    elsewhere = [message.HasField("external_row_ids") or message.HasField("spilled_row_ids") for message in messages]
     return FragmentColumns(
-        ids=np.fromiter(map(attrgetter("id"), found), np.uint64, len(found)).astype(np.int64),
-        rows=_plausible(np.fromiter(map(attrgetter("physical_rows"), found), np.uint64, len(found))),
-        deletions=np.array([one.HasField("deletion_file") for one in found], np.bool_),
-        row_ids=np.array([one.HasField("inline_row_ids") for one in found], np.bool_) & ~np.array(elsewhere, np.bool_),
+        ids=np.fromiter(map(attrgetter("id"), messages), np.uint64, len(messages)).astype(np.int64),
+        rows=_plausible(np.fromiter(map(attrgetter("physical_rows"), messages), np.uint64, len(messages))),
+        deletions=np.array([message.HasField("deletion_file") for message in messages], np.bool_),
+        row_ids=np.array([message.HasField("inline_row_ids") for message in messages], np.bool_)
+        & ~np.array(elsewhere, np.bool_),
     )
 
 
@@ -135,17 +136,17 @@ def _walked(run: FragmentRun) -> Mapping[int, npt.NDArray[Any]] | None:
     bounds = run.bounds()
     ends = bounds[1:]
     data = np.frombuffer(b"".join((run.data, bytes(_LONGEST + 1))), np.uint8)
-    found: dict[int, npt.NDArray[Any]] = {_ID: np.zeros(count, np.uint64), _ROWS: np.zeros(count, np.uint64)}
-    found.update((tag, np.zeros(count, np.bool_)) for tag in (_DELETION_FILE, _ROW_IDS, _ROW_IDS_ELSEWHERE))
+    columns: dict[int, npt.NDArray[Any]] = {_ID: np.zeros(count, np.uint64), _ROWS: np.zeros(count, np.uint64)}
+    columns.update((tag, np.zeros(count, np.bool_)) for tag in (_DELETION_FILE, _ROW_IDS, _ROW_IDS_ELSEWHERE))
     _, at = _varint(data, bounds[:-1] + 1)
     left = np.flatnonzero(at < ends)
     at, ends = at[left], ends[left]
     for _ in range(_MOST_FIELDS):
         if not len(left):
-            return found
+            return columns
         tags = data[at]
         value, at = _varint(data, at + 1)
-        for tag, column in found.items():
+        for tag, column in columns.items():
             is_it = tags == tag
             if is_it.any():
                 column[left[is_it]] = value[is_it] if column.dtype == np.uint64 else True

@@ -136,9 +136,9 @@ class FragmentList(Sequence[Fragment]):
 
     def _fields(self) -> FragmentColumns:
         if self._columns is None:
-            found = FragmentColumns.of(self._run)
-            check_fragment_id(int(found.ids.view(np.uint64).max(initial=0)))
-            self._columns = found
+            columns = FragmentColumns.of(self._run)
+            check_fragment_id(int(columns.ids.view(np.uint64).max(initial=0)))
+            self._columns = columns
         return self._columns
 
     def places_with_rows(self) -> Sequence[int]:
@@ -165,9 +165,9 @@ class FragmentList(Sequence[Fragment]):
     def live_counts(self) -> list[int | None]:
         """The live rows of each fragment; None where the manifest does not record them."""
         if self._live is None and self._known_live is not None:
-            known = self._known_live
-            known.update({raw: _live_count(_parsed(raw)) for raw in self._run if raw not in known})
-            self._live = [known[raw] for raw in self._run]
+            counts = self._known_live
+            counts.update({raw: _live_count(_parsed(raw)) for raw in self._run if raw not in counts})
+            self._live = [counts[raw] for raw in self._run]
         elif self._live is None:
             self._count()
         return self._live or []
@@ -188,13 +188,13 @@ class FragmentList(Sequence[Fragment]):
             num_bytes += sum(file.file_size_bytes for file in message.files)
         self._live, self._totals = live, (deleted, num_bytes)
 
-    def share_live_counts(self, known: dict[bytes, int | None]) -> None:
+    def share_live_counts(self, counts: dict[bytes, int | None]) -> None:
         """Share the counts of live rows with other versions, so that a fragment of several versions is counted once.
 
         Args:
-            known: The counts by serialized fragment; missing ones are added when they are needed.
+            counts: The counts by serialized fragment; missing ones are added when they are needed.
         """
-        self._known_live = known
+        self._known_live = counts
 
     def get(self, fragment_id: int) -> Fragment | None:
         """Return the fragment of that id; None if there is none."""
@@ -203,7 +203,7 @@ class FragmentList(Sequence[Fragment]):
 
     def _position(self, fragment_id: int) -> int | None:
         if self._positions is None:
-            self._positions = {found: position for position, found in enumerate(self.ids)}
+            self._positions = {existing_id: position for position, existing_id in enumerate(self.ids)}
         return self._positions.get(fragment_id)
 
     def changed(
@@ -233,9 +233,9 @@ class FragmentList(Sequence[Fragment]):
         if fields.are_ascending and _are_ascending([self.highest_id, *new_ids]):
             result = self._spliced({places[i]: changes[i] for i in places}, raw, len(put))
         else:
-            kept = [(i, changes.get(i, old)) for i, old in zip(self.ids, self._run, strict=True)]
-            kept.extend(zip(new_ids, raw[len(put) :], strict=True))
-            result = _sorted_list([(i, one) for i, one in kept if one is not None])
+            entries = [(i, changes.get(i, old)) for i, old in zip(self.ids, self._run, strict=True)]
+            entries.extend(zip(new_ids, raw[len(put) :], strict=True))
+            result = _sorted_list([(i, message) for i, message in entries if message is not None])
         result._fresh = fresh  # noqa: SLF001 - the same class
         if self._has_deletions is False and not any(record.deletion_file for record in fresh):
             result._has_deletions = False  # noqa: SLF001 - the same class

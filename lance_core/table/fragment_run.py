@@ -109,34 +109,34 @@ class FragmentRun(Sequence[bytes]):
     def differing(self, other: FragmentRun) -> range:
         """The positions of this run's fragments between the beginning and the end that both runs share."""
         bounds, other_bounds = self.bounds(), other.bounds()
-        ours, theirs = np.frombuffer(self.data, np.uint8), np.frombuffer(other.data, np.uint8)
-        shared = _num_equal(ours, theirs)
+        data, other_data = np.frombuffer(self.data, np.uint8), np.frombuffer(other.data, np.uint8)
+        shared = _num_equal(data, other_data)
         first = int(np.searchsorted(bounds, shared, "right")) - 1
-        shared = _num_equal(ours[bounds[first] :][::-1], theirs[bounds[first] :][::-1])
-        last = int(np.searchsorted(bounds, len(ours) - shared, "left"))
-        is_aligned = len(theirs) - (len(ours) - bounds[last]) in other_bounds if shared else True
+        shared = _num_equal(data[bounds[first] :][::-1], other_data[bounds[first] :][::-1])
+        last = int(np.searchsorted(bounds, len(data) - shared, "left"))
+        is_aligned = len(other_data) - (len(data) - bounds[last]) in other_bounds if shared else True
         return range(first, last if is_aligned else len(self))
 
     def _parsed(self) -> Sequence[bytes]:
         if self._entries is None:
             try:
-                found: Sequence[bytes] = _Entries.FromString(self.data).fragments
+                entries: Sequence[bytes] = _Entries.FromString(self.data).fragments
             except DecodeError as error:
                 raise CorruptFileError("the fragments of the manifest cannot be parsed") from error
-            if len(found) != self._count:
-                raise CorruptFileError(f"the manifest has {len(found)} fragments instead of {self._count}")
-            self._entries = found
+            if len(entries) != self._count:
+                raise CorruptFileError(f"the manifest has {len(entries)} fragments instead of {self._count}")
+            self._entries = entries
         return self._entries
 
 
-def _same(one: bytes | memoryview, other: bytes | memoryview) -> bool:
-    return np.array_equal(np.frombuffer(one, np.uint8), np.frombuffer(other, np.uint8))
+def _same(data: bytes | memoryview, other: bytes | memoryview) -> bool:
+    return np.array_equal(np.frombuffer(data, np.uint8), np.frombuffer(other, np.uint8))
 
 
-def _num_equal(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> int:
+def _num_equal(data: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> int:
     """Number of bytes at the beginnings of two arrays that are the same."""
-    count = min(len(one), len(other))
-    unlike = one[:count] != other[:count]
+    count = min(len(data), len(other))
+    unlike = data[:count] != other[:count]
     return int(unlike.argmax()) if unlike.any() else count
 
 

@@ -177,31 +177,33 @@ class Proofs:
 
     def entries(self) -> dict[str, str]:
         """The entries of the configuration."""
-        found = {_STREAM + name: f"{one.number} {one.version} {one.hour}" for name, one in self.streams.items()}
+        entries = {
+            _STREAM + name: f"{batch.number} {batch.version} {batch.hour}" for name, batch in self.streams.items()
+        }
         if self.keys:
-            found[_KEYS] = _json(self.keys)
+            entries[_KEYS] = _json(self.keys)
         if self.attempts:
-            found[_ATTEMPTS] = _json([_row(one) for one in self.attempts])
+            entries[_ATTEMPTS] = _json([_row(attempt) for attempt in self.attempts])
         if self.fills:
-            found[_FILLS] = _json([_fill_row(one) for one in self.fills])
+            entries[_FILLS] = _json([_fill_row(fill) for fill in self.fills])
         if self.since:
-            found[_SINCE] = _json(self.since)
-        return found
+            entries[_SINCE] = _json(self.since)
+        return entries
 
     def key(self, idempotency_key: tuple[str, str]) -> int | None:
         """The version of the write with an idempotency key; None if it is unknown."""
-        found = self.keys.get(_digest(idempotency_key))
-        return None if found is None else found[0]
+        write = self.keys.get(_digest(idempotency_key))
+        return None if write is None else write[0]
 
     def attempts_of(self, token: tuple[str, str]) -> tuple[CommittedAttempt, ...]:
         """The attempts of a write, oldest first."""
         digest = _digest(token)
-        return tuple(one for one in self.attempts if one.token == digest)
+        return tuple(attempt for attempt in self.attempts if attempt.token == digest)
 
     def fill_of(self, token: tuple[str, str]) -> CommittedFill | None:
         """The newest fill of a write; None if none is recorded."""
         digest = _digest(token)
-        return next((one for one in self.fills if one.token == digest), None)
+        return next((fill for fill in self.fills if fill.token == digest), None)
 
     def complete_after(self, kind: Kind) -> int | None:
         """The version after which all writes of a kind are known; None if no proof was ever kept."""
@@ -272,34 +274,36 @@ class CommitProof:
         has_attempt = self.attempt is not None and (self.adds or self.fills is not None)
         if self.idempotency_key is None and self.batch is None and not has_attempt and not branch.entries():
             return after
-        known = Proofs.of(after.config)
+        proofs = Proofs.of(after.config)
         hour = after.timestamp_ns // _HOUR_NS
         start = 0 if before is None else before.version
         rows_since = start if _highest_fragment(before) >= 0 else 0  # versions without rows have no attempt's rows
-        since = {"streams": start, "keys": 0, "attempts": rows_since, "fills": 0} | dict(known.since)
-        known = _with_branch(replace(known, since=since), branch, self.branch, after, before)
+        since = {"streams": start, "keys": 0, "attempts": rows_since, "fills": 0} | dict(proofs.since)
+        proofs = _with_branch(replace(proofs, since=since), branch, self.branch, after, before)
         if self.batch is not None:
             number = CommittedBatch(number=self.batch[1], version=after.version, hour=hour)
-            known = replace(known, streams={**known.streams, self.batch[0]: number})
+            proofs = replace(proofs, streams={**proofs.streams, self.batch[0]: number})
         if self.idempotency_key is not None:
             digest = _digest(self.idempotency_key)
-            keys = {key: found for key, found in known.keys.items() if key != digest}
-            known = replace(known, keys={**keys, digest: (after.version, hour)})
+            keys = {key: write for key, write in proofs.keys.items() if key != digest}
+            proofs = replace(proofs, keys={**keys, digest: (after.version, hour)})
         if self.attempt is not None and self.adds:
-            known = replace(known, attempts=self._attempts(known, after, before, hour))
+            proofs = replace(proofs, attempts=self._attempts(proofs, after, before, hour))
         if self.attempt is not None and self.fills is not None:
-            known = replace(known, fills=self._fills(known, after, hour))
-        known = _trimmed(known, hour - 24 * _days(after.config))
-        others = {key: value for key, value in after.config.items() if not is_proof(key)}
-        return replace(after, config={**others, **known.entries()})
+            proofs = replace(proofs, fills=self._fills(proofs, after, hour))
+        proofs = _trimmed(proofs, hour - 24 * _days(after.config))
+        settings = {key: value for key, value in after.config.items() if not is_proof(key)}
+        return replace(after, config={**settings, **proofs.entries()})
 
     def _attempts(
         self, proofs: Proofs, after: Manifest, before: Manifest | None, hour: int
     ) -> tuple[CommittedAttempt, ...]:
         assert self.attempt is not None
         digest = _digest(self.attempt)
-        kept = [one for one in proofs.attempts if one.token != digest or one.version not in self.replaces]
-        made = CommittedAttempt(
+        other_attempts = [
+            attempt for attempt in proofs.attempts if attempt.token != digest or attempt.version not in self.replaces
+        ]
+        new_attempt = CommittedAttempt(
             token=digest,
             version=after.version,
             hour=hour,
@@ -310,13 +314,13 @@ class CommitProof:
             if after.uses_stable_row_ids
             else None,
         )
-        return (*kept, made)
+        return (*other_attempts, new_attempt)
 
     def _fills(self, proofs: Proofs, after: Manifest, hour: int) -> tuple[CommittedFill, ...]:
         assert self.attempt is not None
         assert self.fills is not None
         digest = _digest(self.attempt)
-        made = CommittedFill(
+        new_fill = CommittedFill(
             token=digest,
             version=after.version,
             hour=hour,
@@ -324,7 +328,7 @@ class CommitProof:
             note=self.note,
             slices=None if len(self.fills) > _MOST_SLICES else _slice_digests(self.fills),
         )
-        return (*(one for one in proofs.fills if one.token != digest), made)
+        return (*(fill for fill in proofs.fills if fill.token != digest), new_fill)
 
 
 def is_proof(key: str) -> bool:
@@ -349,35 +353,37 @@ def _with_branch(
     """Add the proofs of a branch whose rows a version adds, with the version and the fragment ids that the rows get."""
     version = after.version
     streams = dict(proofs.streams)
-    for name, one in branch.streams.items():
-        if name not in streams or streams[name].number < one.number:
-            streams[name] = replace(one, version=version)
+    for name, batch in branch.streams.items():
+        if name not in streams or streams[name].number < batch.number:
+            streams[name] = replace(batch, version=version)
     keys = {digest: (version, hour) for digest, (_, hour) in branch.keys.items() if digest not in proofs.keys}
-    inherited_ones = {(one.token, one.version, one.number) for one in branch.attempts}
-    mine = {(one.token, one.version, one.number) for one in proofs.attempts}
+    inherited_ones = {(attempt.token, attempt.version, attempt.number) for attempt in branch.attempts}
+    mine = {(attempt.token, attempt.version, attempt.number) for attempt in proofs.attempts}
     new_ids = dict(zip(place.fragments, range(_highest_fragment(before) + 1, 1 << 62), strict=False))
     attempts = [
-        _moved(one, after, new_ids) for one in branch.attempts if (one.token, one.version, one.number) not in mine
+        _moved(attempt, after, new_ids)
+        for attempt in branch.attempts
+        if (attempt.token, attempt.version, attempt.number) not in mine
     ]
-    again = {one.token for one in attempts}
-    kept = [
-        one
-        for one in proofs.attempts  # the branch may have replaced the rows of attempts before the fork
-        if one.token not in again
-        or one.version > place.fork_version
-        or (one.token, one.version, one.number) in inherited_ones
+    again = {attempt.token for attempt in attempts}
+    own_attempts = [
+        attempt
+        for attempt in proofs.attempts  # the branch may have replaced the rows of attempts before the fork
+        if attempt.token not in again
+        or attempt.version > place.fork_version
+        or (attempt.token, attempt.version, attempt.number) in inherited_ones
     ]
-    newest = {one.token: one for one in proofs.fills}
+    newest = {fill.token: fill for fill in proofs.fills}
     for fill in branch.fills:
-        known = newest.get(fill.token)
-        if known is None or known.number < fill.number:
+        newest_fill = newest.get(fill.token)
+        if newest_fill is None or newest_fill.number < fill.number:
             newest.pop(fill.token, None)
             newest[fill.token] = replace(fill, version=version)
     return replace(
         proofs,
         streams=streams,
         keys={**proofs.keys, **keys},
-        attempts=(*kept, *attempts),
+        attempts=(*own_attempts, *attempts),
         fills=tuple(newest.values()),
     )
 
@@ -388,30 +394,37 @@ def _moved(attempt: CommittedAttempt, after: Manifest, new_ids: Mapping[int, int
     if attempt.fragments is None:
         return moved
     ids = [new_ids.get(number) for number in range(*attempt.fragments)]
-    found = [fragment for number in ids if number is not None and (fragment := after.fragments.get(number)) is not None]
-    if len(found) != len(ids) or any(right.id - left.id != 1 for left, right in pairwise(found)):
+    fragments = [
+        fragment for number in ids if number is not None and (fragment := after.fragments.get(number)) is not None
+    ]
+    if len(fragments) != len(ids) or any(right.id - left.id != 1 for left, right in pairwise(fragments)):
         return moved
-    first = found[0].id if found else 0
-    rows = [row_ids for fragment in found if (row_ids := row_ids_of(fragment)) is not None and len(row_ids)]
+    first = fragments[0].id if fragments else 0
+    rows = [row_ids for fragment in fragments if (row_ids := row_ids_of(fragment)) is not None and len(row_ids)]
     return replace(
         moved,
-        fragments=(first, first + len(found)),
-        row_ids=(int(min(one.min() for one in rows)), int(max(one.max() for one in rows)) + 1) if rows else None,
+        fragments=(first, first + len(fragments)),
+        row_ids=(
+            int(min(ids_of_fragment.min() for ids_of_fragment in rows)),
+            int(max(ids_of_fragment.max() for ids_of_fragment in rows)) + 1,
+        )
+        if rows
+        else None,
     )
 
 
 def _trimmed(proofs: Proofs, oldest: int) -> Proofs:
     """The proofs from an hour on, and of these at most as many as a table keeps, the newest ones."""
     streams = dict(sorted(proofs.streams.items(), key=lambda item: item[1].hour)[-_MOST["streams"] :])
-    streams = {name: one for name, one in streams.items() if one.hour >= oldest}
-    keys = {key: one for key, one in list(proofs.keys.items())[-_MOST["keys"] :] if one[1] >= oldest}
-    attempts = {one: None for one in proofs.attempts[-_MOST["attempts"] :] if one.hour >= oldest}
-    fills = {one: None for one in proofs.fills[-_MOST["fills"] :] if one.hour >= oldest}
+    streams = {name: batch for name, batch in streams.items() if batch.hour >= oldest}
+    keys = {key: write for key, write in list(proofs.keys.items())[-_MOST["keys"] :] if write[1] >= oldest}
+    attempts = {attempt: None for attempt in proofs.attempts[-_MOST["attempts"] :] if attempt.hour >= oldest}
+    fills = {fill: None for fill in proofs.fills[-_MOST["fills"] :] if fill.hour >= oldest}
     forgotten = {
-        "streams": [one.version for name, one in proofs.streams.items() if name not in streams],
-        "keys": [one[0] for key, one in proofs.keys.items() if key not in keys],
-        "attempts": [one.version for one in proofs.attempts if one not in attempts],
-        "fills": [one.version for one in proofs.fills if one not in fills],
+        "streams": [batch.version for name, batch in proofs.streams.items() if name not in streams],
+        "keys": [write[0] for key, write in proofs.keys.items() if key not in keys],
+        "attempts": [attempt.version for attempt in proofs.attempts if attempt not in attempts],
+        "fills": [fill.version for fill in proofs.fills if fill not in fills],
     }
     since = {kind: max([proofs.since[kind], *versions]) for kind, versions in forgotten.items()}
     return Proofs(streams=streams, keys=keys, attempts=tuple(attempts), fills=tuple(fills), since=since)
@@ -428,7 +441,7 @@ def _highest_fragment(manifest: Manifest | None) -> int:
 def _new_fragments(after: Manifest, before: Manifest | None) -> _Range | None:
     """The range of the fragment ids that a version added; None if it has gaps."""
     highest = _highest_fragment(before)
-    ids = sorted(one.id for one in after.fragments.fresh if one.id > highest)
+    ids = sorted(fragment.id for fragment in after.fragments.fresh if fragment.id > highest)
     if not ids:
         return (0, 0)
     return (ids[0], ids[-1] + 1) if ids[-1] - ids[0] + 1 == len(ids) else None
@@ -471,7 +484,7 @@ def _batch(value: str) -> CommittedBatch:
 
 
 def _keys(value: str) -> dict[str, _Range]:
-    return {str(digest): _pair(found) for digest, found in json.loads(value).items()}
+    return {str(digest): _pair(write) for digest, write in json.loads(value).items()}
 
 
 def _since(value: str) -> dict[str, int]:

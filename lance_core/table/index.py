@@ -241,15 +241,15 @@ def retain_relevant(
     Dropped are indices on a deleted field, and segments that cover no live fragment. If no segment of a scalar index
     covers a live fragment, its oldest segment stays. A segment without a bitmap counts as one that covers none.
     """
-    kept = [index for index in indices if index.is_system or all(f in field_ids for f in index.fields)]
-    if all(index.is_system for index in kept):
-        return tuple(kept)
+    usable_indices = [index for index in indices if index.is_system or all(f in field_ids for f in index.fields)]
+    if all(index.is_system for index in usable_indices):
+        return tuple(usable_indices)
     live = BitMap(fragment_ids)
     by_name: dict[str, list[IndexMetadata]] = {}
-    for index in kept:
+    for index in usable_indices:
         by_name.setdefault(index.name, []).append(index)
     alive = {index.uuid for group in by_name.values() for index in _alive(group, live)}
-    return tuple(index for index in kept if index.is_system or index.uuid in alive)
+    return tuple(index for index in usable_indices if index.is_system or index.uuid in alive)
 
 
 def _alive(group: list[IndexMetadata], live: BitMap) -> list[IndexMetadata]:

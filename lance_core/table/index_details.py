@@ -46,32 +46,32 @@ def index_details(index: IndexMetadata) -> dict[str, Any]:
 
 def _vector(details: table_pb2.VectorIndexDetails) -> dict[str, Any]:
     metrics = table_pb2.VectorIndexDetails.Metric
-    known = details.metric_type in metrics.values()
-    found: dict[str, Any] = {"metric_type": metrics.Name(details.metric_type) if known else "UNKNOWN"}
+    is_known = details.metric_type in metrics.values()
+    parameters: dict[str, Any] = {"metric_type": metrics.Name(details.metric_type) if is_known else "UNKNOWN"}
     if details.target_partition_size:
-        found["target_partition_size"] = details.target_partition_size
+        parameters["target_partition_size"] = details.target_partition_size
     if details.HasField("hnsw"):
         hnsw = details.hnsw
-        found["hnsw"] = {"max_connections": hnsw.max_connections, "construction_ef": hnsw.construction_ef}
+        parameters["hnsw"] = {"max_connections": hnsw.max_connections, "construction_ef": hnsw.construction_ef}
         if hnsw.max_level:
-            found["hnsw"]["max_level"] = hnsw.max_level
+            parameters["hnsw"]["max_level"] = hnsw.max_level
     match details.WhichOneof("compression"):
         case "pq":
             pq = details.pq
-            found["compression"] = {"type": "pq", "num_bits": pq.num_bits, "num_sub_vectors": pq.num_sub_vectors}
+            parameters["compression"] = {"type": "pq", "num_bits": pq.num_bits, "num_sub_vectors": pq.num_sub_vectors}
         case "sq":
-            found["compression"] = {"type": "sq", "num_bits": details.sq.num_bits}
+            parameters["compression"] = {"type": "sq", "num_bits": details.sq.num_bits}
         case "rq":
             is_matrix = details.rq.rotation_type == table_pb2.VectorIndexDetails.RabitQuantization.MATRIX
             rotation = "matrix" if is_matrix else "fast"
-            found["compression"] = {"type": "rq", "num_bits": details.rq.num_bits, "rotation_type": rotation}
+            parameters["compression"] = {"type": "rq", "num_bits": details.rq.num_bits, "rotation_type": rotation}
     if details.runtime_hints:
-        found["runtime_hints"] = dict(details.runtime_hints)
-    return found
+        parameters["runtime_hints"] = dict(details.runtime_hints)
+    return parameters
 
 
-def _inverted(given: table_pb2.InvertedIndexDetails) -> dict[str, Any]:
-    details = given if given.HasField("base_tokenizer") else _DEFAULTS
+def _inverted(message: table_pb2.InvertedIndexDetails) -> dict[str, Any]:
+    details = message if message.HasField("base_tokenizer") else _DEFAULTS
     by_element = details.document_granularity == table_pb2.InvertedIndexDetails.LIST_ELEMENT
     return {
         # These two parameters are recorded in the index's own files only.

@@ -42,10 +42,10 @@ def _add_message(file: descriptor_pb2.FileDescriptorProto, whole: Descriptor, fi
     for field in description.field:
         if field.name not in fields:
             continue
-        kept = message.field.add(name=field.name, number=field.number, label=field.label, type=field.type)
+        new_field = message.field.add(name=field.name, number=field.number, label=field.label, type=field.type)
         nested, inner = whole.fields_by_name[field.name].message_type, fields[field.name]
         if nested is not None and inner is not None:
-            kept.type_name = f".partial.{nested.name}"
+            new_field.type_name = f".partial.{nested.name}"
             _add_message(file, nested, inner)
         elif nested is not None:
-            kept.type = kinds.TYPE_BYTES
+            new_field.type = kinds.TYPE_BYTES

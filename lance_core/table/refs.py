@@ -59,7 +59,7 @@ class TagRef:
         created_at: Time of creation, RFC 3339.
         updated_at: Time of the last change, RFC 3339.
         metadata: Strings of the user.
-        others: Unknown keys of the file.
+        unknown_keys: Unknown keys of the file.
     """
 
     version: int
@@ -68,13 +68,13 @@ class TagRef:
     created_at: str | None = None
     updated_at: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
-    others: Mapping[str, Any] = field(default_factory=dict)
+    unknown_keys: Mapping[str, Any] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """Return the JSON file."""
         return _dump(
             {
-                **self.others,
+                **self.unknown_keys,
                 "branch": self.branch,
                 "version": self.version,
                 "createdAt": self.created_at,
@@ -99,7 +99,7 @@ class TagRef:
             created_at=content.get("createdAt"),
             updated_at=content.get("updatedAt"),
             metadata=content.get("metadata") or {},
-            others={key: value for key, value in content.items() if key not in _TAG_KEYS},
+            unknown_keys={key: value for key, value in content.items() if key not in _TAG_KEYS},
         )
 
 
@@ -114,7 +114,7 @@ class BranchRef:
         created_at: Time of creation, seconds since the epoch.
         manifest_size: Size of its first manifest in bytes.
         metadata: Strings of the user.
-        others: Unknown keys of the file.
+        unknown_keys: Unknown keys of the file.
     """
 
     parent_version: int
@@ -123,7 +123,7 @@ class BranchRef:
     created_at: int = 0
     manifest_size: int = 0
     metadata: Mapping[str, str] = field(default_factory=dict)
-    others: Mapping[str, Any] = field(default_factory=dict)
+    unknown_keys: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -139,7 +139,7 @@ class BranchRef:
         """Return the JSON file."""
         return _dump(
             {
-                **self.others,
+                **self.unknown_keys,
                 "parentBranch": self.parent_branch,
                 "identifier": {"version_mapping": [list(pair) for pair in self.identifier]},
                 "parentVersion": self.parent_version,
@@ -165,7 +165,7 @@ class BranchRef:
             created_at=content["createAt"],
             manifest_size=content["manifestSize"],
             metadata=content.get("metadata") or {},
-            others={key: value for key, value in content.items() if key not in _BRANCH_KEYS},
+            unknown_keys={key: value for key, value in content.items() if key not in _BRANCH_KEYS},
         )
 
 

@@ -120,28 +120,28 @@ def trimmed(indices: Sequence[IndexMetadata]) -> tuple[IndexMetadata, ...]:
     ]
     if len(needed) == len(details.inline.versions):
         return tuple(indices)
-    others = tuple(index for index in indices if index is not reuse)
+    other_indices = tuple(index for index in indices if index is not reuse)
     if not needed:
-        return others
-    kept = table_pb2.FragmentReuseIndexDetails()
-    kept.inline.versions.extend(needed)
-    return (*others, _reuse_index(kept, reuse.dataset_version))
+        return other_indices
+    needed_details = table_pb2.FragmentReuseIndexDetails()
+    needed_details.inline.versions.extend(needed)
+    return (*other_indices, _reuse_index(needed_details, reuse.dataset_version))
 
 
 def _origins(index: IndexMetadata, details: table_pb2.FragmentReuseIndexDetails) -> BitMap | None:
     """All fragments that held rows of an index before or after some move; None if the index has no bitmap."""
-    found = index.covered_fragments()
-    if found is None:
+    fragment_ids = index.covered_fragments()
+    if fragment_ids is None:
         return None
     for version in reversed(details.inline.versions):
         for group in version.groups:
-            if any(fragment.id in found for fragment in group.new_fragments):
-                found |= BitMap(fragment.id for fragment in group.old_fragments)
+            if any(fragment.id in fragment_ids for fragment in group.new_fragments):
+                fragment_ids |= BitMap(fragment.id for fragment in group.old_fragments)
     for version in details.inline.versions:  # a bitmap that no commit changed has only the oldest fragments
         for group in version.groups:
-            if any(fragment.id in found for fragment in group.old_fragments):
-                found |= BitMap(fragment.id for fragment in group.new_fragments)
-    return found
+            if any(fragment.id in fragment_ids for fragment in group.old_fragments):
+                fragment_ids |= BitMap(fragment.id for fragment in group.new_fragments)
+    return fragment_ids
 
 
 def num_reuse_versions(index: IndexMetadata) -> int:

@@ -184,8 +184,8 @@ def with_versions(fragment: Fragment, version: int, created: U64Array | None = N
         created: The version in which each row was created; None for `version`.
     """
     written = encode_versions(np.full(fragment.physical_rows, version, np.uint64))
-    made = written if created is None else encode_versions(created)
-    return replace(fragment, last_updated_at_versions=written, created_at_versions=made)
+    created_at = written if created is None else encode_versions(created)
+    return replace(fragment, last_updated_at_versions=written, created_at_versions=created_at)
 
 
 def with_updated_rows(fragment: Fragment, offsets: Iterable[int], version: int) -> Fragment:
@@ -217,19 +217,19 @@ def created_versions_of(row_ids: U64Array, origins: Sequence[Fragment], default:
         if origin.row_ids is None:
             continue
         ids = decode_row_ids(origin.row_ids, origin.physical_rows)
-        made = (
+        versions = (
             decode_versions(origin.created_at_versions) if origin.created_at_versions else np.ones(len(ids), np.uint64)
         )
-        length = min(len(ids), len(made))
+        length = min(len(ids), len(versions))
         known_ids.append(ids[:length])
-        known_versions.append(made[:length])
-    ids, made = _concatenated(known_ids), _concatenated(known_versions)
+        known_versions.append(versions[:length])
+    ids, versions = _concatenated(known_ids), _concatenated(known_versions)
     result = np.full(len(row_ids), default, np.uint64)
     if len(ids):
         order = np.argsort(ids, kind="stable")
         at = np.minimum(np.searchsorted(ids[order], row_ids), len(ids) - 1)
-        found = ids[order][at] == row_ids
-        result[found] = made[order][at][found]
+        has_origin = ids[order][at] == row_ids
+        result[has_origin] = versions[order][at][has_origin]
     return result
 
 

@@ -128,9 +128,9 @@ class Transaction:
             DatasetNotFoundError: The operation needs a dataset, and none exists.
             UnsupportedError: The manifest, or the source of a restore or clone, has unknown flags.
         """
-        for known in (manifest, context.source):
-            if known is not None:
-                known.check_writable()
+        for base in (manifest, context.source):
+            if base is not None:
+                base.check_writable()
         result = self.operation.apply(manifest, context)
         highest = result.fragments.highest_id
         if result.max_fragment_id is not None:
@@ -195,9 +195,9 @@ def _envelope_class() -> type[Message]:
     transaction_pb2.Transaction.DESCRIPTOR.CopyToProto(envelope)
     plain = [field for field in envelope.field if not field.HasField("oneof_index")]
     entry = next(kind for kind in envelope.nested_type if kind.options.map_entry)
-    for name, kept in (("field", plain), ("nested_type", [entry]), ("oneof_decl", []), ("enum_type", [])):
+    for name, descriptors in (("field", plain), ("nested_type", [entry]), ("oneof_decl", []), ("enum_type", [])):
         envelope.ClearField(name)  # type: ignore[arg-type]
-        getattr(envelope, name).extend(kept)
+        getattr(envelope, name).extend(descriptors)
     for each in envelope.field:
         if each.type_name:
             each.type_name = f".lance_core.{envelope.name}.{entry.name}"
@@ -211,14 +211,14 @@ _Envelope = _envelope_class()
 
 def _operation(message: transaction_pb2.Transaction) -> Operation:
     kind = message.WhichOneof("operation")
-    known = OPERATIONS.get(kind or "")
-    if kind is None or known is None:
+    operation_class = OPERATIONS.get(kind or "")
+    if kind is None or operation_class is None:
         return UnknownOperation(described=kind or "of a newer library")
     try:
-        return known.from_protobuf(getattr(message, kind))
+        return operation_class.from_protobuf(getattr(message, kind))
     except (UnsupportedError, CorruptFileError, SchemaError, ValueError) as error:
         # The message belongs to another version of the format: none of its content can be trusted.
-        return UnknownOperation(described=f"{known.name} ({error})")
+        return UnknownOperation(described=f"{operation_class.name} ({error})")
 
 
 def _with_flags(manifest: Manifest) -> Manifest:
@@ -255,10 +255,10 @@ def _has_other_data_files(manifest: Manifest) -> bool:
             these.
     """
     numbers = {(file.file_major_version, file.file_minor_version) for file in data_files(manifest.fragments.fresh)}
-    others = {data_file_version(*pair) for pair in numbers} - {manifest.data_storage_version}
-    if others and "0.1" in (*others, manifest.data_storage_version):
+    other_versions = {data_file_version(*pair) for pair in numbers} - {manifest.data_storage_version}
+    if other_versions and "0.1" in (*other_versions, manifest.data_storage_version):
         raise InvalidInputError(
-            f"data files of version {min(others)} cannot be added to a dataset of version "
+            f"data files of version {min(other_versions)} cannot be added to a dataset of version "
             f"{manifest.data_storage_version}: write them with the version of the dataset"
         )
-    return bool(others)
+    return bool(other_versions)

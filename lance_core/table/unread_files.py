@@ -40,7 +40,7 @@ def _new_fragments(operation: Operation, latest: Manifest) -> Iterable[Fragment]
         case Update():
             return operation.new_fragments
         case Merge():
-            known = set(latest.fragments.ids)
-            return [fragment for fragment in operation.fragments if fragment.id not in known]
+            latest_ids = set(latest.fragments.ids)
+            return [fragment for fragment in operation.fragments if fragment.id not in latest_ids]
         case _:
             return ()

@@ -90,11 +90,11 @@ class WatermarkMove:
             >>> table.watermarks("orders")["all"].position
             '7'
         """
-        found: dict[str, list[dict[str, object]]] = {}
-        for one in moves:
-            row: dict[str, object] = {"parts": list(one.parts), "from": one.before, "to": one.after, "by": one.by}
-            found.setdefault(PREFIX + one.name, []).append(row)
-        return {key: json.dumps(rows, separators=(",", ":")) for key, rows in found.items()}
+        rows_by_key: dict[str, list[dict[str, object]]] = {}
+        for move in moves:
+            row: dict[str, object] = {"parts": list(move.parts), "from": move.before, "to": move.after, "by": move.by}
+            rows_by_key.setdefault(PREFIX + move.name, []).append(row)
+        return {key: json.dumps(rows, separators=(",", ":")) for key, rows in rows_by_key.items()}
 
 
 def is_watermark(key: str) -> bool:
@@ -115,16 +115,16 @@ def moved(config: Mapping[str, str], properties: Mapping[str, str]) -> dict[str,
     """A configuration after the moves of watermarks in the transaction properties of a commit."""
     result = dict(config)
     for key, moves in _moves(properties).items():
-        known = _positions(key, config)
+        positions = _positions(key, config)
         for move in moves:
             for part in move.parts:
                 if move.after is None:
-                    known.pop(part, None)
+                    positions.pop(part, None)
                 else:
-                    known[part] = Watermark(position=move.after, by=move.by)
+                    positions[part] = Watermark(position=move.after, by=move.by)
         result.pop(key, None)
-        if known:
-            result[key] = _entry(known)
+        if positions:
+            result[key] = _entry(positions)
     return result
 
 
@@ -140,10 +140,10 @@ def reject_moved(config: Mapping[str, str], properties: Mapping[str, str], root:
         IncompatibleConflictError: Another writer has moved a watermark.
     """
     for key, moves in _moves(properties).items():
-        known = _positions(key, config)
+        positions = _positions(key, config)
         for move in moves:
             for part in move.parts:
-                now = known.get(part)
+                now = positions.get(part)
                 is_own = now is not None and bool(move.by) and now.by == move.by
                 if (None if now is None else now.position) != move.before and not is_own:
                     by = "was removed since" if now is None else f"was moved since by {now.by or 'another writer'}"
@@ -163,7 +163,7 @@ def differences(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str
         for part in sorted({*old, *new}):
             if old.get(part) != new.get(part):
                 start, end = old.get(part), new.get(part)
-                places = [None if one is None else one.position for one in (start, end)]
+                places = [None if watermark is None else watermark.position for watermark in (start, end)]
                 where = (places[0], places[1], "" if end is None else end.by)
                 groups.setdefault(where, []).append(part)
         moves += [
@@ -182,11 +182,14 @@ def _positions(key: str, config: Mapping[str, str]) -> dict[str, Watermark]:
     return _parsed("configuration", key, config.get(key, "[]"), read)
 
 
-def _entry(known: Mapping[str, Watermark]) -> str:
+def _entry(watermarks: Mapping[str, Watermark]) -> str:
     groups: dict[Watermark, list[str]] = {}
-    for part, one in known.items():
-        groups.setdefault(one, []).append(part)
-    return json.dumps([[one.position, one.by, sorted(parts)] for one, parts in groups.items()], separators=(",", ":"))
+    for part, watermark in watermarks.items():
+        groups.setdefault(watermark, []).append(part)
+    return json.dumps(
+        [[watermark.position, watermark.by, sorted(parts)] for watermark, parts in groups.items()],
+        separators=(",", ":"),
+    )
 
 
 def _moves(properties: Mapping[str, str]) -> dict[str, list[WatermarkMove]]:

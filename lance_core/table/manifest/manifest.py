@@ -468,12 +468,12 @@ def _data_storage_version(message: table_pb2.Manifest, fragments: FragmentList) 
     said = message.data_format.version
     if said not in ("", "0.1"):
         return said
-    found = {
+    version_numbers = {
         (file.file_major_version, file.file_minor_version)
         for fragment in fragments.messages()
         for file in fragment.files
     }
-    versions = {data_file_version(*numbers) for numbers in found}
+    versions = {data_file_version(*numbers) for numbers in version_numbers}
     if len(versions) == 1:
         return versions.pop()
     return said or ("2.2" if message.writer_feature_flags & flags.V2_FORMAT and not versions else "0.1")

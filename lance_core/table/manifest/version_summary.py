@@ -94,14 +94,14 @@ class FragmentCounter(dict[bytes, tuple[int, int, int, int, int]]):
             message = table_pb2.DataFragment.FromString(raw)
         except DecodeError as error:
             raise CorruptFileError("a fragment of the manifest cannot be parsed") from error
-        found = self[raw] = (
+        counts = self[raw] = (
             message.physical_rows,
             len(message.files),
             message.deletion_file.num_deleted_rows,
             int(message.HasField("deletion_file")),
             sum(file.file_size_bytes for file in message.files),
         )
-        return found
+        return counts
 
     def totals(self, fragments: Iterable[bytes]) -> dict[str, int]:
         """The counters of a version with these fragments."""

@@ -71,7 +71,7 @@ class Clone:
         base_id = max((base.id for base in source.base_paths), default=-1) + 1
         base = BasePath(id=base_id, path=self.ref_path, name=self.ref_name, is_dataset_root=True)
         return replace(
-            _with_bases(source, lambda known: base_id if known is None else known),
+            _with_bases(source, lambda file_base: base_id if file_base is None else file_base),
             base_paths=(*source.base_paths, base),
             branch=self.branch_name,
         )

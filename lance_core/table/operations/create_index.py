@@ -48,10 +48,10 @@ class CreateIndex:
         """Drop the removed segments and add the new ones."""
         del context
         base = the_manifest(manifest, self.name)
-        known = {node.id for node, _ in base.schema.walk()}
+        field_ids = {node.id for node, _ in base.schema.walk()}
         for index in self.new_indices:
-            if not index.is_system and not known.issuperset(index.fields):
+            if not index.is_system and not field_ids.issuperset(index.fields):
                 raise InvalidInputError(f"index {index.name!r} is on a field that the dataset does not have")
         dropped = {index.uuid for index in (*self.removed_indices, *self.new_indices)}
-        kept = tuple(index for index in base.indices if index.uuid not in dropped)
-        return replace(base, indices=(*kept, *self.new_indices))
+        other_indices = tuple(index for index in base.indices if index.uuid not in dropped)
+        return replace(base, indices=(*other_indices, *self.new_indices))

@@ -95,12 +95,12 @@ class Merge:
 
 def _with_row_ids(fragments: list[Fragment], base: Manifest, version: int) -> tuple[list[Fragment], int]:
     """Give ids to the rows of fragments that are new."""
-    known = set(base.fragments.ids)
-    added = [fragment for fragment in fragments if fragment.id not in known]
+    base_ids = set(base.fragments.ids)
+    added = [fragment for fragment in fragments if fragment.id not in base_ids]
     new = [fragment for fragment in added if fragment.row_ids is None]
-    given = [decode_row_ids(fragment.row_ids) for fragment in added if fragment.row_ids is not None]
+    assigned_ids = [decode_row_ids(fragment.row_ids) for fragment in added if fragment.row_ids is not None]
     # Rows of a branch have ids of their own, which are in use from now on.
-    free = max([base.next_row_id, *(int(ids.max()) + 1 for ids in given if len(ids))])
+    free = max([base.next_row_id, *(int(ids.max()) + 1 for ids in assigned_ids if len(ids))])
     numbered, next_row_id = assign_row_ids(new, free)
-    found = {fragment.id: with_versions(fragment, version) for fragment in numbered}
-    return [found.get(fragment.id, fragment) for fragment in fragments], next_row_id
+    numbered_by_id = {fragment.id: with_versions(fragment, version) for fragment in numbered}
+    return [numbered_by_id.get(fragment.id, fragment) for fragment in fragments], next_row_id

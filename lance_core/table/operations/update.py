@@ -257,8 +257,10 @@ class Update:
         ids = [decode_row_ids(fragment.row_ids) for fragment in unknown if fragment.row_ids is not None]
         created = created_versions_of(np.concatenate(ids), origins, version)  # one look-up for all fragments
         ends = np.cumsum([len(each) for each in ids])
-        made = {f.id: with_versions(f, version, c) for f, c in zip(unknown, np.split(created, ends[:-1]), strict=True)}
-        return [made.get(fragment.id, fragment) for fragment in added]
+        versioned_by_id = {
+            f.id: with_versions(f, version, c) for f, c in zip(unknown, np.split(created, ends[:-1]), strict=True)
+        }
+        return [versioned_by_id.get(fragment.id, fragment) for fragment in added]
 
     def _touched(self, fragment: Fragment, version: int) -> Fragment:
         """Record this version as the last change of rows whose columns were rewritten."""

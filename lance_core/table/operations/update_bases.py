@@ -40,11 +40,11 @@ class UpdateBases:
         """Add the base paths; names, paths and ids must be new."""
         del context
         base = the_manifest(manifest, self.name)
-        known = list(base.base_paths)
+        base_paths = list(base.base_paths)
         for new in self.new_bases:
-            if any((new.name is not None and old.name == new.name) or old.path == new.path for old in known):
+            if any((new.name is not None and old.name == new.name) or old.path == new.path for old in base_paths):
                 raise InvalidInputError(f"Conflict detected: base path {new.path!r} or its name {new.name!r} exists")
-            if new.id and any(old.id == new.id for old in known):
+            if new.id and any(old.id == new.id for old in base_paths):
                 raise InvalidInputError(f"Conflict detected: base path id {new.id} exists")
-            known.append(new if new.id else replace(new, id=max((old.id for old in known), default=0) + 1))
-        return replace(base, base_paths=tuple(known))
+            base_paths.append(new if new.id else replace(new, id=max((old.id for old in base_paths), default=0) + 1))
+        return replace(base, base_paths=tuple(base_paths))

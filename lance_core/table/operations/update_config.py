@@ -129,9 +129,9 @@ class UpdateConfig:
         if self.config is not None:
             config = self.config.apply(result.config, str)
             # Entries that commits maintain are not settings of the user: replacing the whole configuration keeps them.
-            kept = {key: value for key, value in result.config.items() if is_of_commits(key)} | config
-            kept = kept if self.config.replace else config
-            result = replace(result, config=kept)
+            next_config = {key: value for key, value in result.config.items() if is_of_commits(key)} | config
+            next_config = next_config if self.config.replace else config
+            result = replace(result, config=next_config)
         if self.table_metadata is not None:
             result = replace(result, table_metadata=self.table_metadata.apply(result.table_metadata, str))
         schema = result.schema
