@@ -78,12 +78,12 @@ def stored_types(schema: Schema | pa.Schema) -> pa.Schema:
 
 def columns_of(expression: pc.Expression) -> list[str]:
     """Names of the top-level columns that an expression refers to, in order of first use."""
-    found = _serialized(expression)
-    if found.buffer.size <= _SMALL:
-        return list(_known_columns(found.buffer.to_pybytes()))
-    if found.columns is None:
-        found.columns = _columns(found.buffer)
-    return list(found.columns)
+    serialized = _serialized(expression)
+    if serialized.buffer.size <= _SMALL:
+        return list(_known_columns(serialized.buffer.to_pybytes()))
+    if serialized.columns is None:
+        serialized.columns = _columns(serialized.buffer)
+    return list(serialized.columns)
 
 
 @dataclass(slots=True)
@@ -111,10 +111,10 @@ def _serialized(expression: pc.Expression) -> _Serialized:
     if last is not None and last.expression is expression:
         return last
     _, (buffer,) = expression.__reduce__()
-    found = _Serialized(expression, buffer)
+    serialized = _Serialized(expression, buffer)
     if buffer.size > _SMALL:
-        _recent.last = found
-    return found
+        _recent.last = serialized
+    return serialized
 
 
 @lru_cache(maxsize=256)
@@ -263,9 +263,9 @@ def matching_all(batch: pa.RecordBatch, expressions: Sequence[pc.Expression], ma
             mask = pc.and_(mask, matching(batch, expression))
             continue
         left = true_places(mask)
-        found = matching(batch.select(names).take(pa.array(left)), expression).to_numpy(zero_copy_only=False)
+        left_matches = matching(batch.select(names).take(pa.array(left)), expression).to_numpy(zero_copy_only=False)
         values = np.zeros(len(mask), np.bool_)
-        values[left[found]] = True
+        values[left[left_matches]] = True
         mask = pa.array(values)
     return mask
 

@@ -78,26 +78,26 @@ def _split(entries: list[Entry], columns: list[pa.Array], level: int) -> Split |
     if len(entries) <= _PIECE or entries[0][0] != b"call" or entries[0][1] not in _CHAINS or level > _MOST_LEVELS:
         return _alone(entries, columns)
     name = entries[0][1]
-    found: list[Split | pc.Expression] = []
+    parts: list[Split | pc.Expression] = []
     waiting: list[Node] = []
     size = 0
     for start, stop in _links(entries, name):
         if stop - start > _PIECE:
-            found.append(_split(entries[start:stop], columns, level + 1))
+            parts.append(_split(entries[start:stop], columns, level + 1))
             continue
         waiting.append(entries[start:stop])
         size += stop - start
         if size > _PIECE:
-            found.append(_alone(_chained(name, waiting), columns))
+            parts.append(_alone(_chained(name, waiting), columns))
             waiting, size = [], 0
     if waiting:
-        found.append(_alone(_chained(name, waiting), columns))
-    return Split(name.decode(), tuple(found))
+        parts.append(_alone(_chained(name, waiting), columns))
+    return Split(name.decode(), tuple(parts))
 
 
 def _links(entries: list[Entry], name: bytes) -> list[tuple[int, int]]:
     """The start and the end of each part of a chain, as positions among its entries."""
-    found: list[tuple[int, int]] = []
+    links: list[tuple[int, int]] = []
     position, end = 0, len(entries)
     while position < end:
         if entries[position] in ((b"call", name), (b"end", name)):
@@ -110,8 +110,8 @@ def _links(entries: list[Entry], name: bytes) -> list[tuple[int, int]]:
             position += 1 + (int(entries[position][1]) if key == b"nested_field_ref" else 0)
             if depth == 0:
                 break
-        found.append((start, position))
-    return found
+        links.append((start, position))
+    return links
 
 
 def _chained(name: bytes, parts: list[Node]) -> Node:
@@ -127,28 +127,28 @@ def _chained(name: bytes, parts: list[Node]) -> Node:
 
 def _alone(node: Node, columns: list[pa.Array]) -> pc.Expression:
     """A piece as a separate expression, with only the literals and options that it needs."""
-    own: list[pa.Array] = []
+    piece_columns: list[pa.Array] = []
     entries: list[Entry] = []
     for key, value in flat(node):
         if key in (b"literal", b"options"):
-            own.append(columns[int(value)])
-            entries.append((key, str(len(own) - 1).encode()))
+            piece_columns.append(columns[int(value)])
+            entries.append((key, str(len(piece_columns) - 1).encode()))
         else:
             entries.append((key, value))
-    return assembled(list(entries), own)
+    return assembled(list(entries), piece_columns)
 
 
 def leaves_of(part: Split | pc.Expression) -> list[pc.Expression]:
     """The pieces of a condition, in order."""
-    found: list[pc.Expression] = []
+    leaves: list[pc.Expression] = []
     left = [part]
     while left:
-        one = left.pop()
-        if isinstance(one, Split):
-            left.extend(reversed(one.parts))
+        piece = left.pop()
+        if isinstance(piece, Split):
+            left.extend(reversed(piece.parts))
         else:
-            found.append(one)
-    return found
+            leaves.append(piece)
+    return leaves
 
 
 def combined(part: Split | pc.Expression, columns: list[pa.ChunkedArray]) -> pa.ChunkedArray:
@@ -156,6 +156,6 @@ def combined(part: Split | pc.Expression, columns: list[pa.ChunkedArray]) -> pa.
     if not isinstance(part, Split):
         return columns.pop(0)
     result = combined(part.parts[0], columns)
-    for one in part.parts[1:]:
-        result = pc.call_function(part.name, [result, combined(one, columns)])
+    for operand in part.parts[1:]:
+        result = pc.call_function(part.name, [result, combined(operand, columns)])
     return result

@@ -15,8 +15,8 @@ _CAST_OPTIONS: Final = re.compile(r"\{to_type=([^{}]*?), allow_int_overflow=[^{}
 
 def plain_name(function: str) -> str | None:
     """The name of a function that this library has registered, without its parameters; None for Arrow's functions."""
-    own = _OWN_FUNCTION.match(function)
-    return None if own is None else own[1]
+    match = _OWN_FUNCTION.match(function)
+    return None if match is None else match[1]
 
 
 def printed(expression: pc.Expression) -> str:

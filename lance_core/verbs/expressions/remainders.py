@@ -52,10 +52,10 @@ def matching_remainders(
         return None
     kind = column.type.to_pandas_dtype()
     numbers = np.frombuffer(column.buffers()[1], kind, len(column), column.offset * np.dtype(kind).itemsize)
-    found = _TESTS[entries[0][1]](np.fmod(numbers, kind(divisor)), kind(value))
-    bits = pa.py_buffer(np.packbits(found, bitorder="little"))
-    known = column.buffers()[0] if column.null_count else None
-    return pa.Array.from_buffers(pa.bool_(), len(column), [known, bits])
+    matches = _TESTS[entries[0][1]](np.fmod(numbers, kind(divisor)), kind(value))
+    bits = pa.py_buffer(np.packbits(matches, bitorder="little"))
+    validity = column.buffers()[0] if column.null_count else None
+    return pa.Array.from_buffers(pa.bool_(), len(column), [validity, bits])
 
 
 def _entries(test: bytes, name: bytes) -> list[tuple[bytes, bytes]]:

@@ -88,12 +88,12 @@ def _nothing(schema: pa.Schema) -> pa.RecordBatch:
 
 def flat(node: Node) -> list[Entry]:
     """The entries of a nested list, in order."""
-    found: list[Entry] = []
+    entries: list[Entry] = []
     left = [node]
     while left:
-        one = left.pop()
-        if isinstance(one, tuple):
-            found.append(one)
+        part = left.pop()
+        if isinstance(part, tuple):
+            entries.append(part)
         else:
-            left.extend(reversed(one))
-    return found
+            left.extend(reversed(part))
+    return entries

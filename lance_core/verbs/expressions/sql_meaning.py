@@ -99,11 +99,11 @@ def with_sql_meaning(expression: pc.Expression, schema: pa.Schema) -> pc.Express
         compares = any(name in data for name in _OPERATORS)
         if not (compares and _may_be_floats(buffer, schema)):
             return expression
-    return _known(data, schema) if buffer.size <= _SMALL else _rewritten(buffer, schema)
+    return _rewrite_cached(data, schema) if buffer.size <= _SMALL else _rewritten(buffer, schema)
 
 
 @lru_cache(maxsize=256)
-def _known(data: bytes, schema: pa.Schema) -> pc.Expression:
+def _rewrite_cached(data: bytes, schema: pa.Schema) -> pc.Expression:
     return _rewritten(pa.py_buffer(data), schema)
 
 
@@ -124,12 +124,12 @@ def _may_be_floats(buffer: pa.Buffer, schema: pa.Schema) -> bool:
 def _has_such_numbers(kind: pa.DataType) -> bool:
     left = [kind]
     while left:
-        one = left.pop()
-        if pa.types.is_floating(one) or _is_wide(one):
+        part_type = left.pop()
+        if pa.types.is_floating(part_type) or _is_wide(part_type):
             return True
-        if pa.types.is_dictionary(one):
-            left.append(one.value_type)
-        left.extend(one.field(position).type for position in range(one.num_fields))
+        if pa.types.is_dictionary(part_type):
+            left.append(part_type.value_type)
+        left.extend(part_type.field(position).type for position in range(part_type.num_fields))
     return False
 
 
@@ -214,11 +214,13 @@ class _SqlRewriter:
         name = end[1]
         if name in _CHAINS and len(call.arguments) == 2:
             return _linked(call, end)
-        call.arguments = [self._closed(one) for one in call.arguments]
-        node: list[Any] = [call.start, *(one.node for one in call.arguments)]
+        call.arguments = [self._closed(part) for part in call.arguments]
+        node: list[Any] = [call.start, *(part.node for part in call.arguments)]
         if call.options is not None:
             node.append(call.options)
-        plain = _ExpressionPart([*node, end], levels=1 + max((one.levels for one in call.arguments), default=0))
+        plain = _ExpressionPart(
+            [*node, end], levels=1 + max((argument.levels for argument in call.arguments), default=0)
+        )
         if name in _OPERATORS and len(call.arguments) == 2:
             return self._compared(_OPERATORS[name], call.arguments) or plain
         if name == b"is_in" and len(call.arguments) == 1 and call.options is not None:
@@ -230,11 +232,11 @@ class _SqlRewriter:
         if not part.chain or part.levels <= _SHORT:
             return part
         self.changed = True
-        found = [self._closed(one) if one.chain else one for one in part.links]
-        while len(found) > 1:
-            pairs = [_joined(part.chain, *found[position : position + 2]) for position in range(0, len(found) - 1, 2)]
-            found = [*pairs, *found[2 * len(pairs) :]]
-        return found[0]
+        links = [self._closed(link) if link.chain else link for link in part.links]
+        while len(links) > 1:
+            pairs = [_joined(part.chain, *links[position : position + 2]) for position in range(0, len(links) - 1, 2)]
+            links = [*pairs, *links[2 * len(pairs) :]]
+        return links[0]
 
     def _compared(self, operator: str, sides: list[_ExpressionPart]) -> _ExpressionPart | None:
         """SQL's comparison of floats, or of uint64 or decimals with other integers; None for all other types."""
@@ -252,7 +254,7 @@ class _SqlRewriter:
             Typed(pc.field(name), kind, MISSING if side.value is None else side.value.as_py())
             for name, side, kind in zip(_SIDES, sides, kinds, strict=True)
         ]
-        if any(one.is_null for one in typed):
+        if any(side.is_null for side in typed):
             return None
         return self._of_template((compare_floats if floats else compare)(operator, *typed).expression, sides)
 

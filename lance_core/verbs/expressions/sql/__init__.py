@@ -31,11 +31,11 @@ from lance_core.verbs.expressions.sql.zones import are_written, with_written_zon
 __all__ = ["ComputedColumn", "parse_column", "parse_conjuncts", "parse_expression", "parse_filter", "parse_value"]
 
 _CLOCK: Final = re.compile("now|current", re.IGNORECASE)
-_MOST_KNOWN: Final = 256
+_MOST_COMPILED: Final = 256
 _SHOWN: Final = 100
 """Characters of a string that an error shows of one that can be very long."""
-_Made = TypeVar("_Made")
-_known: dict[tuple[str, Callable[..., Any]], tuple[pa.Schema, Any]] = {}
+_Compiled = TypeVar("_Compiled")
+_compiled_strings: dict[tuple[str, Callable[..., Any]], tuple[pa.Schema, Any]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,18 +148,18 @@ def _value(sql: str, columns: pa.Schema) -> Typed:
     return SqlCompiler(sql, columns).compile()
 
 
-def _once(sql: str, schema: pa.Schema | Schema, make: Callable[[str, pa.Schema], _Made]) -> _Made:
+def _once(sql: str, schema: pa.Schema | Schema, make: Callable[[str, pa.Schema], _Compiled]) -> _Compiled:
     """Compile a string with `make`, over the columns in storage types, or return the result of an earlier call."""
     columns = schema_to_arrow(schema) if isinstance(schema, Schema) else schema
-    known = None if are_written() else _known.get((sql, make))
-    if known is not None and known[0] == columns:
-        made: _Made = known[1]
-        return made
+    cached_result = None if are_written() else _compiled_strings.get((sql, make))
+    if cached_result is not None and cached_result[0] == columns:
+        compiled_sql: _Compiled = cached_result[1]
+        return compiled_sql
     stored = pa.schema([pa.field(field.name, storage_type(field.type)) for field in columns])
     with _bounded(sql):
-        made = make(sql, stored)
+        compiled_sql = make(sql, stored)
     if not _CLOCK.search(sql):
-        if len(_known) >= _MOST_KNOWN:
-            _known.clear()
-        _known[sql, make] = columns, made
-    return made
+        if len(_compiled_strings) >= _MOST_COMPILED:
+            _compiled_strings.clear()
+        _compiled_strings[sql, make] = columns, compiled_sql
+    return compiled_sql

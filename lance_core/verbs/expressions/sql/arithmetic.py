@@ -148,14 +148,14 @@ def _in_common_type(left: Typed, right: Typed, *, root: bool) -> tuple[Typed, Ty
         return left, right.to(left.type)
     if root and right.is_column and left.is_literal and fits(left.value, right.type):
         return left.to(right.type), right
-    one, other = _plain(left), _plain(right)
-    if pa.types.is_decimal(one.type) and pa.types.is_integer(other.type):
-        return one, other.to(pa.decimal128({8: 3, 16: 5, 32: 10, 64: 20}[other.type.bit_width], 0))
-    if pa.types.is_decimal(other.type) and pa.types.is_integer(one.type):
-        return one.to(pa.decimal128({8: 3, 16: 5, 32: 10, 64: 20}[one.type.bit_width], 0)), other
-    if pa.types.is_decimal(one.type) and pa.types.is_decimal(other.type):
-        return one, other
-    return in_common_type(one, other, exact=False)
+    plain_left, plain_right = _plain(left), _plain(right)
+    if pa.types.is_decimal(plain_left.type) and pa.types.is_integer(plain_right.type):
+        return plain_left, plain_right.to(pa.decimal128({8: 3, 16: 5, 32: 10, 64: 20}[plain_right.type.bit_width], 0))
+    if pa.types.is_decimal(plain_right.type) and pa.types.is_integer(plain_left.type):
+        return plain_left.to(pa.decimal128({8: 3, 16: 5, 32: 10, 64: 20}[plain_left.type.bit_width], 0)), plain_right
+    if pa.types.is_decimal(plain_left.type) and pa.types.is_decimal(plain_right.type):
+        return plain_left, plain_right
+    return in_common_type(plain_left, plain_right, exact=False)
 
 
 def _plain(value: Typed) -> Typed:
@@ -166,27 +166,27 @@ def _plain(value: Typed) -> Typed:
 def _decimals(operator: str, left: Typed, right: Typed, guard: Guard | None) -> Typed:
     if left.type.bit_width != right.type.bit_width:
         left, right = (side.to(pa.decimal256(side.type.precision, side.type.scale)) for side in (left, right))
-    one, other = left.type, right.type
-    digits = _DECIMAL_DIGITS * one.bit_width // 128
-    scale = max(one.scale, other.scale)
-    whole = max(one.precision - one.scale, other.precision - other.scale)
+    left_type, right_type = left.type, right.type
+    digits = _DECIMAL_DIGITS * left_type.bit_width // 128
+    scale = max(left_type.scale, right_type.scale)
+    whole = max(left_type.precision - left_type.scale, right_type.precision - right_type.scale)
     if operator in ("+", "-", "*"):
         if operator == "*":
-            scale = one.scale + other.scale
-            whole = one.precision + other.precision + 1 - scale
+            scale = left_type.scale + right_type.scale
+            whole = left_type.precision + right_type.precision + 1 - scale
         else:
             whole += 1
         if whole + scale <= digits:
-            return call(_KERNELS[operator], [left, right], decimal_of(one, whole + scale, scale))
+            return call(_KERNELS[operator], [left, right], decimal_of(left_type, whole + scale, scale))
         # The kernels reject a result that could be too long; DataFusion one that is.
-        kind = decimal_of(one, digits, min(scale, digits))
+        kind = decimal_of(left_type, digits, min(scale, digits))
         return python_call(f"decimal_{_KERNELS[operator]}", [left, right], kind)
     right = guarded(right, guard)
     if operator == "%":
-        whole = min(one.precision - one.scale, other.precision - other.scale)
-        return python_call("decimal_remainder", [left, right], decimal_of(one, whole + scale, scale))
-    scale = one.scale + 4
-    kind = decimal_of(one, one.precision - one.scale + other.scale + scale, scale)
+        whole = min(left_type.precision - left_type.scale, right_type.precision - right_type.scale)
+        return python_call("decimal_remainder", [left, right], decimal_of(left_type, whole + scale, scale))
+    scale = left_type.scale + 4
+    kind = decimal_of(left_type, left_type.precision - left_type.scale + right_type.scale + scale, scale)
     return python_call("decimal_quotient", [left, right], kind)
 
 
@@ -211,19 +211,19 @@ def _times(operator: str, left: Typed, right: Typed) -> Typed:
         return shift(left, right, operator)
     if is_string_like(right.type) and right.is_literal and operator == "-":
         right = right.to(left.type)
-    one, other = left.type, right.type
-    if pa.types.is_date(one) and pa.types.is_integer(other):
+    left_type, right_type = left.type, right.type
+    if pa.types.is_date(left_type) and pa.types.is_integer(right_type):
         days = call(_KERNELS[operator], [_days(left), right.to(pa.int64())], pa.int64())
         return Typed(days.expression.cast(pa.int32()).cast(pa.date32()), pa.date32())
-    if pa.types.is_date(one) and pa.types.is_date(other) and operator == "-":
+    if pa.types.is_date(left_type) and pa.types.is_date(right_type) and operator == "-":
         return call("subtract", [_days(left), _days(right)], pa.int64())
-    if operator == "-" and not pa.types.is_duration(one) and not pa.types.is_duration(other):
+    if operator == "-" and not pa.types.is_duration(left_type) and not pa.types.is_duration(right_type):
         return _difference(left, right)
-    if pa.types.is_duration(other) and (pa.types.is_timestamp(one) or pa.types.is_duration(one)):
-        unit = unit_type(one, other)
-        kind = pa.timestamp(unit, one.tz) if pa.types.is_timestamp(one) else pa.duration(unit)
+    if pa.types.is_duration(right_type) and (pa.types.is_timestamp(left_type) or pa.types.is_duration(left_type)):
+        unit = unit_type(left_type, right_type)
+        kind = pa.timestamp(unit, left_type.tz) if pa.types.is_timestamp(left_type) else pa.duration(unit)
         return call(_KERNELS[operator], [left.to(kind), right.to(pa.duration(unit))], kind)
-    raise InvalidInputError(f"{one} {operator} {other} has no meaning")
+    raise InvalidInputError(f"{left_type} {operator} {right_type} has no meaning")
 
 
 def _difference(left: Typed, right: Typed) -> Typed:
@@ -244,9 +244,9 @@ def null_if(value: Typed, other: Typed) -> Typed:
         if pa.types.is_timestamp(value.type):  # beside a string pylance takes every time for one of nanoseconds
             value = cast_time(value, pa.timestamp("ns", value.type.tz))
         other = other.to(value.type)
-    one = common_of([_plain(value), _plain(other)])[0]
+    plain_value = common_of([_plain(value), _plain(other)])[0]
     # pylance asks its kernel, to which a zero is not the other one, literal or not.
-    pair = common_of([value, other]) if _is_time(one.type) else in_common_type(value, other)
+    pair = common_of([value, other]) if _is_time(plain_value.type) else in_common_type(value, other)
     equal = compare("=", *map(_plain, pair))
     keep = either(is_null(equal), negated(equal))
-    return call("if_else", [keep, one, literal(None, one.type)], one.type)
+    return call("if_else", [keep, plain_value, literal(None, plain_value.type)], plain_value.type)

@@ -162,21 +162,21 @@ def _rounded(value: Any, kind: pa.DataType) -> Any:
 
 
 def _cast_column(value: Typed, kind: pa.DataType, *, strict: bool) -> Typed:
-    own = value.type
-    if is_string_like(own):
+    from_type = value.type
+    if is_string_like(from_type):
         return _cast_string(value, kind, strict=strict)
-    if pa.types.is_float16(own):  # Arrow has few kernels for these
-        value, own = value.to(pa.float32()), pa.float32()
-    exact = pa.types.is_decimal(own)
-    if pa.types.is_boolean(kind) and (pa.types.is_floating(own) or exact):
-        return call("not_equal", [value, literal(0.0, pa.float64()).to(own)], kind)
-    if pa.types.is_integer(kind) and (pa.types.is_floating(own) or exact):
-        value = call("trunc", [value], own)
-    if pa.types.is_integer(kind) and not strict and (pa.types.is_integer(own) or pa.types.is_floating(own)):
+    if pa.types.is_float16(from_type):  # Arrow has few kernels for these
+        value, from_type = value.to(pa.float32()), pa.float32()
+    exact = pa.types.is_decimal(from_type)
+    if pa.types.is_boolean(kind) and (pa.types.is_floating(from_type) or exact):
+        return call("not_equal", [value, literal(0.0, pa.float64()).to(from_type)], kind)
+    if pa.types.is_integer(kind) and (pa.types.is_floating(from_type) or exact):
+        value = call("trunc", [value], from_type)
+    if pa.types.is_integer(kind) and not strict and (pa.types.is_integer(from_type) or pa.types.is_floating(from_type)):
         value = _within(value, kind)
-    if not strict and pa.types.is_integer(own) and pa.types.is_date(kind):
+    if not strict and pa.types.is_integer(from_type) and pa.types.is_date(kind):
         value = _within(value, pa.int32())
-    if not strict and (exact or pa.types.is_decimal(kind) or pa.types.is_temporal(own)):
+    if not strict and (exact or pa.types.is_decimal(kind) or pa.types.is_temporal(from_type)):
         return _tried(value, kind)
     return _cast_number_or_time(value, kind)
 
@@ -188,13 +188,13 @@ def _cast_string(value: Typed, kind: pa.DataType, *, strict: bool) -> Typed:
 
 
 def _cast_number_or_time(value: Typed, kind: pa.DataType) -> Typed:
-    own = value.type
+    from_type = value.type
     if pa.types.is_decimal(kind):
         return _to_decimal(value, kind)
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return _to_time(value, kind)
-    if pa.types.is_temporal(own) and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        number = pa.int32() if own.bit_width == 32 else pa.int64()
+    if pa.types.is_temporal(from_type) and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        number = pa.int32() if from_type.bit_width == 32 else pa.int64()
         return Typed(value.expression.cast(number).cast(kind, safe=pa.types.is_integer(kind)), kind)
     if pa.types.is_floating(kind):
         return value.to(kind)
@@ -203,17 +203,17 @@ def _cast_number_or_time(value: Typed, kind: pa.DataType) -> Typed:
 
 def _tried(value: Typed, kind: pa.DataType) -> Typed:
     """TRY_CAST: each value as the other type, or null if the type cannot hold it."""
-    own = value.type
-    if pa.types.is_decimal(own) and pa.types.is_floating(kind):
+    from_type = value.type
+    if pa.types.is_decimal(from_type) and pa.types.is_floating(kind):
         return value.to(kind)
-    if pa.types.is_integer(own):  # Arrow wants room for every value of the type
+    if pa.types.is_integer(from_type):  # Arrow wants room for every value of the type
         value = value.to(decimal_of(kind, 20, 0))
-    if pa.types.is_decimal(own) and pa.types.is_decimal(kind) and kind.scale < own.scale:
+    if pa.types.is_decimal(from_type) and pa.types.is_decimal(kind) and kind.scale < from_type.scale:
         value = _of_scale(value, kind.scale)
-    elif pa.types.is_temporal(own) and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        number = pa.int32() if own.bit_width == 32 else pa.int64()
+    elif pa.types.is_temporal(from_type) and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        number = pa.int32() if from_type.bit_width == 32 else pa.int64()
         value = Typed(value.expression.cast(number), number)
-    elif pa.types.is_temporal(own):
+    elif pa.types.is_temporal(from_type):
         return _cast_column(value, kind, strict=True)
     return python_call("try_cast", [value], kind)
 
@@ -253,15 +253,15 @@ def _to_decimal(value: Typed, kind: pa.DataType) -> Typed:
 
 
 def _to_time(value: Typed, kind: pa.DataType) -> Typed:
-    own = value.type
-    check_zone(own, kind, value.value if value.is_literal else None)
-    if pa.types.is_integer(own):
+    from_type = value.type
+    check_zone(from_type, kind, value.value if value.is_literal else None)
+    if pa.types.is_integer(from_type):
         number = pa.int32() if kind == pa.date32() else pa.int64()
         return Typed(value.expression.cast(number).cast(kind), kind)
-    if pa.types.is_timestamp(own) and pa.types.is_timestamp(kind) and kind.tz is None:
+    if pa.types.is_timestamp(from_type) and pa.types.is_timestamp(kind) and kind.tz is None:
         return Typed(value.expression.cast(kind, safe=False), kind)  # the time in UTC, as in pylance
-    if pa.types.is_timestamp(own) and pa.types.is_date(kind):
-        if own.unit in ("s", "ms"):  # microseconds bound the years to those that a date can have
-            value = value.to(pa.timestamp("us", own.tz))
+    if pa.types.is_timestamp(from_type) and pa.types.is_date(kind):
+        if from_type.unit in ("s", "ms"):  # microseconds bound the years to those that a date can have
+            value = value.to(pa.timestamp("us", from_type.tz))
         return Typed(value.expression.cast(pa.date32()).cast(kind), kind)
     return value.to(kind)

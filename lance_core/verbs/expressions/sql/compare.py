@@ -119,14 +119,14 @@ def common_of(values: Sequence[Typed]) -> list[Typed]:
         InvalidInputError: The values have no common type.
     """
     # A string literal takes the type of the others.
-    known = [value for value in values if not value.is_null] or list(values)
-    typed = [value for value in known if not (value.is_literal and is_string_like(value.type))] or known
+    non_nulls = [value for value in values if not value.is_null] or list(values)
+    typed = [value for value in non_nulls if not (value.is_literal and is_string_like(value.type))] or non_nulls
     kind = typed[0]
     for value in typed[1:]:
-        found = common_type(kind, value, exact=False)
-        if found is None:
+        shared_type = common_type(kind, value, exact=False)
+        if shared_type is None:
             raise InvalidInputError(f"{kind.type} and {value.type} have no common type; CAST one of them")
-        kind = Typed(kind.expression, found)
+        kind = Typed(kind.expression, shared_type)
     if pa.types.is_timestamp(kind.type):
         together = common_time_type([value.type for value in typed], kind.type.tz)
         return [cast_time(value, together) for value in values]
@@ -139,14 +139,14 @@ def compare(operator: str, left: Typed, right: Typed, *, narrow_floats: bool = F
     Raises:
         InvalidInputError: The types cannot be compared.
     """
-    one, other = in_common_type(*of_one_unit(left, right), narrow_floats=narrow_floats)
-    if one.is_null or other.is_null or pa.types.is_null(one.type):
+    left_side, right_side = in_common_type(*of_one_unit(left, right), narrow_floats=narrow_floats)
+    if left_side.is_null or right_side.is_null or pa.types.is_null(left_side.type):
         return literal(None, _BOOL)
-    if pa.types.is_nested(one.type):
-        raise InvalidInputError(f"values of type {one.type} cannot be compared")
-    if pa.types.is_floating(one.type):
-        return _floats(operator, _widened(one), _widened(other))
-    return call(_KERNELS[operator], [one, other], _BOOL)
+    if pa.types.is_nested(left_side.type):
+        raise InvalidInputError(f"values of type {left_side.type} cannot be compared")
+    if pa.types.is_floating(left_side.type):
+        return _floats(operator, _widened(left_side), _widened(right_side))
+    return call(_KERNELS[operator], [left_side, right_side], _BOOL)
 
 
 def same(left: Typed, right: Typed, *, narrow_floats: bool = False) -> Typed:
@@ -176,13 +176,13 @@ def either(left: Typed, right: Typed) -> Typed:
 
 def chained(parts: Sequence[Typed], join: Callable[[Typed, Typed], Typed]) -> Typed:
     """Join conditions, at least one, by AND or OR to a tree of few levels, as Arrow recurses once per level."""
-    found = list(parts)
-    if len(found) <= _SHORT:
-        return reduce(join, found)
-    while len(found) > 1:
-        pairs = [join(*found[position : position + 2]) for position in range(0, len(found) - 1, 2)]
-        found = [*pairs, *found[2 * len(pairs) :]]
-    return found[0]
+    conditions = list(parts)
+    if len(conditions) <= _SHORT:
+        return reduce(join, conditions)
+    while len(conditions) > 1:
+        pairs = [join(*conditions[position : position + 2]) for position in range(0, len(conditions) - 1, 2)]
+        conditions = [*pairs, *conditions[2 * len(pairs) :]]
+    return conditions[0]
 
 
 def all_of(parts: Sequence[Typed]) -> Typed:
@@ -206,12 +206,12 @@ def is_in(value: Typed, candidates: Sequence[Typed], *, narrow_floats: bool = Fa
     if not narrow_floats and any(pa.types.is_float64(candidate.type) for candidate in candidates):
         value = value.to(pa.float64()) if pa.types.is_floating(value.type) else value
     with_null = any(candidate.is_null for candidate in candidates)
-    known = [candidate for candidate in candidates if not candidate.is_null]
-    simple = all(c.is_literal and not is_beyond(c, value.type) for c in known) and not pa.types.is_nested(value.type)
-    pairs = [in_common_type(value, candidate, narrow_floats=narrow_floats) for candidate in known] if simple else []
-    if not simple or any(one.type != value.type for one, _ in pairs):
-        found = [compare("=", value, candidate, narrow_floats=narrow_floats) for candidate in candidates]
-        return chained(found, either)
+    operands = [candidate for candidate in candidates if not candidate.is_null]
+    simple = all(c.is_literal and not is_beyond(c, value.type) for c in operands) and not pa.types.is_nested(value.type)
+    pairs = [in_common_type(value, candidate, narrow_floats=narrow_floats) for candidate in operands] if simple else []
+    if not simple or any(side.type != value.type for side, _ in pairs):
+        comparisons = [compare("=", value, candidate, narrow_floats=narrow_floats) for candidate in candidates]
+        return chained(comparisons, either)
     values = pa.array(_with_both_zeros([candidate.value for _, candidate in pairs]), value.type)
     value = _widened(value)
     values = values.cast(value.type)
@@ -239,23 +239,23 @@ def compare_floats(operator: str, left: Typed, right: Typed) -> Typed:
     """`left operator right` of numbers, at least one of which is a float; literals keep their types."""
     if left.is_literal or right.is_literal:
         return _floats(operator, _widened(left), _widened(right))
-    one, other = in_common_type(left, right)
-    return _floats(operator, _widened(one), _widened(other))
+    left_side, right_side = in_common_type(left, right)
+    return _floats(operator, _widened(left_side), _widened(right_side))
 
 
 def in_set(value: Typed, values: pa.Array) -> Typed:
     """`value IN (values)`, for an array of a type that Arrow compares with that of the value, or of any numbers."""
     if not len(values):
         return literal(False, _BOOL)
-    known = values.drop_null()
+    candidates = values.drop_null()
     if pa.types.is_floating(value.type):
-        value, known = _widened(value), _with_both_zeros_of(_wide(known)).cast(_widened(value).type)
-    elif pa.types.is_integer(known.type) and known.type != value.type and is_number(value.type):
-        fitting = [one for one in known.to_pylist() if fits(one, value.type)]  # no value is equal to the others
-        known = pa.array([literal(one, value.type).value for one in fitting], value.type)
-    elif pa.types.is_null(known.type):
-        known = known.cast(value.type)
-    return _matched(value, known, with_null=bool(values.null_count))
+        value, candidates = _widened(value), _with_both_zeros_of(_wide(candidates)).cast(_widened(value).type)
+    elif pa.types.is_integer(candidates.type) and candidates.type != value.type and is_number(value.type):
+        fitting = [item for item in candidates.to_pylist() if fits(item, value.type)]  # no value is equal to the others
+        candidates = pa.array([literal(item, value.type).value for item in fitting], value.type)
+    elif pa.types.is_null(candidates.type):
+        candidates = candidates.cast(value.type)
+    return _matched(value, candidates, with_null=bool(values.null_count))
 
 
 def _matched(value: Typed, values: pa.Array, *, with_null: bool) -> Typed:
@@ -298,8 +298,8 @@ def _or(plain: Typed, more: Typed) -> Typed:
 
 
 def _equal(plain: Typed, left: Typed, right: Typed) -> Typed:
-    one, other = _nan(left), _nan(right)
-    return plain if one is None or other is None else _or(plain, call("and", [one, other], _BOOL))
+    left_nan, right_nan = _nan(left), _nan(right)
+    return plain if left_nan is None or right_nan is None else _or(plain, call("and", [left_nan, right_nan], _BOOL))
 
 
 def _not_equal(plain: Typed, left: Typed, right: Typed) -> Typed:
@@ -309,15 +309,15 @@ def _not_equal(plain: Typed, left: Typed, right: Typed) -> Typed:
 
 
 def _greater(plain: Typed, left: Typed, right: Typed) -> Typed:
-    one, other = _nan(left), _nan(right)
-    if one is None:
+    left_nan, right_nan = _nan(left), _nan(right)
+    if left_nan is None:
         return plain
-    return _or(plain, one if other is None else call("and", [one, negated(other)], _BOOL))
+    return _or(plain, left_nan if right_nan is None else call("and", [left_nan, negated(right_nan)], _BOOL))
 
 
 def _greater_equal(plain: Typed, left: Typed, _right: Typed) -> Typed:
-    one = _nan(left)
-    return plain if one is None else _or(plain, one)
+    left_nan = _nan(left)
+    return plain if left_nan is None else _or(plain, left_nan)
 
 
 _NAN_RULES: Final[dict[str, Callable[[Typed, Typed, Typed], Typed]]] = {

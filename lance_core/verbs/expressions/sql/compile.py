@@ -72,8 +72,8 @@ class SqlCompiler:
         if handler is None:
             unsupported(node, self.sql, name_of(node))
         with self._locating(node):
-            found = handler(self, node)
-        return _decoded(found)
+            typed = handler(self, node)
+        return _decoded(typed)
 
     @contextmanager
     def only_where(self, condition: Callable[[], Typed]) -> Iterator[None]:
@@ -106,28 +106,32 @@ class SqlCompiler:
         first = _find(names[0], self._schema.names)
         if first is None:
             name = ".".join(names)
-            holders = [one.name for one in self._schema if pa.types.is_struct(one.type) and names[0] in one.type.names]
-            remedy = f"write {' or '.join(f'{one}.{name}' for one in holders)}" if holders else ""
+            holders = [
+                column.name
+                for column in self._schema
+                if pa.types.is_struct(column.type) and names[0] in column.type.names
+            ]
+            remedy = f"write {' or '.join(f'{holder}.{name}' for holder in holders)}" if holders else ""
             raise SchemaError(
                 f"No field named {name}: no column {name!r}, in {self.sql!r}; "
                 + (remedy or f"the columns are {list(self._schema.names)}")
             )
-        found = Typed(pc.field(first), self._schema.field(first).type, is_column=True)
+        typed = Typed(pc.field(first), self._schema.field(first).type, is_column=True)
         for name in names[1:]:
-            found = self.field(found, name, node)
-        return found
+            typed = self.field(typed, name, node)
+        return typed
 
     def field(self, value: Typed, name: str, node: exp.Expr) -> Typed:
         """A field of a struct."""
         if not pa.types.is_struct(value.type):
             invalid(node, self.sql, f"a {value.type} has no field {name!r}")
         children = [child.name for child in value.type]
-        found = _find(name, children)
-        if found is None:
+        child_name = _find(name, children)
+        if child_name is None:
             raise SchemaError(f"no field {name!r}, in {self.sql!r}; the fields are {children}")
-        index = children.index(found)
-        one = call("struct_field", [value], value.type.field(index).type, pc.StructFieldOptions([index]))
-        return Typed(one.expression, one.type, is_column=value.is_column)
+        index = children.index(child_name)
+        child_value = call("struct_field", [value], value.type.field(index).type, pc.StructFieldOptions([index]))
+        return Typed(child_value.expression, child_value.type, is_column=value.is_column)
 
     def _root(self, node: exp.Expr) -> Typed:
         """Compile the top of the tree, where pylance gives a literal beside a column the type of the column."""
@@ -153,7 +157,7 @@ class SqlCompiler:
 
 
 def _parts_of_and(tree: exp.Expr) -> list[exp.Expr]:
-    found, left = [], [tree]
+    parts, left = [], [tree]
     while left:
         node = left.pop()
         if isinstance(node, exp.Paren):
@@ -161,8 +165,8 @@ def _parts_of_and(tree: exp.Expr) -> list[exp.Expr]:
         elif isinstance(node, exp.And):
             left += [node.expression, node.this]
         else:
-            found.append(node)
-    return found
+            parts.append(node)
+    return parts
 
 
 def _find(name: str, names: list[str]) -> str | None:

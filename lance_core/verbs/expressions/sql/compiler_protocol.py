@@ -32,12 +32,12 @@ class Guard:
 
 def rows_of(guard: Guard | None) -> Typed | None:
     """The condition of a guard: true where the expression is needed, else false; None if it is needed everywhere."""
-    found: Typed | None = None
+    condition: Typed | None = None
     while guard is not None:
-        own = call("coalesce", [guard.condition(), literal(False, _BOOL)], _BOOL)
-        found = own if found is None else call("and", [own, found], _BOOL)
+        guard_condition = call("coalesce", [guard.condition(), literal(False, _BOOL)], _BOOL)
+        condition = guard_condition if condition is None else call("and", [guard_condition, condition], _BOOL)
         guard = guard.outer
-    return found
+    return condition
 
 
 class Compiler(Protocol):

@@ -66,16 +66,16 @@ def parse(sql: str) -> exp.Expr:
         words = [*_as_written(with_names(dialect.tokenize(sql)))]
         # No expression is a statement, whichever word it begins with.
         kind = exp.Select if words and words[0].token_type in _QUERIES else exp.Expr
-        found = [tree for tree in dialect.parser().parse_into(kind, words, sql) if tree is not None]
+        trees = [tree for tree in dialect.parser().parse_into(kind, words, sql) if tree is not None]
     except (ParseError, TokenError) as error:
         raise InvalidInputError(_syntax_message(sql, error)) from error
-    if len(found) != 1 or isinstance(found[0], exp.Block):
+    if len(trees) != 1 or isinstance(trees[0], exp.Block):
         raise InvalidInputError(f"expected one SQL expression in {sql!r}")
     if any(word.text.startswith(_MARK) for word in words):  # else there is no call to look for in a long tree
-        for call in found[0].find_all(exp.Anonymous):
+        for call in trees[0].find_all(exp.Anonymous):
             if isinstance(call.this, str):
                 call.set("this", call.this.removeprefix(_MARK))
-    return found[0]
+    return trees[0]
 
 
 def _as_written(words: Sequence[Token]) -> Iterator[Token]:

@@ -48,8 +48,10 @@ def _eager(function: Callable[..., Typed], least: int, most: int | None = None) 
     def compiled(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Typed:
         limit = least if most is None else most
         if len(arguments) < least or (len(arguments) > limit >= 0):
-            wanted = f"{least}" if limit == least else f"{least} to {limit}" if limit >= 0 else f"at least {least}"
-            invalid(node, c.sql, f"{node.this} takes {wanted} arguments, not {len(arguments)}")
+            num_expected = (
+                f"{least}" if limit == least else f"{least} to {limit}" if limit >= 0 else f"at least {least}"
+            )
+            invalid(node, c.sql, f"{node.this} takes {num_expected} arguments, not {len(arguments)}")
         return function(*(c.value(argument) for argument in arguments))
 
     return compiled
@@ -60,8 +62,8 @@ def _coalesce(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Typ
         invalid(node, c.sql, "coalesce needs an argument")
     values = [c.value(arguments[0])]
     for argument in arguments[1:]:
-        known = list(values)
-        with c.only_where(lambda known=known: all_of([is_null(value) for value in known])):  # type: ignore[misc]  # bound now
+        earlier_values = list(values)
+        with c.only_where(lambda earlier_values=earlier_values: all_of([is_null(value) for value in earlier_values])):  # type: ignore[misc]  # bound now
             values.append(c.value(argument))
     values = common_of(values)
     return values[0] if pa.types.is_null(values[0].type) else call("coalesce", values, values[0].type)
@@ -81,11 +83,11 @@ def _if(c: Compiler, node: exp.Expr) -> Typed:
 
 def _chosen(c: Compiler, condition: Typed, yes: exp.Expr, no: exp.Expr) -> Typed:
     with c.only_where(lambda: condition):
-        one = c.value(yes)
+        yes_value = c.value(yes)
     with c.only_where(lambda: negated(condition)):
-        other = c.value(no)
-    one, other = common_of([one, other])
-    return call("if_else", [condition, one, other], one.type)
+        no_value = c.value(no)
+    yes_value, no_value = common_of([yes_value, no_value])
+    return call("if_else", [condition, yes_value, no_value], yes_value.type)
 
 
 def _arrow_cast(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Typed:
@@ -121,17 +123,17 @@ def _extreme(kernel: str) -> Callable[..., Typed]:
     def chosen(*values: Typed) -> Typed:
         import pyarrow.compute as pc  # noqa: PLC0415 - only here
 
-        known = common_of(values)
-        if pa.types.is_floating(known[0].type):
-            return reduce(lambda one, other: _further(">" if kernel.startswith("max") else "<", one, other), known)
-        kind = known[0].type
+        operands = common_of(values)
+        if pa.types.is_floating(operands[0].type):
+            return reduce(lambda left, right: _further(">" if kernel.startswith("max") else "<", left, right), operands)
+        kind = operands[0].type
         options = pc.ElementWiseAggregateOptions(skip_nulls=True)
         if not getattr(kind, "tz", None):
-            return call(kernel, known, kind, options)
+            return call(kernel, operands, kind, options)
         # Arrow has no kernel for times with a zone.
         plain = pa.timestamp(kind.unit)
-        found = call(kernel, [Typed(one.expression.cast(plain), plain) for one in known], plain, options)
-        return Typed(found.expression.cast(kind), kind)
+        extreme = call(kernel, [Typed(operand.expression.cast(plain), plain) for operand in operands], plain, options)
+        return Typed(extreme.expression.cast(kind), kind)
 
     return chosen
 
@@ -144,8 +146,8 @@ def _further(operator: str, left: Typed, right: Typed) -> Typed:
 
 
 def _matches(*arguments: Typed) -> Typed:
-    found = patterns.regexp_like(arguments[0], arguments[1], arguments[2] if len(arguments) > 2 else None)
-    return call("coalesce", [found, literal(False, _BOOL)], _BOOL)
+    matches = patterns.regexp_like(arguments[0], arguments[1], arguments[2] if len(arguments) > 2 else None)
+    return call("coalesce", [matches, literal(False, _BOOL)], _BOOL)
 
 
 def _nan_or(value: Typed, other: Typed) -> Typed:

@@ -39,8 +39,8 @@ def _has_of(function: str) -> Callable[[Typed, Typed], Typed]:
     def compiled(lists: Typed, other: Typed) -> Typed:
         _items(lists)
         _items(other)
-        wanted = Typed(other.expression, other.type) if other.is_literal else other
-        return python_call(function, [lists, wanted], _BOOL)
+        operand = Typed(other.expression, other.type) if other.is_literal else other
+        return python_call(function, [lists, operand], _BOOL)
 
     return compiled
 
@@ -104,7 +104,7 @@ def _split(value: Typed, separator: Typed) -> Typed:
     return python_call("split", [value, separator], pa.list_(pa.string()))
 
 
-def _made(*values: Typed) -> Typed:
+def _make_array(*values: Typed) -> Typed:
     items = common_of(values)
     return python_call("make_array", items, pa.list_(items[0].type))
 
@@ -133,7 +133,7 @@ ARRAY_FUNCTIONS: Final[_Table] = {
     **{f"{prefix}_{name}": entry for prefix in ("array", "list") for name, entry in _NAMED.items()},
     "cardinality": (_length, 1, None),
     "empty": (_empty, 1, None),
-    "make_array": (_made, 1, -1),
-    "make_list": (_made, 1, -1),
+    "make_array": (_make_array, 1, -1),
+    "make_list": (_make_array, 1, -1),
     "string_to_array": (_split, 2, None),
 }

@@ -67,19 +67,19 @@ def _steps(path: str) -> tuple[object, ...]:
     steps: list[object] = []
     position = 0
     while position < len(rest):
-        found = _STEP.match(rest, position)
-        if found is None:
+        match = _STEP.match(rest, position)
+        if match is None:
             raise UnsupportedError(f"the JSON path {path!r}, from {rest[position:]!r} on, is not supported")
-        kind, part = found.lastgroup, found[found.lastgroup or 0]
+        kind, part = match.lastgroup, match[match.lastgroup or 0]
         if kind == "index" and len(part) > _MOST_DIGITS:
             raise UnsupportedError(f"the JSON path {path!r} has a position of {len(part)} digits, which no list has")
         marks = {"all": _ALL, "last": _LAST, "every": _EVERY}
         steps.append(marks.get(kind or "", int(part) if kind == "index" else part))
-        position = found.end()
+        position = match.end()
     return tuple(steps)
 
 
-def _found(value: Any, path: str) -> list[Any]:
+def _find_values(value: Any, path: str) -> list[Any]:
     """All values that a path leads to."""
     nodes = [value]
     for step in _steps(path):
@@ -106,27 +106,27 @@ def _value(data: bytes | str) -> Any:
 
 
 def _extract(data: bytes | str, path: str) -> str | None:
-    found = _found(_value(data), path)
-    return None if not found else json_string(found[0] if len(found) == 1 else found)
+    values = _find_values(_value(data), path)
+    return None if not values else json_string(values[0] if len(values) == 1 else values)
 
 
-def _one(data: bytes | str, path: str, function: str) -> list[Any]:
+def _find_single(data: bytes | str, path: str, function: str) -> list[Any]:
     """The value that a path leads to, which must be one at most."""
     if any(step in (_ALL, _EVERY) for step in _steps(path)):
         raise UnsupportedError(f"{function} with the JSON path {path!r}, which names several places, is not supported")
-    return _found(_value(data), path)
+    return _find_values(_value(data), path)
 
 
-def _contains(data: bytes | str, path: str, wanted: str) -> bool:
-    found = _one(data, path, "json_array_contains")
-    if not found or not isinstance(found[0], list):
+def _contains(data: bytes | str, path: str, searched_item: str) -> bool:
+    values = _find_single(data, path, "json_array_contains")
+    if not values or not isinstance(values[0], list):
         return False
-    return any(item == wanted or json_string(item) == wanted for item in found[0])
+    return any(item == searched_item or json_string(item) == searched_item for item in values[0])
 
 
 def _length(data: bytes | str, path: str) -> int | None:
-    found = _one(data, path, "json_array_length")
-    return (len(found[0]) if isinstance(found[0], list) else 0) if found else None
+    values = _find_single(data, path, "json_array_length")
+    return (len(values[0]) if isinstance(values[0], list) else 0) if values else None
 
 
 _MISSING: Final = object()
@@ -143,19 +143,19 @@ def _at(data: bytes | str, key: str) -> Any:
 
 
 def _get(data: bytes | str, key: str) -> bytes | None:
-    found = _at(data, key)
-    return None if found is _MISSING else encoded(found)
+    child = _at(data, key)
+    return None if child is _MISSING else encoded(child)
 
 
 def _getter(what: str, convert: Callable[[Any], Any]) -> Callable[[bytes | str, str], Any]:
     def get(data: bytes | str, key: str) -> Any:
-        found = _at(data, key)
-        if found is _MISSING or found is None:
+        child = _at(data, key)
+        if child is _MISSING or child is None:
             return None
         try:
-            return convert(found)
+            return convert(child)
         except (ValueError, TypeError, OverflowError) as error:
-            raise InvalidInputError(f"{key!r} is not a valid {what}: {json_string(found):.80}") from error
+            raise InvalidInputError(f"{key!r} is not a valid {what}: {json_string(child):.80}") from error
 
     return get
 
@@ -184,7 +184,7 @@ def _bool(value: Any) -> bool:
 
 JSON_IMPLEMENTATIONS: Final[dict[str, Callable[..., Any]]] = {
     "json_extract": _extract,
-    "json_exists": lambda data, path: bool(_found(_value(data), path)),
+    "json_exists": lambda data, path: bool(_find_values(_value(data), path)),
     "json_get": _get,
     "json_get_string": _getter("text", _string),
     "json_get_int": _getter("integer", _int),

@@ -122,12 +122,12 @@ def _log(value: Typed, argument: Typed | None = None) -> Typed:
     """A logarithm to a base, 10 without one, of the type of the number."""
     base, number = (literal(10.0, pa.float64()), value) if argument is None else (value, argument)
     is_half = pa.types.is_float16(_number(number).type)
-    known = _float(number).to(pa.float32()) if is_half else _float(number)
-    if argument is None and known.type == pa.float64():
-        return call("log10", [known], known.type)
-    quotient = [call("ln", [each.to(known.type)], known.type) for each in (known, _float(base))]
-    found = call("divide", quotient, known.type)
-    return Typed(found.expression.cast(pa.float16(), safe=False), pa.float16()) if is_half else found
+    float_number = _float(number).to(pa.float32()) if is_half else _float(number)
+    if argument is None and float_number.type == pa.float64():
+        return call("log10", [float_number], float_number.type)
+    quotient = [call("ln", [each.to(float_number.type)], float_number.type) for each in (float_number, _float(base))]
+    logarithm = call("divide", quotient, float_number.type)
+    return Typed(logarithm.expression.cast(pa.float16(), safe=False), pa.float16()) if is_half else logarithm
 
 
 def _signum(value: Typed) -> Typed:
@@ -143,15 +143,15 @@ def _arc_tangent(left: Typed, right: Typed) -> Typed:
 
 def _scaled(factor: float) -> Callable[[Typed], Typed]:
     def compiled(value: Typed) -> Typed:
-        known = _float(value)
-        return call("multiply", [known, literal(factor, known.type)], known.type)
+        number = _float(value)
+        return call("multiply", [number, literal(factor, number.type)], number.type)
 
     return compiled
 
 
 def _cotangent(value: Typed) -> Typed:
-    known = _float(value)
-    return call("divide", [literal(1.0, known.type), call("tan", [known], known.type)], known.type)
+    number = _float(value)
+    return call("divide", [literal(1.0, number.type), call("tan", [number], number.type)], number.type)
 
 
 MATH_FUNCTIONS: Final[dict[str, tuple[Callable[..., Typed], int, int | None]]] = {
@@ -179,7 +179,7 @@ MATH_FUNCTIONS: Final[dict[str, tuple[Callable[..., Typed], int, int | None]]] =
     "log": (_log, 1, 2),
     "log10": (_kernel("log10"), 1, None),
     "log2": (_kernel("log2"), 1, None),
-    "mod": (lambda one, other: arithmetic("%", one, other), 2, None),
+    "mod": (lambda left, right: arithmetic("%", left, right), 2, None),
     "pi": (lambda: literal(math.pi, pa.float64()), 0, None),
     "pow": (_power, 2, None),
     "power": (_power, 2, None),

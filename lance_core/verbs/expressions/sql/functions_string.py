@@ -35,7 +35,10 @@ def _in_python(function: str, kind: pa.DataType | None = None, *, integer: int |
     """A function of strings that this library computes in Python; the argument at position `integer` is an integer."""
 
     def compiled(*arguments: Typed) -> Typed:
-        values = [_whole(one) if position == integer else as_string(one) for position, one in enumerate(arguments)]
+        values = [
+            _whole(argument) if position == integer else as_string(argument)
+            for position, argument in enumerate(arguments)
+        ]
         return python_call(function, values, kind or values[0].type)
 
     return compiled
@@ -52,13 +55,13 @@ def _cased(function: str) -> Callable[[Typed], Typed]:
 
 
 def _length(value: Typed) -> Typed:
-    known = words(value, pa.string()) if is_number(value.type) else as_string(value)
-    return call("utf8_length", [known], pa.int64() if pa.types.is_large_string(known.type) else pa.int32())
+    string = words(value, pa.string()) if is_number(value.type) else as_string(value)
+    return call("utf8_length", [string], pa.int64() if pa.types.is_large_string(string.type) else pa.int32())
 
 
 def _octets(value: Typed) -> Typed:
-    known = as_string(value)
-    return call("binary_length", [known], pa.int64() if pa.types.is_large_string(known.type) else pa.int32())
+    string = as_string(value)
+    return call("binary_length", [string], pa.int64() if pa.types.is_large_string(string.type) else pa.int32())
 
 
 def _bits(value: Typed) -> Typed:
@@ -103,7 +106,7 @@ def _right(value: Typed, count: Typed) -> Typed:
     return _slice(value, 0, 0) if number == 0 else _slice(value, -number, None)
 
 
-def _found(kernel: str, function: str) -> Callable[[Typed, Typed], Typed]:
+def _find_part(kernel: str, function: str) -> Callable[[Typed, Typed], Typed]:
     """Whether a string is found in another, by an Arrow kernel if the wanted string is a literal."""
 
     def compiled(value: Typed, part: Typed) -> Typed:
@@ -192,10 +195,10 @@ STRING_FUNCTIONS: Final[dict[str, tuple[Callable[..., Typed], int, int | None]]]
     "chr": (_in_python("chr", pa.string(), integer=0), 1, None),
     "concat": (_concat, 1, -1),
     "concat_ws": (_concat_ws, 2, -1),
-    "contains": (_found("match_substring", "contains"), 2, None),
+    "contains": (_find_part("match_substring", "contains"), 2, None),
     "decode": (_decode, 2, None),
     "encode": (_encode, 2, None),
-    "ends_with": (_found("ends_with", "ends_with"), 2, None),
+    "ends_with": (_find_part("ends_with", "ends_with"), 2, None),
     "initcap": (_in_python("initcap"), 1, None),
     "instr": (_in_python("strpos", pa.int32()), 2, None),
     "left": (_left, 2, None),
@@ -217,7 +220,7 @@ STRING_FUNCTIONS: Final[dict[str, tuple[Callable[..., Typed], int, int | None]]]
     "sha384": (_digest("sha384"), 1, None),
     "sha512": (_digest("sha512"), 1, None),
     "split_part": (_in_python("split_part", integer=2), 3, None),
-    "starts_with": (_found("starts_with", "starts_with"), 2, None),
+    "starts_with": (_find_part("starts_with", "starts_with"), 2, None),
     "strpos": (_in_python("strpos", pa.int32()), 2, None),
     "substr": (_substr, 2, 3),
     "substring": (_substr, 2, 3),

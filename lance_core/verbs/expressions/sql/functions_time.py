@@ -91,12 +91,12 @@ def _below_minute(value: Typed, name: str) -> Typed:
         return Typed(pc.if_else(value.expression.is_valid(), pa.scalar(0, kind), pa.scalar(None, kind)), kind)
     minute = call("floor_temporal", [value], value.type, pc.RoundTemporalOptions(unit="minute"))
     rest = call("subtract", [value, minute], pa.duration(value.type.unit)).expression.cast(pa.int64())
-    ticks, wanted = _TICKS[value.type.unit], _PER_SECOND[name]
+    ticks, requested_ticks = _TICKS[value.type.unit], _PER_SECOND[name]
     number = Typed(rest, pa.int64())
-    if wanted > ticks:
-        number = call("multiply", [number, literal(wanted // ticks, pa.int64())], pa.int64())
-    elif ticks > wanted:
-        number = call("divide", [number, literal(ticks // wanted, pa.int64())], pa.int64())
+    if requested_ticks > ticks:
+        number = call("multiply", [number, literal(requested_ticks // ticks, pa.int64())], pa.int64())
+    elif ticks > requested_ticks:
+        number = call("divide", [number, literal(ticks // requested_ticks, pa.int64())], pa.int64())
     return Typed(number.expression.cast(kind), kind) if kind != number.type else number
 
 

@@ -57,7 +57,7 @@ def _shifted(function: Callable[..., Any]) -> Callable[..., pa.Array]:
     """Apply a shift to integers: bits are lost at the ends, and the number of places is taken modulo the width."""
 
     def over_arrays(kind: pa.DataType, values: pa.Array, shifts: pa.Array) -> pa.Array:
-        return _floats(lambda one, other: function(one, other & (kind.bit_width - 1)))(kind, values, shifts)
+        return _floats(lambda number, shift: function(number, shift & (kind.bit_width - 1)))(kind, values, shifts)
 
     return over_arrays
 
@@ -80,8 +80,8 @@ def _decimals(function: Callable[[Decimal, Decimal], Decimal]) -> Callable[..., 
     def over_rows(kind: pa.DataType, left: pa.Array, right: pa.Array) -> list[Decimal | None]:
         step = Decimal(1).scaleb(-kind.scale)
         return [
-            None if one is None or other is None else _WIDE.quantize(function(one, other), step)
-            for one, other in zip(left.to_pylist(), right.to_pylist(), strict=True)
+            None if first is None or second is None else _WIDE.quantize(function(first, second), step)
+            for first, second in zip(left.to_pylist(), right.to_pylist(), strict=True)
         ]
 
     return over_rows
@@ -169,10 +169,10 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _regexp_match(string: str, pattern: str) -> list[str | None] | None:
-    found = _compiled(pattern).search(string)
-    if found is None:
+    match = _compiled(pattern).search(string)
+    if match is None:
         return None
-    return list(found.groups()) if found.re.groups else [found[0]]
+    return list(match.groups()) if match.re.groups else [match[0]]
 
 
 def _like(string: str, pattern: str) -> bool:
@@ -246,9 +246,9 @@ def _array_element(kind: pa.DataType, lists: pa.Array, positions: pa.Array) -> p
     offsets = lists.offsets.to_numpy()[:-1] if not pa.types.is_fixed_size_list(lists.type) else None
     if offsets is None:
         offsets = (np.arange(len(lists)) + lists.offset) * lists.type.list_size
-    wanted = positions.fill_null(0).to_numpy(zero_copy_only=False)
-    index = np.where(wanted > 0, wanted - 1, lengths + wanted)
-    outside = (wanted == 0) | (index < 0) | (index >= lengths)
+    places = positions.fill_null(0).to_numpy(zero_copy_only=False)
+    index = np.where(places > 0, places - 1, lengths + places)
+    outside = (places == 0) | (index < 0) | (index >= lengths)
     return lists.values.take(pa.array(np.where(outside, 0, offsets + index), mask=outside)).cast(kind)
 
 
@@ -261,8 +261,8 @@ def _extreme(choose: Callable[..., Any]) -> Callable[[list[Any]], Any]:
 
 
 def _array_sort(items: list[Any]) -> list[Any]:
-    known = sorted(item for item in items if item is not None)
-    return [None] * (len(items) - len(known)) + known
+    present_items = sorted(item for item in items if item is not None)
+    return [None] * (len(items) - len(present_items)) + present_items
 
 
 def _array_to_string(items: list[Any], separator: str) -> str:
@@ -299,12 +299,12 @@ IMPLEMENTATIONS: Final[dict[str, Callable[..., Any]]] = {
     "acosh": _floats(np.arccosh),
     "add_months": _add_months,
     "array_append": _array_append,
-    "array_concat": _rows(lambda one, other: one + other),
+    "array_concat": _rows(lambda items, more_items: items + more_items),
     "array_distinct": _rows(lambda items: list(dict.fromkeys(items))),
     "array_element": _array_element,
     "array_has": _array_has,
-    "array_has_all": _rows(lambda items, wanted: all(item in items for item in wanted)),
-    "array_has_any": _rows(lambda items, wanted: any(item in items for item in wanted)),
+    "array_has_all": _rows(lambda items, searched_items: all(item in items for item in searched_items)),
+    "array_has_any": _rows(lambda items, searched_items: any(item in items for item in searched_items)),
     "array_max": _rows(_extreme(max)),
     "array_min": _rows(_extreme(min)),
     "array_position": _rows(_array_position),

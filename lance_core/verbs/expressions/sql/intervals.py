@@ -59,11 +59,11 @@ def interval(string: str) -> Typed:
     months, days, nanoseconds = 0.0, 0.0, 0.0
     position = 0
     while position < len(string):
-        found = _PART.match(string, position)
-        if found is None:
+        match = _PART.match(string, position)
+        if match is None:
             raise InvalidInputError(f"{string!r} is not an interval")
-        position = found.end()
-        amount, unit = float(found[1]), _singular(found[2].lower())
+        position = match.end()
+        amount, unit = float(match[1]), _singular(match[2].lower())
         if unit in _MONTHS:
             months += amount * _MONTHS[unit]
         elif unit in _DAYS:
@@ -71,7 +71,7 @@ def interval(string: str) -> Typed:
         elif unit in _NANOSECONDS:
             nanoseconds += amount * _NANOSECONDS[unit]
         else:
-            raise InvalidInputError(f"{found[2]!r} is not a unit of an interval")
+            raise InvalidInputError(f"{match[2]!r} is not a unit of an interval")
     if not position or months % 1 or days % 1:
         raise InvalidInputError(f"{string!r} is not an interval of whole months and days")
     return literal(pa.scalar((int(months), int(days), int(nanoseconds)), INTERVAL), INTERVAL)

@@ -80,16 +80,16 @@ _AMBIGUOUS: Final[tuple[type[exp.Expr], ...]] = (
 
 def logic(c: Compiler, node: exp.Expr, part: Callable[[exp.Expr], Typed]) -> Typed:
     """Compile AND or OR, each side by `part`. `a OR b OR c` is one chain of any length: its tree leans to the left."""
-    first, others = node, []
+    first, right_sides = node, []
     while type(first) is type(node):
-        others.append(first.expression)
+        right_sides.append(first.expression)
         first = first.this
     join = both if isinstance(node, exp.And) else either
     parts = [c.as_truth(first, part(first))]
-    for other in reversed(others):
+    for other in reversed(right_sides):
         # A side matters where those to its left do not decide.
-        known = len(parts)
-        with c.only_where(lambda known=known: _undecided(parts[:known], join)):  # type: ignore[misc]  # bound now
+        num_before = len(parts)
+        with c.only_where(lambda num_before=num_before: _undecided(parts[:num_before], join)):  # type: ignore[misc]  # bound now
             parts.append(c.as_truth(other, part(other)))
     return chained(parts, join)
 
@@ -130,7 +130,7 @@ def _in(c: Compiler, node: exp.Expr, *, root: bool = False) -> Typed:
     if not node.expressions:
         invalid(node, c.sql, "IN needs at least one value")
     value = c.value(node.this)
-    return is_in(value, [c.value(one) for one in node.expressions], narrow_floats=root)
+    return is_in(value, [c.value(candidate) for candidate in node.expressions], narrow_floats=root)
 
 
 def _between(c: Compiler, node: exp.Expr, *, root: bool = False) -> Typed:
@@ -158,8 +158,8 @@ def _is(c: Compiler, node: exp.Expr) -> Typed:
         return literal(False, _BOOL) if _is_never_null(node.this) else is_null(value)
     if isinstance(other, exp.Boolean):
         value = c.truth(node.this)
-        wanted = value if other.this else negated(value)
-        return call("coalesce", [wanted, literal(False, _BOOL)], _BOOL)
+        truth = value if other.this else negated(value)
+        return call("coalesce", [truth, literal(False, _BOOL)], _BOOL)
     return unsupported(node, c.sql, f"IS {other.sql()}")
 
 
@@ -225,18 +225,18 @@ def _case(c: Compiler, node: exp.Expr) -> Typed:
     conditions: list[Typed] = []
     values: list[Typed] = []
 
-    def others(count: int) -> Typed:
+    def none_of(count: int) -> Typed:
         return all_of([negated(condition) for condition in conditions[:count]])
 
     for count, branch in enumerate(node.args["ifs"]):
-        with c.only_where(lambda count=count: others(count)) if count else nullcontext():  # type: ignore[misc]  # bound now
-            found = c.truth(branch.this) if subject is None else compare("=", subject, c.value(branch.this))
-        condition = call("coalesce", [found, literal(False, _BOOL)], _BOOL)
+        with c.only_where(lambda count=count: none_of(count)) if count else nullcontext():  # type: ignore[misc]  # bound now
+            branch_condition = c.truth(branch.this) if subject is None else compare("=", subject, c.value(branch.this))
+        condition = call("coalesce", [branch_condition, literal(False, _BOOL)], _BOOL)
         conditions.append(condition)
-        with c.only_where(lambda count=count: both(others(count), conditions[count]) if count else conditions[0]):  # type: ignore[misc]
+        with c.only_where(lambda count=count: both(none_of(count), conditions[count]) if count else conditions[0]):  # type: ignore[misc]
             values.append(c.value(branch.args["true"]))
     default = node.args.get("default")
-    with c.only_where(lambda: others(len(conditions))):
+    with c.only_where(lambda: none_of(len(conditions))):
         values.append(c.value(default) if default is not None else literal(None, pa.null()))
     values = common_of(values)
     names = [str(position) for position in range(len(conditions))]
@@ -246,7 +246,7 @@ def _case(c: Compiler, node: exp.Expr) -> Typed:
 
 
 def _array(c: Compiler, node: exp.Expr) -> Typed:
-    items = common_of([c.value(one) for one in node.expressions]) if node.expressions else []
+    items = common_of([c.value(element) for element in node.expressions]) if node.expressions else []
     kind = pa.list_(items[0].type if items else pa.int64())
     if all(item.is_literal for item in items):
         return literal([item.value for item in items], kind)
@@ -304,13 +304,13 @@ def _like(c: Compiler, node: exp.Expr) -> Typed:
             invalid(node, c.sql, "ESCAPE takes one character")
     if isinstance(node.expression, exp.Any | exp.All) or not isinstance(node, exp.Like | exp.ILike):
         unsupported(node, c.sql, name_of(node))
-    found = like(
+    matches = like(
         c.value(node.this),
         c.value(node.expression),
         escape=escape.name if escape is not None else "\\",
         ignore_case=isinstance(node, exp.ILike),
     )
-    return negated(found) if node.args.get("negate") else found
+    return negated(matches) if node.args.get("negate") else matches
 
 
 def _concatenation(c: Compiler, node: exp.Expr) -> Typed:

@@ -33,11 +33,11 @@ def like(value: Typed, pattern: Typed, *, escape: str, ignore_case: bool) -> Typ
         if escape != "\\":
             raise UnsupportedError("ESCAPE with a pattern that is not a literal is not supported")
         return python_call("ilike" if ignore_case else "like", [value, pattern], _BOOL)
-    own = _with_backslash(pattern.value, escape)
-    if "\\" in own:  # Arrow takes the escape for a character where % stands at an end of the pattern alone
-        expression = pc.MatchSubstringOptions(_as_expression(own), ignore_case=ignore_case)
+    like_pattern = _with_backslash(pattern.value, escape)
+    if "\\" in like_pattern:  # Arrow takes the escape for a character where % stands at an end of the pattern alone
+        expression = pc.MatchSubstringOptions(_as_expression(like_pattern), ignore_case=ignore_case)
         return call("match_substring_regex", [value], _BOOL, expression)
-    return call("match_like", [value], _BOOL, pc.MatchSubstringOptions(own, ignore_case=ignore_case))
+    return call("match_like", [value], _BOOL, pc.MatchSubstringOptions(like_pattern, ignore_case=ignore_case))
 
 
 def regexp_like(value: Typed, pattern: Typed, flags: Typed | None) -> Typed:
@@ -53,8 +53,8 @@ def regexp_count(value: Typed, pattern: Typed) -> Typed:
     expression = _expression(pattern, None)
     if expression is None:
         return literal(0, pa.int64())
-    found = call("count_substring_regex", [as_string(value)], pa.int32(), pc.MatchSubstringOptions(expression))
-    return call("coalesce", [found.to(pa.int64()), literal(0, pa.int64())], pa.int64())
+    counts = call("count_substring_regex", [as_string(value)], pa.int32(), pc.MatchSubstringOptions(expression))
+    return call("coalesce", [counts.to(pa.int64()), literal(0, pa.int64())], pa.int64())
 
 
 def regexp_match(value: Typed, pattern: Typed, flags: Typed | None) -> Typed:

@@ -29,7 +29,7 @@ _registered: set[str] = set()
 def python_call(function: str, arguments: Sequence[Typed], kind: pa.DataType) -> Typed:
     """A call of one of `IMPLEMENTATIONS` whose result has type `kind`."""
     types = [*(argument.type for argument in arguments), kind]
-    signature = pa.schema([pa.field(str(position), one) for position, one in enumerate(types)])
+    signature = pa.schema([pa.field(str(position), argument_type) for position, argument_type in enumerate(types)])
     name = f"{PREFIX}{function}.{base64.b64encode(signature.serialize().to_pybytes()).decode()}"
     register([name])
     return call(name, list(arguments), kind)
@@ -42,7 +42,7 @@ def register(names: Iterable[str]) -> None:
             continue
         function, encoded = name.removeprefix(PREFIX).split(".", 1)
         *types, kind = (f.type for f in pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded))))
-        arguments = {f"x{position}": one for position, one in enumerate(types)}
+        arguments = {f"x{position}": argument_type for position, argument_type in enumerate(types)}
         documentation = {"summary": function, "description": function}
         pc.register_scalar_function(_adapted(function, kind), name, documentation, arguments, kind)
         _registered.add(name)

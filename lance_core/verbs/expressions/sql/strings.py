@@ -13,30 +13,30 @@ __all__ = ["words"]
 
 def words(value: Typed, kind: pa.DataType) -> Typed:
     """The value as a string, as DataFusion writes it: 1.0, NaN, 2020-01-01T00:00:00."""
-    own = value.type
-    if pa.types.is_null(own):
+    from_type = value.type
+    if pa.types.is_null(from_type):
         return literal(None, kind)
-    if pa.types.is_floating(own):
-        short = pa.types.is_float16(own)
+    if pa.types.is_floating(from_type):
+        short = pa.types.is_float16(from_type)
         plain = Typed((value.to(pa.float32()) if short else value).expression.cast(pa.string()), pa.string())
         whole = r"\1" if short else r"\1.0"
         for pattern, replacement in ((r"^(-?\d+)$", whole), (r"e\+?0*", "e"), (r"e-0+", "e-"), ("nan", "NaN")):
             plain = _replaced(plain, pattern, replacement)
         return plain.to(kind)
-    if pa.types.is_timestamp(own):
-        check_parts(own, "the string")
+    if pa.types.is_timestamp(from_type):
+        check_parts(from_type, "the string")
         plain = _shortened(call("strftime", [value], pa.string(), pc.StrftimeOptions("%Y-%m-%dT%H:%M:%S")))
-        if own.tz == "UTC":
+        if from_type.tz == "UTC":
             plain = _replaced(plain, "$", "Z")
-        elif own.tz:
+        elif from_type.tz:
             zone = call("strftime", [value], pa.string(), pc.StrftimeOptions("%z"))
             parts = [plain, _replaced(zone, r"(\d\d)$", r":\1"), literal("", pa.string())]
             plain = call("binary_join_element_wise", parts, pa.string())
         return plain.to(kind)
-    if pa.types.is_nested(own) or pa.types.is_binary(own) or pa.types.is_large_binary(own):
+    if pa.types.is_nested(from_type) or pa.types.is_binary(from_type) or pa.types.is_large_binary(from_type):
         return Typed(value.expression.cast(kind), kind)
     plain = Typed(value.expression.cast(pa.string()), pa.string())
-    return (_shortened(plain) if pa.types.is_time(own) else plain).to(kind)
+    return (_shortened(plain) if pa.types.is_time(from_type) else plain).to(kind)
 
 
 def _shortened(time: Typed) -> Typed:

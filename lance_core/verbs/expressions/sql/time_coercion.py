@@ -33,13 +33,17 @@ def _coarsest(kinds: Sequence[pa.DataType]) -> str:
 
 def cast_time(value: Typed, kind: pa.DataType) -> Typed:
     """Cast a date or timestamp to a timestamp type; digits finer than its unit are cut off."""
-    own = value.type
-    if kind.tz and not value.is_null and (pa.types.is_date(own) or (pa.types.is_timestamp(own) and not own.tz)):
+    from_type = value.type
+    if (
+        kind.tz
+        and not value.is_null
+        and (pa.types.is_date(from_type) or (pa.types.is_timestamp(from_type) and not from_type.tz))
+    ):
         return cast_time(value, pa.timestamp(kind.unit)).to(kind)
-    if not pa.types.is_timestamp(own) or value.is_null:
+    if not pa.types.is_timestamp(from_type) or value.is_null:
         return value.to(kind)
-    check_zone(own, kind, value.value if value.is_literal else None)
-    safe = UNITS.index(kind.unit) >= UNITS.index(own.unit)
+    check_zone(from_type, kind, value.value if value.is_literal else None)
+    safe = UNITS.index(kind.unit) >= UNITS.index(from_type.unit)
     if value.is_literal:
         try:
             return literal(value.value.cast(kind, safe=safe), kind)
@@ -48,30 +52,30 @@ def cast_time(value: Typed, kind: pa.DataType) -> Typed:
     return Typed(value.expression.cast(kind, safe=safe), kind)
 
 
-def coerced_pairs(value: Typed, others: Sequence[Typed], *, each: bool) -> list[tuple[Typed, Typed]]:
+def coerced_pairs(value: Typed, operands: Sequence[Typed], *, each: bool) -> list[tuple[Typed, Typed]]:
     """The value of IN or BETWEEN paired with each operand, both cast to the types in which pylance compares times.
 
     The value and the operands decide together on the unit and the zone; a literal keeps its unit.
 
     Args:
         value: The value.
-        others: The operands.
+        operands: The operands.
         each: True for BETWEEN: a literal beside a column is cast by itself. False for IN: all share one type.
     """
-    kinds = [value.type, *(other.type for other in others)]
+    kinds = [value.type, *(other.type for other in operands)]
     if not any(pa.types.is_timestamp(kind) for kind in kinds):
-        return [(value, other) for other in others]
+        return [(value, other) for other in operands]
     if each:
-        pairs = [_of_two(value.type, other.type) for other in others]
+        pairs = [_of_two(value.type, other.type) for other in operands]
         kind = reduce(_of_two, pairs)
     else:
-        known = all(other.is_literal for other in others)
-        kind = reduce(_of_two if known else _of_two_or_string, kinds)
+        are_literals = all(other.is_literal for other in operands)
+        kind = reduce(_of_two if are_literals else _of_two_or_string, kinds)
     if not pa.types.is_timestamp(kind):
-        return [(value, other) for other in others]
+        return [(value, other) for other in operands]
     if each:
-        return [_bound(value, other, kind) for other in others]
-    sides = [_in_zone(side, kind.tz) if known else cast_time(side, kind) for side in (value, *others)]
+        return [_bound(value, other, kind) for other in operands]
+    sides = [_in_zone(side, kind.tz) if are_literals else cast_time(side, kind) for side in (value, *operands)]
     return [(sides[0], side) for side in sides[1:]]
 
 
@@ -95,10 +99,10 @@ def _cast_operand(side: Typed, other: Typed, kind: pa.DataType) -> Typed:
     if not side.is_literal:
         return side if pa.types.is_timestamp(side.type) else cast_time(side, kind)
     moment = cast_time(_parsed_string(side, other.type, kind.tz), kind)
-    own = other.type if pa.types.is_timestamp(other.type) else kind
-    if own.tz and not kind.tz:  # a date is among the three: without a zone they are times in UTC
+    other_type = other.type if pa.types.is_timestamp(other.type) else kind
+    if other_type.tz and not kind.tz:  # a date is among the three: without a zone they are times in UTC
         moment = cast_time(moment, pa.timestamp(kind.unit, "UTC"))
-    return cast_time(moment, own)
+    return cast_time(moment, other_type)
 
 
 def _parsed_string(side: Typed, kind: pa.DataType, zone: str | None) -> Typed:
@@ -153,11 +157,11 @@ def of_one_unit(left: Typed, right: Typed) -> tuple[Typed, Typed]:
     if left.is_literal or right.is_literal:
         return _literal_in_unit(left, right), _literal_in_unit(right, left)
     unit = left.type.unit if unit_type(left.type, right.type) == right.type.unit else right.type.unit
-    one, other = (
+    left_side, right_side = (
         Typed(side.expression.cast(pa.timestamp(unit, side.type.tz), safe=False), pa.timestamp(unit, side.type.tz))
         for side in sides
     )
-    return one, other
+    return left_side, right_side
 
 
 def is_beyond(side: Typed, kind: pa.DataType) -> bool:

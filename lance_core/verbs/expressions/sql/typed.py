@@ -62,9 +62,9 @@ class NumberLiteral(float):
 
     def __new__(cls, literal: str) -> Self:
         """The float that is nearest to the literal."""
-        made = super().__new__(cls, literal)
-        made.literal = literal
-        return made
+        number = super().__new__(cls, literal)
+        number.literal = literal
+        return number
 
     literal: str
 
@@ -159,8 +159,8 @@ def literal(value: Any, kind: pa.DataType) -> Typed:
         scalar = _scalar(value, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
         raise InvalidInputError(f"{value!r} is not a valid {kind}: {error}") from error
-    known = value if value is None else scalar.as_py() if _plain(kind) else scalar
-    return Typed(pc.scalar(scalar), kind, known)
+    python_value = value if value is None else scalar.as_py() if _plain(kind) else scalar
+    return Typed(pc.scalar(scalar), kind, python_value)
 
 
 def integer(value: int) -> Typed:
@@ -226,19 +226,19 @@ def fits(value: Any, kind: pa.DataType) -> bool:
     """Whether a type can hold the value of a literal; a float may be rounded to a shorter float."""
     if value is None:
         return True
-    found: Any = False
+    fitting: Any = False
     if isinstance(value, bool):
-        found = pa.types.is_boolean(kind)
+        fitting = pa.types.is_boolean(kind)
     elif isinstance(value, int) and pa.types.is_integer(kind):
         low = -(2 ** (kind.bit_width - 1)) if pa.types.is_signed_integer(kind) else 0
-        found = low <= value <= low + 2**kind.bit_width - 1
+        fitting = low <= value <= low + 2**kind.bit_width - 1
     elif isinstance(value, int) and pa.types.is_decimal(kind):
-        found = abs(value) < 10 ** (kind.precision - kind.scale)
+        fitting = abs(value) < 10 ** (kind.precision - kind.scale)
     elif isinstance(value, int | float):
-        found = pa.types.is_floating(kind) and not (pa.types.is_float16(kind) and _is_beyond_half(value))
+        fitting = pa.types.is_floating(kind) and not (pa.types.is_float16(kind) and _is_beyond_half(value))
     elif isinstance(value, str):
-        found = is_string_like(kind)
-    return bool(found)
+        fitting = is_string_like(kind)
+    return bool(fitting)
 
 
 def unit_type(left: pa.DataType, right: pa.DataType) -> str:
@@ -254,27 +254,27 @@ def common_type(left: Typed, right: Typed, *, exact: bool = True) -> pa.DataType
         right: The second value.
         exact: Whether a literal such as 1.4 meets a decimal as the decimal 1.4; as a float if false.
     """
-    one, other = left.type, right.type
-    if one == other:
-        return one
-    if pa.types.is_null(one) or pa.types.is_null(other):
-        return other if pa.types.is_null(one) else one
-    if is_number(one) and is_number(other):
+    left_type, right_type = left.type, right.type
+    if left_type == right_type:
+        return left_type
+    if pa.types.is_null(left_type) or pa.types.is_null(right_type):
+        return right_type if pa.types.is_null(left_type) else left_type
+    if is_number(left_type) and is_number(right_type):
         return _common_number(left, right, exact=exact)
-    if is_string_like(one) and is_string_like(other):
+    if is_string_like(left_type) and is_string_like(right_type):
         return pa.large_string()
-    if (left.is_literal and is_string_like(one)) or (right.is_literal and is_string_like(other)):
-        return other if left.is_literal and is_string_like(one) else one
-    if pa.types.is_temporal(one) and pa.types.is_temporal(other):
-        return _common_time(one, other)
+    if (left.is_literal and is_string_like(left_type)) or (right.is_literal and is_string_like(right_type)):
+        return right_type if left.is_literal and is_string_like(left_type) else left_type
+    if pa.types.is_temporal(left_type) and pa.types.is_temporal(right_type):
+        return _common_time(left_type, right_type)
     binary = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
-    if any(check(one) for check in binary) and any(check(other) for check in binary):
-        return pa.large_binary() if pa.large_binary() in (one, other) else pa.binary()
+    if any(check(left_type) for check in binary) and any(check(right_type) for check in binary):
+        return pa.large_binary() if pa.large_binary() in (left_type, right_type) else pa.binary()
     return None
 
 
 def _common_number(left: Typed, right: Typed, *, exact: bool) -> pa.DataType:
-    one, other = left.type, right.type
+    left_type, right_type = left.type, right.type
     for decimal, number in ((left, right), (right, left)):
         if not pa.types.is_decimal(decimal.type):
             continue
@@ -286,14 +286,14 @@ def _common_number(left: Typed, right: Typed, *, exact: bool) -> pa.DataType:
     for whole, number in ((left, right), (right, left)):
         if exact and pa.types.is_integer(whole.type) and _is_inexact(number.value):
             return _exactly(_as_decimal(whole.type), _decimal_of(number.value)) or pa.float64()
-    if pa.float64() in (one, other):
+    if pa.float64() in (left_type, right_type):
         return pa.float64()
-    if pa.types.is_floating(one) or pa.types.is_floating(other):
+    if pa.types.is_floating(left_type) or pa.types.is_floating(right_type):
         if _is_beyond_half(left.value) or _is_beyond_half(right.value):
             return pa.float64()
-        halves = pa.types.is_float16(one) or pa.types.is_float16(other)
-        return pa.float16() if halves and pa.float32() not in (one, other) else pa.float32()
-    return _common_integer(one, other)
+        halves = pa.types.is_float16(left_type) or pa.types.is_float16(right_type)
+        return pa.float16() if halves and pa.float32() not in (left_type, right_type) else pa.float32()
+    return _common_integer(left_type, right_type)
 
 
 def _is_beyond_half(value: Any) -> bool:

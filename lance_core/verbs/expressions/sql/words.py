@@ -78,7 +78,7 @@ _CARRY_ON: Final = {
 
 def with_names(tokens: Sequence[Token]) -> list[Token]:
     """The tokens, in which keywords that can only be names of columns have become names."""
-    made: list[Token] = []
+    renamed_tokens: list[Token] = []
     before: TokenType | None = None
     for index, token in enumerate(tokens):
         is_operand = before is None or before in _BEFORE_VALUE
@@ -86,11 +86,11 @@ def with_names(tokens: Sequence[Token]) -> list[Token]:
             is_operand = token.token_type is not TokenType.WHEN
         if before is TokenType.DOT or _is_before_dot(tokens, index) or (is_operand and _is_value(tokens, index)):
             token = _as_name(token)  # noqa: PLW2901 - a copy of another kind
-        made.append(token)
+        renamed_tokens.append(token)
         # After a NOT in front of an operand, that operand is still to come.
         if not (is_operand and token.token_type is TokenType.NOT):
             before = token.token_type
-    return made
+    return renamed_tokens
 
 
 def _as_name(token: Token) -> Token:

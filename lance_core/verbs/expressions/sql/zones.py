@@ -40,21 +40,21 @@ def are_written() -> bool:
     return _are_written.get()
 
 
-def check_zone(own: pa.DataType, kind: pa.DataType, shown: object = None) -> None:
+def check_zone(from_type: pa.DataType, kind: pa.DataType, shown: object = None) -> None:
     """Make sure that no zone is assumed where a date or a timestamp is cast to another type.
 
     Args:
-        own: The type of the value.
+        from_type: The type of the value.
         kind: The type that it is cast to.
         shown: The value, for the message, if it is known.
 
     Raises:
         InvalidInputError: Exactly one of the types has a zone.
     """
-    compared = _are_written.get() and is_date_or_timestamp(own) and is_date_or_timestamp(kind)
-    if not compared or _has_zone(own) == _has_zone(kind):
+    compared = _are_written.get() and is_date_or_timestamp(from_type) and is_date_or_timestamp(kind)
+    if not compared or _has_zone(from_type) == _has_zone(kind):
         return
-    value = f"a {own}" if shown is None else repr(str(shown))
+    value = f"a {from_type}" if shown is None else repr(str(shown))
     raise InvalidInputError(
         f"{value} meets a {kind}: only one of them has a time zone, and Lance's SQL takes the other for UTC; compare a"
         " timestamp with a string that names its zone, such as '2026-01-01T05:00:00+00:00'"
