@@ -70,7 +70,10 @@ def _tagged(found: ErasureSurvey, tags: Mapping[str, TagRef], allowed: _Allowed)
         where = f"version {line.name}:{ref.version}, which holds the rows"
         if is_clone_tag(name, ref):
             clone = ref.metadata["lance.clone"]
-            message = f"the clone {clone} refers to files of {where}: erase there, or drop the clone, then release it"
+            message = (
+                f"the clone {clone} refers to files of {where}: erase there, or drop the clone; then "
+                f"clones.release({clone!r})"
+            )
             yield ErasureFinding(kind="clone", path=clone, message=message)
         elif not is_fork_tag(name, ref) and not allowed.retag:
             message = f"the tag names {where}: retag moves it to the version after the erasure"

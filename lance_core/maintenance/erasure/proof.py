@@ -261,6 +261,8 @@ class _PlaceCollector:
             store = open_base(uri, self.root.root, self.root.options)
             if load_latest(store) is None:
                 message = "no dataset is there: whether its files hold the rows is not known"
+                if kind == "clone":
+                    message += f". See that nothing is left there; then clones.release({uri!r}) forgets it"
             elif not _surveyed(store, self.condition).is_clean():
                 message = "it holds the rows, or can: erase there too"
             elif upload_findings(store):

@@ -1,5 +1,7 @@
 """Erasures of rows in versions that branches were forked from, and the tags that keep these versions."""
 
+import shutil
+
 import pyarrow as pa
 import pytest
 
@@ -72,3 +74,16 @@ def test_a_tag_of_a_user_that_is_named_like_one_of_a_fork_is_an_obstacle_like_an
     assert [(one.kind, one.path) for one in stopped.obstacles] == [("tag", "fork.mine")]
     report = table.erase_rows("id = 0", retag=True)
     assert (report.proven, report.tags_moved) == (True, {"fork.mine": table.version})
+
+
+def test_a_clone_that_was_never_finished_is_named_with_a_remedy(table, tmp_path):
+    clone = str(tmp_path / "clone")
+    table.shallow_clone(clone, 1)
+    shutil.rmtree(clone)
+    for number in (0, 99):  # an obstacle to the first erasure, and what the second one cannot read
+        report = table.erase_rows(f"id = {number}", delete_unverified=True)
+        (finding,) = report.obstacles or report.remaining
+        assert (report.proven, finding.path) == (False, clone)
+        assert f"clones.release({clone!r})" in finding.message
+    table.clones.release(clone)
+    assert table.erase_rows("id < 2", delete_unverified=True).proven

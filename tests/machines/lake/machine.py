@@ -560,15 +560,16 @@ class Machine(Lake):
                 raise FindingError("an erasure is proven beside an unfinished upload")
         with traps.clock(2 * HOUR):
             report = opened.erase_rows(f"k % {divisor} = 0", delete_unverified=True)
-            for obstacle in report.obstacles:  # what killed writers left; the message has the remedy
+            places = (*report.obstacles, *report.remaining)
+            for obstacle in places:  # what killed writers left; the message has the remedy
                 self.log(f"    {obstacle.kind}: {obstacle.message}")
                 for tag in re.findall(r"tags.delete\('(.*?)'\)", obstacle.message):
                     opened.tags.delete(tag)
+                for uri in re.findall(r"clones.release\('(.*?)'\)", obstacle.message):
+                    opened.clones.release(uri)
                 if obstacle.kind == "orphan branch":
                     opened.branches.discard(obstacle.path)
-                if obstacle.kind == "clone":
-                    opened.clones.release(obstacle.path)
-            if report.obstacles:
+            if places:
                 report = opened.erase_rows(f"k % {divisor} = 0", delete_unverified=True)
         if not report.proven:
             raise FindingError(f"an erasure is not proven: {report.obstacles} {report.remaining}")
