@@ -10,7 +10,7 @@ from typing import Any, Final, Self, TypedDict
 import pyarrow as pa
 
 from lance_core.arguments import reject
-from lance_core.commit import Committed, commit, load_latest
+from lance_core.commit import Committed, load_latest
 from lance_core.errors import InvalidInputError, LanceError, SchemaError
 from lance_core.store import CommitLock, ObjectStore, open_store
 from lance_core.table.manifest.manifest import Manifest
@@ -21,7 +21,7 @@ from lance_core.verbs.files.conform import check_column_name
 from lance_core.verbs.pylance_types.operations import LanceOperation
 from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.refs.clones import reject_clones, release_tags
-from lance_core.verbs.write.commit_operation import commit_operation, commit_options, merged_transaction
+from lance_core.verbs.write.commit_operation import commit_merged, commit_operation, commit_options
 
 __all__ = ["BulkCommitResult", "CommitVerbs"]
 
@@ -155,9 +155,7 @@ class CommitVerbs(Handle):
             detached=detached,
             enable_v2_manifest_paths=enable_v2_manifest_paths,
         )
-        done: Committed = commit(
-            target.store, merged_transaction(target.store, target.base, transactions), base=target.base, options=options
-        )
+        done: Committed = commit_merged(target.store, transactions, base=target.base, options=options)
         opened = cls(target.uri, storage_options=target.options, manifest=done.manifest)
         assert done.transaction is not None, "no earlier commit is looked for"
         return {"dataset": opened, "merged": Transaction.from_record(done.transaction)}

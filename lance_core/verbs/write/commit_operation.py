@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 import pyarrow as pa
 
 from lance_core.commit import CommitOptions, Committed, commit, load_following, load_latest, load_manifest
 from lance_core.errors import ArgumentTypeError, InvalidInputError, UnsupportedError, VersionNotFoundError
 from lance_core.schema import LanceSchema, schema_from_arrow
-from lance_core.store import ObjectStore
+from lance_core.store import ObjectStore, check_present
 from lance_core.table import transaction as records
+from lance_core.table.fragment import DataFile, own_data_keys
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import Append, Operation, Update
+from lance_core.table.operations import Append, DataReplacement, Merge, Operation, Overwrite, Rewrite, Update
+from lance_core.table.operations.base import data_files
 from lance_core.table.table_format import TableFormat
 from lance_core.verbs.files.dictionaries import check_dictionaries
 from lance_core.verbs.pylance_types.conversion import to_record
@@ -23,7 +26,7 @@ from lance_core.verbs.pylance_types.operations import LanceOperation
 from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.write.operation_checks import check_operation
 
-__all__ = ["check_against_base", "commit_operation", "commit_options", "merged_transaction"]
+__all__ = ["check_against_base", "commit_merged", "commit_operation", "commit_options"]
 
 
 def commit_options(
@@ -73,11 +76,13 @@ def commit_operation(
         InvalidInputError: The operation needs a read version, and none is given; or the version that it makes could
             not be read.
         CommitConflictError: Another writer's commit conflicts with this one.
+        ObjectNotFoundError: A new data file does not exist, such as after a cleanup.
     """
     if isinstance(operation, Transaction):
         record = operation.to_record()
         check_against_base(store, record.operation, base, record.read_version)
-        return commit(store, record, base=base, options=options, affected_rows=operation.affected_rows)
+        ready = _looking_for_files(store, record.operation, base, record.read_version)
+        return commit(store, record, base=base, options=options, affected_rows=operation.affected_rows, ready=ready)
     if not isinstance(operation, LanceOperation.BaseOperation):
         raise ArgumentTypeError(
             f"operation must be a LanceOperation.BaseOperation or Transaction, got {type(operation)}"
@@ -91,7 +96,24 @@ def commit_operation(
         read_version = base.version if base is not None else 0
     record = records.Transaction(read_version=read_version, operation=to_record(operation), properties=properties)
     check_against_base(store, record.operation, base, read_version)
-    return commit(store, record, base=base, options=options)
+    ready = _looking_for_files(store, record.operation, base, read_version)
+    return commit(store, record, base=base, options=options, ready=ready)
+
+
+def commit_merged(
+    store: ObjectStore, transactions: Sequence[Transaction], *, base: Manifest | None, options: CommitOptions
+) -> Committed:
+    """Commit several Append transactions as one, with the arguments of `commit_operation`.
+
+    Raises:
+        InvalidInputError: No transaction is given, or readers could not read a fragment.
+        UnsupportedError: A transaction is not an append.
+        CommitConflictError: Another writer's commit conflicts with this one.
+        ObjectNotFoundError: A new data file does not exist.
+    """
+    record = _merged_transaction(store, base, transactions)
+    ready = _looking_for_files(store, record.operation, base, record.read_version)
+    return commit(store, record, base=base, options=options, ready=ready)
 
 
 def check_against_base(store: ObjectStore, operation: Operation, base: Manifest | None, read_version: int) -> None:
@@ -118,7 +140,35 @@ def _read_manifest(store: ObjectStore, base: Manifest | None, read_version: int)
         return None
 
 
-def merged_transaction(
+def _looking_for_files(
+    store: ObjectStore, operation: Operation, base: Manifest | None, read_version: int
+) -> Callable[[], None]:
+    """Checks right before a commit that its new data files exist: a cleanup may have removed them."""
+    files = list(_files_of(operation))
+    manifest = _read_manifest(store, base, read_version) if files else None
+    keys = dict.fromkeys(own_data_keys(files))
+    if manifest is not None and not isinstance(operation, Append | Overwrite):
+        for key in own_data_keys(data_files(manifest.fragments)):
+            keys.pop(key, None)
+    return partial(check_present, store, list(keys))
+
+
+def _files_of(operation: Operation) -> Iterable[DataFile]:
+    """The data files of the fragments of an operation."""
+    match operation:
+        case Append() | Overwrite() | Merge():
+            return data_files(operation.fragments)
+        case Update():
+            return data_files((*operation.updated_fragments, *operation.new_fragments))
+        case Rewrite():
+            return data_files(fragment for group in operation.groups for fragment in group.new_fragments)
+        case DataReplacement():
+            return (file for _, file in operation.replacements)
+        case _:
+            return ()
+
+
+def _merged_transaction(
     store: ObjectStore, base: Manifest | None, transactions: Sequence[Transaction]
 ) -> records.Transaction:
     """Merge several Append transactions into one, without their transaction properties.

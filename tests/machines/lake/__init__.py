@@ -6,6 +6,7 @@ changes     changes of rows, each as what it does to a table and to the model
 model       tables, branches, tags, clones, and the rows of each version
 places      disk, memory and S3; moving time and tearing files past both libraries
 lake        takes a step with a fault, judges its error, compares the lake with the model
-machine     the steps
+references  the steps of tags, branches, clones and restores
+machine     the other steps
 runs        one seed
 """

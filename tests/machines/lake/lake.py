@@ -50,12 +50,14 @@ class Fault:
         at: The number of the call or request.
         role: The role of the writer.
         work: What another writer does meanwhile.
+        errors: The errors that a step may end in because of it, besides those of conflicts.
     """
 
     kind: str = "none"
     at: int = 0
     role: str = "full"
     work: Callable[[], None] | None = None
+    errors: tuple[type[Exception], ...] = ()
 
     def __str__(self) -> str:
         return "" if self.kind == "none" else f" [{self.kind} {self.role if self.kind == 'deny' else f'at {self.at}'}]"
@@ -107,7 +109,12 @@ class Lake:
         opened = LIBRARIES[library].dataset(uri, storage_options=self.place.options(role) or None)
         return opened if branch is None else opened.checkout_version((branch, None))
 
-    def fault(self, library: str, meanwhile: Callable[[], None] | None = None) -> Fault:
+    def fault(
+        self,
+        library: str,
+        meanwhile: Callable[[], None] | None = None,
+        errors: tuple[type[Exception], ...] = (),
+    ) -> Fault:
         """Draw what goes wrong."""
         kinds = {"none": 8}
         if meanwhile is not None and (library == "ours" or self.place.server is not None):
@@ -119,9 +126,10 @@ class Lake:
             kinds["full"] = int(self.place.server is None)
         (kind,) = self.random.choices(list(kinds), list(kinds.values()))
         role = f"no-{self.random.choice(LACKING)}" if kind == "deny" else "full"
-        if kind == "meanwhile" and self.random.random() < 0.5:
+        if kind == "meanwhile" and not errors and self.random.random() < 0.5:
             role = "no-DeleteObject"  # a writer that loses has leftovers that it cannot remove
-        return Fault(kind, self.random.choice([self.random.randrange(6), self.random.randrange(25)]), role, meanwhile)
+        at = self.random.choice([self.random.randrange(6), self.random.randrange(25)])
+        return Fault(kind, at, role, meanwhile, errors)
 
     # Taking a step
 
@@ -180,7 +188,9 @@ class Lake:
             if (
                 library == "ours"
                 and is_denied
-                and not isinstance(outcome.error, Killed | CommitConflictError | InvalidInputError | SchemaError)
+                and not isinstance(
+                    outcome.error, (Killed, CommitConflictError, InvalidInputError, SchemaError, *fault.errors)
+                )
             ):
                 raise FindingError(f"a writer that may not delete fails: {outcome.error!r}") from outcome.error
         return outcome
@@ -209,7 +219,8 @@ class Lake:
             raise FindingError(f"a step fails without a cause that it has to fail for: {error!r}") from error
         if fault.kind == "deny" and not any(action in str(error) for action in denied):
             raise FindingError(f"{sorted(denied)} were denied, and the error names none: {error!r}") from error
-        if fault.kind == "meanwhile" and not isinstance(error, CommitConflictError | InvalidInputError | SchemaError):
+        expected = (CommitConflictError, InvalidInputError, SchemaError, *fault.errors)
+        if fault.kind == "meanwhile" and not isinstance(error, expected):
             raise FindingError(f"a conflict ends in another error: {error!r}") from error
 
     # Comparing

@@ -3,23 +3,23 @@
 import contextlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from random import Random
 from typing import Any, ClassVar
-from urllib.parse import quote
 
 import pyarrow as pa
 
 import lance_core
 from lance_core.commit import load_manifest
-from lance_core.errors import LanceError, StoreError
+from lance_core.errors import CommitConflictError, LanceError, ObjectNotFoundError, StoreError
 from lance_core.maintenance.verify.files import verify
 from tests.machines.lake import traps
-from tests.machines.lake.changes import ZERO, Change, Rows, changed, draw, table_of, value_of
-from tests.machines.lake.lake import HOUR, LIBRARIES, NAMES, Lake, Outcome
+from tests.machines.lake.changes import SCHEMA, ZERO, Change, Rows, changed, draw, table_of, value_of
+from tests.machines.lake.lake import HOUR, LIBRARIES, NAMES, Outcome
 from tests.machines.lake.model import FindingError, Line, Table
 from tests.machines.lake.places import Place
+from tests.machines.lake.references import References
 from tests.machines.lake.traps import FULL
 
 
@@ -28,7 +28,7 @@ def values(rows: Rows) -> Rows:
     return {k: changed((), v=value_of(cells)) for k, cells in rows.items()}
 
 
-class Machine(Lake):
+class Machine(References):
     """A lake, its model, and the steps."""
 
     def __init__(self, place: Place, random: Random, log: Callable[[str], None]) -> None:
@@ -94,103 +94,6 @@ class Machine(Lake):
         outcome = self.take(library, fault, work)
         self.settle_rows(table, branch, [(Change("overwrite", lambda _: None, lambda _: rows), outcome)])
 
-    def restore(self) -> None:
-        """Go back to a former version."""
-        table = self.table()
-        branch, library = self.line(table), self.library()
-        line = table.lines[branch]
-        version = self.random.choice(list(line.versions))
-        rows = line.versions[version]
-        fault = self.fault(library)
-        self.log(f"{library} restores {table.name}@{branch or 'main'} version {version}{fault}")
-
-        def work(role: str) -> None:
-            self.open(library, table, branch, role).checkout_version((branch, version)).restore()
-
-        outcome = self.take(library, fault, work)
-        self.settle_rows(table, branch, [(Change("restore", lambda _: None, lambda _: rows), outcome)])
-
-    def tag(self) -> None:
-        """Make, move or delete a tag."""
-        table, library = self.table(), self.library()
-        branch = self.line(table)
-        version = self.random.choice(list(table.lines[branch].versions))
-        fault = self.fault(library)
-        verb = self.random.choice(["create", "create", "update", "delete"]) if table.tags else "create"
-        name = self.name("tag") if verb == "create" else self.random.choice(list(table.tags))
-        self.log(f"{library} {verb}s {name} at {table.name}@{branch or 'main'}:{version}{fault}")
-        arguments = (name,) if verb == "delete" else (name, (branch, version))
-        outcome = self.take(
-            library,
-            fault,
-            lambda role: getattr(self.open(library, table, None, role).tags, verb)(*arguments),
-            deletes=verb == "delete",
-        )
-        before = table.tags.get(name)
-        after = None if verb == "delete" else (branch, version)
-        listed = lance_core.dataset(table.uri, storage_options=self.place.options()).tags.list().get(name)
-        stored = None if listed is None else (listed["branch"], listed["version"])
-        allowed = {after} if outcome.error is None else {before} if outcome.is_known else {before, after}
-        if stored not in allowed:
-            raise FindingError(f"tag {name} is {stored}, expected one of {allowed}")
-        table.tags.pop(name, None)
-        if stored is not None:
-            table.tags[name] = stored
-
-    def branch(self) -> None:
-        """Make a branch."""
-        table, library = self.table(), self.library()
-        at = self.line(table)
-        line = table.lines[at]
-        version = self.random.choice([line.latest, self.random.choice(list(line.versions))])
-        name, fault = self.name("branch"), self.fault(library)
-        self.log(f"{library} branches {name} from {table.name}@{at or 'main'}:{version}{fault}")
-        outcome = self.take(
-            library, fault, lambda role: self.open(library, table, None, role).create_branch(name, (at, version))
-        )
-        opened = lance_core.dataset(table.uri, storage_options=self.place.options())
-        is_there = name in opened.branches.list()
-        if is_there is (outcome.error is not None) and outcome.is_known:
-            raise FindingError(f"branch {name} {'exists' if is_there else 'does not exist'} after {outcome.error!r}")
-        if is_there:
-            first = opened.checkout_version((name, None)).version
-            table.lines[name] = Line((at, version), {first: line.versions[version]}, first)
-            table.lines[name].keeps_fork = library == "ours"
-
-    def discard(self) -> None:
-        """Delete a branch."""
-        table = self.table()
-        names = [name for name in table.lines if name is not None]
-        if not names:
-            return self.branch()
-        name, library = self.random.choice(names), "ours"
-        fault = self.fault(library)
-        self.log(f"{library} discards {table.name}@{name}{fault}")
-        refs = [*table.tags.values(), *table.clones.values()]
-        refs += [line.fork for line in table.lines.values() if line.fork is not None]
-        is_needed = any(at == name for at, _ in refs)
-        outcome = self.take(
-            library, fault, lambda role: self.open(library, table, None, role).branches.discard(name), is_needed, True
-        )
-        opened = lance_core.dataset(table.uri, storage_options=self.place.options())
-        if name in opened.branches.list():
-            if outcome.error is None:
-                raise FindingError(f"{name} was discarded, and is listed")
-            # some of its files may be deleted: it is discarded once more, as the message of such an error says.
-            with contextlib.suppress(FindingError):
-                self.read(table, name)
-                return None
-            opened.branches.discard(name)
-        elif is_needed:
-            raise FindingError(f"{name} was discarded, though a reference needs it")
-        for item in [item for item, (at, _) in table.holds.items() if at == name]:
-            del table.holds[item]
-        listed = opened.tags.list()
-        for tag in [tag for tag in table.tags if tag.startswith(f"promoted.{name}.") and tag not in listed]:
-            del table.tags[tag]  # it goes with the branch
-        del table.lines[name]
-        return None
-
     def promote(self) -> None:
         """Publish a branch."""
         table = self.table()
@@ -238,41 +141,6 @@ class Machine(Lake):
                 table.tags[name_of] = (ref["branch"], ref["version"])
         return None
 
-    def clone(self) -> None:
-        """Make a shallow clone, or a deep one."""
-        table = self.table()
-        free = [name for name in NAMES if name not in self.tables]
-        if not free:
-            return self.drop()
-        name = self.random.choice(free)
-        uri = f"{self.place.root}/{name if self.place.kind == 's3' else name.replace('%', '_')}"
-        at = self.line(table)
-        version = self.random.choice(list(table.lines[at].versions))
-        verb = self.random.choice(["shallow_clone", "shallow_clone", "deep_clone"])
-        fault = self.fault("ours")
-        self.log(f"ours {verb}s {table.name}@{at or 'main'}:{version} to {name}{fault}")
-
-        def work(role: str) -> None:
-            options = self.place.options(role)
-            getattr(self.open("ours", table, None, role), verb)(uri, (at, version), options)
-
-        outcome = self.take("ours", fault, work)
-        try:
-            opened = lance_core.dataset(uri, storage_options=self.place.options())
-        except lance_core.errors.DatasetNotFoundError:
-            opened = None
-        if (opened is None) is (outcome.error is None) and outcome.is_known:
-            raise FindingError(f"clone {name}: {opened} after {outcome.error!r}")
-        if opened is not None:
-            rows = table.lines[at].versions[version]
-            self.tables[name] = Table(name, uri, {None: Line(None, {opened.version: rows}, opened.version)})
-            if verb == "shallow_clone":
-                table.clones[name] = (at, version)
-        elif self.place.store(uri):
-            for meta in list(self.place.store(uri).list("")):
-                self.place.store(uri).delete(meta.key)
-        return None
-
     def drop(self) -> None:
         """Drop a table; one that a shallow clone needs is spared."""
         if len(self.tables) == 1:
@@ -307,7 +175,8 @@ class Machine(Lake):
         """Remove old versions."""
         table = self.table()
         branch, library = self.line(table), self.library()
-        fault = self.fault(library)
+        another, refer, note = self.refer(table, branch)
+        fault = self.fault(library, refer if library == "ours" else None, (CommitConflictError,))
         older = timedelta(days=self.random.choice([0, 0, 3, 14]))
         policy: dict[str, Any] = {"older_than": older}
         if self.random.random() < 0.3:
@@ -316,14 +185,15 @@ class Machine(Lake):
         policy |= {"error_if_tagged_old_versions": False, "delete_unverified": self.random.random() < 0.5}
         if library == "ours" and "older_than" in policy and self.random.random() < 0.5:
             policy["age_from"] = "replacement"
-        self.log(f"{library} cleans up {table.name}@{branch or 'main'} {policy}{fault}")
+        also = f" while another makes {another}" if fault.kind == "meanwhile" else ""
+        self.log(f"{library} cleans up {table.name}@{branch or 'main'} {policy}{fault}{also}")
         self.take(
             library,
             fault,
             lambda role: self.open(library, table, branch, role).cleanup_old_versions(**policy),
             deletes=True,
         )
-        self.settle_rows(table, branch, [])
+        self.settle_rows(table, branch, note())
         line = table.lines[branch]
         if "older_than" in policy:
             since = line.replaced if "age_from" in policy else line.born
@@ -431,40 +301,42 @@ class Machine(Lake):
             raise FindingError(f"cleanup has not removed the torn version {version}")
         return None
 
-    def tear_reference(self) -> None:
-        """Tear the file of a tag or branch: it is named, all else goes on, nothing is removed; then mend it or remove it."""
+    def slow_write(self) -> None:
+        """Write rows while a cleanup removes files that no version has: the rows are there, or the write fails."""
+        if self.place.server is not None:  # there only files of an hour are looked for
+            return self.write()
         table = self.table()
-        kinds = {"tags": sorted(table.tags), "branches": sorted(name for name in table.lines if name is not None)}
-        refs = [(kind, name) for kind, names in kinds.items() for name in names]
-        if not refs:
-            return self.tag()
-        kind, name = self.random.choice(refs)
-        store, key = self.place.store(table.uri), f"_refs/{kind}/{quote(name, safe='')}.json"
-        self.log(f"{key} of {table.name} is torn for a while")
-        data = bytes(store.get(key))
-        store.put(key, data[: self.random.randrange(len(data) - 2)])
-        opened = self.open("ours", table)
-        if key not in {problem.path for problem in verify(opened)}:
-            raise FindingError(f"verify does not name {key}")
-        others = {item for item in kinds[kind] if item != name}
-        listed = (opened.tags if kind == "tags" else opened.branches).list()
-        if not others <= listed.keys() or name in listed:
-            raise FindingError(f"beside {key}, {sorted(listed)} are listed, not {sorted(others)}")
-        if kind == "tags":
-            outcome = self.attempt(lambda: opened.tags.get_version(name))
-            if outcome.error is None or f"tags.delete({name!r})" not in str(outcome.error):
-                raise FindingError(f"an error names no remedy: {outcome.error!r}")
-        with traps.clock(2 * HOUR):
-            removed = opened.cleanup_old_versions(
+        branch = self.line(table)
+        rows = dict.fromkeys(self.fresh(6), ZERO)
+        opened = self.open("ours", table, branch)
+        self.log(f"ours appends {list(rows)} to {table.name}@{branch or 'main'} while a cleanup removes young files")
+        is_staged = self.random.random() < 0.5
+
+        def clean_up() -> None:
+            self.open("ours", table, branch).cleanup_old_versions(
                 older_than=timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
             )
-        if removed.old_versions:
-            raise FindingError(f"a cleanup beside {key}, which says what is needed, removes {removed}")
-        if kind == "tags" and self.random.random() < 0.5:
-            opened.tags.delete(name)  # the remedy
-            del table.tags[name]
-        else:
-            store.put(key, data)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield from table_of(rows).to_batches(max_chunksize=2)
+            if not is_staged:
+                clean_up()
+
+        def work() -> None:
+            reader = pa.RecordBatchReader.from_batches(SCHEMA, batches())
+            if not is_staged:
+                lance_core.write_dataset(reader, opened, mode="append", max_rows_per_file=2)
+                return
+            fragments = lance_core.fragment.write_fragments(reader, opened, max_rows_per_file=2)
+            clean_up()
+            lance_core.LanceDataset.commit(
+                opened, lance_core.LanceOperation.Append(fragments), read_version=opened.version
+            )
+
+        outcome = self.attempt(work)
+        if outcome.error is not None and not isinstance(outcome.error, ObjectNotFoundError | StoreError):
+            raise FindingError(f"a write whose files are gone ends in {outcome.error!r}") from outcome.error
+        self.settle_rows(table, branch, [(Change("append", lambda _: None, lambda old: {**old, **rows}), outcome)])
         return None
 
     def full_disk(self) -> None:
@@ -617,7 +489,7 @@ class Machine(Lake):
     STEPS: ClassVar = {
         "write": 12, "overwrite": 1, "restore": 1, "tag": 2, "branch": 2, "discard": 1, "promote": 2, "clone": 2, "drop": 1,
         "create": 1, "clean_up": 3, "hold": 1, "pass_time": 2, "damage": 1, "erase": 2, "tear_version": 1, "maintain": 2,
-        "commit_by_hand": 1, "tear_reference": 1, "full_disk": 1,
+        "commit_by_hand": 1, "tear_reference": 1, "full_disk": 1, "slow_write": 1,
     }  # fmt: skip
 
     def step(self) -> None:
