@@ -201,7 +201,12 @@ _WEIGHTS = {
 }  # fmt: skip
 
 
-def draw(random: Random, fresh: Callable[[int], list[int]], rows: Rows, names: Names) -> Change:
+_QUIET = (_configure, _add, _drop, _rename, _cast)
+
+
+def draw(
+    random: Random, fresh: Callable[[int], list[int]], rows: Rows, names: Names, *, is_quiet: bool = False
+) -> Change:
     """Draw a change.
 
     Args:
@@ -209,6 +214,9 @@ def draw(random: Random, fresh: Callable[[int], list[int]], rows: Rows, names: N
         fresh: Gives new keys.
         rows: The rows that the table has.
         names: The columns that the table has beside `k` and `v`.
+        is_quiet: Whether it changes settings or columns, so that it may write no file of its own.
     """
     (make,) = random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
+    if is_quiet:
+        make = random.choice(_QUIET)
     return make(random, fresh, rows, names)

@@ -59,8 +59,9 @@ class Machine(References):
         table = self.table()
         branch, library = self.line(table), self.library()
         rows, names = table.lines[branch].rows, self.columns(table, branch)
-        change = draw(self.random, self.fresh, rows, names)
-        other, other_library = draw(self.random, self.fresh, rows, names), self.library()
+        is_quiet = self.random.random() < 0.3
+        change, other = (draw(self.random, self.fresh, rows, names, is_quiet=is_quiet) for _ in range(2))
+        other_library = self.library()
         meantime: list[Outcome] = []
 
         def meanwhile() -> None:
