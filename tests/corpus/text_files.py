@@ -175,7 +175,7 @@ SPARK = {
     "nested": "SELECT id, struct(id AS a, array(id, NULL) AS l) s, map('k', id) m FROM range(9)",
     "odd names": "SELECT id AS `a b`, id AS `Select`, id AS `größe` FROM range(9)",
     "intervals": "SELECT id, INTERVAL '1' DAY * id i, INTERVAL '1' MONTH * id m FROM range(9)",
-    "bytes and small numbers": "SELECT CAST(id AS TINYINT) t, CAST(id AS SMALLINT) s, CAST(id AS BINARY) b, CAST(id AS FLOAT) f FROM range(9)",
+    "bytes and small numbers": "SELECT CAST(id AS TINYINT) t, CAST(id AS SMALLINT) s, CAST(CAST(id AS STRING) AS BINARY) b, CAST(id AS FLOAT) f FROM range(9)",
     "moments without a zone": "SELECT TIMESTAMP_NTZ'2024-03-10 02:30:00' + make_dt_interval(CAST(id AS INT)) c FROM range(9)",
     "strings of fixed length": "SELECT CAST('ab' AS CHAR(5)) c, CAST('ab' AS VARCHAR(5)) v FROM range(9)",
     "nulls": "SELECT id, CAST(NULL AS STRING) s, CAST(NULL AS STRUCT<a: INT, b: STRING>) t FROM range(9)",

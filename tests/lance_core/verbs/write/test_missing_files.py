@@ -45,7 +45,7 @@ def of_batch(table, fragments):
 
 
 @pytest.mark.parametrize("commit_them", [of_append, of_overwrite, of_update, of_transaction, of_batch])
-def test_an_operation_whose_new_files_are_gone_is_not_committed(table, commit_them):
+def test_an_operation_whose_new_files_were_deleted_is_not_committed(table, commit_them):
     fragments = write_fragments(ROWS, table)
     table.cleanup_old_versions(timedelta(0), delete_unverified=True)
     with pytest.raises(ObjectNotFoundError, match="Write the files again"):
