@@ -1,5 +1,6 @@
 """The corpus: a fixed part of it in every run of the tests, all of it among the slow ones."""
 
+import functools
 import re
 import warnings
 from pathlib import Path
@@ -29,20 +30,25 @@ FIXED = (
 WRITERS = ("pylance", "pandas", "polars", "duckdb", "spark", "csv", "json", "delta", "iceberg", "ipc", "parquet", "orc")
 
 
+@functools.cache
+def known_trips():
+    return tuple(all_trips())
+
+
 def described(trips, folder):
     warnings.simplefilter("ignore")
     return [f"{finding.name}: {finding.what}" for finding in findings(trips, folder, float("inf"))]
 
 
 def test_there_are_many_files_of_all_writers():
-    names = {trip.sample.name for trip in all_trips()}
+    names = {trip.sample.name for trip in known_trips()}
     assert len(names) >= 200
     assert {name.partition("/")[0] for name in names} == set(WRITERS)
 
 
 @pytest.mark.parametrize("pattern", FIXED)
 def test_a_fixed_part_goes_every_road(tmp_path, pattern):
-    trips = [trip for trip in all_trips() if re.search(pattern, trip.name)]
+    trips = [trip for trip in known_trips() if re.search(pattern, trip.name)]
     assert trips
     assert described(trips, tmp_path) == []
 
@@ -52,7 +58,7 @@ def test_a_fixed_part_goes_every_road(tmp_path, pattern):
 @pytest.mark.parametrize("writer", WRITERS)
 def test_all_files_go_every_road(tmp_path, writer, road):
     special = {*KINDS, *JUDGED}
-    trips = [trip for trip in all_trips() if trip.sample.name.startswith(f"{writer}/")]
+    trips = [trip for trip in known_trips() if trip.sample.name.startswith(f"{writer}/")]
     chosen = [trip for trip in trips if road == (trip.road if trip.road in special else trip.version)]
     assert described(chosen, tmp_path) == []
 
