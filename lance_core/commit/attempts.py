@@ -94,10 +94,10 @@ class WriteAttempt:
     begun: int | None = None
 
     def __post_init__(self) -> None:
-        for name, known in (("on_earlier_attempt", OnEarlierAttempt), ("conflict_policy", ConflictPolicy)):
-            if getattr(self, name) not in get_args(known):
+        for name, choices in (("on_earlier_attempt", OnEarlierAttempt), ("conflict_policy", ConflictPolicy)):
+            if getattr(self, name) not in get_args(choices):
                 raise InvalidInputError(
-                    f"{name} must be one of {', '.join(get_args(known))}, not {getattr(self, name)!r}"
+                    f"{name} must be one of {', '.join(get_args(choices))}, not {getattr(self, name)!r}"
                 )
         if not self.number or any(type(part) is not int or part < 0 for part in self.number):
             raise InvalidInputError(
@@ -111,13 +111,13 @@ class WriteAttempt:
         """The transaction properties that identify the write and the attempt."""
         return {self.token[0]: self.token[1], ATTEMPT_KEY: _dotted(self.number)}
 
-    def made(self, properties: Mapping[str, str] | None) -> bool:
+    def is_of(self, properties: Mapping[str, str] | None) -> bool:
         """Whether any attempt of this write made a commit with these properties."""
         return (properties or {}).get(self.token[0]) == self.token[1]
 
     def is_superseded_by(self, properties: Mapping[str, str] | None) -> bool:
         """Whether a later attempt of this write made a commit with these properties."""
-        return self.made(properties) and number_of(properties or {}) > self.number
+        return self.is_of(properties) and number_of(properties or {}) > self.number
 
 
 class AttemptProperties(dict[str, str], ABC):
@@ -156,14 +156,14 @@ def check_concurrent_attempts(write: WriteAttempt, root: str, committed: Mapping
         EarlierAttemptCommittedError: An earlier attempt has committed that `write` does not name.
         RetryableConflictError: Another write has committed, and the conflict policy is "exclusive".
     """
-    attempts = {version: other for version, other in committed.items() if write.made(other.properties)}
+    attempts = {version: other for version, other in committed.items() if write.is_of(other.properties)}
     reject_superseded(write, root, attempts)
     earlier = [version for version in attempts if version not in write.earlier]
-    others = committed.keys() - attempts.keys()
-    if write.conflict_policy == "exclusive" and others:
+    other_writes = committed.keys() - attempts.keys()
+    if write.conflict_policy == "exclusive" and other_writes:
         raise RetryableConflictError(
-            f"{root}: version {max(others)} was committed meanwhile by another writer, and this write would remove "
-            "its rows; repeat the write"
+            f"{root}: version {max(other_writes)} was committed meanwhile by another writer, and this write would "
+            "remove its rows; repeat the write"
         )
     if earlier:
         raise EarlierAttemptCommittedError(
@@ -171,18 +171,18 @@ def check_concurrent_attempts(write: WriteAttempt, root: str, committed: Mapping
         )
 
 
-def reject_overruled(write: WriteAttempt, root: str, others: Mapping[int, Transaction]) -> None:
+def reject_overruled(write: WriteAttempt, root: str, other_writes: Mapping[int, Transaction]) -> None:
     """Reject a write if a commit of a later write filled the same rows.
 
     Args:
         write: This attempt.
         root: The dataset, for messages.
-        others: The transactions of the commits that filled the same rows, by version.
+        other_writes: The transactions of the commits that filled the same rows, by version.
 
     Raises:
         SupersededError: A later write has filled the rows.
     """
-    for version, other in others.items():
+    for version, other in other_writes.items():
         number = number_of(other.properties)
         if number > write.number:
             raise overruled(write, root, version, number)

@@ -133,11 +133,11 @@ def _rows(pending: Delete | Update, committed: Delete | Update, affected: Affect
         return _OK
     if isinstance(pending, Update) and pending.update_mode is UpdateMode.REWRITE_COLUMNS:
         return _RETRY
-    mine = {f.id: f for f in pending.updated_fragments}
-    theirs = {f.id: f for f in committed.updated_fragments}
+    pending_fragments = {f.id: f for f in pending.updated_fragments}
+    committed_fragments = {f.id: f for f in committed.updated_fragments}
     removed = _removed(pending) | _removed(committed)
     for i in shared:
-        if i in removed or i not in affected or mine[i].files != theirs[i].files:
+        if i in removed or i not in affected or pending_fragments[i].files != committed_fragments[i].files:
             return _RETRY
     return _REBASE
 

@@ -173,7 +173,7 @@ class VersionWriter:
         manifest, uuid = self._unresolved
         key = manifest_key(manifest.version, self.naming)
         try:
-            found = self._read(key)
+            existing = self._read(key)
         except ObjectNotFoundError as error:
             if self._answer_lost:
                 # The version was this writer's or another's, and was cleaned up.
@@ -181,22 +181,22 @@ class VersionWriter:
             return None  # another writer's version, which was cleaned up
         except StoreError as error:
             raise self._unknown(key, uuid) from error
-        if not _is_of(found, uuid):
-            self.winning_manifest = found
+        if not _is_of(existing, uuid):
+            self.winning_manifest = existing
             return None
-        assert found.location is not None, "the manifest was read from its location"
-        return self._committed(manifest, found.location)
+        assert existing.location is not None, "the manifest was read from its location"
+        return self._committed(manifest, existing.location)
 
     def _committed(self, manifest: Manifest, location: ManifestLocation) -> Manifest:
         if not is_detached(manifest.version):
             self._put_hint(manifest.version)
         return replace(manifest, location=location)
 
-    def is_in_history(self, own: Manifest, base: Manifest | None, looked: Clock) -> bool:
+    def is_in_history(self, written: Manifest, base: Manifest | None, looked: Clock) -> bool:
         """Whether the version that was put last is part of the history; otherwise the version is removed.
 
         Args:
-            own: The version, with its location.
+            written: The version, with its location.
             base: The version that it was made from; None for the first one of a dataset.
             looked: When the writer looked for the latest version, before the put.
 
@@ -207,60 +207,62 @@ class VersionWriter:
         if gives_numbers_once(store) or (store.put_is_a_request and looked.age() < LOOK_AGAIN_AFTER):
             return True
         try:
-            is_there = self._found_in_history(own, base)
-            if not is_there and own.location is not None:
-                store.delete(own.location.key)
+            is_there = self._found_in_history(written, base)
+            if not is_there and written.location is not None:
+                store.delete(written.location.key)
         except OutcomeUnknownError:
             raise
         except LanceError as error:
-            raise self._overtaken(own, str(error)) from error
+            raise self._overtaken(written, str(error)) from error
         if not is_there:
             _logger.info(
                 "version %d of %s was put under a number that cleanup had freed, and was removed",
-                own.version,
+                written.version,
                 store.root,
             )
         return is_there
 
-    def _found_in_history(self, own: Manifest, base: Manifest | None) -> bool:
+    def _found_in_history(self, written: Manifest, base: Manifest | None) -> bool:
         """Whether the version is part of the history; raises OutcomeUnknownError if the listing does not show it."""
         store = self.store
         listed = Listed.of(store)
         if listed.latest is None:
             return True  # the version was part of the history, and the dataset was dropped since
-        if listed.latest[0] <= own.version and not store.put_is_a_request:
+        if listed.latest[0] <= written.version and not store.put_is_a_request:
             # A listing of a folder may leave out files that are removed or added while it is made.
             again = locate_latest(store)
-            if again is not None and again[0] > own.version:
+            if again is not None and again[0] > written.version:
                 listed = Listed.of(store)
-        above = sorted(version for version in listed.seen if version > own.version)
+        above = sorted(version for version in listed.seen if version > written.version)
         if not above:
-            return not _was_dropped(store, own, base, listed)
-        following = _load(store, own.version + 1)
-        others = [
+            return not _was_dropped(store, written, base, listed)
+        following = _load(store, written.version + 1)
+        later_versions = [
             other for other in (following or _load(store, above[0]), _load(store, above[-1])) if other is not None
         ]
-        if any(holds_change(other, own, base) for other in others):
+        if any(holds_change(other, written, base) for other in later_versions):
             return True
         made_by = load_transaction(store, following) if following is not None else None
         if following is not None and made_by is not None:
-            found = relation(own, following, made_by)
-            if found is not Relation.UNKNOWN:
-                return found is Relation.FOLLOWS
-        if any(self._was_there_before(other, own, listed) for other in others):
+            verdict = relation(written, following, made_by)
+            if verdict is not Relation.UNKNOWN:
+                return verdict is Relation.FOLLOWS
+        if any(self._was_there_before(other, written, listed) for other in later_versions):
             return False
         if made_by is not None and isinstance(made_by.operation, Overwrite | Restore):
             return True  # this operation replaced all content of the version before it
-        raise self._overtaken(own, f"version {above[-1]} does not show whether it was made from version {own.version}")
+        raise self._overtaken(
+            written, f"version {above[-1]} does not show whether it was made from version {written.version}"
+        )
 
-    def _was_there_before(self, other: Manifest, own: Manifest, listed: Listed) -> bool:
+    def _was_there_before(self, other: Manifest, written: Manifest, listed: Listed) -> bool:
         """Whether a later version is older than the put; then another version had its number before the put."""
         if not self.store.put_is_a_request and 0 < other.timestamp_ns < self._began_ns:
             return True  # both times are by the clock of this machine
-        theirs, ours = (listed.seen.get(one.version) for one in (other, own))
-        if theirs is None or ours is None or theirs.modified is None or ours.modified is None:
+        later, earlier = (listed.seen.get(version.version) for version in (other, written))
+        if later is None or earlier is None or later.modified is None or earlier.modified is None:
             return False
-        return theirs.modified < ours.modified  # both times are by the clock of the storage
+        return later.modified < earlier.modified  # both times are by the clock of the storage
 
     def discard(self) -> None:
         """Remove the transaction file of a commit; to be called only if the commit certainly failed."""
@@ -293,12 +295,12 @@ class VersionWriter:
                     raise self._unknown(key, uuid) from error
                 raise
             try:
-                found = self._read(key)
+                existing = self._read(key)
             except ObjectNotFoundError:
                 continue  # the lost put may still arrive, so only the same bytes may be put under this key
             except LanceError as error:
                 raise self._unknown(key, uuid) from error
-            if not _is_of(found, uuid):
+            if not _is_of(existing, uuid):
                 return None
             self._make_name_durable(key)
             return location
@@ -324,11 +326,11 @@ class VersionWriter:
             f"transaction {uuid}"
         )
 
-    def _overtaken(self, own: Manifest, reason: str) -> OutcomeUnknownError:
+    def _overtaken(self, written: Manifest, reason: str) -> OutcomeUnknownError:
         return OutcomeUnknownError(
-            f"{self.store.root}: version {own.version} was put, but other writers and a cleanup were active meanwhile, "
-            f"and whether the version is part of the history is not known: {reason}. Open the dataset again and check "
-            "whether it has the change before you repeat it"
+            f"{self.store.root}: version {written.version} was put, but other writers and a cleanup were active "
+            f"meanwhile, and whether the version is part of the history is not known: {reason}. Open the dataset again "
+            "and check whether it has the change before you repeat it"
         )
 
     def _read(self, key: str) -> Manifest:
@@ -350,20 +352,20 @@ class VersionWriter:
             _logger.debug("the version hint of %s was not written: %s", self.store.root, error)
 
 
-def _is_of(found: Manifest, uuid: str) -> bool:
+def _is_of(manifest: Manifest, uuid: str) -> bool:
     """Whether a version was made by a transaction."""
-    if found.transaction_bytes is not None:
-        return Transaction.from_bytes(found.transaction_bytes).uuid == uuid
-    return found.transaction_file.endswith(f"-{uuid}.txn")
+    if manifest.transaction_bytes is not None:
+        return Transaction.from_bytes(manifest.transaction_bytes).uuid == uuid
+    return manifest.transaction_file.endswith(f"-{uuid}.txn")
 
 
-def _was_dropped(store: ObjectStore, own: Manifest, base: Manifest | None, listed: Listed) -> bool:
+def _was_dropped(store: ObjectStore, written: Manifest, base: Manifest | None, listed: Listed) -> bool:
     """Whether the dataset of the version was dropped; another dataset may have been created in its place."""
     if base is None or base.version in listed.seen:
         return False
-    kept = set(own.fragments.ids)
+    fragment_ids = set(written.fragments.ids)
     for fragment in base.fragments:
-        files = [file for file in fragment.files if file.base_id is None] if fragment.id in kept else []
+        files = [file for file in fragment.files if file.base_id is None] if fragment.id in fragment_ids else []
         if files:
             try:
                 store.head(data_key(files[0].path))

@@ -61,9 +61,9 @@ def _summary(store: ObjectStore, version: int, key: str, counter: FragmentCounte
     except ObjectNotFoundError:
         raise VersionNotFoundError(f"{store.root} has no version {version}") from None
     if summary is None:
-        found = load_version_header(store, version)
-        counters = counter.totals(found.fragments.raw) if isinstance(found, Manifest) else {}
-        return VersionSummary(version=found.version, timestamp_ns=found.timestamp_ns, counters=counters)
+        header = load_version_header(store, version)
+        counters = counter.totals(header.fragments.raw) if isinstance(header, Manifest) else {}
+        return VersionSummary(version=header.version, timestamp_ns=header.timestamp_ns, counters=counters)
     if summary.version != version:
         raise CorruptFileError(f"holds version {summary.version}")
     return summary
@@ -104,8 +104,8 @@ def find_by_property(
             return None
         transaction = load_transaction(store, manifest)
         if transaction is not None and transaction.properties.get(key) == value:
-            known = manifest if isinstance(manifest, Manifest) else load_manifest(store, manifest.version)
-            return known, transaction
+            whole = manifest if isinstance(manifest, Manifest) else load_manifest(store, manifest.version)
+            return whole, transaction
     return None
 
 
@@ -125,23 +125,23 @@ def find_all_by_property(
         The transactions by version, newest first, and the versions whose transactions are not known any more: they
         were cleaned up, or their manifests are torn.
     """
-    found: dict[int, Transaction] = {}
+    transactions: dict[int, Transaction] = {}
     missing: list[int] = []
     expected = newest.version
     for manifest in _backwards(store, newest, skips_torn=True):
         missing.extend(range(expected, manifest.version, -1))
         expected = manifest.version - 1
         if not_before is not None and manifest.timestamp < not_before:
-            return found, missing
+            return transactions, missing
         transaction = load_transaction(store, manifest)
         if transaction is None:
             missing.append(manifest.version)
         elif transaction.properties.get(key) == value:
-            found[manifest.version] = transaction
+            transactions[manifest.version] = transaction
         if transaction is not None and isinstance(transaction.operation, Clone):
-            return found, missing  # a branch or a copy begins here
+            return transactions, missing  # a branch or a copy begins here
     missing.extend(range(expected, 0, -1))
-    return found, missing
+    return transactions, missing
 
 
 def _backwards(
@@ -156,14 +156,14 @@ def _backwards(
             return
         if version < newest.version:
             try:
-                found = load_version_header(store, version)
+                header = load_version_header(store, version)
             except VersionNotFoundError:
                 continue
             except CorruptFileError:
                 if skips_torn:
                     continue
                 raise
-            yield found
+            yield header
 
 
 def _newest_if_any(store: ObjectStore) -> Iterator[int]:

@@ -273,8 +273,8 @@ class _CommitLoop:
                 return Committed(manifest=committed, transaction=self.original, attempts=1)
 
     def _writer(self, latest: Manifest | None) -> VersionWriter:
-        known = latest.location if latest is not None else None
-        naming = known.naming if known is not None else self.options.table_format.naming
+        location = latest.location if latest is not None else None
+        naming = location.naming if location is not None else self.options.table_format.naming
         return VersionWriter(store=self.store, naming=naming, durable=self.options.durable, ready=self.ready)
 
     def _attempt(self, writer: VersionWriter, latest: Manifest | None, attempt: int) -> Committed | None:
@@ -334,14 +334,14 @@ class _CommitLoop:
             reject_later_attempt(latest, options.write_attempt, self.store.root)
             if options.fills is not None:
                 reject_later_fill(self.store, latest, options.write_attempt, options.fills)
-        found = None
+        proven = None
         if options.idempotency_key is not None:
-            found = known_idempotent_commit(self.store, latest, options.idempotency_key)
-        if found is None and options.stream_batch is not None:
-            found = committed_batch(latest, options.stream_batch)
-        if found is None:
+            proven = known_idempotent_commit(self.store, latest, options.idempotency_key)
+        if proven is None and options.stream_batch is not None:
+            proven = committed_batch(latest, options.stream_batch)
+        if proven is None:
             reject_moved(latest.config, self.original.properties, self.store.root)
-        return found
+        return proven
 
     def _load_since(self, latest: Manifest | None) -> None:
         """Read the transactions of all versions since the read version, or since `checked_through` if it is older."""
@@ -366,15 +366,17 @@ class _CommitLoop:
     @property
     def _since_read(self) -> dict[int, Transaction]:
         """The transactions of the versions since the read version, by version."""
-        return {version: one for version, one in self.seen.items() if version > self.original.read_version}
+        return {
+            version: transaction for version, transaction in self.seen.items() if version > self.original.read_version
+        }
 
     def _read(self, versions: range, latest: Manifest) -> None:
         """Read and check the transactions of versions; in parallel where each read is a request."""
         unseen = [version for version in versions if version not in self.seen]
         if len(unseen) > 1 and self.store.put_is_a_request:
             with ThreadPool(_READS_AT_A_TIME) as pool:
-                found = list(pool.map(lambda version: self._recorded(version, latest), unseen))
-            for manifest, transaction in found:
+                recorded = list(pool.map(lambda version: self._recorded(version, latest), unseen))
+            for manifest, transaction in recorded:
                 self._see(manifest, transaction)
             return
         for version in unseen:
@@ -397,9 +399,13 @@ class _CommitLoop:
         self.seen[manifest.version] = transaction
 
     def _recorded(self, version: int, latest: Manifest) -> tuple[Manifest, Transaction]:
-        known = [one for one in (latest, self.winning_manifest) if one is not None and one.version == version]
+        loaded = [
+            manifest
+            for manifest in (latest, self.winning_manifest)
+            if manifest is not None and manifest.version == version
+        ]
         try:
-            manifest = known[0] if known else load_manifest(self.store, version)
+            manifest = loaded[0] if loaded else load_manifest(self.store, version)
         except VersionNotFoundError:
             if self._creates:
                 raise already_exists(self.store.root) from None

@@ -78,8 +78,8 @@ def _adopted(manifest: Manifest, transaction: Transaction | None) -> Committed:
 def committed_batch(latest: Manifest, batch: tuple[str, int]) -> Committed | None:
     """The latest version, if its proofs show that this batch of a stream or a later one was committed; else None."""
     stream, number = batch
-    known = Proofs.of(latest.config).streams.get(stream)
-    return None if known is None or known.number < number else _adopted(latest, None)
+    last_batch = Proofs.of(latest.config).streams.get(stream)
+    return None if last_batch is None or last_batch.number < number else _adopted(latest, None)
 
 
 def find_idempotent_commit(
@@ -127,9 +127,9 @@ def reject_later_attempt(latest: Manifest, write: WriteAttempt, root: str) -> No
         SupersededError: A later attempt of the write was committed.
     """
     fill = Proofs.of(latest.config).fill_of(write.token)
-    for one in (*attempts_of(latest, write), *(() if fill is None else (fill,))):
-        if one.number > write.number:
-            raise superseded(write, root, one.version, one.number)
+    for attempt in (*attempts_of(latest, write), *(() if fill is None else (fill,))):
+        if attempt.number > write.number:
+            raise superseded(write, root, attempt.version, attempt.number)
 
 
 def reject_later_fill(store: ObjectStore, latest: Manifest, write: WriteAttempt, slices: tuple[str, ...]) -> None:
@@ -163,13 +163,13 @@ def reject_later_fill(store: ObjectStore, latest: Manifest, write: WriteAttempt,
 
 
 def _filled_by(store: ObjectStore, version: int, write: WriteAttempt) -> Transaction:
-    found = find_transaction(store, version)
-    if found is None:
+    transaction = find_transaction(store, version)
+    if transaction is None:
         raise HistoryGapError(
             f"{store.root}: version {version} was cleaned up, so it is not known whether a later write filled the same "
             f"rows since this one began, at version {write.begun}; do the write again"
         )
-    return found
+    return transaction
 
 
 def _overlaps(other: Transaction, slices: tuple[str, ...]) -> bool:

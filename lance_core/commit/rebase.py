@@ -76,8 +76,8 @@ def rebase(
         )
     if not isinstance(operation, Delete | Update):
         return Rebased(transaction=transaction)
-    others = frozenset[int]().union(*(affected_fragments(other.operation) for other in committed))
-    changed, written = _with_merged_deletions(store, operation, latest, others, affected_rows)
+    affected_by_others = frozenset[int]().union(*(affected_fragments(other.operation) for other in committed))
+    changed, written = _with_merged_deletions(store, operation, latest, affected_by_others, affected_rows)
     return Rebased(transaction=replace(transaction, operation=changed, read_version=latest.version), written=written)
 
 
@@ -85,14 +85,14 @@ def _with_merged_deletions(
     store: ObjectStore,
     operation: Delete | Update,
     latest: Manifest,
-    others: AbstractSet[int],
+    affected_by_others: AbstractSet[int],
     affected_rows: AffectedRows,
 ) -> tuple[Delete | Update, tuple[str, ...]]:
     """The operation with its deletions merged into the latest fragments, and the keys of the files written for that."""
     updated, emptied, written = [], [], []
     try:
         for fragment in operation.updated_fragments:
-            current = latest.fragments.get(fragment.id) if fragment.id in others else None
+            current = latest.fragments.get(fragment.id) if fragment.id in affected_by_others else None
             if current is not None:
                 fragment, key = _merged(store, fragment, current, latest, affected_rows[fragment.id])  # noqa: PLW2901 - the loop's own record, changed
                 written.append(key)
@@ -111,12 +111,12 @@ def _with_merged_deletions(
 
 def load_deletion_vector(store: ObjectStore, manifest: Manifest, fragment: Fragment) -> DeletionVector:
     """Read which rows of a fragment are deleted; the vector is empty if there is no deletion file."""
-    found = fragment.deletion_file
-    if found is None:
+    deletion_file = fragment.deletion_file
+    if deletion_file is None:
         return DeletionVector()
-    key = found.key(fragment.id)
-    if found.base_id is not None:
-        base = manifest.base_path(found.base_id)
+    key = deletion_file.key(fragment.id)
+    if deletion_file.base_id is not None:
+        base = manifest.base_path(deletion_file.base_id)
         store = open_base(base.path, store.root, store.options)
         key = key if base.is_dataset_root else key.removeprefix(DELETIONS_PREFIX)
     try:
@@ -131,12 +131,12 @@ def deletion_vector(data: BytesLike, fragment: Fragment, manifest: Manifest) -> 
     Raises:
         CorruptFileError: The bytes are not a deletion file, or do not fit the fragment.
     """
-    found = fragment.deletion_file
-    assert found is not None
+    deletion_file = fragment.deletion_file
+    assert deletion_file is not None
     if is_early(manifest.writer_version):  # early writers recorded wrong counts
-        return DeletionVector.from_bytes(data, found.file_type)
+        return DeletionVector.from_bytes(data, deletion_file.file_type)
     return DeletionVector.from_bytes(
-        data, found.file_type, num_rows=fragment.physical_rows, num_deleted=found.num_deleted_rows
+        data, deletion_file.file_type, num_rows=fragment.physical_rows, num_deleted=deletion_file.num_deleted_rows
     )
 
 

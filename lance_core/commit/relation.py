@@ -70,18 +70,18 @@ def carries_on(before: Manifest, after: Manifest, made_by: Transaction) -> bool:
     return relation(before, after, made_by) is not Relation.CONTRADICTS
 
 
-def holds_change(later: Manifest, own: Manifest, base: Manifest | None) -> bool:
+def holds_change(later: Manifest, version: Manifest, base: Manifest | None) -> bool:
     """Whether a later version has what a version added to its base version, and has not what it removed.
 
     One new file is enough, as file names are random. All else has to be there, as two writers can add it in one way.
     """
     before = _facts(base) if base is not None else frozenset()
-    after, newest = _facts(own), _facts(later)
+    after, newest = _facts(version), _facts(later)
     added, removed = after - before, before - after
     if any(isinstance(fact, str) for fact in added & newest):
         return True
-    is_change = bool(added or removed) or base is None or _next_id(base) != _next_id(own)
-    return is_change and added <= newest and removed.isdisjoint(newest) and _next_id(own) <= _next_id(later)
+    is_change = bool(added or removed) or base is None or _next_id(base) != _next_id(version)
+    return is_change and added <= newest and removed.isdisjoint(newest) and _next_id(version) <= _next_id(later)
 
 
 def _next_id(manifest: Manifest) -> int:
@@ -116,9 +116,11 @@ def _explained(before: Manifest, after: Manifest, touched: Collection[int], adde
 
 def _differing(left: Manifest, right: Manifest) -> Mapping[int, _Files]:
     """The files of the fragments that differ from those of another version in any byte, by fragment id."""
-    ours, others = left.fragments.raw, right.fragments.raw
-    known = {others[place] for place in others.differing(ours)}
-    fragments = (left.fragments[place] for place in ours.differing(others) if ours[place] not in known)
+    left_bytes, right_bytes = left.fragments.raw, right.fragments.raw
+    differing = {right_bytes[place] for place in right_bytes.differing(left_bytes)}
+    fragments = (
+        left.fragments[place] for place in left_bytes.differing(right_bytes) if left_bytes[place] not in differing
+    )
     return {fragment.id: _files(fragment) for fragment in fragments}
 
 
@@ -135,8 +137,8 @@ def _facts(manifest: Manifest) -> frozenset[object]:
     fields = list(manifest.schema.walk())
     names_of_fields = ((node.name, parent) for node, parent in fields)
     columns = ((node.id, node.logical_type, node.nullable, frozenset(node.metadata.items())) for node, _ in fields)
-    others = chain(settings, names_of_fields, columns, manifest.base_paths)
-    return frozenset(name for name in names if name is not None) | _index_ids(manifest) | frozenset(others)
+    further_facts = chain(settings, names_of_fields, columns, manifest.base_paths)
+    return frozenset(name for name in names if name is not None) | _index_ids(manifest) | frozenset(further_facts)
 
 
 def _settings(manifest: Manifest) -> tuple[Mapping[str, str], Mapping[str, str]]:

@@ -59,11 +59,11 @@ def reject_replaced_columns(
     names = {_names(path) for path in _paths(schema.fields)}
     for file in unread:
         lost = set(file.fields) - live
-        known = history.paths
-        if not known.keys() >= lost:
-            known = {**_paths_by_id((_schema_of(store, latest, file),)), **known}
+        paths_by_id = history.paths
+        if not paths_by_id.keys() >= lost:
+            paths_by_id = {**_paths_by_id((_schema_of(store, latest, file),)), **paths_by_id}
         for field_id in sorted(lost):
-            paths = known.get(field_id, ())
+            paths = paths_by_id.get(field_id, ())
             if field_id in history.replaced or any(_has_successor(path, live, names) for path in paths):
                 column = repr(quote_path(_names(paths[-1]))) if paths else f"field id {field_id}"
                 raise RetryableConflictError(
@@ -107,9 +107,11 @@ class _ColumnHistory:
         ]
         if not schemas:
             return cls([])
-        known = next((one for one in manifests if one is not None and one.version == read_version), None)
+        read_manifest = next(
+            (manifest for manifest in manifests if manifest is not None and manifest.version == read_version), None
+        )
         try:
-            first = (known or load_manifest(store, read_version)).schema
+            first = (read_manifest or load_manifest(store, read_version)).schema
         except VersionNotFoundError:  # cleaned up; the files have the names of their columns, too
             first = None
         return cls([(first, False), *schemas])
@@ -130,11 +132,11 @@ def _schema_of(store: ObjectStore, manifest: Manifest, file: DataFile) -> Schema
 
 
 def _paths_by_id(schemas: Iterable[Schema]) -> dict[int, list[_Path]]:
-    found: dict[int, list[_Path]] = {}
+    paths_by_id: dict[int, list[_Path]] = {}
     for schema in schemas:
         for path in _paths(schema.fields):
-            found.setdefault(path[-1].id, []).append(path)
-    return found
+            paths_by_id.setdefault(path[-1].id, []).append(path)
+    return paths_by_id
 
 
 def _paths(fields: Iterable[Field], above: _Path = ()) -> Iterator[_Path]:

@@ -84,9 +84,9 @@ def locate_latest(
     for limit in (_SHORT_LISTING if seen is None else _LONGER_LISTING, None):
         count = 0
         best: tuple[int, ManifestLocation] | None = None
-        for found in store.list(VERSIONS_PREFIX, limit=limit):
+        for info in store.list(VERSIONS_PREFIX, limit=limit):
             count += 1
-            located = _located(found)
+            located = _located(info)
             if located is None:
                 continue
             if seen is not None:
@@ -178,11 +178,11 @@ def load_following(
     if listed is None and not store.put_is_a_request and _is_latest(store, opened):
         return opened
     for _ in range(_LOOKS):
-        found, listed = listed or Listed.of(store), None
-        if found.latest is None:
+        listing, listed = listed or Listed.of(store), None
+        if listing.latest is None:
             raise dropped(store)
-        version, location = found.latest
-        check_identity(store, opened, latest=version, location=found.seen.get(opened.version))
+        version, location = listing.latest
+        check_identity(store, opened, latest=version, location=listing.seen.get(opened.version))
         if version == opened.version:
             return replace(opened, location=location)
         if winning_manifest is not None and winning_manifest.location == location and location.e_tag is not None:
@@ -326,8 +326,8 @@ def list_versions(store: ObjectStore) -> list[int]:
 
 def located_versions(store: ObjectStore) -> Iterator[tuple[int, ManifestLocation]]:
     """Yield the number of each version and the location of its manifest, in order of listing, without detached ones."""
-    located = (_located(found) for found in store.list(VERSIONS_PREFIX))
-    return (found for found in located if found is not None)
+    located = (_located(info) for info in store.list(VERSIONS_PREFIX))
+    return (location for location in located if location is not None)
 
 
 def newest_versions(store: ObjectStore) -> Iterator[int]:
@@ -358,10 +358,10 @@ def existing_versions(store: ObjectStore) -> list[int]:
     Raises:
         DatasetNotFoundError: The dataset has no version any more.
     """
-    found = list_versions(store)
-    if not found:
+    versions = list_versions(store)
+    if not versions:
         raise dropped(store)
-    return found
+    return versions
 
 
 def reject_dropped_dataset(store: ObjectStore) -> None:

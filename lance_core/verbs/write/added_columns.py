@@ -54,8 +54,13 @@ def merge_with_added_columns(
         for fragment in base.fragments
         if fragment.id in removed
     ]
-    make_durable(source.store, [one.deletion_file.key(one.id) for one in emptied if one.deletion_file is not None])
+    make_durable(
+        source.store,
+        [fragment.deletion_file.key(fragment.id) for fragment in emptied if fragment.deletion_file is not None],
+    )
     changed = {fragment.id: fragment for fragment in (*removal.updated_fragments, *emptied)}
     new = number_fragments(fragments, next_fragment_id(base))
-    kept = tuple(changed.get(fragment.id, fragment) for fragment in base.fragments)
-    return Merge(fragments=(*kept, *new), schema=schema_with_added_columns(request, base), preserves_nullability=True)
+    base_fragments = tuple(changed.get(fragment.id, fragment) for fragment in base.fragments)
+    return Merge(
+        fragments=(*base_fragments, *new), schema=schema_with_added_columns(request, base), preserves_nullability=True
+    )

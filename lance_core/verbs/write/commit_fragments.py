@@ -158,14 +158,14 @@ class _Commit:
         if self.request.mode in ("append", "replace"):
             schema = schema_with_added_columns(self.request, base)
             lance_schema(self.request.schema, schema)
-            if any(file.file_major_version == 0 for one in self.request.fragments for file in one.files):
+            if any(file.file_major_version == 0 for fragment in self.request.fragments for file in fragment.files):
                 check_dictionaries(schema, self.request.fragments, self.store)
         return self._follow(self._configured(base), attempts)
 
     def _base(self) -> Manifest | None:
-        known, read_version = self.target.base, self.request.read_version
-        if known is not None and read_version in (None, known.version):
-            base: Manifest | None = known
+        opened, read_version = self.target.base, self.request.read_version
+        if opened is not None and read_version in (None, opened.version):
+            base: Manifest | None = opened
         elif read_version is None:
             return load_latest(self.store)
         else:
@@ -237,8 +237,8 @@ class _Commit:
         if latest.version == base.version:  # the conflict is in the fragments themselves
             raise error
         committed = committed_attempts(self.store, self.request.write, base.version, latest)
-        others = latest.version > base.version + len(committed)
-        excluded = others and self.request.write is not None and self.request.write.conflict_policy == "exclusive"
+        raced = latest.version > base.version + len(committed)
+        excluded = raced and self.request.write is not None and self.request.write.conflict_policy == "exclusive"
         replaces = self.request.mode == "replace" or (self.request.mode == "append" and bool(attempts))
         depends = replaces or adds_columns(self.request, base) or isinstance(error, EarlierAttemptCommittedError)
         if excluded or not (depends or self.request.replaces_others or self.request.require_empty):
@@ -261,10 +261,14 @@ class _Commit:
         rows: RowsByFragment = {}
         only_own = self.request.mode == "append" or self.request.require_empty
         if self.request.write is not None and (only_own or self.request.write.outside_slices):
-            rows, kept, beside = rows_of_attempts(source, self.request.write, attempts)
+            rows, kept_version, beside = rows_of_attempts(source, self.request.write, attempts)
             self.beside.update(beside)
-            if kept is not None:
-                return self._outcome(None, committed_version(self.store, source.manifest, kept)), append, None
+            if kept_version is not None:
+                return (
+                    self._outcome(None, committed_version(self.store, source.manifest, kept_version)),
+                    append,
+                    None,
+                )
         check_required_empty(self.request, source, attempts)
         if self.request.mode == "append" and not attempts:
             return None, append, None
@@ -312,7 +316,7 @@ class _Commit:
             prepare=still_empty if self.request.require_empty else None,
             ready=self.ready,
         )
-        return self._outcome(base, done, removal, tuple(one for one in replaced if one not in self.beside))
+        return self._outcome(base, done, removal, tuple(version for version in replaced if version not in self.beside))
 
     def _may_follow(self, since: int, latest: Manifest, attempts: set[int]) -> bool:
         """Whether all other writes that filled the same slices after a version, if any, may be replaced."""
@@ -327,8 +331,8 @@ class _Commit:
             The version to continue from: the new version, or `base` if there were other commits before it, which have
             to be checked for conflicts.
         """
-        wanted = self.request.table_config or {}
-        missing = {key: value for key, value in wanted.items() if base.config.get(key) != value}
+        config = self.request.table_config or {}
+        missing = {key: value for key, value in config.items() if base.config.get(key) != value}
         if not missing or self.request.mode == "overwrite":
             return base
         self.ready()
@@ -336,8 +340,8 @@ class _Commit:
         transaction = Transaction(
             read_version=base.version, operation=operation, properties=self.request.side_properties()
         )
-        made = commit(self.store, transaction, base=base, options=CommitOptions()).manifest
-        return made if made.version == base.version + 1 else base
+        configured = commit(self.store, transaction, base=base, options=CommitOptions()).manifest
+        return configured if configured.version == base.version + 1 else base
 
     def _outcome(
         self,

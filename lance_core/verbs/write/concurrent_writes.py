@@ -39,23 +39,23 @@ def replaceable_commits(
     """
     if request.require_empty:
         return ()  # `check_required_empty` checks the rows themselves
-    own = set(json.loads(request.properties().get(SLICES_KEY, "[]")))
-    found: dict[int, Transaction] = {}
-    for version in range(since + 1, latest.version + 1) if own or request.replaces_others else ():
+    slices = set(json.loads(request.properties().get(SLICES_KEY, "[]")))
+    replaceable: dict[int, Transaction] = {}
+    for version in range(since + 1, latest.version + 1) if slices or request.replaces_others else ():
         if version in attempts:
             continue
         other = find_transaction(store, version)
         if other is None:
             raise gap_error(uri, since, version)
-        same = not own.isdisjoint(json.loads(other.properties.get(SLICES_KEY, "[]")))
-        if same or (not own and isinstance(other.operation, Overwrite)):
-            found[version] = other
-    if found and not request.replaces_others:
+        same = not slices.isdisjoint(json.loads(other.properties.get(SLICES_KEY, "[]")))
+        if same or (not slices and isinstance(other.operation, Overwrite)):
+            replaceable[version] = other
+    if replaceable and not request.replaces_others:
         return None
-    if found:
+    if replaceable:
         assert request.write is not None
-        reject_overruled(request.write, uri, found)
-    return found
+        reject_overruled(request.write, uri, replaceable)
+    return replaceable
 
 
 def overruled_fills(request: CommitRequest, write: WriteAttempt, base: Manifest) -> set[int]:
@@ -64,8 +64,8 @@ def overruled_fills(request: CommitRequest, write: WriteAttempt, base: Manifest)
     if slices is None or not request.replaces_others:
         return set()
     proofs, begun = Proofs.of(base.config), write.begun or 0
-    others = [one for one in proofs.fills if one != proofs.fill_of(write.token)]
-    return {one.version for one in others if begun < one.version <= base.version and one.overlaps(slices)}
+    other_fills = [fill for fill in proofs.fills if fill != proofs.fill_of(write.token)]
+    return {fill.version for fill in other_fills if begun < fill.version <= base.version and fill.overlaps(slices)}
 
 
 def check_columns(request: CommitRequest, uri: str, base: Manifest, latest: Manifest) -> None:

@@ -96,8 +96,8 @@ def rows_of_attempts(
     done = {int(part) for version in versions for part in _replaced_by(find_transaction(source.store, version))}
     for version in sorted(set(versions) - done):
         try:
-            for fragment_id, found in _rows_of_attempt(source, write, version).items():
-                rows[fragment_id] = found | rows.get(fragment_id, BitMap())
+            for fragment_id, attempt_rows in _rows_of_attempt(source, write, version).items():
+                rows[fragment_id] = attempt_rows | rows.get(fragment_id, BitMap())
         except TraceLostError as error:
             if write.on_earlier_attempt == "replace":
                 raise EarlierAttemptError(
@@ -122,17 +122,17 @@ def committed_attempts(store: ObjectStore, write: WriteAttempt | None, since: in
     """
     if write is None:
         return set()
-    known = {one.version for one in attempts_of(latest, write) if one.version > since}
+    proven = {attempt.version for attempt in attempts_of(latest, write) if attempt.version > since}
     complete = Proofs.of(latest.config).complete_after("attempts")
-    found = {}
+    recorded = {}
     for version in range(since + 1, latest.version + 1):
         other = find_transaction(store, version)
-        if other is not None and write.made(other.properties):
-            found[version] = other
+        if other is not None and write.is_of(other.properties):
+            recorded[version] = other
         elif other is None and (complete is None or version <= complete):
             raise gap_error(store.root, since, version)
-    reject_superseded(write, store.root, found)
-    return known | set(found)
+    reject_superseded(write, store.root, recorded)
+    return proven | set(recorded)
 
 
 def gap_error(root: str, since: int, version: int) -> HistoryGapError:
@@ -183,13 +183,13 @@ def _by_proof(source: Snapshot, attempt: CommittedAttempt) -> RowsByFragment | N
         return _rows_with_ids(source, np.arange(*attempt.row_ids, dtype=np.uint64))
     if attempt.fragments is None:
         return None
-    found = {}
+    rows = {}
     for number in range(*attempt.fragments):
         fragment = source.manifest.fragments.get(number)
         if fragment is None or fragment.deletion_file is not None:
             return None
-        found[number] = _all_rows(source, fragment)
-    return found
+        rows[number] = _all_rows(source, fragment)
+    return rows
 
 
 def rows_of_version(source: Snapshot, version: int, recorded: tuple[int, int] | None = None) -> RowsByFragment:
@@ -233,10 +233,10 @@ def _added_fragments(manifest: Manifest, operation: Operation, first: str | None
     else:
         raise TraceLostError(f"version {manifest.version} was made by {operation.name}")
     names = {fragment_name(fragment) for fragment in added}
-    found = [fragment for fragment in manifest.fragments if fragment_name(fragment) in names]
-    if len(found) != len(names):
+    added_fragments = [fragment for fragment in manifest.fragments if fragment_name(fragment) in names]
+    if len(added_fragments) != len(names):
         raise TraceLostError(f"the manifest of version {manifest.version} lacks fragments of its transaction")
-    yield from found
+    yield from added_fragments
 
 
 def _by_row_id(source: Snapshot, mine: Iterable[Fragment]) -> RowsByFragment:
@@ -244,16 +244,16 @@ def _by_row_id(source: Snapshot, mine: Iterable[Fragment]) -> RowsByFragment:
     return _rows_with_ids(source, np.unique(np.concatenate(parts)) if parts else np.empty(0, np.uint64))
 
 
-def _rows_with_ids(source: Snapshot, wanted: npt.NDArray[np.uint64]) -> RowsByFragment:
-    found: RowsByFragment = {}
+def _rows_with_ids(source: Snapshot, attempt_ids: npt.NDArray[np.uint64]) -> RowsByFragment:
+    rows: RowsByFragment = {}
     for fragment in source.manifest.fragments:
         ids = row_ids_of(fragment)
         if ids is None:
             raise TraceLostError(f"fragment {fragment.id} has no row ids")
-        offsets = np.flatnonzero(np.isin(ids, wanted))
+        offsets = np.flatnonzero(np.isin(ids, attempt_ids))
         if len(offsets):
-            found[fragment.id] = bitmap_of(offsets)
-    return _alive(source, found)
+            rows[fragment.id] = bitmap_of(offsets)
+    return _alive(source, rows)
 
 
 def _alive(source: Snapshot, rows: Mapping[int, BitMap]) -> RowsByFragment:
@@ -368,7 +368,7 @@ def _source(latest: Snapshot, version: int) -> Snapshot:
 
 
 def _transaction(source: Snapshot) -> Transaction:
-    found = load_transaction(source.store, source.manifest)
-    if found is None:
+    transaction = load_transaction(source.store, source.manifest)
+    if transaction is None:
         raise TraceLostError(f"version {source.manifest.version} does not record what it changed")
-    return found
+    return transaction

@@ -59,12 +59,12 @@ def _check_update(operation: operations.Update, base: Manifest) -> None:
 
 
 def _check_merge(operation: operations.Merge, base: Manifest) -> None:
-    known = set(base.fragments.ids)
+    base_ids = set(base.fragments.ids)
     _check_changed(operation.fragments, base, operation.schema, operation.name)
-    added = [one for one in operation.fragments if one.id not in known]
+    added = [fragment for fragment in operation.fragments if fragment.id not in base_ids]
     _check_new(added, operation.schema, operation.name)
     _check_all_stored(operation.fragments, operation.schema, base, operation.name)
-    numbered = [one.id for one in added if one.row_ids is not None]
+    numbered = [fragment.id for fragment in added if fragment.row_ids is not None]
     if numbered:
         raise InvalidInputError(
             f"Merge: the new fragment {numbered[0]} has row ids, which the commit gives to its rows"
@@ -96,11 +96,11 @@ def _check_rewrite(operation: operations.Rewrite, base: Manifest) -> None:
         if not group.old_fragments:
             raise InvalidInputError("Rewrite adds fragments without replacing any; use Append")
         _check_new(group.new_fragments, base.schema, operation.name)
-        counts = [_live_rows(base.fragments.get(one.id) or one for one in group.old_fragments)]
+        counts = [_live_rows(base.fragments.get(fragment.id) or fragment for fragment in group.old_fragments)]
         counts.append(_live_rows(group.new_fragments))
         if None not in counts and counts[0] != counts[1]:
             raise InvalidInputError(
-                f"Rewrite puts the {counts[0]} rows of fragments {[one.id for one in group.old_fragments]} into "
+                f"Rewrite puts the {counts[0]} rows of fragments {[f.id for f in group.old_fragments]} into "
                 f"{counts[1]} rows: it must keep all rows"
             )
 
@@ -195,9 +195,9 @@ def _kept_fields(new: Schema, base: Schema, name: str) -> Iterator[tuple[Field, 
 
 
 def _paths(fields: Iterable[Field], above: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
-    for one in fields:
-        yield one.id, (*above, one.name)
-        yield from _paths(one.children, (*above, one.name))
+    for field in fields:
+        yield field.id, (*above, field.name)
+        yield from _paths(field.children, (*above, field.name))
 
 
 def _change(old: Field, new: Field) -> str | None:

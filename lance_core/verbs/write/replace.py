@@ -27,7 +27,7 @@ __all__ = ["remove_slices", "rows_in_slices"]
 
 
 def remove_slices(
-    source: Snapshot, slices: Slices | None, files: UncommittedFiles, others: Mapping[int, BitMap] | None = None
+    source: Snapshot, slices: Slices | None, files: UncommittedFiles, further_rows: Mapping[int, BitMap] | None = None
 ) -> Removal:
     """Find the rows of the slices, and write deletion files for the fragments that lose only some of their rows.
 
@@ -35,20 +35,20 @@ def remove_slices(
         source: The version.
         slices: The slices whose rows are removed; None to remove only `others`.
         files: Collects the files that are written.
-        others: Further rows to remove: offsets of live rows, by fragment id.
+        further_rows: Further rows to remove: offsets of live rows, by fragment id.
 
     Raises:
         SchemaError, InvalidInputError: The slices cannot be distinguished in this dataset.
     """
-    return remove_rows(source, _with_others(source, slices, dict(others or {})), files)
+    return remove_rows(source, _with_others(source, slices, dict(further_rows or {})), files)
 
 
 def _with_others(
-    source: Snapshot, slices: Slices | None, others: dict[int, BitMap]
+    source: Snapshot, slices: Slices | None, further_rows: dict[int, BitMap]
 ) -> Iterator[tuple[Fragment, BitMap]]:
     for fragment, rows in () if slices is None else rows_in_slices(source, slices):
-        yield fragment, rows | others.pop(fragment.id, BitMap())
-    for fragment_id, rows in others.items():
+        yield fragment, rows | further_rows.pop(fragment.id, BitMap())
+    for fragment_id, rows in further_rows.items():
         yield source.manifest.fragments[source.manifest.fragments.ids.index(fragment_id)], rows
 
 
@@ -69,10 +69,10 @@ def rows_in_slices(source: Snapshot, slices: Slices) -> Iterator[tuple[Fragment,
 
 def _rows_of(scan: FragmentScan, slices: Slices) -> BitMap:
     """Offsets of the rows of a scan that are in the slices."""
-    found = BitMap()
+    rows = BitMap()
     for batch in scan.batches():
         offsets = row_offsets(batch.column(ROW_ADDRESS).to_numpy())
         inside = slices.assign(batch) >= 0
-        found |= bitmap_of(offsets[inside])
+        rows |= bitmap_of(offsets[inside])
         scan.check_claims(batch, offsets, inside)
-    return found
+    return rows

@@ -92,8 +92,8 @@ class CommitRequest:
 
     def side_properties(self) -> dict[str, str]:
         """The properties of a commit of the configuration before the write, without those that identify the write."""
-        own = {SLICES_KEY, SLICE_NAMES_KEY, *self.options.properties}
-        return {key: value for key, value in self.properties().items() if key not in own}
+        identity_keys = {SLICES_KEY, SLICE_NAMES_KEY, *self.options.properties}
+        return {key: value for key, value in self.properties().items() if key not in identity_keys}
 
     def file_version(self) -> FileVersion:
         """The file version of the fragments; if they have no file, the requested version or the default."""

@@ -44,21 +44,23 @@ def check_required_empty(request: CommitRequest, source: Snapshot, attempts: set
     _check_empty(source, request.slices, rows)
 
 
-def _check_empty(source: Snapshot, slices: Slices, own: RowsByFragment) -> None:
+def _check_empty(source: Snapshot, slices: Slices, attempt_rows: RowsByFragment) -> None:
     """Check that no other rows are in the slices.
 
     Args:
         source: The version.
         slices: The slices.
-        own: Rows that are allowed in the slices, as offsets by fragment id.
+        attempt_rows: Rows that are allowed in the slices, as offsets by fragment id.
 
     Raises:
         DatasetExistsError: Another row is in the slices.
     """
-    found = sum(len(rows - own.get(fragment.id, BitMap())) for fragment, rows in rows_in_slices(source, slices))
-    if found:
+    num_rows = sum(
+        len(rows - attempt_rows.get(fragment.id, BitMap())) for fragment, rows in rows_in_slices(source, slices)
+    )
+    if num_rows:
         names = ", ".join(map(repr, slices.names[:_NAMED])) + (" ..." if len(slices.names) > _NAMED else "")
         raise DatasetExistsError(
-            f"{source.store.root}: version {source.manifest.version} has rows in {names} ({found} in all), and "
+            f"{source.store.root}: version {source.manifest.version} has rows in {names} ({num_rows} in all), and "
             "require_empty writes only to empty slices; nothing was written"
         )

@@ -49,7 +49,7 @@ def write_fragments(
     initial_bases: Sequence[DatasetBasePath] | None = None,
     dataset_schema: bytes | None = None,
     allow_external_blob_outside_bases: bool = False,
-    **others: Any,
+    **unsupported: Any,
 ) -> list[FragmentMetadata] | Transaction:
     """Write rows into new fragments, for a later commit, perhaps by another process.
 
@@ -74,7 +74,7 @@ def write_fragments(
         dataset_schema: `LanceDataset.lance_schema_bytes` of the dataset to append to, so that it is not read.
         allow_external_blob_outside_bases: Accept any URI of an external blob, not only URIs below base paths that are
             not dataset roots.
-        **others: Arguments of pylance that are not offered.
+        **unsupported: Arguments of pylance that are not offered.
 
     Raises:
         SchemaError: The data does not fit the schema.
@@ -87,7 +87,7 @@ def write_fragments(
         4
     """
     del max_rows_per_group, enable_stable_row_ids
-    reject("write_fragments", others)
+    reject("write_fragments", unsupported)
     prepared = prepare(
         table_target(dataset_uri, storage_options),
         WriteOptions(
@@ -103,11 +103,11 @@ def write_fragments(
             allow_external_blob_outside_bases=allow_external_blob_outside_bases,
         ),
     )
-    found, records = prepared.write_rows(data, schema, dataset_schema)
+    row_schema, records = prepared.write_rows(data, schema, dataset_schema)
     fragments = [FragmentMetadata.from_record(record) for record in records]
     if not return_transaction:
         return fragments
-    written = LanceSchema(lance_schema(found, None, prepared.version, prepared.first_field_id))
+    written = LanceSchema(lance_schema(row_schema, None, prepared.version, prepared.first_field_id))
     is_append = prepared.appended_to is not None
     bases = list(initial_bases) if initial_bases else None
     operation = LanceOperation.Append(fragments) if is_append else LanceOperation.Overwrite(written, fragments, bases)

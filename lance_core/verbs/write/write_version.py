@@ -93,15 +93,17 @@ class WriteOptions:
         Raises:
             UnsupportedError: An argument is not offered.
         """
-        given = dict(arguments)
+        options = dict(arguments)
         chosen = TableFormat.of(
-            given.pop("data_storage_version", None),
-            given.pop("enable_stable_row_ids", None),
-            given.pop("enable_v2_manifest_paths", None),
+            options.pop("data_storage_version", None),
+            options.pop("enable_stable_row_ids", None),
+            options.pop("enable_v2_manifest_paths", None),
         )
-        known = {field.name for field in fields(cls)} - {"table_format"}
-        reject("write_dataset", {name: value for name, value in given.items() if name not in known})
-        return cls(mode=mode, table_format=chosen, **{name: value for name, value in given.items() if name in known})
+        option_names = {field.name for field in fields(cls)} - {"table_format"}
+        reject("write_dataset", {name: value for name, value in options.items() if name not in option_names})
+        return cls(
+            mode=mode, table_format=chosen, **{name: value for name, value in options.items() if name in option_names}
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,8 +148,8 @@ class PreparedWrite:
         """Prefixes of the URIs that external blobs may have."""
         if self.options.allow_external_blob_outside_bases:
             return ("",)
-        known = self.target.base.base_paths if self.target.base is not None else ()
-        return external_places([*known, *numbered(self.options.initial_bases or ())])
+        base_paths = self.target.base.base_paths if self.target.base is not None else ()
+        return external_places([*base_paths, *numbered(self.options.initial_bases or ())])
 
     def write_rows(
         self,
@@ -169,11 +171,11 @@ class PreparedWrite:
         """
         if dataset_schema is None and self.appended_to is not None:
             dataset_schema = self.appended_to.schema
-        found, batches = to_batches(data, schema)
+        row_schema, batches = to_batches(data, schema)
         rows, size = self.options.max_rows_per_file, self.options.max_bytes_per_file
         with FragmentWriter(
             self.target.uri,
-            found,
+            row_schema,
             storage_options=self.target.options,
             data_storage_version=self.version.value,
             max_rows_per_file=MAX_ROWS_PER_FILE if rows is None else rows,
@@ -187,7 +189,7 @@ class PreparedWrite:
             for batch in one_by_one(batches):
                 writer.write(batch)
                 del batch  # frees its memory before the next batch is made
-            return found, writer.finish_records(pending)
+            return row_schema, writer.finish_records(pending)
 
     def discard(self, fragments: Sequence[Fragment]) -> None:
         """Delete the files of fragments that were written and will not be committed."""
@@ -217,9 +219,9 @@ def _check_there(target: TableTarget) -> None:
         load_following(target.store, base)  # raises no error if only the version was cleaned up
 
 
-def write_mode(given: str | None) -> str:
+def write_mode(mode: str | None) -> str:
     """The mode of a write in lower case; None is "create", as in pylance."""
-    return "create" if given is None else given.lower()
+    return "create" if mode is None else mode.lower()
 
 
 def prepare(target: TableTarget, options: WriteOptions) -> PreparedWrite:
@@ -255,12 +257,12 @@ def prepare(target: TableTarget, options: WriteOptions) -> PreparedWrite:
 
 def _file_version(base: Manifest | None, options: WriteOptions) -> FileVersion:
     """The version of new files: the requested version, else that of the dataset, else the default."""
-    wanted = options.table_format.data_storage_version
+    version = options.table_format.data_storage_version
     if options.use_legacy_format is not None:
-        wanted = "legacy" if options.use_legacy_format else "stable"
-    if wanted is None and base is not None:
-        wanted = base.data_storage_version
-    return FileVersion.from_string(wanted)
+        version = "legacy" if options.use_legacy_format else "stable"
+    if version is None and base is not None:
+        version = base.data_storage_version
+    return FileVersion.from_string(version)
 
 
 def write_version(
@@ -290,14 +292,14 @@ def write_version(
     cleanup = auto_cleanup_keys(options.auto_cleanup_options)
     pending = PendingWrites()
     try:
-        found, fragments = prepared.write_rows(data, schema, pending=pending)
+        row_schema, fragments = prepared.write_rows(data, schema, pending=pending)
     except LanceError as error:
         if target.base is not None:
             explain_missing(target.store, target.base, error)
         raise
     request = CommitRequest(
         fragments=fragments,
-        schema=found,
+        schema=row_schema,
         mode=options.mode,
         read_version=prepared.base_version,
         transaction_properties=options.transaction_properties,
