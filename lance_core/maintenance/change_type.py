@@ -79,7 +79,7 @@ def change_type(
         try:
             _build(dataset, column, index, transaction_properties)
         except LanceError as error:
-            calls = " and ".join(one.call(column) for one in indices[number:])
+            calls = " and ".join(index.call(column) for index in indices[number:])
             raise IncompatibleConflictError(
                 f"column {column!r} has the type {data_type} since version {dataset.version}, but not all its indices "
                 f"were built again; do not change the type again, but call {calls}: {error}"
@@ -109,8 +109,8 @@ class _DroppedIndex:
 
     def call(self, column: str) -> str:
         """The call in Python that builds it."""
-        given = "".join(f", {key}={value!r}" for key, value in self.parameters.items())
-        return f"create_scalar_index({column!r}, {self.kind!r}, name={self.name!r}{given})"
+        parameters = "".join(f", {key}={value!r}" for key, value in self.parameters.items())
+        return f"create_scalar_index({column!r}, {self.kind!r}, name={self.name!r}{parameters})"
 
 
 def _indices_on(source: Snapshot, field: Field, data_type: pa.DataType) -> list[_DroppedIndex]:
@@ -119,7 +119,7 @@ def _indices_on(source: Snapshot, field: Field, data_type: pa.DataType) -> list[
     Raises:
         UnsupportedError: An index cannot be built again.
     """
-    ids, found = {node.id for node, _ in field.walk()}, dict[str, _DroppedIndex]()
+    ids, dropped = {node.id for node, _ in field.walk()}, dict[str, _DroppedIndex]()
     for index in source.manifest.indices:
         if ids.isdisjoint({*index.fields, *index.covering_fields}):
             continue
@@ -130,11 +130,11 @@ def _indices_on(source: Snapshot, field: Field, data_type: pa.DataType) -> list[
                 f"values of type {data_type}; drop it, change the type, and build it again"
             )
         content = source.indices.try_read(index, arrow_type_of(field))
-        known = found[index.name].parameters if index.name in found else kind.parameters
-        found[index.name] = _DroppedIndex(
-            index.name, kind.name, known if content is None else {**known, **content.parameters()}
+        parameters = dropped[index.name].parameters if index.name in dropped else kind.parameters
+        dropped[index.name] = _DroppedIndex(
+            index.name, kind.name, parameters if content is None else {**parameters, **content.parameters()}
         )
-    return list(found.values())
+    return list(dropped.values())
 
 
 def _build(dataset: Handle, column: str, index: _DroppedIndex, properties: Mapping[str, str] | None) -> None:

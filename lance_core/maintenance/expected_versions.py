@@ -83,12 +83,12 @@ class ExpectedVersions(Generic[_Handle]):
         if not results:
             return CompactionMetrics()
         before = self._manifest.indices
-        groups = [one.group for one in results]
-        needed = sum(len(one.new_records) for one in results)
+        groups = [result.group for result in results]
+        needed = sum(len(result.new_records) for result in results)
         if needed:
             self._commit(ReserveFragments(num_fragments=needed))
             groups = numbered(groups, (self._manifest.max_fragment_id or 0) - needed + 1)
-        moved = tuple(one.row_addrs for one in results if one.row_addrs is not None)
+        moved = tuple(result.row_addrs for result in results if result.row_addrs is not None)
         is_recorded = len(moved) == len(results) and needs_moves(self._manifest, results)
         deferring = deferring_moves(self._manifest) if is_recorded else None
         if deferring is not None:
@@ -96,9 +96,9 @@ class ExpectedVersions(Generic[_Handle]):
         self._commit(Rewrite(groups=tuple(groups), moved_rows=moved if is_recorded else ()))
         extended = list[str]()
         if self._manifest.indices:
-            extended = sorted(indices_to_extend(self._manifest, [one.group for one in results], before))
+            extended = sorted(indices_to_extend(self._manifest, [result.group for result in results], before))
             self._extend(extended)
-        metrics = sum((one.metrics for one in results), CompactionMetrics())
+        metrics = sum((result.metrics for result in results), CompactionMetrics())
         return replace(metrics, indices_extended=tuple(extended))
 
     def index_partitions(self, columns: Sequence[str], *, max_unindexed_fragments: int) -> list[str]:
@@ -150,7 +150,9 @@ class ExpectedVersions(Generic[_Handle]):
             selectors: Which versions to remove.
         """
         store = self.dataset.source.store
-        plan = plan_cleanup(store, self._base, selectors, expected=[_references(one) for one in self._commits])
+        plan = plan_cleanup(
+            store, self._base, selectors, expected=[_references(manifest) for manifest in self._commits]
+        )
         self._removed = plan.versions
         return stats_of(plan.files)
 
@@ -165,9 +167,9 @@ class ExpectedVersions(Generic[_Handle]):
     def _commit(self, operation: Operation) -> None:
         version = self._manifest.version + 1
         transaction = Transaction(read_version=self._manifest.version, operation=operation)
-        made = transaction.apply(self._manifest, ApplyContext(version=version), time.time_ns())
-        self.dataset.move_to(made)
-        self._commits.append(made)
+        expected = transaction.apply(self._manifest, ApplyContext(version=version), time.time_ns())
+        self.dataset.move_to(expected)
+        self._commits.append(expected)
 
     def _extend(self, names: Sequence[str]) -> None:
         """Extend indices in one version; make no version if an index cannot be extended."""
@@ -180,7 +182,7 @@ class ExpectedVersions(Generic[_Handle]):
         self._change_indices(*changes)
 
     def _change_indices(self, new: tuple[IndexMetadata, ...], dropped: tuple[IndexMetadata, ...]) -> None:
-        self._unwritten |= {one.uuid for one in new if not one.is_system}
+        self._unwritten |= {index.uuid for index in new if not index.is_system}
         if new or dropped:
             self._commit(CreateIndex(new_indices=new, removed_indices=dropped))
 
@@ -207,7 +209,7 @@ class ExpectedVersions(Generic[_Handle]):
 
     def _zone_map(self, column: str) -> IndexMetadata:
         schema = self._manifest.schema
-        field = indexed_field(schema, next(one.id for one in schema.fields if one.name == column))
+        field = indexed_field(schema, next(field.id for field in schema.fields if field.name == column))
         return IndexMetadata(
             uuid=uuid4(),
             name=index_name(self._manifest, field, _ZONE_MAP, None, replace=False),

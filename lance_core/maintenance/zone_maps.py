@@ -60,7 +60,7 @@ def index_partitions(
         before = {index.uuid for index in dataset.source.manifest.indices}
         arguments = {"rows_per_zone": ROWS_PER_ZONE}
         try:
-            made = create_scalar_index(
+            indexed = create_scalar_index(
                 dataset.source,
                 [column],
                 "ZONEMAP",
@@ -72,8 +72,8 @@ def index_partitions(
             )
         except RetryableConflictError:
             continue
-        dataset.move_to(made)
-        done += [index.name for index in made.indices if index.uuid not in before]
+        dataset.move_to(indexed)
+        done += [index.name for index in indexed.indices if index.uuid not in before]
     return [*done, *_refresh(dataset, stale, properties=transaction_properties)]
 
 
@@ -85,11 +85,14 @@ def due_zone_maps(
     if len(manifest.fragments) <= max_unindexed_fragments:
         return lacking, stale
     for column in columns:
-        found = _zone_maps(manifest, column)
-        if found is None:
+        zone_maps = _zone_maps(manifest, column)
+        if zone_maps is None:
             continue
-        name = found[0].name if found else None
-        if len(uncovered_fragments(manifest, [one for one in found if one.name == name])) <= max_unindexed_fragments:
+        name = zone_maps[0].name if zone_maps else None
+        if (
+            len(uncovered_fragments(manifest, [index for index in zone_maps if index.name == name]))
+            <= max_unindexed_fragments
+        ):
             continue
         if name is None:
             lacking.append(column)
@@ -128,8 +131,8 @@ def _refresh(
     if not names:
         return []
     try:
-        made = optimize_indices(dataset.source, index_names=names, conflict_retries=0, properties=properties)
-        dataset.move_to(made)
+        refreshed = optimize_indices(dataset.source, index_names=names, conflict_retries=0, properties=properties)
+        dataset.move_to(refreshed)
     except RetryableConflictError:
         return []
     return list(names)

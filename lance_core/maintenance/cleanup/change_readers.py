@@ -18,14 +18,14 @@ __all__ = ["keep_for_change_readers"]
 
 
 def keep_for_change_readers(
-    tags: Mapping[str, TagRef], branch: str | None, taken: set[int], manifests: Mapping[int, FileReferences]
+    tags: Mapping[str, TagRef], branch: str | None, removable: set[int], manifests: Mapping[int, FileReferences]
 ) -> list[str]:
-    """Keep the versions that readers of changes need: remove them from `taken`.
+    """Keep the versions that readers of changes need: remove them from `removable`.
 
     Args:
         tags: All tags.
         branch: The branch whose versions are cleaned up; None for main.
-        taken: The versions to remove. The versions that readers need are removed from this set.
+        removable: The versions to remove. The versions that readers need are removed from this set.
         manifests: All versions of the branch.
 
     Returns:
@@ -36,13 +36,13 @@ def keep_for_change_readers(
         return []
     oldest = min(ref.version for ref in held.values())
     since = {version for version in manifests if version >= oldest and not is_detached(version)}
-    kept = since & taken
-    if not kept or all(manifests[version].uses_stable_row_ids or manifests[version].fault for version in since):
+    needed = since & removable
+    if not needed or all(manifests[version].uses_stable_row_ids or manifests[version].fault for version in since):
         return []
-    taken -= kept
+    removable -= needed
     readers = sorted({ref.metadata[READER_KEY] for ref in held.values()})
     warning = (
-        f"{len(kept)} version(s), {min(kept)} to {max(kept)}, are kept: readers of changes ({', '.join(readers)}) have "
-        f"consumed the table up to version {oldest}, and without stable row ids they need all later versions"
+        f"{len(needed)} version(s), {min(needed)} to {max(needed)}, are kept: readers of changes ({', '.join(readers)})"
+        f" have consumed the table up to version {oldest}, and without stable row ids they need all later versions"
     )
     return [warning]

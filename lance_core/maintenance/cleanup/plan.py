@@ -215,40 +215,43 @@ def plan_cleanup(
         removable = {meta.key: meta for meta in store.list_owned(VERSIONS_PREFIX)}
         return removable or {meta.key: meta for meta in store.list(VERSIONS_PREFIX)}
 
-    known = 1 if is_detached(current.version) else current.version
-    listed, manifests = load_all(store, listing, at_least=known)
+    oldest_latest = 1 if is_detached(current.version) else current.version
+    listed, manifests = load_all(store, listing, at_least=oldest_latest)
     numbers = sorted(version for version in manifests if not is_detached(version))
     _check_same(store, current, listed, numbers)
-    if numbers[-1] < known:
+    if numbers[-1] < oldest_latest:
         raise restless(store)
     if manifests[numbers[-1]].fault:  # what it needs is unknown, and is what readers need next
         raise CorruptFileError(manifests[numbers[-1]].fault)
     latest, newest = current.version, numbers[-1]
-    for one in expected:
+    for version_files in expected:
         latest = numbers[-1] + 1
         numbers.append(latest)
-        manifests[latest] = replace(one, version=latest)
-    taken = _taken(manifests if removable else {}, numbers, latest, selectors)
+        manifests[latest] = replace(version_files, version=latest)
+    selected = _select_versions(manifests if removable else {}, numbers, latest, selectors)
     if referred.torn:
         return _keeping_everything(current, referred, newest)
     tags = {name: ref for name, ref in referred.tags.items() if name not in selectors.ignored_tags}
-    warnings = _keep_young(store, taken, manifests, listed, selectors) + _keep_restored(referred, taken)
-    warnings += _keep_named(tags, current.branch, taken, selectors)
+    warnings = _keep_young(store, selected, manifests, listed, selectors) + _keep_restored(referred, selected)
+    warnings += _keep_named(tags, current.branch, selected, selectors)
     if selectors.keep_for_change_readers:
-        warnings += keep_for_change_readers(tags, current.branch, taken, manifests)
-    borrowed, branches = _branches(main, referred, current.branch, manifests, taken, keep_forks=selectors.keep_forks)
-    survey = _file_decisions(manifests, taken, borrowed, selectors)
-    torn = [*survey.warnings(), *(f"{manifests[n].fault}; it is removed" for n in sorted(taken) if manifests[n].fault)]
+        warnings += keep_for_change_readers(tags, current.branch, selected, manifests)
+    borrowed, branches = _branches(main, referred, current.branch, manifests, selected, keep_forks=selectors.keep_forks)
+    survey = _file_decisions(manifests, selected, borrowed, selectors)
+    torn = [
+        *survey.warnings(),
+        *(f"{manifests[n].fault}; it is removed" for n in sorted(selected) if manifests[n].fault),
+    ]
     files = [*survey.files(store), *survey.temporary(removable.values()), *survey.claims(store)]
     if current.branch is None and not store.put_is_a_request:  # object storage has no staging files
         files += survey.temporary(store.list_owned(REFS_PREFIX))
-    files += _manifest_files(removable.values(), taken, selectors)
+    files += _manifest_files(removable.values(), selected, selectors)
     return CleanupPlan(
         read_version=current.version,
         files=tuple(files),
         branches=tuple(branches),
         warnings=(*warnings, *torn),
-        versions=frozenset(taken),
+        versions=frozenset(selected),
         torn=tuple(torn),
         referred=referred,
         newest=newest,
@@ -273,7 +276,7 @@ def replacement_times(committed: Mapping[int, datetime]) -> dict[int, datetime]:
     }
 
 
-def _taken(
+def _select_versions(
     manifests: Mapping[int, FileReferences], numbers: Sequence[int], latest: int, selectors: Selectors
 ) -> set[int]:
     """The versions that the selectors take, before tags, users and branches keep some of them."""
@@ -289,27 +292,29 @@ def _taken(
 
 def _file_decisions(
     manifests: Mapping[int, FileReferences],
-    taken: Container[int],
+    selected: Container[int],
     borrowed: Sequence[References],
     selectors: Selectors,
 ) -> _FileDecisions:
     """Divide the files of all versions into those that a kept version refers to and those of removed versions only."""
-    kept, removable, counted = References(), References(), References()
-    kept.update(borrowed)
-    torn = [manifest for version, manifest in manifests.items() if manifest.fault and version not in taken]
-    torn += [one for needed in borrowed for one in needed.torn]
+    kept_files, removable, counted = References(), References(), References()
+    kept_files.update(borrowed)
+    torn = [manifest for version, manifest in manifests.items() if manifest.fault and version not in selected]
+    torn += [manifest for needed in borrowed for manifest in needed.torn]
     for version, manifest in manifests.items():
-        (removable if version in taken else kept).add(manifest)
-        if version in taken and selectors.counts(version):
+        (removable if version in selected else kept_files).add(manifest)
+        if version in selected and selectors.counts(version):
             counted.add(manifest)
     now = datetime.now(UTC)
-    return _FileDecisions(kept=kept, removable=removable, counted=counted, selectors=selectors, now=now, torn=torn)
+    return _FileDecisions(
+        kept=kept_files, removable=removable, counted=counted, selectors=selectors, now=now, torn=torn
+    )
 
 
-def _manifest_files(found: Iterable[ObjectMeta], taken: set[int], selectors: Selectors) -> Iterator[Candidate]:
+def _manifest_files(listed: Iterable[ObjectMeta], selected: set[int], selectors: Selectors) -> Iterator[Candidate]:
     """The manifests to remove, oldest first, so that an interrupted cleanup removes the oldest versions."""
-    names = {name.version: meta for meta in found if (name := parse_manifest_key(meta.key)) is not None}
-    for version in sorted(taken & names.keys()):
+    names = {name.version: meta for meta in listed if (name := parse_manifest_key(meta.key)) is not None}
+    for version in sorted(selected & names.keys()):
         meta = names[version]
         is_counted = selectors.counts(version)
         yield Candidate(path=meta.key, kind="manifest", unverified=False, size_bytes=meta.size, is_counted=is_counted)
@@ -349,11 +354,14 @@ class _FileDecisions:
 
     def warnings(self) -> list[str]:
         """The torn versions that stay, and the files that stay with them."""
-        return [f"{one.fault}; files that are not younger than it are kept, as it may need them" for one in self.torn]
+        return [
+            f"{manifest.fault}; files that are not younger than it are kept, as it may need them"
+            for manifest in self.torn
+        ]
 
     def files(self, store: ObjectStore) -> Iterator[Candidate]:
         """The files to remove other than manifests, in the order in which they are removed."""
-        needed_until = max((one.timestamp.timestamp() for one in self.torn), default=0.0)
+        needed_until = max((manifest.timestamp.timestamp() for manifest in self.torn), default=0.0)
         for prefix, kind, pattern in _KINDS:
             for meta in store.list_owned(prefix):
                 owner = _owner(meta.key, pattern)
@@ -416,7 +424,7 @@ def _owner(key: str, pattern: re.Pattern[str]) -> str | None:
 
 def _keep_young(
     store: ObjectStore,
-    taken: set[int],
+    selected: set[int],
     manifests: Mapping[int, FileReferences],
     listed: Mapping[str, ObjectMeta],
     selectors: Selectors,
@@ -429,13 +437,13 @@ def _keep_young(
     since = datetime.now(UTC) - YOUNG_AGE
     young = {
         version
-        for version in taken
+        for version in selected
         if not is_detached(version)
         and max(manifests[version].timestamp, written.get(version, manifests[version].timestamp)) > since
     }
     if not young:
         return []
-    taken -= young
+    selected -= young
     minutes = YOUNG_AGE // timedelta(minutes=1)
     warning = (
         f"{len(young)} version(s), {min(young)} to {max(young)}, are kept: versions of the last {minutes} minutes stay "
@@ -445,20 +453,20 @@ def _keep_young(
     return [warning]
 
 
-def _keep_restored(referred: Referred, taken: set[int]) -> list[str]:
+def _keep_restored(referred: Referred, selected: set[int]) -> list[str]:
     """Keep the versions that are being restored; returns the warnings about them."""
-    restored = sorted(taken & referred.in_use)
-    taken -= referred.in_use
+    restored = sorted(selected & referred.in_use)
+    selected -= referred.in_use
     return [f"version {version} is kept: it is being restored" for version in restored]
 
 
-def _keep_named(tags: Mapping[str, TagRef], branch: str | None, taken: set[int], selectors: Selectors) -> list[str]:
+def _keep_named(tags: Mapping[str, TagRef], branch: str | None, selected: set[int], selectors: Selectors) -> list[str]:
     """Keep the versions that are tagged or in use; returns the warnings about them."""
     warnings = []
     tagged: dict[int, list[str]] = {}
     named: dict[int, list[str]] = {}  # tags made by users; tags of forks and shallow clones raise no error
     for name, ref in tags.items():
-        if ref.branch == branch and ref.version in taken:
+        if ref.branch == branch and ref.version in selected:
             tagged.setdefault(ref.version, []).append(name)
             if not (is_fork_tag(name, ref) or is_clone_tag(name, ref)):
                 named.setdefault(ref.version, []).append(name)
@@ -469,11 +477,11 @@ def _keep_named(tags: Mapping[str, TagRef], branch: str | None, taken: set[int],
             "set error_if_tagged_old_versions=False to keep them"
         )
     for version, names in sorted(tagged.items()):
-        taken.discard(version)
+        selected.discard(version)
         warnings.append(f"version {version} is kept: it is tagged {', '.join(sorted(names))}")
     for name, version in sorted(selectors.in_use.items()):
-        if version in taken:
-            taken.discard(version)
+        if version in selected:
+            selected.discard(version)
             warnings.append(f"version {version} is kept: it is in use by {name}")
     return warnings
 
@@ -483,14 +491,14 @@ def _branches(
     referred: Referred,
     branch: str | None,
     manifests: Mapping[int, FileReferences],
-    taken: set[int],
+    selected: set[int],
     *,
     keep_forks: bool,
 ) -> tuple[Sequence[References], list[ReferencedBranch]]:
     """The files that branches use outside of their own roots, and the branches forked from this one.
 
-    With `keep_forks`, the version that a branch was forked from is removed from `taken` while the branch still refers
-    to files of it.
+    With `keep_forks`, the version that a branch was forked from is removed from `selected` while the branch still
+    refers to files of it.
     """
     borrowed, forked = [], []
     for name, ref in referred.branches.items():
@@ -501,12 +509,12 @@ def _branches(
         if ref.parent_branch != branch:
             continue
         version = ref.parent_version
-        forked.append(ReferencedBranch(name=name, referenced_version=version, cleanup_candidate=version in taken))
-        if version in taken and keep_forks:
-            own = References()
-            own.add_borrowed(manifests[version], own=True)
-            if needed.shares(own) or (manifests[version].fault and needed.files):
-                taken.discard(version)
+        forked.append(ReferencedBranch(name=name, referenced_version=version, cleanup_candidate=version in selected))
+        if version in selected and keep_forks:
+            version_files = References()
+            version_files.add_borrowed(manifests[version], all_files=True)
+            if needed.shares(version_files) or (manifests[version].fault and needed.files):
+                selected.discard(version)
     return borrowed, forked
 
 

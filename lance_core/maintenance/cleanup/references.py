@@ -39,12 +39,12 @@ class References:
 
     def add(self, manifest: FileReferences) -> None:
         """Add all that a version refers to, in whatever base path it lies."""
-        self.add_borrowed(manifest, own=True)
+        self.add_borrowed(manifest, all_files=True)
         if manifest.transaction_file:
             self.files.add(transaction_key(manifest.transaction_file))
 
-    def add_borrowed(self, manifest: FileReferences, *, own: bool = False) -> None:
-        """Add the files that a version of another branch refers to by base paths; with `own`, add all of its files."""
+    def add_borrowed(self, manifest: FileReferences, *, all_files: bool = False) -> None:
+        """Add the files that a version of another branch refers to by base paths; all of its files with `all_files`."""
         for raw in manifest.raw_fragments:
             if raw in self._seen:
                 continue
@@ -55,17 +55,17 @@ class References:
                 message = f"a fragment in the manifest of version {manifest.version} cannot be parsed"
                 raise CorruptFileError(message) from error
             for file in fragment.files:
-                if own or file.HasField("base_id"):
+                if all_files or file.HasField("base_id"):
                     self.files.add(data_key(file.path))
-            if fragment.HasField("deletion_file") and (own or fragment.deletion_file.HasField("base_id")):
+            if fragment.HasField("deletion_file") and (all_files or fragment.deletion_file.HasField("base_id")):
                 self.files.add(DeletionFile.from_protobuf(fragment.deletion_file).key(fragment.id))
         self.indices.update(
-            f"{INDICES_PREFIX}{index.uuid}/" for index in manifest.indices if own or index.base_id is not None
+            f"{INDICES_PREFIX}{index.uuid}/" for index in manifest.indices if all_files or index.base_id is not None
         )
 
-    def update(self, others: Iterable[References]) -> None:
-        """Add the references of others."""
-        for other in others:
+    def update(self, references: Iterable[References]) -> None:
+        """Add further references."""
+        for other in references:
             self.files |= other.files
             self.indices |= other.indices
 

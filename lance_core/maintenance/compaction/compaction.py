@@ -149,9 +149,9 @@ def plan_of(source: Snapshot, options: Mapping[str, Any] | None) -> CompactionPl
 
 def _resolved(options: Mapping[str, Any] | None, manifest: Manifest) -> CompactionOptions:
     """The options for a version of a table: given options, then the table's configuration, then defaults."""
-    given = CompactionOptions.of(options, manifest.config)
-    version = FileVersion.for_dataset(given.data_storage_version, manifest.data_storage_version)
-    return replace(given, data_storage_version=version.value)
+    chosen = CompactionOptions.of(options, manifest.config)
+    version = FileVersion.for_dataset(chosen.data_storage_version, manifest.data_storage_version)
+    return replace(chosen, data_storage_version=version.value)
 
 
 def commit_rewrites(

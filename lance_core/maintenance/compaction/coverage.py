@@ -92,16 +92,16 @@ def groups_that_keep_coverage(source: Snapshot, groups: list[list[FragmentFacts]
         if not is_supported(index, manifest.schema)
     ]
     held = BitMap().union(*(covered or BitMap() for _, covered in fixed))
-    kept = [group for group in groups if not any(fact.fragment_id in held for fact in group)]
-    if len(kept) < len(groups):
+    allowed = [group for group in groups if not any(fact.fragment_id in held for fact in group)]
+    if len(allowed) < len(groups):
         names = ", ".join(sorted({name for name, _ in fixed if not name.startswith("__lance_")}))
         _logger.warning(
             "%s: %d groups of fragments are not compacted, as the indices %s would no longer cover them: moves of rows "
             "cannot be recorded in a fragment reuse index with an external file. pylance's optimize_indices updates "
             "the indices",
-            source.store.root, len(groups) - len(kept), names,
+            source.store.root, len(groups) - len(allowed), names,
         )  # fmt: skip
-    return kept
+    return allowed
 
 
 def extend_after_compaction(
@@ -128,11 +128,11 @@ def extend_after_compaction(
     if not names:
         return []
     try:
-        made = optimize_indices(dataset.source, index_names=sorted(names), replaced=replaced, properties=properties)
+        extended = optimize_indices(dataset.source, index_names=sorted(names), replaced=replaced, properties=properties)
     except LanceError as error:
         _logger.warning("the indices %s of %s were not extended: %s", ", ".join(sorted(names)), dataset.uri, error)
         return []
-    dataset.move_to(made)
+    dataset.move_to(extended)
     return sorted(names)
 
 
@@ -148,7 +148,7 @@ def indices_to_extend(
         replaced: The groups of fragments that were replaced.
         before: The indices before the compaction.
     """
-    replaced_ids = BitMap(one.id for group in replaced for one in group.old_fragments)
+    replaced_ids = BitMap(fragment.id for group in replaced for fragment in group.old_fragments)
     built = [index for index in manifest.indices if is_supported(index, manifest.schema)]
     names = {index.name for index in built if (index.covered_fragments() or BitMap()) & replaced_ids}
     if manifest.uses_stable_row_ids:
@@ -168,4 +168,6 @@ def _covered(indices: Iterable[IndexMetadata], name: str) -> BitMap:
 def _new_fragments(manifest: Manifest, replaced: Sequence[RewriteGroup]) -> BitMap:
     """The fragments of a compaction, as the commit has numbered them."""
     paths = {file.path for group in replaced for fragment in group.new_fragments for file in fragment.files}
-    return BitMap(one.id for one in manifest.fragments.messages() if any(file.path in paths for file in one.files))
+    return BitMap(
+        fragment.id for fragment in manifest.fragments.messages() if any(file.path in paths for file in fragment.files)
+    )

@@ -28,16 +28,16 @@ def _has_dictionary(field: Field) -> bool:
 
 def has_unused_values(batches: Iterable[pa.RecordBatch]) -> bool:
     """Whether the dictionaries of batches have values that none of their rows has."""
-    there: dict[tuple[str, ...], tuple[list[pa.Array], list[pa.Array]]] = {}
+    values_by_path: dict[tuple[str, ...], tuple[list[pa.Array], list[pa.Array]]] = {}
     for batch in batches:
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             for path, array in dictionaries_of(column, (name,)):
-                known, used = there.setdefault(path, ([], []))
-                known.append(array.dictionary)
+                stored, used = values_by_path.setdefault(path, ([], []))
+                stored.append(array.dictionary)
                 used.append(array.dictionary.take(pc.unique(array.indices.drop_null())))
     return any(
-        not pc.all(pc.is_in(_distinct(known), value_set=_distinct(used)), min_count=0).as_py()
-        for known, used in there.values()
+        not pc.all(pc.is_in(_distinct(stored), value_set=_distinct(used)), min_count=0).as_py()
+        for stored, used in values_by_path.values()
     )
 
 

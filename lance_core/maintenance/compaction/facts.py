@@ -96,25 +96,25 @@ def _counts(source: Snapshot, position: int, message: table_pb2.DataFragment) ->
 
 def _with_values(source: Snapshot, facts: list[FragmentFacts], options: CompactionOptions) -> list[FragmentFacts]:
     """Add the values that rows use of dictionaries with narrow indices, where fragments could use too many together."""
-    columns = [one for one in typed_schema(source.manifest.schema) if has_narrow_dictionary(one.type)]
+    columns = [field for field in typed_schema(source.manifest.schema) if has_narrow_dictionary(field.type)]
     candidates = [fact for fact in facts if columns and is_candidate(fact, options)]
-    fewest = min((fewest_values(one.type) for one in columns), default=0)
+    fewest = min((fewest_values(field.type) for field in columns), default=0)
     if options.deletions_only or len(candidates) < 2 or sum(fact.live_rows for fact in candidates) <= fewest:
         return facts
-    schema = source.manifest.schema.project([quote_path([one.name]) for one in columns])
+    schema = source.manifest.schema.project([quote_path([field.name]) for field in columns])
 
     def with_values(fact: FragmentFacts) -> FragmentFacts:
         values: dict[str, tuple[int, frozenset[Any]]] = {}
         for rows in _live_rows(source, fact, schema):
             for name, column in zip(rows.schema.names, rows.columns, strict=True):
                 for path, array in dictionaries_of(column, (name,)):
-                    most, known = values.get(quote_path(path), (capacity(array.type.index_type), frozenset()))
-                    values[quote_path(path)] = (most, known.union(used_values(array).to_pylist()))
+                    most, earlier = values.get(quote_path(path), (capacity(array.type.index_type), frozenset()))
+                    values[quote_path(path)] = (most, earlier.union(used_values(array).to_pylist()))
         return replace(fact, values=values)
 
     with ThreadPool(READ_AHEAD) as pool:
-        found = dict(zip((fact.position for fact in candidates), pool.map(with_values, candidates), strict=True))
-    return [found.get(fact.position, fact) for fact in facts]
+        by_position = dict(zip((fact.position for fact in candidates), pool.map(with_values, candidates), strict=True))
+    return [by_position.get(fact.position, fact) for fact in facts]
 
 
 def _live_rows(source: Snapshot, fact: FragmentFacts, schema: Schema) -> Iterator[pa.RecordBatch]:
@@ -153,10 +153,10 @@ def _with_partitions(
 def _partition_of(source: Snapshot, fact: FragmentFacts, options: CompactionOptions) -> Hashable:
     """The value that the partition columns have in all live rows; a unique value if there are several."""
     schema = source.manifest.schema.project(list(options.partition_by))
-    found: set[tuple[Any, ...]] = set()
+    partitions: set[tuple[Any, ...]] = set()
     for rows in _live_rows(source, fact, schema):
         distinct = pa.Table.from_batches([rows]).group_by(list(options.partition_by)).aggregate([])
-        found.update(tuple(row[name] for name in options.partition_by) for row in distinct.slice(0, 2).to_pylist())
-        if len(found) > 1:
+        partitions.update(tuple(row[name] for name in options.partition_by) for row in distinct.slice(0, 2).to_pylist())
+        if len(partitions) > 1:
             return ("mixed", fact.fragment_id)
-    return ("one", *found)
+    return ("one", *partitions)

@@ -83,7 +83,7 @@ def _commit_at(source: Snapshot, planned: Transaction) -> Manifest:
         new = [fragment for group in groups for fragment in group.new_fragments]
         make_durable(
             source.store,
-            [one.deletion_file.key(one.id) for one in new if one.deletion_file is not None],
+            [fragment.deletion_file.key(fragment.id) for fragment in new if fragment.deletion_file is not None],
             files.pending,
         )
         # The rows moved as planned; those deleted since are hidden in the new fragments.

@@ -72,15 +72,15 @@ def misread_groups(
     """
     if not any(top.children for top in source.manifest.schema.fields) and not _may_have_drafts(source):
         return []
-    taken = {fact.fragment_id for group in groups for fact in group} | set(excluded)
-    left = [fact for fact in facts if fact.fragment_id not in taken]
+    planned = {fact.fragment_id for group in groups for fact in group} | set(excluded)
+    left = [fact for fact in facts if fact.fragment_id not in planned]
 
     def is_misread(fact: FragmentFacts) -> bool:
         fragment = source.manifest.fragments[fact.position]
         return any(_is_misread(source, file) for file in fragment.files)
 
     with ThreadPool(_READ_AHEAD) as pool:
-        return [[fact] for fact, found in zip(left, pool.map(is_misread, left), strict=True) if found]
+        return [[fact] for fact, is_hit in zip(left, pool.map(is_misread, left), strict=True) if is_hit]
 
 
 def _is_misread(source: Snapshot, file: DataFile) -> bool:

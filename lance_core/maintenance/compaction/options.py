@@ -115,11 +115,11 @@ class CompactionOptions:
                 raise ArgumentTypeError(f"CompactionOptions::{name} must be True or False, not {value!r}")
 
     @classmethod
-    def of(cls, given: Mapping[str, Any] | None, config: Mapping[str, str]) -> Self:
+    def of(cls, arguments: Mapping[str, Any] | None, config: Mapping[str, str]) -> Self:
         """Options from arguments, a table's configuration and the defaults.
 
         Args:
-            given: The arguments; None values count as not given.
+            arguments: The arguments; None values count as not given.
             config: The table's configuration.
 
         Raises:
@@ -134,7 +134,7 @@ class CompactionOptions:
                 except ValueError as error:
                     raise InvalidInputError(f"table config {CONFIG_PREFIX}{name}={string!r}: {error}") from error
         names = {field.name for field in dataclasses.fields(cls)}
-        for name, value in (given or {}).items():
+        for name, value in (arguments or {}).items():
             if name not in names:
                 raise InvalidInputError(f"Invalid compaction option: {name}")
             if value is not None:

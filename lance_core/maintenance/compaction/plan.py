@@ -87,9 +87,9 @@ def bins(facts: Iterable[FragmentFacts], options: CompactionOptions) -> list[lis
     partitions: dict[Hashable, list[FragmentFacts]] = {}
     for fact in facts:
         partitions.setdefault(fact.partition, []).append(fact)
-    found = [group for members in partitions.values() for group in _bins(members, options)]
-    found.sort(key=lambda group: group[0].position)
-    return within_limits(found, options)
+    groups = [group for members in partitions.values() for group in _bins(members, options)]
+    groups.sort(key=lambda group: group[0].position)
+    return within_limits(groups, options)
 
 
 def _bins(facts: Sequence[FragmentFacts], options: CompactionOptions) -> list[list[FragmentFacts]]:
@@ -101,10 +101,10 @@ def _bins(facts: Sequence[FragmentFacts], options: CompactionOptions) -> list[li
     while groups := list(_candidates(current, options)):
         left = {fact.position: fact for fact in current}
         for group in groups:
-            old = [one for fact in group for one in members.pop(left.pop(fact.position).position, [fact])]
-            made = _merged(group)
-            left[made.position] = made
-            members[made.position] = sorted(old, key=lambda fact: fact.position)
+            old = [source for fact in group for source in members.pop(left.pop(fact.position).position, [fact])]
+            merged = _merged(group)
+            left[merged.position] = merged
+            members[merged.position] = sorted(old, key=lambda fact: fact.position)
         # The commit puts new fragments after those that stay, in the order of the tasks.
         last = members if options.merge_results else ()
         current = sorted(left.values(), key=lambda fact: (fact.position in last, fact.position))
@@ -114,13 +114,13 @@ def _bins(facts: Sequence[FragmentFacts], options: CompactionOptions) -> list[li
 def _merged(group: Sequence[FragmentFacts]) -> FragmentFacts:
     """The facts of the fragment that replaces a group; their sum if several fragments replace it."""
     rows, first = sum(fact.live_rows for fact in group), group[0]
-    known = all(fact.num_bytes for fact in group)
+    by_bytes = all(fact.num_bytes for fact in group)
     return FragmentFacts(
         position=min(fact.position for fact in group),
         fragment_id=-1,
         physical_rows=rows,
         deleted_rows=0,
-        num_bytes=sum(fact.live_bytes for fact in group) if known else 0,
+        num_bytes=sum(fact.live_bytes for fact in group) if by_bytes else 0,
         indices=first.indices,
         partition=first.partition,
         values=_all_values(group) or {},
@@ -129,12 +129,12 @@ def _merged(group: Sequence[FragmentFacts]) -> FragmentFacts:
 
 def _all_values(facts: Sequence[FragmentFacts]) -> Mapping[str, tuple[int, frozenset[Any]]] | None:
     """The values that some fragments use together; None if a dictionary has no room for them."""
-    found = {
+    values = {
         path: (most, frozenset().union(*(fact.values[path][1] for fact in facts if path in fact.values)))
         for fact in facts[:1]
         for path, (most, _) in fact.values.items()
     }
-    return None if any(len(used) > most for most, used in found.values()) else found
+    return None if any(len(used) > most for most, used in values.values()) else values
 
 
 def _candidates(facts: Sequence[FragmentFacts], options: CompactionOptions) -> Iterator[list[FragmentFacts]]:
@@ -186,18 +186,18 @@ def _tiers(run: Sequence[FragmentFacts], options: CompactionOptions) -> Iterator
 
 def _too_large(run: Sequence[FragmentFacts]) -> int | None:
     """The place of the largest fragment, if it is too large to be rewritten with the others."""
-    known = all(fact.num_bytes for fact in run)
-    sizes = [fact.live_bytes + FIXED_BYTES if known else fact.live_rows for fact in run]
+    by_bytes = all(fact.num_bytes for fact in run)
+    sizes = [fact.live_bytes + FIXED_BYTES if by_bytes else fact.live_rows for fact in run]
     place = max(range(len(sizes)), key=lambda i: sizes[i])
     return place if sizes[place] > LARGEST * (sum(sizes) - sizes[place]) else None
 
 
 def _worthwhile(group: list[FragmentFacts], options: CompactionOptions) -> Iterator[list[FragmentFacts]]:
     """The group as one task if that makes fewer fragments; else one task for each fragment with many deletions."""
-    made = 1
+    num_files = 1
     if options.max_bytes_per_file is not None:
-        made = ceil(sum(fact.live_bytes for fact in group) / options.max_bytes_per_file)
-    if made < len(group):
+        num_files = ceil(sum(fact.live_bytes for fact in group) / options.max_bytes_per_file)
+    if num_files < len(group):
         yield group
     else:
         yield from ([fact] for fact in group if _has_many_deletions(fact, options))
@@ -213,12 +213,12 @@ def _has_many_deletions(fact: FragmentFacts, options: CompactionOptions) -> bool
     return bool(share > np.float32(options.materialize_deletions_threshold))
 
 
-def _split(found: Sequence[FragmentFacts], options: CompactionOptions) -> Iterator[list[FragmentFacts]]:
+def _split(facts: Sequence[FragmentFacts], options: CompactionOptions) -> Iterator[list[FragmentFacts]]:
     """Split a run of candidates into groups that reach the target."""
-    left_rows, left_bytes = sum(fact.live_rows for fact in found), sum(fact.live_bytes for fact in found)
+    left_rows, left_bytes = sum(fact.live_rows for fact in facts), sum(fact.live_bytes for fact in facts)
     group: list[FragmentFacts] = []
     rows = size = 0
-    for fact in found:
+    for fact in facts:
         is_full = _is_full(rows, size, options) and _is_full(left_rows, left_bytes, options)
         if group and (is_full or _all_values([*group, fact]) is None):
             yield group
@@ -231,14 +231,14 @@ def _split(found: Sequence[FragmentFacts], options: CompactionOptions) -> Iterat
 
 def _is_full(rows: int, num_bytes: int, options: CompactionOptions) -> bool:
     """Whether rows and bytes make a fragment of the target's size."""
-    wanted = options.target_bytes_per_fragment
-    return rows >= options.target_rows_per_fragment or (wanted is not None and num_bytes >= wanted)
+    target_bytes = options.target_bytes_per_fragment
+    return rows >= options.target_rows_per_fragment or (target_bytes is not None and num_bytes >= target_bytes)
 
 
-def within_limits(found: list[list[FragmentFacts]], options: CompactionOptions) -> list[list[FragmentFacts]]:
+def within_limits(groups: list[list[FragmentFacts]], options: CompactionOptions) -> list[list[FragmentFacts]]:
     """The first groups that together stay within the `max_source_` limits."""
     fragments = rows = size = 0
-    for index, group in enumerate(found):
+    for index, group in enumerate(groups):
         fragments += len(group)
         rows += sum(fact.live_rows for fact in group)
         size += sum(fact.num_bytes for fact in group)
@@ -248,5 +248,5 @@ def within_limits(found: list[list[FragmentFacts]], options: CompactionOptions) 
             (size, options.max_source_bytes),
         )
         if any(limit is not None and value > limit for value, limit in limits):
-            return found[:index]
-    return found
+            return groups[:index]
+    return groups

@@ -39,12 +39,12 @@ def rebase_results(dataset: Handle, results: Sequence[RewriteResult]) -> list[Re
     source = dataset.source
     options = replace(CompactionOptions.of(None, source.manifest.config), partition_by=())
     indices = {fact.fragment_id: fact.indices for fact in facts_of(source, options)}
-    kept = []
+    unchanged = []
     for result in results:
         old = result.original_records
         is_same = all(source.manifest.fragments.get(record.id) == record for record in old)
         if is_same and len({indices[record.id] for record in old}) == 1:
-            kept.append(replace(result, read_version=source.manifest.version))
+            unchanged.append(replace(result, read_version=source.manifest.version))
         else:
             discard(source.store, result.new_records)
-    return kept
+    return unchanged

@@ -113,7 +113,7 @@ class _SourceFragment:
         """The number of live rows."""
         return self.num_rows if self.live is None else int(np.count_nonzero(self.live))
 
-    def kept(self, numbers: U64Array) -> U64Array:
+    def select_live(self, numbers: U64Array) -> U64Array:
         """The numbers of the live rows, selected from an array with one number per row."""
         return numbers if self.live is None else numbers[self.live]
 
@@ -301,9 +301,9 @@ def _part(source: CopySource, start: int, end: int) -> CopySource:
     """The rows from `start` to `end`, counted among those that are kept."""
     if start == 0 and end == source.num_kept:
         return source
-    kept = np.arange(source.num_rows) if source.keep is None else np.flatnonzero(source.keep)
+    live_offsets = np.arange(source.num_rows) if source.keep is None else np.flatnonzero(source.keep)
     keep = np.zeros(source.num_rows, np.bool_)
-    keep[kept[start:end]] = True
+    keep[live_offsets[start:end]] = True
     return replace(source, keep=keep)
 
 
@@ -318,9 +318,9 @@ def _fragment(written: WrittenFile) -> Fragment:
 
 def _with_row_ids(written: Sequence[Fragment], fragments: Sequence[_SourceFragment]) -> Iterator[Fragment]:
     """The new fragments with the row ids and row versions of the live rows."""
-    ids = np.concatenate([f.kept(_row_ids(f)) for f in fragments]) if fragments else np.zeros(0, np.uint64)
-    created = np.concatenate([f.kept(_versions(f, f.record.created_at_versions)) for f in fragments])
-    updated = np.concatenate([f.kept(_versions(f, f.record.last_updated_at_versions)) for f in fragments])
+    ids = np.concatenate([f.select_live(_row_ids(f)) for f in fragments]) if fragments else np.zeros(0, np.uint64)
+    created = np.concatenate([f.select_live(_versions(f, f.record.created_at_versions)) for f in fragments])
+    updated = np.concatenate([f.select_live(_versions(f, f.record.last_updated_at_versions)) for f in fragments])
     start = 0
     for fragment in written:
         rows = slice(start, start + fragment.physical_rows)

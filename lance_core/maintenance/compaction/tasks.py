@@ -84,16 +84,18 @@ class CompactionTask:
     @classmethod
     def of(cls, records: Iterable[Fragment], read_version: int, options: CompactionOptions) -> Self:
         """A task on some fragments."""
-        given = tuple(records)
-        deleted = sum(one.deletion_file.num_deleted_rows for one in given if one.deletion_file is not None)
+        fragments = tuple(records)
+        deleted = sum(
+            fragment.deletion_file.num_deleted_rows for fragment in fragments if fragment.deletion_file is not None
+        )
         return cls(
-            raw=tuple(record.to_protobuf().SerializeToString() for record in given),
+            raw=tuple(record.to_protobuf().SerializeToString() for record in fragments),
             read_version=read_version,
             options=options,
-            fragment_ids=[record.id for record in given],
-            num_rows=max(0, sum(record.physical_rows for record in given) - deleted),  # old manifests count no rows
+            fragment_ids=[record.id for record in fragments],
+            num_rows=max(0, sum(record.physical_rows for record in fragments) - deleted),  # old manifests count no rows
             num_deleted_rows=deleted,
-            num_bytes=sum(file.file_size_bytes for record in given for file in record.files),
+            num_bytes=sum(file.file_size_bytes for record in fragments for file in record.files),
         )
 
     def __repr__(self) -> str:

@@ -74,8 +74,8 @@ def verify(dataset: Handle, progress: Callable[[int, int], None] | None = None) 
         Problem(version=source.manifest.version, fragment_id=None, path="", message=message)
         for message in manifest_problems(source.manifest)
     ]
-    for count, found in enumerate(_checked(source, fragments), 1):
-        problems += found
+    for count, fragment_problems in enumerate(_checked(source, fragments), 1):
+        problems += fragment_problems
         if progress is not None:
             progress(count, len(fragments))
     for fragment_id, message in row_id_problems(source):
@@ -101,9 +101,9 @@ def _checked(source: Snapshot, fragments: Sequence[Fragment]) -> Iterator[list[P
     with ThreadPool(READ_AHEAD) as pool:
         for start in range(0, len(fragments), _LISTED):
             window = fragments[start : start + _LISTED]
-            found = pool.map(check, [fragment for fragment in window if _has_files(fragment)])
+            checked = pool.map(check, [fragment for fragment in window if _has_files(fragment)])
             for fragment in window:
-                yield next(found) if _has_files(fragment) else check(fragment)
+                yield next(checked) if _has_files(fragment) else check(fragment)
 
 
 def _has_files(fragment: Fragment) -> bool:
@@ -162,12 +162,12 @@ def _check_index(source: Snapshot, index: IndexMetadata) -> Iterator[Problem]:
         path = f"{INDICES_PREFIX}{index.uuid}/{file.path}"
         message = ""
         try:
-            found = source.store.head(path)
+            info = source.store.head(path)
         except ObjectNotFoundError:
             message = "is missing"
         else:
-            if file.size_bytes and found.size != file.size_bytes:
-                message = f"has {found.size} bytes, the manifest says {file.size_bytes}"
+            if file.size_bytes and info.size != file.size_bytes:
+                message = f"has {info.size} bytes, the manifest says {file.size_bytes}"
         if message:
             yield Problem(version=source.manifest.version, fragment_id=None, path=path, message=message)
             return
