@@ -16,7 +16,7 @@ PACKAGES = ("lance_core", "pyspark_lance", "lance_dagster", "example_project")
 MODULES = [p for package in PACKAGES for p in sorted((ROOT / package).rglob("*.py")) if "_proto" not in p.parts]
 
 MODULE_LINES = 600
-FUNCTION_LINES = 50
+FUNCTION_LINES = 70
 CLASS_LINES = 420
 
 

@@ -41,6 +41,7 @@ __all__ = [
     "output_contexts",
     "output_name",
     "outputs_of_step",
+    "partitions_of_asset",
     "process_executor",
     "provenance_of_output",
     "run_facts",
@@ -180,6 +181,14 @@ def defined_metadata(context: dg.OutputContext) -> Mapping[str, Any]:
     if node is None or getattr(node, "parent", None) is None:
         return context.definition_metadata
     return {**(context.op_def.output_def_named(context.name).metadata or {}), **context.definition_metadata}
+
+
+def partitions_of_asset(context: dg.OutputContext) -> dg.PartitionsDefinition | None:
+    """The partitions of an output's asset, also in a run that names no partition; None if the asset has none."""
+    try:
+        return context.asset_partitions_def
+    except ABSENT:
+        return None
 
 
 def run_time_metadata(context: dg.OutputContext) -> Mapping[str, Any]:

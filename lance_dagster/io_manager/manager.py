@@ -26,6 +26,7 @@ from lance_dagster._context.steps import (
     defined_metadata,
     downstream_keys,
     output_name,
+    partitions_of_asset,
     provenance_of_output,
     run_facts,
     run_time_metadata,
@@ -277,6 +278,12 @@ class LanceTableIOManager(dg.IOManager):
         settings = self._settings.output.overridden(definition, asset=asset, strict=True)
         settings = settings.overridden(said, asset=asset, strict=False)
         partitioned = context.has_asset_partitions
+        if not partitioned and partitions_of_asset(context) is not None:
+            raise dg.DagsterInvalidInvocationError(
+                f"asset {asset} has partitions and its run names none, so that the rows of the run belong to no"
+                " partition; nothing was written. Launch the run with a partition or a range of partitions: a backfill,"
+                " RunRequest(partition_key=...) or materialize(..., partition_key=...)"
+            )
         settings.check(asset=asset, partitioned=partitioned)
         check_mode(settings, definition, f"asset {asset}")
         location = self._locate(context.asset_key, definition)

@@ -173,6 +173,16 @@ class TestPartitions:
         assert lake.table("analytics/events").version == 1
         assert sorted(str(path) for path in tmp_path.rglob("*.lance") if path.is_file()) == before
 
+    @pytest.mark.parametrize("mode", ["overwrite", "append", "merge"])
+    def test_a_run_without_a_partition_is_rejected(self, lake, tmp_path, mode):
+        lake.run(daily(of_days), span=("2024-01-01", "2024-01-03"))
+        before = sorted(path for path in tmp_path.rglob("*.lance") if path.is_file())
+        metadata = {"lance/write_mode": mode} | ({"lance/merge_on": "day"} if mode == "merge" else {})
+        result = lake.run(daily(frame((date(2), 20)), metadata=metadata), fails=True)
+        assert "has partitions and its run names none" in errors(result)
+        assert lake.rows("analytics/events") == [(date(1), 1), (date(2), 2), (date(3), 3)]
+        assert sorted(path for path in tmp_path.rglob("*.lance") if path.is_file()) == before
+
     def test_a_null_lies_in_no_partition(self, lake):
         assert "outside" in errors(lake.run(daily(frame((None, 1))), partition="2024-01-02", fails=True))
 
