@@ -18,6 +18,7 @@ from lance_core.index.query.conditions import IsNull
 from lance_core.index.selection.candidates import view_of
 from lance_core.maintenance.compaction.misread_pages import misread_problems
 from lance_core.maintenance.verify.history import history_problems
+from lance_core.maintenance.verify.missing_branches import missing_branches
 from lance_core.schema import arrow_type_of
 from lance_core.table.fragment import DataFile, Fragment, data_file_version
 from lance_core.table.index import IndexMetadata
@@ -88,6 +89,8 @@ def verify(dataset: Handle, progress: Callable[[int, int], None] | None = None) 
     for version, path, message in history_problems(source.store):
         problems.append(Problem(version=version, fragment_id=None, path=path, message=message))
     for path, message in reference_problems(dataset_store(source.store, dataset.branch)):
+        problems.append(Problem(version=source.manifest.version, fragment_id=None, path=path, message=message))
+    for path, message in missing_branches(dataset_store(source.store, dataset.branch)):
         problems.append(Problem(version=source.manifest.version, fragment_id=None, path=path, message=message))
     return problems
 

@@ -218,6 +218,32 @@ class References(Lake):
             self.settle_rows(table, at, [])
         return None
 
+    def lose_reference(self) -> None:
+        """Remove the file of a branch for a while: who needs it is named, and nothing of the branch is removed."""
+        table = self.table()
+        names = [name for name, line in table.lines.items() if name is not None and line.keeps_fork]
+        if not names:
+            return self.branch()
+        name = self.random.choice(names)
+        store, key = self.place.store(table.uri), f"_refs/branches/{quote(name, safe='')}.json"
+        self.log(f"{key} of {table.name} is missing for a while")
+        data = bytes(store.get(key))
+        store.delete(key)
+        opened = self.open("ours", table)
+        tags = {tag for tag, ref in opened.tags.list().items() if ref["branch"] == name}
+        forks = {other for other, line in table.lines.items() if line.fork is not None and line.fork[0] == name}
+        needed = forks | {tag for tag in tags if not tag.startswith(("fork.", "promoted.", "changes."))}
+        if (key in {problem.path for problem in verify(opened)}) is not bool(needed):
+            raise FindingError(f"beside {key}, which {needed} need, verify says {verify(opened)}")
+        with traps.clock(2 * HOUR):
+            opened.cleanup_old_versions(
+                older_than=timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
+            )
+        store.put(key, data)
+        self.settle_rows(table, None, [])
+        self.read(table, name)
+        return None
+
     def tear_reference(self) -> None:
         """Tear the file of a tag or branch: it is named, all else goes on, nothing is removed; then mend it or remove it."""
         table = self.table()
