@@ -122,7 +122,9 @@ def test_names_are_offered_and_no_others(module):
 def test_arguments_are_pylances(ours, theirs):
     """Same names, same order of the positional ones; ours beyond pylance's are listed."""
     own, other = inspect.signature(ours).parameters, inspect.signature(theirs).parameters
-    extra = {"copier", "dataset_schema", "options", "others", "unsupported"} | ({"write_mode"} if ours.__name__ == "update" else set())
+    extra = {"copier", "dataset_schema", "options", "others", "unsupported"} | (
+        {"write_mode"} if ours.__name__ == "update" else set()
+    )
     assert set(own) - set(other) <= extra
     common = [name for name in own if name in other]
     assert [n for n in common if own[n].kind is own[n].POSITIONAL_OR_KEYWORD] == [
