@@ -139,14 +139,14 @@ def with_null_columns(base: Manifest, fields: Iterable[pa.Field]) -> Schema:
     return replace(base.schema, fields=tuple(result)).with_ids(base.max_field_id + 1)
 
 
-def lacking_fields(schema: Schema, wanted: pa.Schema) -> list[pa.Field]:
+def lacking_fields(schema: Schema, columns: pa.Schema) -> list[pa.Field]:
     """The columns of an Arrow schema that a dataset lacks, or has without their type or some of their fields."""
-    known = {field.name: field for field in schema.fields}
-    untyped = null_columns(schema) - {field.name for field in wanted if pa.types.is_null(field.type)}
+    fields_by_name = {field.name: field for field in schema.fields}
+    untyped = null_columns(schema) - {field.name for field in columns if pa.types.is_null(field.type)}
     return [
         field
-        for field in wanted
-        if field.name not in known or field.name in untyped or _lacks(known[field.name], field.type)
+        for field in columns
+        if field.name not in fields_by_name or field.name in untyped or _lacks(fields_by_name[field.name], field.type)
     ]
 
 
@@ -163,11 +163,11 @@ def _check_no_index(base: Manifest, field: Field) -> None:
             )
 
 
-def _lacks(field: Field, wanted: pa.DataType) -> bool:
-    if field.logical_type != "struct" or not pa.types.is_struct(wanted):
+def _lacks(field: Field, kind: pa.DataType) -> bool:
+    if field.logical_type != "struct" or not pa.types.is_struct(kind):
         return False
     children = {child.name: child for child in field.children}
-    return any(child.name not in children or _lacks(children[child.name], child.type) for child in wanted)
+    return any(child.name not in children or _lacks(children[child.name], child.type) for child in kind)
 
 
 def with_new_columns(manifest: Manifest, columns: pa.Schema) -> tuple[Schema, Schema]:
@@ -182,9 +182,9 @@ def with_new_columns(manifest: Manifest, columns: pa.Schema) -> tuple[Schema, Sc
     if not columns.names:
         raise InvalidInputError("no new column was given")
     check_blobs(columns, FileVersion.from_string(manifest.data_storage_version))
-    known = set(manifest.schema.names)
+    existing_names = set(manifest.schema.names)
     for name in columns.names:
-        if name in known:
+        if name in existing_names:
             raise SchemaError(
                 f"Column {name} already exists in the dataset; drop_columns drops it, update changes its values"
             )
@@ -218,7 +218,7 @@ def made_fragment(
     files: UncommittedFiles,
 ) -> Fragment:
     """Write a file with a maker's columns for a fragment, and return the fragment with it."""
-    tables = _made(source, fragment, maker, batch_size)
+    tables = _make_parts(source, fragment, maker, batch_size)
     return with_column_file(fragment, write_column_file(source, fragment, columns, tables, files))
 
 
@@ -228,16 +228,16 @@ def commit_made(source: Snapshot, maker: ColumnMaker, batch_size: int | None = N
     with staged(source) as files:
         fragments = []
         for fragment in source.manifest.fragments:
-            kept = _kept_file(source, fragment, maker, columns, batch_size)
-            if kept is not None:
-                fragments.append(with_column_file(fragment, kept))
+            kept_file = _kept_file(source, fragment, maker, columns, batch_size)
+            if kept_file is not None:
+                fragments.append(with_column_file(fragment, kept_file))
                 continue
             # Files that a checkpoint refers to must outlive a failure of this run.
-            own = files if maker.cache is None else UncommittedFiles(source)
-            made = made_fragment(source, fragment, maker, columns, batch_size, own)
+            fragment_files = files if maker.cache is None else UncommittedFiles(source)
+            record = made_fragment(source, fragment, maker, columns, batch_size, fragment_files)
             if maker.cache is not None:
-                maker.cache.insert_fragment(fragment.id, json.dumps(FragmentMetadata.from_record(made).to_json()))
-            fragments.append(made)
+                maker.cache.insert_fragment(fragment.id, json.dumps(FragmentMetadata.from_record(record).to_json()))
+            fragments.append(record)
         maker.finish()
         return commit_merge(
             files, fragments, schema, preserves_nullability=all(field.nullable for field in columns.fields)
@@ -259,11 +259,11 @@ def _kept_file(
     state = [fragment.files, fragment.physical_rows, list(maker.reads), _shape(reads), _shape(columns)]
     deletions = source.deletions(fragment)
     cache.begin_fragment(fragment.id, repr(state), BitMap() if deletions is None else deletions.bitmap, batch_size)
-    kept = cache.get_fragment(fragment.id)
-    if kept is None:
+    cached_json = cache.get_fragment(fragment.id)
+    if cached_json is None:
         return None
     try:
-        file = FragmentMetadata.from_json(kept).to_record().files[-1]
+        file = FragmentMetadata.from_json(cached_json).to_record().files[-1]
     except (LanceError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InvalidInputError(
             f"{cache.path} cannot be used as a checkpoint: {error!r}; delete it to start again"
@@ -280,7 +280,7 @@ def _shape(schema: Schema) -> list[tuple[int, str, str, bool]]:
     return [(field.id, field.name, field.logical_type, field.nullable) for field, _ in schema.walk()]
 
 
-def _made(source: Snapshot, fragment: Fragment, maker: ColumnMaker, batch_size: int | None) -> Iterator[pa.Table]:
+def _make_parts(source: Snapshot, fragment: Fragment, maker: ColumnMaker, batch_size: int | None) -> Iterator[pa.Table]:
     """Yield a maker's columns for all physical rows of a fragment, in batches."""
     names = [name for name in maker.reads if name not in (ROW_ID, ROW_ADDRESS)]
     batches = live_batches(
@@ -292,8 +292,8 @@ def _made(source: Snapshot, fragment: Fragment, maker: ColumnMaker, batch_size: 
         with_row_address=ROW_ADDRESS in maker.reads,
     )
     for index, (rows, mask) in enumerate(batches):
-        made = maker.make(rows.select(list(maker.reads)), fragment.id, index) if rows.num_rows else None
-        yield spread(empty_table(maker.makes) if made is None else made, mask)
+        values = maker.make(rows.select(list(maker.reads)), fragment.id, index) if rows.num_rows else None
+        yield spread(empty_table(maker.makes) if values is None else values, mask)
 
 
 def _check_nullable(field: Field, path: str) -> None:

@@ -60,7 +60,7 @@ def drop_columns(source: Snapshot, columns: Sequence[str]) -> Manifest:
     """
     schema = source.manifest.schema
     removed = {_field(schema, path).id for path in columns}
-    fields = tuple(kept for field in schema.fields if (kept := _without(field, removed)) is not None)
+    fields = tuple(left_field for field in schema.fields if (left_field := _without(field, removed)) is not None)
     if not fields:
         raise InvalidInputError("Cannot drop all columns from a dataset")
     return _project(source, replace(schema, fields=fields), preserves_nullability=True)
@@ -87,7 +87,7 @@ def alter_columns(source: Snapshot, alterations: Sequence[Mapping[str, Any]]) ->
     for change in strict:
         _check_no_nulls(source, change.path)
     altered = schema
-    for change in sorted(changes, key=lambda one: one.cast is not None):  # a cast gives the column a new id
+    for change in sorted(changes, key=lambda change: change.cast is not None):  # a cast gives the column a new id
         altered = _altered(altered, change.old.id, change.apply)
     _check_names(altered.fields)
     for name in {field.name for field in altered.fields} - {field.name for field in schema.fields}:
@@ -290,10 +290,10 @@ def _cast_rows(
 
 def _cast_message(error: pa.ArrowInvalid, field: pa.Field) -> str:
     """The message for a cast that failed, in pylance's words if a number is too large for the type."""
-    found = _OUT_OF_RANGE.match(str(error))
-    if found is None:
+    match = _OUT_OF_RANGE.match(str(error))
+    if match is None:
         return f"column {field.name!r}: {error}"
-    return f"column {field.name!r}: Can't cast value {found[1]} to type {rust_name(field.type)}: {error}"
+    return f"column {field.name!r}: Can't cast value {match[1]} to type {rust_name(field.type)}: {error}"
 
 
 def _cast_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
@@ -336,7 +336,7 @@ def _can_cast(old: Any, new: Any) -> bool:
     if pa.types.is_null(old):
         return True
     if pa.types.is_dictionary(old) or pa.types.is_dictionary(new):
-        old, new = (one.value_type if pa.types.is_dictionary(one) else one for one in (old, new))
+        old, new = (kind.value_type if pa.types.is_dictionary(kind) else kind for kind in (old, new))
         return bool(old == new) or _can_cast(old, new)
     if pa.types.is_decimal(old) and pa.types.is_decimal(new):
         return True
@@ -411,7 +411,7 @@ def _field(schema: Schema, path: str) -> Field:
 def _without(field: Field, removed: set[int]) -> Field | None:
     if field.id in removed:
         return None
-    children = tuple(kept for child in field.children if (kept := _without(child, removed)) is not None)
+    children = tuple(left_child for child in field.children if (left_child := _without(child, removed)) is not None)
     if len(children) < len(field.children) and (field.logical_type != "struct" or not children):
         return None
     return replace(field, children=children)

@@ -141,11 +141,11 @@ class BatchUDFCheckpoint:
                 "fragments": is_same and before <= deleted,
                 "batches": is_same and before == deleted and row[2] == batch_size,
             }.items():
-                found = f"FROM {table} WHERE fragment_id = ?"
-                if row is None and connection.execute(f"SELECT 1 {found}", (fragment_id,)).fetchone() is not None:
+                clause = f"FROM {table} WHERE fragment_id = ?"
+                if row is None and connection.execute(f"SELECT 1 {clause}", (fragment_id,)).fetchone() is not None:
                     raise ValueError(f"it does not say of which state of fragment {fragment_id} its results are")
                 if not is_usable:
-                    connection.execute(f"DELETE {found}", (fragment_id,))
+                    connection.execute(f"DELETE {clause}", (fragment_id,))
             connection.execute(
                 "INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?)",
                 (fragment_id, state, deleted.serialize(), batch_size),

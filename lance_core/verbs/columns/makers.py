@@ -91,19 +91,19 @@ class _Function:
 
     def make(self, rows: pa.Table, fragment_id: int, batch_index: int) -> pa.Table:
         """Call the function, unless the result is kept from an earlier run."""
-        kept = None if self.cache is None else self.cache.get_batch(fragment_id, batch_index)
-        if kept is None:
-            kept = self._udf.columns_of(as_batch(rows))
-            check_output(kept.schema, self.makes)
+        batch = None if self.cache is None else self.cache.get_batch(fragment_id, batch_index)
+        if batch is None:
+            batch = self._udf.columns_of(as_batch(rows))
+            check_output(batch.schema, self.makes)
             if self.cache is not None:
-                self.cache.insert_batch(fragment_id, batch_index, kept)
-        elif kept.schema != self.makes or kept.num_rows != rows.num_rows:
+                self.cache.insert_batch(fragment_id, batch_index, batch)
+        elif batch.schema != self.makes or batch.num_rows != rows.num_rows:
             where = "" if self.cache is None else self.cache.path
             raise InvalidInputError(
-                f"{where} cannot be used as a checkpoint: it has {kept.num_rows} rows of {kept.schema.names} for batch "
-                f"{batch_index} of fragment {fragment_id}, which has {rows.num_rows}; delete it to start again"
+                f"{where} cannot be used as a checkpoint: it has {batch.num_rows} rows of {batch.schema.names} for "
+                f"batch {batch_index} of fragment {fragment_id}, which has {rows.num_rows}; delete it to start again"
             )
-        return pa.Table.from_batches([kept])
+        return pa.Table.from_batches([batch])
 
     def finish(self) -> None:
         """Nothing can be left over."""
@@ -123,8 +123,8 @@ class _Stream:
     def make(self, rows: pa.Table, fragment_id: int, batch_index: int) -> pa.Table:
         """The next rows of the stream."""
         del fragment_id, batch_index
-        parts, wanted = [], rows.num_rows
-        while wanted:
+        parts, num_left = [], rows.num_rows
+        while num_left:
             if not self._rest.num_rows:
                 batch = next(self._batches, None)
                 if batch is None:
@@ -132,9 +132,9 @@ class _Stream:
                         f"Stream ended before producing values for all rows in dataset; {_ONE_ROW_EACH}"
                     )
                 self._rest = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
-            parts.append(self._rest.slice(0, wanted))
+            parts.append(self._rest.slice(0, num_left))
             self._rest = self._rest.slice(parts[-1].num_rows)
-            wanted -= parts[-1].num_rows
+            num_left -= parts[-1].num_rows
         return pa.concat_tables(parts) if parts else empty_table(self.makes)
 
     def finish(self) -> None:
@@ -162,9 +162,9 @@ class Joined:
     def __init__(self, table: pa.Table, left_on: str, right_on: str, kind: pa.DataType) -> None:
         if right_on not in table.column_names:
             raise SchemaError(f"no column {right_on!r} to join on; the data has {table.column_names}")
-        found = table.schema.field(right_on).type
-        if found != kind:
-            raise SchemaError(f"Index column type mismatch: {left_on!r} is {kind}, but {right_on!r} is {found}")
+        key_type = table.schema.field(right_on).type
+        if key_type != kind:
+            raise SchemaError(f"Index column type mismatch: {left_on!r} is {kind}, but {right_on!r} is {key_type}")
         self.reads = (left_on,)
         keys = table.column(right_on)
         self._index = KeyIndex(pa.table({left_on: keys}), [left_on])
@@ -180,9 +180,9 @@ class Joined:
 
     def rows(self, table: pa.Table) -> pa.Array:
         """For each row of the dataset, the number of the joined row; null for rows without a match."""
-        found, codes = self._index.look_up(table)
+        matched_rows, codes = self._index.look_up(table)
         partners, missing = np.zeros(table.num_rows, np.int64), np.ones(table.num_rows, np.bool_)
-        partners[found], missing[found] = self._index.first[codes], False
+        partners[matched_rows], missing[matched_rows] = self._index.first[codes], False
         if self._null >= 0:
             is_null = np.asarray(table.column(self.reads[0]).is_null())
             partners[is_null], missing[is_null] = self._null, False
@@ -257,9 +257,9 @@ def joined(data: ReaderLike, schema: pa.Schema | None, columns: Schema, left_on:
     Raises:
         SchemaError: The columns that are joined on do not exist or differ in type.
     """
-    found, batches = to_batches(data, schema)
+    data_schema, batches = to_batches(data, schema)
     tables = [pa.Table.from_batches([b]) if isinstance(b, pa.RecordBatch) else b for b in batches]
-    table = pa.concat_tables(tables) if tables else empty_table(found)
+    table = pa.concat_tables(tables) if tables else empty_table(data_schema)
     kind: pa.DataType = pa.uint64()
     if left_on not in (ROW_ID, ROW_ADDRESS):
         kind = typed_schema(columns.project([left_on])).field(0).type

@@ -102,14 +102,14 @@ def numbered(bases: Sequence[DatasetBasePath]) -> tuple[BasePath, ...]:
     Raises:
         InvalidInputError: Two base paths have the same id, name or path.
     """
-    taken = {base.id for base in bases if base.id}
+    used_ids = {base.id for base in bases if base.id}
     result, next_id = [], 1
     for base in bases:
         record = base.to_record()
         if not record.id:
-            while next_id in taken:
+            while next_id in used_ids:
                 next_id += 1
-            taken.add(next_id)
+            used_ids.add(next_id)
             record = BasePath(id=next_id, path=record.path, name=record.name, is_dataset_root=record.is_dataset_root)
         result.append(record)
     names = [record.name for record in result if record.name is not None]
@@ -143,22 +143,22 @@ def write_targets(
     """
     if target_bases is not None and target_all_bases is not None:
         raise InvalidInputError("target_bases and target_all_bases cannot be given together")
-    own = WriteTarget(store=store)
+    root_target = WriteTarget(store=store)
 
     def target(base: BasePath) -> WriteTarget:
         opened = open_base(base.path, store.root, options)
         return WriteTarget(store=opened, base_id=base.id, prefix=DATA_PREFIX if base.is_dataset_root else "")
 
     if target_all_bases is not None:
-        chosen = [own] if target_all_bases else []
+        chosen = [root_target] if target_all_bases else []
         chosen.extend(target(base) for base in bases)
         if not chosen:
             raise InvalidInputError(
                 "target_all_bases=False writes only to base paths, and the dataset has none; add_bases adds one"
             )
         return chosen
-    found = [_find(bases, name, store.root) for name in target_bases or ()]
-    return [own if base is None else target(base) for base in found] or [own]
+    chosen_bases = [_find(bases, name, store.root) for name in target_bases or ()]
+    return [root_target if base is None else target(base) for base in chosen_bases] or [root_target]
 
 
 def _find(bases: Sequence[BasePath], name: str, root: str) -> BasePath | None:
@@ -171,8 +171,8 @@ def _find(bases: Sequence[BasePath], name: str, root: str) -> BasePath | None:
             return base
     if canonical_uri(name) == root:
         return None
-    known = [base.name or base.path for base in bases]
+    names = [base.name or base.path for base in bases]
     raise InvalidInputError(
-        f"Base reference {name!r} not found in available bases {known}; give the name, path or URI of one of them, or "
+        f"Base reference {name!r} not found in available bases {names}; give the name, path or URI of one of them, or "
         "add one with add_bases"
     )

@@ -33,11 +33,11 @@ def drop(store: ObjectStore, *, ignore_not_found: bool) -> None:
         raise DatasetNotFoundError(f"{store.root} is not the root of a dataset")
     keys = [] if store.remove_link("") else [meta.key for meta in store.list_owned("")]
     # References are deleted after the branches, so that a repeated call finds the branches; manifests are deleted last.
-    kept = (REFS_PREFIX, VERSIONS_PREFIX)
-    _delete(store, (key for key in keys if not f"{key}/".startswith(kept)))
+    last_prefixes = (REFS_PREFIX, VERSIONS_PREFIX)
+    _delete(store, (key for key in keys if not f"{key}/".startswith(last_prefixes)))
     if table is not None:
         _clear_branches(store, keys)
-    for prefix in kept:
+    for prefix in last_prefixes:
         _delete(store, (key for key in keys if f"{key}/".startswith(prefix)))
     if table is not None:
         table.clear()

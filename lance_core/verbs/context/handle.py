@@ -27,12 +27,12 @@ __all__ = ["Handle", "TableTarget", "table_target"]
 
 def _not_found(store: ObjectStore, uri: str) -> DatasetNotFoundError:
     """The error for a place without a dataset; on a local disk it states what is there instead."""
-    there = ""
+    hint = ""
     if store.is_local and Path(store.root).is_file():
-        there = ": a file is there, but a Lance table is a folder"
+        hint = ": a file is there, but a Lance table is a folder"
     elif store.is_local and Path(store.root).is_dir() and any(Path(store.root).iterdir()):
-        there = ": the folder is there, but has no Lance table: it has no manifest in _versions"
-    return DatasetNotFoundError(f"Dataset at path {uri} was not found{there}")
+        hint = ": the folder is there, but has no Lance table: it has no manifest in _versions"
+    return DatasetNotFoundError(f"Dataset at path {uri} was not found{hint}")
 
 
 class Handle:
@@ -65,10 +65,10 @@ class Handle:
         self._uri = canonical_uri(uri)
         self._options = StorageOptions(storage_options, commit_lock=commit_lock)
         self._store = open_store(self._uri, self._options)
-        found = manifest if manifest is not None else load_latest(self._store)
-        if found is None:
+        current = manifest if manifest is not None else load_latest(self._store)
+        if current is None:
             raise _not_found(self._store, self._uri)
-        self._manifest: Manifest = found
+        self._manifest: Manifest = current
         self._session = session if session is not None else Session()
         self._scan_defaults = dict(default_scan_options or {})
 
@@ -80,8 +80,8 @@ class Handle:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as URI and version number; the process that unpickles it reads the manifest itself."""
-        own = getattr(type(self), "plain_class", None) or type(self)
-        return _reopen, (own, self._uri, self.version, self._options, self._scan_defaults)
+        handle_type = getattr(type(self), "plain_class", None) or type(self)
+        return _reopen, (handle_type, self._uri, self.version, self._options, self._scan_defaults)
 
     @property
     def uri(self) -> str:
@@ -124,10 +124,10 @@ class Handle:
     @property
     def latest_version(self) -> int:
         """Number of the latest version, looked up now."""
-        found = latest_version(self._store)
-        if found is None:
+        latest = latest_version(self._store)
+        if latest is None:
             raise _not_found(self._store, self._uri)
-        return found
+        return latest
 
     @property
     def schema(self) -> pa.Schema:
@@ -220,10 +220,10 @@ class Handle:
             >>> table.version
             2
         """
-        found = load_latest(self._store, self._manifest)
-        if found is None:
+        latest = load_latest(self._store, self._manifest)
+        if latest is None:
             raise DatasetNotFoundError(f"{self._uri}: the dataset was dropped after it was opened")
-        self._manifest = found
+        self._manifest = latest
 
     def session(self) -> Session:
         """The caches of this handle for file metadata and indices, which other handles can share.

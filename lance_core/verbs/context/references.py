@@ -98,7 +98,7 @@ class Resolved:
             IncompatibleConflictError: The dataset was dropped and created again after the handle was opened.
         """
         try:
-            found = load_manifest(self.store, self.version)
+            manifest = load_manifest(self.store, self.version)
         except VersionNotFoundError as error:
             reject_dropped_dataset(self.store)
             raise VersionNotFoundError(
@@ -106,8 +106,8 @@ class Resolved:
                 f"{self.store.root}; versions() lists those that do"
             ) from error
         if self.opened is not None:
-            reject_another(self.store, found, identity_of(self.opened))
-        return found
+            reject_another(self.store, manifest, identity_of(self.opened))
+        return manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,13 +223,13 @@ def load_tag(root: ObjectStore, tag: str) -> TagRef:
         DatasetNotFoundError: The dataset was dropped.
         VersionNotFoundError: There is no such tag.
     """
-    found = find_tag(root, tag)
-    if found is None:
+    ref = find_tag(root, tag)
+    if ref is None:
         reject_dropped_dataset(root)
         raise VersionNotFoundError(
             f"Ref not found error: tag {tag} does not exist in the table {root.root}; tags.list() lists those that do"
         )
-    return found
+    return ref
 
 
 def find_tag(root: ObjectStore, tag: str) -> TagRef | None:
@@ -254,7 +254,7 @@ def read_tags(root: ObjectStore) -> tuple[dict[str, TagRef], list[str]]:
     Raises:
         CorruptFileError: A file is complete but invalid.
     """
-    found: dict[str, TagRef] = {}
+    tags: dict[str, TagRef] = {}
     torn = []
     for meta in root.list(TAGS_PREFIX):
         name = tag_of_ref_key(meta.key)
@@ -266,8 +266,8 @@ def read_tags(root: ObjectStore) -> tuple[dict[str, TagRef], list[str]]:
             torn.append(str(error))
         else:
             if tag is not None:  # None if it was deleted after it was listed
-                found[name] = tag
-    return dict(sorted(found.items())), torn
+                tags[name] = tag
+    return dict(sorted(tags.items())), torn
 
 
 def read_branches(root: ObjectStore) -> tuple[dict[str, BranchRef], dict[str, str]]:
@@ -276,19 +276,19 @@ def read_branches(root: ObjectStore) -> tuple[dict[str, BranchRef], dict[str, st
     Raises:
         CorruptFileError: A file is complete but invalid.
     """
-    found: dict[str, BranchRef] = {}
+    refs: dict[str, BranchRef] = {}
     torn = {}
     for meta in root.list(BRANCHES_PREFIX):
         name = branch_of_ref_key(meta.key)
         if name is None or name == MAIN:
             continue
         try:
-            found[name] = _read_branch(root, name)
+            refs[name] = _read_branch(root, name)
         except ObjectNotFoundError:
             continue  # it was deleted after it was listed
         except TornFileError as error:
             torn[name] = str(error)
-    return found, torn
+    return refs, torn
 
 
 def reference_problems(root: ObjectStore) -> Iterator[tuple[str, str]]:

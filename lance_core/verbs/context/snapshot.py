@@ -105,8 +105,8 @@ class Snapshot:
 
     def deleted_rows(self, fragment: Fragment) -> BitMap:
         """The offsets of the deleted rows of a fragment, a bitmap to read only; the errors are those of `deletions`."""
-        found = self.deletions(fragment)
-        return BitMap() if found is None else found.bitmap
+        deletions = self.deletions(fragment)
+        return BitMap() if deletions is None else deletions.bitmap
 
     def deletion_file(self, fragment: Fragment) -> tuple[ObjectStore, str]:
         """Store and key of the deletion file of a fragment that has one."""

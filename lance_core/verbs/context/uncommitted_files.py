@@ -84,8 +84,8 @@ class UncommittedFiles:
         """Wait until all files are durable, and check that they exist; after that the new version may exist."""
         if self.pending is not None:
             self.pending.wait()
-        own = self.source.store
-        check_present(own, [key for store, key in self._files if store is own])
+        own_store = self.source.store
+        check_present(own_store, [key for store, key in self._files if store is own_store])
         self._commits = True
 
     @property

@@ -84,14 +84,14 @@ class ChangeColumns:
             SchemaError: A column does not exist, or has the name of a column of the feed.
         """
         data = self.options(manifest).result_schema
-        taken = {*data.names} & {field.name for field in _FEED_FIELDS}
-        if taken:
+        clashes = {*data.names} & {field.name for field in _FEED_FIELDS}
+        if clashes:
             raise SchemaError(
-                f"the table's own column {min(taken)!r} has the name of a column of the change feed: read other "
+                f"the table's own column {min(clashes)!r} has the name of a column of the change feed: read other "
                 "columns, or rename it by alter_columns"
             )
-        known = set(manifest.schema.names)
-        strange = [name for name in self.names or () if name.startswith("_row") and name not in known]
+        column_names = set(manifest.schema.names)
+        strange = [name for name in self.names or () if name.startswith("_row") and name not in column_names]
         if strange:
             raise SchemaError(
                 f"changes have no column {strange[0]!r}: with_row_id=True adds the ids of rows, and rows that were "
@@ -174,8 +174,8 @@ class ChangeTask:
         offsets, done = self._filtered(dataset), 0
         if not len(offsets):
             return
-        wanted = [*columns.read, ROW_ID, UPDATED_AT]
-        for rows in rows_of_fragment(source, self.fragment_id, offsets, wanted, self.columns):
+        names = [*columns.read, ROW_ID, UPDATED_AT]
+        for rows in rows_of_fragment(source, self.fragment_id, offsets, names, self.columns):
             versions = self._commit_versions(rows, offsets[done : done + rows.num_rows])
             done += rows.num_rows
             for version in set(versions.tolist()) - times.keys():
@@ -219,10 +219,12 @@ class ChangeTask:
             self._of_filter(self.columns.filter).check_columns(dataset)
 
     def _source_columns(self, dataset: Handle, feed: Snapshot, source: Snapshot) -> _Columns:
-        wanted = self.columns.options(feed.manifest).schema.fields
-        same = same_columns(dataset, self.version, self.feed_version, tuple(one.name for one in wanted))
-        theirs = {one.name: one for one in source.manifest.schema.fields}
-        return _Columns(tuple((one, theirs.get(same.names.get(one.name, ""))) for one in wanted), same.fields)
+        feed_fields = self.columns.options(feed.manifest).schema.fields
+        same = same_columns(dataset, self.version, self.feed_version, tuple(field.name for field in feed_fields))
+        source_fields = {field.name: field for field in source.manifest.schema.fields}
+        return _Columns(
+            tuple((field, source_fields.get(same.names.get(field.name, ""))) for field in feed_fields), same.fields
+        )
 
     def _commit_versions(self, rows: pa.RecordBatch, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The version that last changed each row; the later version where that is not known."""
@@ -231,12 +233,12 @@ class ChangeTask:
         if self.change_type == "delete" or self.end_version == self.begin_version + 1:
             return np.full(rows.num_rows, self.end_version, np.int64)
         if self.row_versions is None:
-            found = rows.column(UPDATED_AT).to_numpy().astype(np.int64)
+            versions = rows.column(UPDATED_AT).to_numpy().astype(np.int64)
         else:
             everyone = offsets_of(BitMap.deserialize(self.rows))
             recorded = decode_versions(self.row_versions, len(everyone)).astype(np.int64)
-            found = recorded[np.searchsorted(everyone, offsets)]
-        return np.where((found > self.begin_version) & (found <= self.end_version), found, self.end_version)
+            versions = recorded[np.searchsorted(everyone, offsets)]
+        return np.where((versions > self.begin_version) & (versions <= self.end_version), versions, self.end_version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,14 +260,14 @@ class _Columns:
 
     def of_rows(self, rows: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.Array]:
         """Yield the columns in the types of the feed."""
-        for (wanted, source), into in zip(self.columns, schema, strict=False):
+        for (feed_field, source), into in zip(self.columns, schema, strict=False):
             if source is None:
                 yield pa.nulls(rows.num_rows, into.type)
                 continue
             column = rows.column(source.name)
-            known = self.fields if self.fields.get(wanted.id) == source.id else {}
+            field_ids = self.fields if self.fields.get(feed_field.id) == source.id else {}
             try:
-                yield fitted(column, source, wanted, into.type, known)
+                yield fitted(column, source, feed_field, into.type, field_ids)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise SchemaError(
                     f"column {into.name!r} was {column.type} in earlier rows, and is {into.type} now: {error}"
@@ -302,12 +304,12 @@ def rows_of_fragment(
 
 def _opened(dataset: Handle) -> Callable[[int], Snapshot]:
     """A function that opens a version by its number, and opens each version once."""
-    known = {dataset.version: dataset.source}
+    snapshots = {dataset.version: dataset.source}
 
     def at(version: int) -> Snapshot:
-        if version not in known:
-            known[version] = version_before(dataset, version).source
-        return known[version]
+        if version not in snapshots:
+            snapshots[version] = version_before(dataset, version).source
+        return snapshots[version]
 
     return at
 

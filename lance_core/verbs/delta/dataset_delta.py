@@ -68,10 +68,10 @@ class ChangePlan:
     @property
     def counts(self) -> Mapping[ChangeType, int]:
         """The number of rows by `_change_type`."""
-        found: Counter[ChangeType] = Counter()
+        counts: Counter[ChangeType] = Counter()
         for task in self.tasks:
-            found[task.change_type] += task.num_rows
-        return found
+            counts[task.change_type] += task.num_rows
+        return counts
 
 
 @checked_methods
@@ -291,14 +291,16 @@ class DatasetDelta:
         """
         if max_rows_per_task is not None and max_rows_per_task < 1:
             raise InvalidInputError(f"max_rows_per_task is {max_rows_per_task}; a task has at least one row")
-        wanted = ChangeColumns(
+        change_columns = ChangeColumns(
             names=None if columns is None else tuple(columns),
             with_row_id=with_row_id,
             blob_handling=blob_handling,
             batch_size=batch_size,
             filter=check_filter(filter, scanned_columns(self._end.manifest)),
         )
-        return self._plan(wanted, updates_of, preimages=preimages, each_version=each_version, most=max_rows_per_task)
+        return self._plan(
+            change_columns, updates_of, preimages=preimages, each_version=each_version, most=max_rows_per_task
+        )
 
     @property
     def _end(self) -> Snapshot:
@@ -340,8 +342,8 @@ class DatasetDelta:
             if not isinstance(operation, Append):
                 raise
         new = {fragment_name(fragment) for fragment in operation.fragments}
-        kept = [fragment for fragment in after.manifest.fragments if fragment_name(fragment) not in new]
-        return after.at(replace(after.manifest, version=version, fragments=FragmentList.of(kept)))
+        fragments = [fragment for fragment in after.manifest.fragments if fragment_name(fragment) not in new]
+        return after.at(replace(after.manifest, version=version, fragments=FragmentList.of(fragments)))
 
     def _missing_version(self, version: int) -> VersionNotFoundError:
         """The error for a version that was cleaned up; it names the oldest version since which changes are known."""
@@ -356,12 +358,12 @@ class DatasetDelta:
 
     def _transaction(self, version: int) -> records.Transaction:
         try:
-            found = self._history.transaction(version)
+            transaction = self._history.transaction(version)
         except VersionNotFoundError as error:
             raise self._missing_version(version) from error
-        if found is None:
+        if transaction is None:
             raise VersionNotFoundError(f"{self._dataset.uri}: version {version} records no transaction")
-        return found
+        return transaction
 
     def _check_stable(self, what: str) -> None:
         begin = self._begin_source
@@ -396,12 +398,12 @@ class DatasetDelta:
         steps: Iterable[tuple[int, int, RowDifferences]]
         if each_version:
             steps = (
-                (end.manifest.version - 1, end.manifest.version, self._of_columns(begin, end, found, counted))
-                for begin, end, found in self._steps()
+                (end.manifest.version - 1, end.manifest.version, self._of_columns(begin, end, differences, counted))
+                for begin, end, differences in self._steps()
             )
         else:
-            found = self._of_columns(self._begin_source, self._end, self._differences, counted)
-            steps = [(self._begin, self.end_version, found)]
+            differences = self._of_columns(self._begin_source, self._end, self._differences, counted)
+            steps = [(self._begin, self.end_version, differences)]
         tasks = tuple(task for step in steps for task in self._tasks(columns, *step, **options))
         for task in {task.version: task for task in tasks}.values():
             task.check_columns(self._dataset)
@@ -412,28 +414,30 @@ class DatasetDelta:
         columns: ChangeColumns,
         begin: int,
         end: int,
-        found: RowDifferences,
+        differences: RowDifferences,
         *,
         preimages: bool,
         most: int | None = None,
     ) -> Iterator[ChangeTask]:
         kinds: dict[ChangeType, RowsByFragment] = {
-            "delete": found.deleted,
-            "update_preimage": found.outdated if preimages else {},
-            "update_postimage": found.updated,
+            "delete": differences.deleted,
+            "update_preimage": differences.outdated if preimages else {},
+            "update_postimage": differences.updated,
         }
         parts: list[tuple[ChangeType, int | None, RowsByFragment]] = [
             (kind, None, rows) for kind, rows in kinds.items()
         ]
-        parts += [("insert", version if version > 0 else end, rows) for version, rows in found.inserted_in.items()]
-        parts += [] if found.inserted_in else [("insert", None, found.inserted)]
-        order = np.argsort(found.updates[2])
-        outdated, updated_in = found.updates[2][order], found.updates[3][order]
-        known: dict[int, str] = {}
+        parts += [
+            ("insert", version if version > 0 else end, rows) for version, rows in differences.inserted_in.items()
+        ]
+        parts += [] if differences.inserted_in else [("insert", None, differences.inserted)]
+        order = np.argsort(differences.updates[2])
+        outdated, updated_in = differences.updates[2][order], differences.updates[3][order]
+        identities: dict[int, str] = {}
         for kind, version, rows in parts:
             read = begin if kind in ("update_preimage", "delete") else end
-            if rows and read not in known and (source := self._at(read)):
-                known[read] = identity_of(source.manifest)
+            if rows and read not in identities and (source := self._at(read)):
+                identities[read] = identity_of(source.manifest)
             for fragment_id, offsets in rows.items():
                 for part in _parts(offsets, most):
                     versions = None
@@ -448,7 +452,7 @@ class DatasetDelta:
                         fragment_id=fragment_id,
                         rows=part.serialize(),
                         columns=columns,
-                        identity=known[read],
+                        identity=identities[read],
                         commit_version=version,
                         row_versions=versions,
                     )
@@ -459,13 +463,13 @@ class DatasetDelta:
         return self._end.manifest.schema.project(list(dict.fromkeys([*names, *filtered])))
 
     def _of_columns(
-        self, begin: Snapshot | None, end: Snapshot | None, found: RowDifferences, columns: Schema | None
+        self, begin: Snapshot | None, end: Snapshot | None, differences: RowDifferences, columns: Schema | None
     ) -> RowDifferences:
         """The differences without rows that were updated only in other columns."""
         if columns is None or begin is None or end is None:
-            return found
+            return differences
         is_step = begin.manifest.version + 1 == end.manifest.version
-        return only_written(found, begin, end, columns, None if is_step else self._snapshots)
+        return only_written(differences, begin, end, columns, None if is_step else self._snapshots)
 
     def _steps(self) -> Iterator[tuple[Snapshot | None, Snapshot, RowDifferences]]:
         """Yield each version that changed rows, after the version before it, with the differences."""

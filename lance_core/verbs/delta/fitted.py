@@ -12,13 +12,13 @@ from lance_core.schema import Field
 __all__ = ["fitted"]
 
 
-def fitted(values: pa.Array, source: Field, wanted: Field, kind: pa.DataType, fields: Mapping[int, int]) -> pa.Array:
+def fitted(values: pa.Array, source: Field, target: Field, kind: pa.DataType, fields: Mapping[int, int]) -> pa.Array:
     """Convert values of a column to the type that the column has in another version.
 
     Args:
         values: The values.
         source: The column, as a field of the version of the values.
-        wanted: The column, as a field of the other version.
+        target: The column, as a field of the other version.
         kind: The column's type in the other version.
         fields: Ids of fields of the other version, each with the id of the same field in the version of `source`.
 
@@ -29,41 +29,41 @@ def fitted(values: pa.Array, source: Field, wanted: Field, kind: pa.DataType, fi
         ArrowInvalid: A value does not fit the type of the other version.
         ArrowNotImplementedError: Values cannot be cast to the type of the other version.
     """
-    if values.type == kind and _are_same(source, wanted, fields):
+    if values.type == kind and _are_same(source, target, fields):
         return values
     if pa.types.is_struct(kind) and pa.types.is_struct(values.type):
         parts = [
-            _child(values, source, child, into.type, fields) for child, into in zip(wanted.children, kind, strict=True)
+            _child(values, source, child, into.type, fields) for child, into in zip(target.children, kind, strict=True)
         ]
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=pc.is_null(values))
     if type(kind) is type(values.type) and isinstance(kind, pa.ListType | pa.LargeListType):
         whole = values.take(pa.array(range(len(values)))) if values.offset else values  # a slice takes no mask
-        item = fitted(whole.values, source.children[0], wanted.children[0], kind.value_type, fields)
+        item = fitted(whole.values, source.children[0], target.children[0], kind.value_type, fields)
         return type(whole).from_arrays(whole.offsets, item, type=kind, mask=pc.is_null(whole))
-    if pa.types.is_nested(kind) and _names(source) != _names(wanted):  # Arrow casts children by their names
+    if pa.types.is_nested(kind) and _names(source) != _names(target):  # Arrow casts children by their names
         raise pa.ArrowNotImplementedError("its children have other names")
     return values.cast(kind)
 
 
-def _are_same(source: Field, wanted: Field, fields: Mapping[int, int]) -> bool:
+def _are_same(source: Field, target: Field, fields: Mapping[int, int]) -> bool:
     """Whether the children of a column are those of the other version, as far as that is known."""
-    before = [one.id for child in source.children for one, _ in child.walk()]
-    return not fields or before == [fields.get(one.id) for child in wanted.children for one, _ in child.walk()]
+    before = [node.id for child in source.children for node, _ in child.walk()]
+    return not fields or before == [fields.get(node.id) for child in target.children for node, _ in child.walk()]
 
 
 def _names(column: Field) -> list[str]:
-    return [one.name for child in column.children for one, _ in child.walk()]
+    return [node.name for child in column.children for node, _ in child.walk()]
 
 
 def _child(
-    values: pa.StructArray, source: Field, wanted: Field, kind: pa.DataType, fields: Mapping[int, int]
+    values: pa.StructArray, source: Field, target: Field, kind: pa.DataType, fields: Mapping[int, int]
 ) -> pa.Array:
     """A child of a struct, found by its field id, or by its name where the ids of children cannot be matched."""
-    ids = [one.id for one in source.children]
-    names = [one.name for one in source.children]
-    position = next((ids.index(number) for number in [fields.get(wanted.id)] if number in ids), None)
-    if position is None and not fields and wanted.name in names:
-        position = names.index(wanted.name)
+    ids = [child.id for child in source.children]
+    names = [child.name for child in source.children]
+    position = next((ids.index(number) for number in [fields.get(target.id)] if number in ids), None)
+    if position is None and not fields and target.name in names:
+        position = names.index(target.name)
     if position is None:
         return pa.nulls(len(values), kind)
-    return fitted(pc.struct_field(values, [position]), source.children[position], wanted, kind, fields)
+    return fitted(pc.struct_field(values, [position]), source.children[position], target, kind, fields)

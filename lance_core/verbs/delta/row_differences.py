@@ -115,12 +115,14 @@ def row_differences(begin: Snapshot | None, end: Snapshot, history: BranchHistor
     )
 
 
-def with_updates(found: RowDifferences, ids: U64Array) -> RowDifferences:
+def with_updates(differences: RowDifferences, ids: U64Array) -> RowDifferences:
     """The differences with only those updated rows whose ids are given."""
-    kept = np.isin(found.updates[0], ids)
-    ids, later, earlier, versions = found.updates
-    updates = ids[kept], later[kept], earlier[kept], versions[kept]
-    return replace(found, updated=rows_by_fragment(updates[1]), outdated=rows_by_fragment(updates[2]), updates=updates)
+    mask = np.isin(differences.updates[0], ids)
+    ids, later, earlier, versions = differences.updates
+    updates = ids[mask], later[mask], earlier[mask], versions[mask]
+    return replace(
+        differences, updated=rows_by_fragment(updates[1]), outdated=rows_by_fragment(updates[2]), updates=updates
+    )
 
 
 def row_side(source: Snapshot, other: Snapshot | None, ids: _Ids) -> RowSide:
@@ -131,9 +133,9 @@ def row_side(source: Snapshot, other: Snapshot | None, ids: _Ids) -> RowSide:
         other: The other version; None for no fragments.
         ids: Returns the ids of all rows of a fragment: stable row ids, or first addresses.
     """
-    known = set(other.manifest.fragments.raw) if other is not None else set[bytes]()
+    other_raw = set(other.manifest.fragments.raw) if other is not None else set[bytes]()
     fragments = source.manifest.fragments
-    places = [place for place, raw in enumerate(fragments.raw) if raw not in known]
+    places = [place for place, raw in enumerate(fragments.raw) if raw not in other_raw]
     return _side_of(source, [fragments[place] for place in places], ids)
 
 
@@ -172,12 +174,12 @@ def stable_ids(source: Snapshot, fragment: Fragment) -> U64Array:
     Raises:
         CorruptFileError: The fragment has no row ids.
     """
-    found = row_ids_of(fragment)
-    if found is None:
+    ids = row_ids_of(fragment)
+    if ids is None:
         raise CorruptFileError(
             f"{source.store.root}: fragment {fragment.id} of version {source.manifest.version} has no row ids"
         )
-    return found
+    return ids
 
 
 def _updated(fragment: Fragment, num_rows: int) -> U64Array:

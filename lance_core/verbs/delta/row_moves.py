@@ -88,18 +88,18 @@ class RowMoves:
 
     def ids(self, source: Snapshot, fragment: Fragment) -> U64Array:
         """The first addresses of all rows of a fragment, deleted ones included."""
-        found = self._moved.get(fragment.id)
-        return row_addresses(fragment.id, np.arange(physical_rows(source, fragment))) if found is None else found
+        moved = self._moved.get(fragment.id)
+        return row_addresses(fragment.id, np.arange(physical_rows(source, fragment))) if moved is None else moved
 
     def versions(self, ids: U64Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """The version after `begin` that added each row, given by first addresses; -1 for rows that `begin` has."""
         origins, places = np.unique(fragment_ids(ids), return_inverse=True)
-        return np.array([self._added_in.get(one, -1) for one in origins.tolist()], np.int64)[places]
+        return np.array([self._added_in.get(origin, -1) for origin in origins.tolist()], np.int64)[places]
 
     def _note_added(self, before: Snapshot, after: Snapshot) -> None:
         """Record the version that added fragments."""
-        known = set(before.manifest.fragments.ids)
-        for number in set(after.manifest.fragments.ids) - known:
+        ids_before = set(before.manifest.fragments.ids)
+        for number in set(after.manifest.fragments.ids) - ids_before:
             moved = self._moved.get(number)
             origins = [number] if moved is None else np.unique(fragment_ids(moved)).tolist()
             self._added_in |= dict.fromkeys(origins, after.manifest.version)
@@ -147,8 +147,8 @@ class RowMoves:
         ends = np.cumsum([physical_rows(after, fragment) for fragment in new]) if new else np.zeros(1, np.int64)
         if int(ends[-1]) != len(ids):
             raise self._unknown(after.manifest.version, f"rewrote {len(ids)} rows as {int(ends[-1])}")
-        for fragment, own in zip(new, np.split(ids, ends[:-1]), strict=False):
-            self._moved[fragment.id] = own
+        for fragment, new_ids in zip(new, np.split(ids, ends[:-1]), strict=False):
+            self._moved[fragment.id] = new_ids
         if self._only is not None and not self._only.isdisjoint(old.id for old in group.old_fragments):
             self._only.update(fragment.id for fragment in new)
 
@@ -178,7 +178,7 @@ def _adds_and_takes(before: Manifest, after: Manifest, only: set[int] | None) ->
 def _has_other_files(before: Manifest, after: Manifest) -> bool:
     """Whether a fragment that both versions have has columns in other files."""
     raw = set(before.fragments.raw)
-    changed = (i for i, one in zip(after.fragments.ids, after.fragments.raw, strict=True) if one not in raw)
+    changed = (i for i, record in zip(after.fragments.ids, after.fragments.raw, strict=True) if record not in raw)
     pairs = ((before.fragments.get(i), after.fragments.get(i)) for i in changed)
     return any(old is not None and new is not None and _files(old) != _files(new) for old, new in pairs)
 

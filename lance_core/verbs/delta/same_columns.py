@@ -61,28 +61,30 @@ def same_columns(dataset: Handle, source: int, feed: int, names: Collection[str]
             types.
     """
     history = _History(dataset)
-    theirs, own = history.schema(source), history.schema(feed)
-    known = {_shape(one): one.name for one in theirs.fields}
-    found = {one.name: known[_shape(one)] for one in own.fields if _shape(one) in known}
-    missing = [one for one in own.fields if one.name not in found]
-    left = [one for one in theirs.fields if one.name not in found.values()]
-    open_names = [one.name for one in missing if one.name in names]
+    source_schema, feed_schema = history.schema(source), history.schema(feed)
+    names_by_shape = {_shape(field): field.name for field in source_schema.fields}
+    same_names = {
+        field.name: names_by_shape[_shape(field)] for field in feed_schema.fields if _shape(field) in names_by_shape
+    }
+    missing = [field for field in feed_schema.fields if field.name not in same_names]
+    left = [field for field in source_schema.fields if field.name not in same_names.values()]
+    open_names = [field.name for field in missing if field.name in names]
     if not open_names:
-        return SameColumns(found)
+        return SameColumns(same_names)
     shared = history.shared_fields(source, feed)
-    if not left and all(one.id in shared for one in own.fields if one.name in found):
-        return SameColumns(found)
+    if not left and all(field.id in shared for field in feed_schema.fields if field.name in same_names):
+        return SameColumns(same_names)
     try:
         origins = history.origins(source, feed)
     except VersionNotFoundError as error:
         if not left:
-            return SameColumns(found)
+            return SameColumns(same_names)
         raise VersionNotFoundError(
             f"{dataset.uri}: it is not known which columns of version {source} became {open_names} of version {feed}: "
             f"{error}. Leave these columns out (columns=[...]), or compare later versions"
         ) from error
-    by_id = {one.id: one.name for one in theirs.fields}
-    pairs = {one.name: by_id.get(origins.get(one.id, -1)) for one in own.fields}
+    by_id = {field.id: field.name for field in source_schema.fields}
+    pairs = {field.name: by_id.get(origins.get(field.id, -1)) for field in feed_schema.fields}
     return SameColumns({now: then for now, then in pairs.items() if then is not None}, origins)
 
 
@@ -103,11 +105,11 @@ class _History:
         """The columns of a version."""
         return self._at(version).source.manifest.schema
 
-    def shared_fields(self, one: int, other: int) -> set[int]:
+    def shared_fields(self, version: int, other_version: int) -> set[int]:
         """The ids of fields in data files that two versions share: in both, such an id stands for the same column."""
-        files = {_place(file): file.fields for fragment in self._fragments(one) for file in fragment.files}
-        others = (file for fragment in self._fragments(other) for file in fragment.files)
-        return {number for file in others for number in {*file.fields} & {*files.get(_place(file), ())}}
+        files = {_place(file): file.fields for fragment in self._fragments(version) for file in fragment.files}
+        other_files = (file for fragment in self._fragments(other_version) for file in fragment.files)
+        return {number for file in other_files for number in {*file.fields} & {*files.get(_place(file), ())}}
 
     def _fragments(self, version: int) -> Iterable[Fragment]:
         return self._at(version).source.manifest.fragments
@@ -120,7 +122,7 @@ class _History:
         """
         if source > feed:
             return {before: now for now, before in self.origins(feed, source).items()}
-        found = {one.id: one.id for one, _ in self.schema(feed).walk()}
+        ids = {node.id: node.id for node, _ in self.schema(feed).walk()}
         version = feed
         while version > source:
             restored = self._restored(version)
@@ -128,9 +130,9 @@ class _History:
                 version = restored
                 continue
             step = self._step(version) if restored is None else self.origins(source, restored)
-            found = {now: step[then] for now, then in found.items() if then in step}
+            ids = {now: step[then] for now, then in ids.items() if then in step}
             version = version - 1 if restored is None else source
-        return found
+        return ids
 
     def _at(self, version: int) -> Handle:
         return self._dataset if version == self._dataset.version else version_before(self._dataset, version)
@@ -155,39 +157,45 @@ class _History:
     def _continued(self, version: int, operation: Operation | None) -> _Origins:
         before, after = self.schema(version - 1), self.schema(version)
         if isinstance(operation, Overwrite):
-            before_ids = {path: one.id for path, one in _paths(before.fields)}
-            return {one.id: before_ids[path] for path, one in _paths(after.fields) if path in before_ids}
+            before_ids = {path: field.id for path, field in _paths(before.fields)}
+            return {field.id: before_ids[path] for path, field in _paths(after.fields) if path in before_ids}
         if operation is None or isinstance(operation, Clone | UnknownOperation):
             if list(map(_shape, before.fields)) != list(map(_shape, after.fields)):
                 raise VersionNotFoundError(f"version {version} does not record what it did to the columns")
-            return {one.id: one.id for one, _ in after.walk()}
+            return {node.id: node.id for node, _ in after.walk()}
         return _altered(before, after)
 
 
 def _altered(before: Schema, after: Schema) -> _Origins:
     """The fields after an operation by id, each with its id before; only cast columns have other ids."""
-    kept = {one.id for one, _ in before.walk()} & {one.id for one, _ in after.walk()}
-    by_path = {path: one.id for path, one in _paths(before.fields) if one.id not in kept}
-    found = {number: number for number in kept}
-    found |= {one.id: by_path[path] for path, one in _paths(after.fields) if one.id not in kept and path in by_path}
+    shared_ids = {node.id for node, _ in before.walk()} & {node.id for node, _ in after.walk()}
+    by_path = {path: field.id for path, field in _paths(before.fields) if field.id not in shared_ids}
+    ids_before = {number: number for number in shared_ids}
+    ids_before |= {
+        field.id: by_path[path]
+        for path, field in _paths(after.fields)
+        if field.id not in shared_ids and path in by_path
+    }
     if len(before.fields) == len(after.fields):  # a column that is renamed and cast at once keeps its position
         pairs = zip(before.fields, after.fields, strict=True)
-        found |= {new.id: old.id for old, new in pairs if new.id not in found and old.id not in found.values()}
-    return found
+        ids_before |= {
+            new.id: old.id for old, new in pairs if new.id not in ids_before and old.id not in ids_before.values()
+        }
+    return ids_before
 
 
 def _paths(fields: Sequence[Field], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Field]]:
     """Yield all fields, each with its path."""
-    for one in fields:
-        path = (*above, one.name)
-        yield path, one
-        yield from _paths(one.children, path)
+    for node in fields:
+        path = (*above, node.name)
+        yield path, node
+        yield from _paths(node.children, path)
 
 
 def _place(file: DataFile) -> tuple[str, int | None]:
     return file.path, file.base_id
 
 
-def _shape(one: Field) -> tuple[object, ...]:
+def _shape(field: Field) -> tuple[object, ...]:
     """The id, name and type of a field."""
-    return one.id, one.name, one.logical_type, tuple(map(_shape, one.children))
+    return field.id, field.name, field.logical_type, tuple(map(_shape, field.children))

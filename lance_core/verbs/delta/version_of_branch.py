@@ -52,13 +52,13 @@ class BranchHistory:
     @cached_property
     def _forks(self) -> list[tuple[str | None, int]]:
         """The branch and those that it descends from, each with its fork version; main with 0."""
-        found: list[tuple[str | None, int]] = []
+        forks: list[tuple[str | None, int]] = []
         branch = self._dataset.branch
         while branch is not None:
             ref = load_branch(self._dataset._refs.root, branch)  # noqa: SLF001 - a handle of the same package
-            found.append((branch, ref.parent_version))
+            forks.append((branch, ref.parent_version))
             branch = ref.parent_branch
-        return [*found, (None, 0)]
+        return [*forks, (None, 0)]
 
     def store_of(self, version: int) -> ObjectStore:
         """The store of the branch that a version was committed to."""
@@ -70,10 +70,10 @@ class BranchHistory:
         Raises:
             VersionNotFoundError: The version was cleaned up.
         """
-        own = self._dataset.source
+        current = self._dataset.source
         branch = next(branch for branch, fork in self._forks if version > fork)
-        if (branch, version) == (self._dataset.branch, own.manifest.version):
-            return own
+        if (branch, version) == (self._dataset.branch, current.manifest.version):
+            return current
         return self._dataset.checkout_version((branch, version)).source
 
     def opened(self, version: int) -> Snapshot:
@@ -98,11 +98,11 @@ class BranchHistory:
 
     def existing(self) -> set[int]:
         """The versions up to that of the handle that were not cleaned up."""
-        found, end = set[int](), self._dataset.version
+        versions, end = set[int](), self._dataset.version
         for branch, fork in self._forks:
-            found |= {version for version in existing_versions(self._store(branch)) if fork <= version <= end}
+            versions |= {version for version in existing_versions(self._store(branch)) if fork <= version <= end}
             end = fork
-        return found
+        return versions
 
     def _store(self, branch: str | None) -> ObjectStore:
         if branch == self._dataset.branch:

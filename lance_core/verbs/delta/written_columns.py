@@ -29,12 +29,12 @@ Steps = Iterable[tuple[Snapshot | None, Snapshot]]
 
 
 def only_written(
-    found: RowDifferences, begin: Snapshot, end: Snapshot, columns: Schema, steps: Callable[[], Steps] | None
+    differences: RowDifferences, begin: Snapshot, end: Snapshot, columns: Schema, steps: Callable[[], Steps] | None
 ) -> RowDifferences:
     """Leave out updated rows that have the values of the earlier version in some columns.
 
     Args:
-        found: The differences between the versions, of a table with stable row ids.
+        differences: The differences between the versions, of a table with stable row ids.
         begin: The earlier version.
         end: The later version.
         columns: Columns of the later version.
@@ -42,31 +42,31 @@ def only_written(
             rows; None if there are none.
     """
     fields = frozenset(node.id for node, _ in columns.walk())
-    if not found.updated:
-        return found
-    found = with_updates(found, _written_ids(begin, end, fields))
-    if not found.updated or steps is None:
-        return found
-    unwritten = found.updates[0]
+    if not differences.updated:
+        return differences
+    differences = with_updates(differences, _written_ids(begin, end, fields))
+    if not differences.updated or steps is None:
+        return differences
+    unwritten = differences.updates[0]
     try:
         for before, after in steps():
             if before is not None:
                 unwritten = np.setdiff1d(unwritten, _written_ids(before, after, fields))
             if not len(unwritten):
-                return found
+                return differences
     except VersionNotFoundError:
-        return found
-    return with_updates(found, np.setdiff1d(found.updates[0], unwritten))
+        return differences
+    return with_updates(differences, np.setdiff1d(differences.updates[0], unwritten))
 
 
 def _written_ids(before: Snapshot, after: Snapshot, fields: frozenset[int]) -> U64Array:
     """The ids of rows whose place, or whose files with values of some fields, differ between two versions."""
     old, new = row_side(before, after, stable_ids), row_side(after, before, stable_ids)
     shared = np.unique(new.addresses >> np.uint64(32)).tolist()
-    kept = np.array([*_with_same_files(before, after, fields, shared)], np.uint64)
+    same_files = np.array([*_with_same_files(before, after, fields, shared)], np.uint64)
     partners = new.partners(old)
-    there = old.addresses[partners] if len(old.ids) else np.zeros(len(new.ids), np.uint64)
-    same = (partners >= 0) & (new.addresses == there) & np.isin(new.addresses >> np.uint64(32), kept)
+    old_addresses = old.addresses[partners] if len(old.ids) else np.zeros(len(new.ids), np.uint64)
+    same = (partners >= 0) & (new.addresses == old_addresses) & np.isin(new.addresses >> np.uint64(32), same_files)
     return np.concatenate([new.ids[~same], old.ids[old.partners(new) < 0]])
 
 
@@ -74,12 +74,14 @@ def _with_same_files(
     before: Snapshot, after: Snapshot, fields: frozenset[int], fragment_ids: Iterable[int]
 ) -> Iterator[int]:
     """Yield the ids of fragments that both versions have with some fields in the same places."""
-    types = ({node.id: node.logical_type for node, _ in one.manifest.schema.walk()} for one in (before, after))
+    types = (
+        {node.id: node.logical_type for node, _ in snapshot.manifest.schema.walk()} for snapshot in (before, after)
+    )
     old_types, new_types = types
     if any(old_types.get(number, new_types[number]) != new_types[number] for number in fields & new_types.keys()):
         return
     for fragment_id in fragment_ids:
-        old, new = (one.manifest.fragments.get(fragment_id) for one in (before, after))
+        old, new = (snapshot.manifest.fragments.get(fragment_id) for snapshot in (before, after))
         if old is not None and new is not None and _places(old, fields) == _places(new, fields):
             yield fragment_id
 

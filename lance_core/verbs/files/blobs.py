@@ -148,6 +148,6 @@ def _is_blob(field: pa.Field) -> bool:
 
 
 def _blob_type(field: pa.Field) -> pa.Field:
-    kept = {key: value for key, value in (field.metadata or {}).items() if key != _KEY}
-    metadata = {**kept, b"ARROW:extension:name": BLOB_V2_NAME.encode()}
+    other_metadata = {key: value for key, value in (field.metadata or {}).items() if key != _KEY}
+    metadata = {**other_metadata, b"ARROW:extension:name": BLOB_V2_NAME.encode()}
     return pa.field(field.name, _STORAGE, field.nullable, metadata=metadata)

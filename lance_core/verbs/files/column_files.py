@@ -183,14 +183,16 @@ def replaced_columns(fragment: Fragment, file: DataFile) -> Fragment:
 
     Files that are left without columns are dropped.
     """
-    own = set(file.fields)
-    kept = (
-        replace(old, fields=tuple(TOMBSTONE if f in own else f for f in old.fields)) if own & set(old.fields) else old
+    field_ids = set(file.fields)
+    files = (
+        replace(old, fields=tuple(TOMBSTONE if f in field_ids else f for f in old.fields))
+        if field_ids & set(old.fields)
+        else old
         for old in fragment.files
     )
-    return with_column_file(replace(fragment, files=tuple(kept)), file).without_dead_files()
+    return with_column_file(replace(fragment, files=tuple(files)), file).without_dead_files()
 
 
-def _check_rows(fragment: Fragment, num_rows: int, wanted: int) -> None:
-    if num_rows != wanted:
-        raise InvalidInputError(f"fragment {fragment.id} has {wanted} rows, but there are values for {num_rows}")
+def _check_rows(fragment: Fragment, num_rows: int, num_expected: int) -> None:
+    if num_rows != num_expected:
+        raise InvalidInputError(f"fragment {fragment.id} has {num_expected} rows, but there are values for {num_rows}")

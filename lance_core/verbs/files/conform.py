@@ -38,19 +38,19 @@ def fit(dataset: Schema, data: pa.Schema, *, fills_structs: bool = False, keeps_
         SchemaError: A column is unknown, of another type, or missing although the dataset does not allow nulls.
         UnsupportedError: A type of the data cannot be stored.
     """
-    found = {field.name: field for field in schema_from_arrow(data).fields}
-    known = set(dataset.names)
-    unexpected = [name for name in found if name not in known]
-    missing = [field.name for field in dataset.fields if field.name not in found and not field.nullable]
+    data_fields = {field.name: field for field in schema_from_arrow(data).fields}
+    dataset_names = set(dataset.names)
+    unexpected = [name for name in data_fields if name not in dataset_names]
+    missing = [field.name for field in dataset.fields if field.name not in data_fields and not field.nullable]
     if unexpected or missing:
         raise SchemaError(
             f"Append with different schema: fields did not match, missing={missing}, unexpected={unexpected}; "
             f"the dataset has {dataset.names}"
         )
-    filled = (field for field in dataset.fields if field.name in found)
+    filled = (field for field in dataset.fields if field.name in data_fields)
     lenience = _Lenience(fills_structs, keeps_structs)
     return replace(
-        dataset, fields=tuple(_fit_field(field, found[field.name], field.name, lenience) for field in filled)
+        dataset, fields=tuple(_fit_field(field, data_fields[field.name], field.name, lenience) for field in filled)
     )
 
 
@@ -64,8 +64,8 @@ def is_alike(dataset: Schema, data: pa.Schema) -> bool:
         dataset.memo["extensions"] = has_extensions
     if has_extensions:
         return False
-    known = schema_to_arrow(dataset)
-    return bool(data.remove_metadata().equals(known.remove_metadata(), check_metadata=True))
+    arrow = schema_to_arrow(dataset)
+    return bool(data.remove_metadata().equals(arrow.remove_metadata(), check_metadata=True))
 
 
 def conform(data: pa.RecordBatch | pa.Table, schema: Schema) -> pa.Table:
@@ -181,16 +181,16 @@ def _fit_field(dataset: Field, data: Field, path: str, lenience: _Lenience) -> F
 
 
 def _conform_column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
-    wanted = field_to_arrow(field).type
+    target = field_to_arrow(field).type
     chunked = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
-    if chunked.type == wanted:
+    if chunked.type == target:
         return chunked
     if is_blob_v2(field) and not pa.types.is_struct(storage_type(chunked.type)):
-        return pa.chunked_array([_as_blobs(chunk, wanted) for chunk in chunked.chunks], wanted)
+        return pa.chunked_array([_as_blobs(chunk, target) for chunk in chunked.chunks], target)
     if field.logical_type == JSON and is_json_type(chunked.type):
-        return pa.chunked_array([jsonb_array(chunk.storage, field.name) for chunk in chunked.chunks], wanted)
+        return pa.chunked_array([jsonb_array(chunk.storage, field.name) for chunk in chunked.chunks], target)
     try:
-        return pa.chunked_array([relabel(chunk, wanted, fills_structs=True) for chunk in chunked.chunks], wanted)
+        return pa.chunked_array([relabel(chunk, target, fills_structs=True) for chunk in chunked.chunks], target)
     except SchemaError as error:
         raise SchemaError(f"column {field.name!r}: {error}") from error
 

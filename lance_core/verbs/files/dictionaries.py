@@ -36,13 +36,13 @@ def with_dictionaries(schema: Schema, fragments: Sequence[Fragment], store: Obje
         SchemaError: The dictionary of one file is not a prefix of that of another.
         UnsupportedError: A file lies in a base path.
     """
-    found = list(_dictionaries(schema, fragments, store))
+    pairs = list(_dictionaries(schema, fragments, store))
     longest: dict[int, pa.Array] = {}
-    for field, values in found:
+    for field, values in pairs:
         if field.id not in longest or len(values) > len(longest[field.id]):
             longest[field.id] = values
     complete = known_dictionaries(schema, longest)
-    for field, values in found:
+    for field, values in pairs:
         _check(field, values, longest[field.id])
     return complete
 

@@ -134,9 +134,9 @@ class FragmentWriter:
     def another(self) -> Self:
         """A new writer with the arguments of this one, without another check of the schema."""
         assert self._file is None, "a file that is open belongs to one writer"
-        found = copy.copy(self)
-        found._begin()  # noqa: SLF001 - of this class
-        return found
+        writer = copy.copy(self)
+        writer._begin()  # noqa: SLF001 - of this class
+        return writer
 
     def write(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Append rows.
@@ -167,8 +167,8 @@ class FragmentWriter:
                 self._end_file()
 
     def _conformed(self, batch: pa.RecordBatch | pa.Table) -> pa.Table:
-        given = set(batch.schema.names)
-        missing = [name for name in self._schema.names if name not in given]
+        batch_names = set(batch.schema.names)
+        missing = [name for name in self._schema.names if name not in batch_names]
         if missing:
             raise SchemaError(f"the batch lacks the columns {missing}; it has {batch.schema.names}")
         rows = conform(batch, self._schema)
@@ -203,7 +203,7 @@ class FragmentWriter:
         """Make the names of several files durable at once, after all of them have their names."""
         if self._num_ended > 1:
             for store in {id(store): store for store, _ in self._keys}.values():
-                sync_names(store, [key for own, key in self._keys if own is store])
+                sync_names(store, [key for owner, key in self._keys if owner is store])
 
     def discard(self) -> None:
         """Delete the files that were written; while an interruption is handled, for a short time only."""
@@ -242,7 +242,7 @@ class FragmentWriter:
                 version=self._version,
                 choices=self._choices,
                 buffered_bytes=self._buffered_bytes,
-                first_row=sum(one.physical_rows for one in self._fragments),
+                first_row=sum(fragment.physical_rows for fragment in self._fragments),
             )
             self._keys.append((target.store, target.prefix + name))
             if self._progress is not None:
@@ -397,16 +397,16 @@ def _cast(batch: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.RecordBatch
     changed = False
     for index, field in enumerate(batch.schema):
         at = schema.get_field_index(field.name)
-        wanted = schema.field(at).type if at >= 0 else field.type
-        if wanted == field.type or has_extensions(wanted) or has_extensions(field.type):
+        target = schema.field(at).type if at >= 0 else field.type
+        if target == field.type or has_extensions(target) or has_extensions(field.type):
             continue
         try:
-            columns[index] = columns[index].cast(wanted)
+            columns[index] = columns[index].cast(target)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise SchemaError(
-                f"column {field.name!r}: an iterable gave {field.type}, and the schema says {wanted}: {error}"
+                f"column {field.name!r}: an iterable gave {field.type}, and the schema says {target}: {error}"
             ) from error
-        fields[index], changed = field.with_type(wanted), True
+        fields[index], changed = field.with_type(target), True
     return (
         type(batch).from_arrays(columns, schema=pa.schema(fields, metadata=batch.schema.metadata)) if changed else batch
     )

@@ -114,9 +114,11 @@ class Slices:
         object.__setattr__(self, "remedy", remedy)
         if not self.slices:
             raise InvalidInputError("no slice was given")
-        for one in self.slices:
-            if tuple(one.conditions) != self.columns:
-                raise InvalidInputError(f"slice {one.name!r} is over {list(one.conditions)}, not {list(self.columns)}")
+        for part in self.slices:
+            if tuple(part.conditions) != self.columns:
+                raise InvalidInputError(
+                    f"slice {part.name!r} is over {list(part.conditions)}, not {list(self.columns)}"
+                )
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -126,15 +128,15 @@ class Slices:
     @property
     def names(self) -> list[str]:
         """Names of the slices, in order."""
-        return [one.name for one in self.slices]
+        return [part.name for part in self.slices]
 
     def counted(self, rows: Mapping[int, int]) -> dict[str, int]:
         """The number of rows by name of the slice, given the numbers by position; 0 for slices without rows."""
-        return {one.name: rows.get(position, 0) for position, one in enumerate(self.slices)}
+        return {part.name: rows.get(position, 0) for position, part in enumerate(self.slices)}
 
     def identities(self) -> list[str]:
         """A digest of each slice's conditions, equal for equal slices in any process."""
-        return [_identity(one) for one in self.slices]
+        return [_identity(part) for part in self.slices]
 
     def check(self, schema: pa.Schema) -> None:
         """Check that rows of this schema can be assigned to the slices exactly.
@@ -157,11 +159,11 @@ class Slices:
         codes, steps = self._lookup(batch.schema)
         code = np.zeros(batch.num_rows, dtype=np.int64)
         outside = np.zeros(batch.num_rows, dtype=bool)
-        for one, known in steps:
-            found = one.find(batch.column(one.name))
-            pair = code * one.count + found
-            code = np.minimum(np.searchsorted(known, pair), len(known) - 1)
-            outside |= (found < 0) | (known[code] != pair)
+        for conditions, known_pairs in steps:
+            places = conditions.find(batch.column(conditions.name))
+            pair = code * conditions.count + places
+            code = np.minimum(np.searchsorted(known_pairs, pair), len(known_pairs) - 1)
+            outside |= (places < 0) | (known_pairs[code] != pair)
         return np.where(outside, OUTSIDE, np.argsort(codes)[code]).astype(np.int32)
 
     def assign_all(self, batch: pa.RecordBatch | pa.Table, uri: str) -> npt.NDArray[np.int32]:
@@ -181,7 +183,7 @@ class Slices:
         if not len(outside):
             return positions
         check_rows(batch.select(self.columns))
-        names, known = self.names, self._shown_names
+        names, shown_names = self.names, self._shown_names
         columns = [batch.column(name).take(pa.array(outside[:_LOOKED_AT])) for name in self.columns]
         rows = dict.fromkeys(
             " and ".join(f"{name} = {_shown(value)}" for name, value in zip(self.columns, row, strict=True))
@@ -190,7 +192,7 @@ class Slices:
         examples = "; ".join(list(rows)[:_NAMED]) + ("; .." if len(rows) > _NAMED else "")
         where = f"table {uri}" if self.owner is None else f"{self.owner}, table {uri}"
         raise InvalidInputError(
-            f"{where}: at least {len(outside)} rows {self.outside.format(count=len(names))} ({known}): they have "
+            f"{where}: at least {len(outside)} rows {self.outside.format(count=len(names))} ({shown_names}): they have "
             f"{examples}. Nothing was written. Filter them out, or {self.remedy}."
         )
 
@@ -228,7 +230,7 @@ class Slices:
             InvalidInputError: Slices overlap.
         """
         self.check(schema)
-        rows = [tuple(one.conditions[name] for name in self.columns) for one in self.slices]
+        rows = [tuple(part.conditions[name] for name in self.columns) for part in self.slices]
         return _expression([schema.field(name) for name in self.columns], rows)
 
     def _lookup(self, schema: pa.Schema) -> tuple[_Codes, list[tuple[_Equal | _Ranges, _Codes]]]:
@@ -240,9 +242,9 @@ class Slices:
         codes: _Codes = np.zeros(len(self.slices), dtype=np.int64)
         steps = []
         for name in self.columns:
-            one = _column_conditions(schema, name, [s.conditions[name] for s in self.slices])
-            known, codes = np.unique(codes * one.count + one.digits, return_inverse=True)
-            steps.append((one, known))
+            conditions = _column_conditions(schema, name, [s.conditions[name] for s in self.slices])
+            pairs, codes = np.unique(codes * conditions.count + conditions.digits, return_inverse=True)
+            steps.append((conditions, pairs))
         counts = np.bincount(codes)
         if len(counts) < len(codes):
             clash = np.flatnonzero(codes == np.argmax(counts))[:2]
@@ -265,8 +267,8 @@ class _Equal:
 
     def find(self, column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
         """The position of each row's value among the conditions, -1 if it is not among them."""
-        found = pc.index_in(_of_equal_floats(column), value_set=self.values)
-        return _numpy(pc.fill_null(found, -1)).astype(np.int64)
+        positions = pc.index_in(_of_equal_floats(column), value_set=self.values)
+        return _numpy(pc.fill_null(positions, -1)).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,8 +296,8 @@ class _Ranges:
 def _column_conditions(schema: pa.Schema, name: str, conditions: list[Condition]) -> _Equal | _Ranges:
     kind = _column_type(schema, name)
     if all(isinstance(c, Equals) for c in conditions):
-        given = [c.value for c in conditions if isinstance(c, Equals)]
-        values = pa.array([v if v is None else _exact(v, kind, name) for v in given], type=kind)
+        equal_values = [c.value for c in conditions if isinstance(c, Equals)]
+        values = pa.array([v if v is None else _exact(v, kind, name) for v in equal_values], type=kind)
         encoded = _of_equal_floats(values).dictionary_encode("encode")
         return _Equal(name, encoded.dictionary, _numpy(encoded.indices).astype(np.int64))
     if not all(isinstance(c, Between) for c in conditions):
@@ -333,8 +335,8 @@ def _exact(value: object, kind: pa.DataType, name: str) -> object:
     if pa.types.is_timestamp(kind):
         aware = isinstance(value, dt.datetime) and value.tzinfo is not None
         if not isinstance(value, dt.datetime) or aware != (kind.tz is not None):
-            wanted = "a time with a zone" if kind.tz is not None else "a time without a zone"
-            raise SchemaError(f"column {name!r} of type {kind} needs {wanted}, not {value!r}")
+            requirement = "a time with a zone" if kind.tz is not None else "a time without a zone"
+            raise SchemaError(f"column {name!r} of type {kind} needs {requirement}, not {value!r}")
     elif pa.types.is_date(kind) and isinstance(value, dt.datetime):
         raise SchemaError(f"column {name!r} of type {kind} needs a date, not the time {value!r}")
     try:
@@ -396,11 +398,11 @@ def _expression(fields: list[pa.Field], rows: list[tuple[Condition, ...]]) -> pc
 def _any_of(field: pa.Field, conditions: list[Condition]) -> pc.Expression:
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     column = pc.field(field.name)
-    given = [c.value for c in conditions if isinstance(c, Equals)]
-    if given:
-        values = [value for value in given if value is not None]
+    equal_values = [c.value for c in conditions if isinstance(c, Equals)]
+    if equal_values:
+        values = [value for value in equal_values if value is not None]
         terms = [column.isin(pa.array(values, type=kind))] if values else []
-        return reduce(or_, [*terms, *([column.is_null()] if len(values) < len(given) else [])])
+        return reduce(or_, [*terms, *([column.is_null()] if len(values) < len(equal_values) else [])])
     merged: list[tuple[Any, Any]] = []
     for start, end in sorted((c.start, c.end) for c in conditions if isinstance(c, Between)):
         if merged and merged[-1][1] == start:

@@ -58,11 +58,13 @@ def delete_uncommitted_files(
             "characters"
         )
     store = open_store(uri, storage_options)
-    kept = set[str]() if index_segments else {data_key(name) for name in keep}
-    folders = tuple(f"{INDICES_PREFIX}{name}/" for name in keep) if index_segments else tuple(map(blob_folder, kept))
+    kept_keys = set[str]() if index_segments else {data_key(name) for name in keep}
+    folders = (
+        tuple(f"{INDICES_PREFIX}{name}/" for name in keep) if index_segments else tuple(map(blob_folder, kept_keys))
+    )
     folder = INDICES_PREFIX if index_segments else DATA_PREFIX
-    found = (meta.key for meta in store.list_owned(folder + file_prefix))
-    leftovers = [key for key in found if key not in kept and not key.startswith(folders)]
+    keys = (meta.key for meta in store.list_owned(folder + file_prefix))
+    leftovers = [key for key in keys if key not in kept_keys and not key.startswith(folders)]
     for key in leftovers:
         store.delete(key)
     return len(leftovers)

@@ -73,9 +73,9 @@ def _way_to(node: Field, field_id: int) -> list[Field]:
     if node.id == field_id:
         return [node]
     for child in node.children:
-        found = _way_to(child, field_id)
-        if found:
-            return [node, *found]
+        way = _way_to(child, field_id)
+        if way:
+            return [node, *way]
     return []
 
 
@@ -115,12 +115,12 @@ def _read(
     waiting: deque[tuple[FragmentScan, Sequence[IndexedRows] | Future[Sequence[IndexedRows]]]] = deque()
     with ThreadPool(at_once) as pool:
         for scan in scans:
-            known = scan.known is not None
-            waiting.append((scan, _rows(scan, field) if known else pool.submit(_rows, scan, field)))
+            is_read = scan.read_rows is not None
+            waiting.append((scan, _rows(scan, field) if is_read else pool.submit(_rows, scan, field)))
             if len(waiting) > at_once:
                 yield _done(*waiting.popleft())
-        for scan, found in waiting:
-            yield _done(scan, found)
+        for scan, rows in waiting:
+            yield _done(scan, rows)
 
 
 def _done(
@@ -130,9 +130,9 @@ def _done(
 
 
 def _rows(scan: FragmentScan, field: IndexedField) -> Sequence[IndexedRows]:
-    found = []
+    parts = []
     for batch in scan.batches():
         addresses = batch.column(ROW_ADDRESS).to_numpy()
         ids = batch.column(ROW_ID).to_numpy() if scan.options.with_row_id else addresses
-        found.append(IndexedRows(field.values(batch), addresses, ids))
-    return found
+        parts.append(IndexedRows(field.values(batch), addresses, ids))
+    return parts

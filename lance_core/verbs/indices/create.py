@@ -59,14 +59,14 @@ def kind_and_parameters(index_type: Any, arguments: Mapping[str, Any]) -> tuple[
         UnsupportedError: Indices of that kind are not built.
         InvalidInputError: The kind is unknown, or a parameter or its value is invalid for the kind.
     """
-    given = {name: value for name, value in arguments.items() if value is not None}
+    options = {name: value for name, value in arguments.items() if value is not None}
     name = index_type
     if not isinstance(index_type, str):
         name = getattr(index_type, "index_type", None)
         more = getattr(index_type, "parameters", None) or {}
         if not isinstance(name, str) or not isinstance(more, Mapping):
             raise InvalidInputError(f"index_type must be a string or an IndexConfig, not {type(index_type).__name__}")
-        given = {**more, **given}
+        options = {**more, **options}
     kind = BY_NAME.get(name.upper())
     if kind is None:
         offered = ", ".join(BY_NAME)
@@ -75,13 +75,13 @@ def kind_and_parameters(index_type: Any, arguments: Mapping[str, Any]) -> tuple[
                 f"building an index of type {name.upper()} is not supported; the supported types are {offered}"
             )
         raise InvalidInputError(f"there is no index type {name!r}; the supported types are {offered}")
-    if given.pop("use_seeds", False):
+    if options.pop("use_seeds", False):
         raise UnsupportedError("use_seeds is not supported: data files do not carry zones")
     parameters = dict(kind.parameters)
-    for key, value in given.items():
+    for key, value in options.items():
         if key not in parameters:
-            known = ", ".join(parameters) or "none"
-            raise InvalidInputError(f"{kind.name} has no parameter {key!r}; it has {known}")
+            parameter_names = ", ".join(parameters) or "none"
+            raise InvalidInputError(f"{kind.name} has no parameter {key!r}; it has {parameter_names}")
         parameters[key] = _checked(kind, key, value)
     return kind, parameters
 
@@ -125,8 +125,8 @@ def create_scalar_index(
             "commit_existing_index_segments"
         )
     reject("create_scalar_index", {key: arguments[key] for key in _NOT_OFFERED if key in arguments})
-    given = {key: value for key, value in arguments.items() if key not in _NOT_OFFERED}
-    kind, parameters = kind_and_parameters(index_type, given)
+    options = {key: value for key, value in arguments.items() if key not in _NOT_OFFERED}
+    kind, parameters = kind_and_parameters(index_type, options)
     field = target_field(source, column, kind)
     name = index_name(source.manifest, field, kind, name, replace=replace)
     removed = tuple(index for index in source.manifest.indices if index.name == name)
@@ -212,21 +212,22 @@ def target_field(source: Snapshot, column: str | Sequence[str], kind: Kind) -> I
 
 def index_name(manifest: Manifest, field: IndexedField, kind: Kind, name: str | None, *, replace: bool) -> str:
     """The name of the index: the given name, or one made from the column's, after a check that it may be used."""
-    taken = {index.name: index for index in manifest.indices}
+    by_name = {index.name: index for index in manifest.indices}
     if name is None:
         name, number = f"{field.path}_idx", 1
         # An index of another kind on the same column keeps its name.
-        while name in taken and (
-            taken[name].fields != (field.node.id,) or taken[name].details_type_url.rpartition(".")[2] != _url_end(kind)
+        while name in by_name and (
+            by_name[name].fields != (field.node.id,)
+            or by_name[name].details_type_url.rpartition(".")[2] != _url_end(kind)
         ):
             number += 1
             name = f"{field.path}_idx_{number}"
     if not name:
         raise InvalidInputError("an index needs a name")
-    there = taken.get(name)
-    if there is None:
+    namesake = by_name.get(name)
+    if namesake is None:
         return name
-    if there.is_system or there.fields != (field.node.id,):
+    if namesake.is_system or namesake.fields != (field.node.id,):
         raise InvalidInputError(f"there is an index {name!r} already, on other fields; give another name")
     if not replace:
         raise InvalidInputError(f"there is an index {name!r} already; replace=True replaces it")

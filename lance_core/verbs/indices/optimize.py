@@ -100,7 +100,7 @@ def expected_changes(
         choice = _SegmentChoice(source, group, unwritten).merging(1)
         if choice is None:
             continue
-        for covered in [*(own for _, own in choice.left), choice.covered]:
+        for covered in [*(fragments for _, fragments in choice.left), choice.covered]:
             bitmap, version = covered.serialize(), source.manifest.version
             segment = replace(group[-1], uuid=uuid4(), fragment_bitmap=bitmap, dataset_version=version, files=())
             new.append(segment)
@@ -138,16 +138,16 @@ def _groups(manifest: Manifest, names: Collection[str] | None) -> list[list[Inde
     for name in names or ():
         if name not in groups:
             raise IndexNotFoundError(f"Lance index not found: name={name}; list_indices() lists those of the table")
-    known = {
+    supported_groups = {
         name: group for name, group in groups.items() if all(is_supported(index, manifest.schema) for index in group)
     }
     for name in names or ():
-        if name not in known:
+        if name not in supported_groups:
             index = groups[name][0]
             types = {key: arrow_type_of(node) for key, node in manifest.schema.by_id().items() if key in index.fields}
             on = ", ".join(map(str, types.values()))
             raise UnsupportedError(f"optimizing the index {name!r} of type {index.kind} on {on} is not supported")
-    return [group for _, group in sorted(known.items())]
+    return [group for _, group in sorted(supported_groups.items())]
 
 
 def _view_of_live_rows(source: Snapshot) -> View:
@@ -219,11 +219,16 @@ class _SegmentChoice:
         if not missing and len(merged) < 2 and is_readable:
             return None
         # A segment that is kept must have no entries of fragments that the new segment covers.
-        kept = [one for one in segments if one not in merged]
-        stale = [one for one in kept if missing and self._has_entries(one, missing)]
-        left = [(one, without_moved(source.manifest.indices, one) & live) for one in stale]
-        covered = missing.union(*(without_moved(source.manifest.indices, one) & live for one in merged))
-        return _Choice(merged=merged, covered=covered, left=[(one, own) for one, own in left if own], stale=stale)
+        other_segments = [segment for segment in segments if segment not in merged]
+        stale = [segment for segment in other_segments if missing and self._has_entries(segment, missing)]
+        left = [(segment, without_moved(source.manifest.indices, segment) & live) for segment in stale]
+        covered = missing.union(*(without_moved(source.manifest.indices, segment) & live for segment in merged))
+        return _Choice(
+            merged=merged,
+            covered=covered,
+            left=[(segment, fragments) for segment, fragments in left if fragments],
+            stale=stale,
+        )
 
     def _is_readable(self, index: IndexMetadata) -> bool:
         """Whether the files of a segment can be read; true for segments that are not written yet."""
@@ -234,8 +239,8 @@ class _SegmentChoice:
         if index.uuid in self.unwritten:
             return bool((index.covered_fragments() or BitMap()) & fragments)
         content = self.source.indices.try_read(index, self.field.type)
-        found = fragments if content is None else content.fragments()
-        return found is None or bool(found & fragments)
+        content_fragments = fragments if content is None else content.fragments()
+        return content_fragments is None or bool(content_fragments & fragments)
 
 
 @dataclass(slots=True)
@@ -260,7 +265,7 @@ class _Optimizer:
         chosen = choice.merging(num_merged)
         if chosen is None:
             return [], []
-        new = [self._segment([one], own) for one, own in chosen.left]
+        new = [self._segment([segment], fragments) for segment, fragments in chosen.left]
         return [*new, self._segment(chosen.merged, chosen.covered)], chosen.dropped
 
     @property
@@ -275,17 +280,17 @@ class _Optimizer:
         """Write a segment over some live fragments, from entries of merged segments; other fragments are read."""
         source, kind, field = self.files.source, self._kind, self._field
         view = _view_of_live_rows(source)
-        contents, known = self._contents(merged, view)
+        contents, merged_fragments = self._contents(merged, view)
         last = self.segments[-1]
         parameters = dict(kind.parameters)
-        for one in self.segments:
-            content = source.indices.try_read(one, field.type)
+        for segment in self.segments:
+            content = source.indices.try_read(segment, field.type)
             if content is not None:
                 parameters |= content.parameters()
-        for zones in self._moved(merged, covered - known):
+        for zones in self._moved(merged, covered - merged_fragments):
             contents.append(zones)
-            known |= zones.fragments()
-        missing = covered - known
+            merged_fragments |= zones.fragments()
+        missing = covered - merged_fragments
         fragments = [fragment for fragment_id in missing if (fragment := source.manifest.fragments.get(fragment_id))]
         contents.append(build(source, field, kind, parameters, fragments))
         content = kind.merge(contents, parameters)
@@ -293,18 +298,18 @@ class _Optimizer:
 
     def _contents(self, merged: Sequence[IndexMetadata], view: View) -> tuple[list[Any], BitMap]:
         """The entries of segments that are still valid, and their fragments; each fragment's entries are taken once."""
-        source, contents, known = self.files.source, list[Any](), BitMap()
-        for one in merged:
-            content = source.indices.try_read(one, self._field.type)
-            if content is None or (view.has_row_ids and one.kind == "BTree" and one.holds_row_ids):
+        source, contents, merged_fragments = self.files.source, list[Any](), BitMap()
+        for segment in merged:
+            content = source.indices.try_read(segment, self._field.type)
+            if content is None or (view.has_row_ids and segment.kind == "BTree" and segment.holds_row_ids):
                 continue  # an older BTREE holds row ids, and new ones hold addresses
             # A fragment that replaces others according to the reuse index has no entries of its own.
-            own, entries = without_moved(source.manifest.indices, one) - known, content.fragments()
-            own = own if entries is None else own & entries
-            chosen = view.covered(own)
+            fragments, entries = without_moved(source.manifest.indices, segment) - merged_fragments, content.fragments()
+            fragments = fragments if entries is None else fragments & entries
+            chosen = view.covered(fragments)
             contents.append(content.of_fragments(view, chosen))
-            known |= BitMap(view.ids[np.flatnonzero(chosen)].tolist())
-        return contents, known
+            merged_fragments |= BitMap(view.ids[np.flatnonzero(chosen)].tolist())
+        return contents, merged_fragments
 
     def _moved(self, merged: Sequence[IndexMetadata], missing: BitMap) -> Iterator[ZoneMap]:
         """Yield zone maps of fragments that a compaction wrote, from the zones of the fragments that it replaced."""
@@ -313,17 +318,26 @@ class _Optimizer:
         source = self.files.source
         places = {f.files[0].path: f for i in missing if (f := source.manifest.fragments.get(i)) and f.files}
         for group in self.replaced:
-            there = [places.get(one.files[0].path) if one.files else None for one in group.new_fragments]
-            if not there or any(one is None or one.deletion_file is not None for one in there):
+            new_fragments = [
+                places.get(fragment.files[0].path) if fragment.files else None for fragment in group.new_fragments
+            ]
+            if not new_fragments or any(
+                fragment is None or fragment.deletion_file is not None for fragment in new_fragments
+            ):
                 continue
             moves = Replaced(
-                [(one.id, physical_rows(source, one), source.deleted_rows(one)) for one in group.old_fragments],
-                [(one.id, one.physical_rows) for one in there if one is not None],
+                [
+                    (fragment.id, physical_rows(source, fragment), source.deleted_rows(fragment))
+                    for fragment in group.old_fragments
+                ],
+                [(fragment.id, fragment.physical_rows) for fragment in new_fragments if fragment is not None],
             )
             for segment in merged:
                 content = source.indices.try_read(segment, self._field.type)
-                known = without_moved(source.manifest.indices, segment)
-                if isinstance(content, ZoneMap) and all(one.id in known for one in group.old_fragments):
+                segment_fragments = without_moved(source.manifest.indices, segment)
+                if isinstance(content, ZoneMap) and all(
+                    fragment.id in segment_fragments for fragment in group.old_fragments
+                ):
                     zones = derived_zones(content, moves)
                     if zones is not None:
                         yield zones

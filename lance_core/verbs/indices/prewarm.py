@@ -22,12 +22,12 @@ def prewarm(source: Snapshot, name: str, segments: Iterable[str | uuid.UUID] | N
         UnsupportedError: Indices of its kind are not read.
         CorruptFileError: The index cannot be read.
     """
-    own = {index.uuid: index for index in source.manifest.indices if index.name == name}
-    if not own:
+    own_segments = {index.uuid: index for index in source.manifest.indices if index.name == name}
+    if not own_segments:
         raise IndexNotFoundError(f"Lance index not found: name={name}; list_indices() lists those of the table")
-    wanted = list(own) if segments is None else [_key(segment) for segment in segments]
-    for key in wanted:
-        index = own.get(key)
+    keys = list(own_segments) if segments is None else [_key(segment) for segment in segments]
+    for key in keys:
+        index = own_segments.get(key)
         if index is None:
             raise NotFoundError(f"the index {name!r} has no segment {key}")
         kind = KINDS.get(index.kind)

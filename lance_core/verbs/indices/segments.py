@@ -145,17 +145,17 @@ def commit_segments(
 
 def _check_versions(source: Snapshot, segments: Sequence[IndexMetadata]) -> None:
     """Check that segments were built on this table, not on a dropped table with the same fragment ids."""
-    known = {source.manifest.version: source.manifest}
+    manifests = {source.manifest.version: source.manifest}
     for segment in segments:
         number = segment.dataset_version
         if segment.created_at_ms is None or number > source.manifest.version:
             continue
-        if number not in known:
+        if number not in manifests:
             try:
-                known[number] = load_manifest(source.store, number)
+                manifests[number] = load_manifest(source.store, number)
             except VersionNotFoundError:
                 continue  # cleaned up since
-        if known[number].timestamp_ns // 1_000_000 > segment.created_at_ms:
+        if manifests[number].timestamp_ns // 1_000_000 > segment.created_at_ms:
             raise IncompatibleConflictError(
                 f"{source.store.root}: version {number} is younger than segment {segment.uuid}, which was built on it: "
                 "the table was dropped and made again meanwhile, or the clocks of two machines differ. Build the "
@@ -193,13 +193,13 @@ def _without_changed(source: Snapshot, segments: Sequence[IndexMetadata]) -> lis
         InvalidInputError: The segments were built on a later version.
         RetryableConflictError: A commit since then moved rows that they cover, or changed them in another way.
     """
-    oldest, here = min(segment.dataset_version for segment in segments), source.manifest.version
-    if oldest > here:
+    oldest, last = min(segment.dataset_version for segment in segments), source.manifest.version
+    if oldest > last:
         raise InvalidInputError(
-            f"the segments were built on version {oldest}, and this is version {here}: open the latest version"
+            f"the segments were built on version {oldest}, and this is version {last}: open the latest version"
         )
     current = tuple(segments)
-    for version in range(oldest + 1, here + 1):
+    for version in range(oldest + 1, last + 1):
         manifest = load_manifest(source.store, version)
         committed = load_transaction(source.store, manifest)
         mine = tuple(segment for segment in current if segment.dataset_version < version)
@@ -216,7 +216,7 @@ def _without_changed(source: Snapshot, segments: Sequence[IndexMetadata]) -> lis
             mine = without_fragments(mine, committed.operation.fields_modified, changed)
         elif isinstance(committed.operation, Merge):
             mine = without_replaced(mine, load_manifest(source.store, version - 1).fragments, manifest.fragments)
-        fresh = {one.uuid: one for one in mine}
+        fresh = {segment.uuid: segment for segment in mine}
         current = tuple(fresh.get(segment.uuid, segment) for segment in current)
     return list(current)
 
@@ -225,25 +225,25 @@ def _replaced(
     manifest: Manifest, name: str, kind: Kind, field: IndexedField, segments: Sequence[IndexMetadata]
 ) -> list[IndexMetadata]:
     """The segments of an index that new segments replace, because the new segments cover the same fragments."""
-    there = [index for index in manifest.indices if index.name == name]
+    indices = [index for index in manifest.indices if index.name == name]
     index_name(manifest, field, kind, name, replace=True)
     live = BitMap(manifest.fragments.ids)
     covered = BitMap().union(*(segment.covered_fragments() or BitMap() for segment in segments)) & live
-    if any(index.kind != segments[0].kind for index in there):
+    if any(index.kind != segments[0].kind for index in indices):
         if covered != live:
             raise InvalidInputError(
-                f"the index {name!r} is of type {there[0].kind}; segments of type {segments[0].kind} replace it only"
+                f"the index {name!r} is of type {indices[0].kind}; segments of type {segments[0].kind} replace it only"
                 f" if they cover all fragments, and fragment {(live - covered)[0]} is missing"
             )
-        return there
+        return indices
     removed = []
-    for index in there:
-        own = without_moved(manifest.indices, index) & live
-        if own <= covered:
+    for index in indices:
+        part = without_moved(manifest.indices, index) & live
+        if part <= covered:
             removed.append(index)
-        elif own & covered:
+        elif part & covered:
             raise InvalidInputError(
-                f"segment {index.uuid} of the index {name!r} covers fragment {(own & covered)[0]} as the new segments"
-                f" do, and fragment {(own - covered)[0]}, which they do not cover; build segments that cover both"
+                f"segment {index.uuid} of the index {name!r} covers fragment {(part & covered)[0]} as the new segments"
+                f" do, and fragment {(part - covered)[0]}, which they do not cover; build segments that cover both"
             )
     return removed

@@ -44,16 +44,16 @@ def format_fragment(fragment: FragmentMetadata, dataset: Handle) -> str:
 def list_transactions(dataset: Handle, /, max_transactions: int = 10) -> list[str | None]:
     """The transactions of the latest versions up to this one, newest first; None where a version records none."""
     store = dataset.source.store
-    found: list[str | None] = []
+    transactions: list[str | None] = []
     for number in reversed([number for number in list_versions(store) if number <= dataset.version]):
-        if len(found) == max_transactions:
+        if len(transactions) == max_transactions:
             break
         try:
             transaction = load_transaction(store, load_manifest(store, number))
         except VersionNotFoundError:
             continue  # cleaned up since it was listed
-        found.append(None if transaction is None else _indented(transaction))
-    return found
+        transactions.append(None if transaction is None else _indented(transaction))
+    return transactions
 
 
 def _indented(record: Any) -> str:
@@ -64,7 +64,7 @@ def _lines(head: str, value: Any, indent: str) -> Iterator[str]:
     """Yield the lines of a value; the first line begins with `head`."""
     tail = "," if indent else ""
     if is_dataclass(value) and not isinstance(value, type):
-        parts = [(f"{one.name}: ", getattr(value, one.name)) for one in fields(value) if one.repr]
+        parts = [(f"{field.name}: ", getattr(value, field.name)) for field in fields(value) if field.repr]
         opening, closing = f"{type(value).__name__} {{", "}"
     elif isinstance(value, Mapping):
         parts, opening, closing = [(f"{key!r}: ", item) for key, item in value.items()], "{", "}"

@@ -172,9 +172,9 @@ def index_statistics(source: Snapshot, name: str) -> IndexStatistics:
         "num_indexed_rows_per_delta": [_num_rows(segment.covered, counts) for segment in group],
         "updated_at_timestamp_ms": max(times, default=None),
     }
-    own = _content_statistics(source, [segment.index for segment in group])
-    if own is not None:
-        result["indices"] = result["segments"] = own
+    content_statistics = _content_statistics(source, [segment.index for segment in group])
+    if content_statistics is not None:
+        result["indices"] = result["segments"] = content_statistics
     return result
 
 
@@ -205,8 +205,8 @@ def _by_name(source: Snapshot) -> dict[str, list[_CoveredSegment]]:
     covered = {index.uuid: fragments for index, fragments in live_coverage(indices)}
     groups: dict[str, list[_CoveredSegment]] = {}
     for index in indices:
-        own = covered.get(index.uuid)
-        fragments = index.covered_fragments() or BitMap() if own is None else own
+        live_fragments = covered.get(index.uuid)
+        fragments = index.covered_fragments() or BitMap() if live_fragments is None else live_fragments
         groups.setdefault(index.name, []).append(_CoveredSegment(index, fragments))
     return groups
 

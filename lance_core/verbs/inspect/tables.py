@@ -113,12 +113,12 @@ def find_tables(root_uri: str | PathLike[str], *, storage_options: Mapping[str, 
     if store.is_local:
         return [FoundTable(path=path) for path in list_tables(root_uri, storage_options=storage_options)]
     shows_versions = store.data_root == store.root
-    found = [
+    tables = [
         FoundTable(path=escaped_path(path), versions=_numbers(keys) if shows_versions else None)
         for path, keys in _read_keys(store, most_versions=None if shows_versions else 1)
         if keys
     ]
-    return sorted(found, key=lambda one: one.path)
+    return sorted(tables, key=lambda table: table.path)
 
 
 def is_deregistered(store: ObjectStore) -> bool:
@@ -158,8 +158,8 @@ def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]] = frozense
             raise store_error(folder, error) from error
         _logger.warning("%s cannot be listed, so tables below it are left out: %s", folder, error.strerror)
         return
-    own = (status.st_dev, status.st_ino)
-    if own in above:
+    identity = (status.st_dev, status.st_ino)
+    if identity in above:
         return
     for entry in entries:
         if not _is_folder(entry):
@@ -169,7 +169,7 @@ def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]] = frozense
                 continue
             yield prefix + entry.name, _has_versions(os.path.join(entry.path, VERSIONS_PREFIX))  # noqa: PTH118 - as scandir gives it
         else:
-            yield from _walk(entry.path, f"{prefix}{entry.name}/", above | {own})
+            yield from _walk(entry.path, f"{prefix}{entry.name}/", above | {identity})
 
 
 def _has_versions(folder: str) -> bool:
@@ -244,6 +244,6 @@ class _Keys:
         return self.current == key
 
     def _next(self) -> str | None:
-        found = next(self._listing, None)
+        meta = next(self._listing, None)
         self._taken += 1
-        return None if found is None else found.key
+        return None if meta is None else meta.key

@@ -68,14 +68,14 @@ def all_files(store: ObjectStore) -> pa.RecordBatchReader:
     Raises:
         DatasetNotFoundError: The dataset was dropped.
     """
-    found = list(store.list(""))
-    if not found:
+    files = list(store.list(""))
+    if not files:
         existing_versions(store)  # raises if the dataset was dropped
     columns = [
-        pa.array([store.root] * len(found), pa.string()).dictionary_encode(),
-        pa.array([meta.key for meta in found], pa.string()),
-        pa.array([meta.size for meta in found], pa.int64()),
-        pa.array([round(meta.modified * 1_000_000) for meta in found], pa.timestamp("us", "UTC")),
+        pa.array([store.root] * len(files), pa.string()).dictionary_encode(),
+        pa.array([meta.key for meta in files], pa.string()),
+        pa.array([meta.size for meta in files], pa.int64()),
+        pa.array([round(meta.modified * 1_000_000) for meta in files], pa.timestamp("us", "UTC")),
     ]
     batch = pa.RecordBatch.from_arrays(columns, schema=ALL_SCHEMA)
     return pa.RecordBatchReader.from_batches(ALL_SCHEMA, [batch])
@@ -95,11 +95,11 @@ def _tracked(source: Snapshot) -> pa.RecordBatch:
 
 def _files(source: Snapshot, manifest: Manifest) -> Iterator[tuple[str, str, str]]:
     """Yield root, key and kind of the files that a version refers to."""
-    own = source.store.root
+    root = source.store.root
     if manifest.location is not None:
-        yield own, manifest.location.key, "manifest"
+        yield root, manifest.location.key, "manifest"
     if manifest.transaction_file:
-        yield own, transaction_key(manifest.transaction_file), "transaction file"
+        yield root, transaction_key(manifest.transaction_file), "transaction file"
     for fragment in manifest.fragments:
         for file in fragment.files:
             store, key = source.data_file(file)

@@ -54,11 +54,11 @@ def _coverage_problems(indices: Sequence[IndexMetadata], live: BitMap) -> Iterat
     """Yield the indices of which two segments cover a live fragment."""
     covered: dict[str, BitMap] = {}
     for index in indices:
-        own = (index.covered_fragments() or BitMap()) & live
-        others = covered.get(index.name, BitMap())
-        if own & others:
-            yield f"index {index.name!r} has several segments over fragments {list(own & others)}"
-        covered[index.name] = others | own
+        fragments = (index.covered_fragments() or BitMap()) & live
+        earlier_fragments = covered.get(index.name, BitMap())
+        if fragments & earlier_fragments:
+            yield f"index {index.name!r} has several segments over fragments {list(fragments & earlier_fragments)}"
+        covered[index.name] = earlier_fragments | fragments
 
 
 def validate_fragment(source: Snapshot, fragment: Fragment) -> None:
@@ -67,15 +67,15 @@ def validate_fragment(source: Snapshot, fragment: Fragment) -> None:
     Raises:
         CorruptFileError: Files, row counts and deletions do not fit together.
     """
-    taken: set[int] = set()
+    seen_ids: set[int] = set()
     rows = None
     for file in fragment.files:
         live = [i for i in file.fields if i >= 0]
-        if taken.intersection(live):
-            raise CorruptFileError(f"Fragment {fragment.id}: field {min(taken & set(live))} is in two files")
+        if seen_ids.intersection(live):
+            raise CorruptFileError(f"Fragment {fragment.id}: field {min(seen_ids & set(live))} is in two files")
         if len(set(live)) < len(live):
             raise CorruptFileError(f"data file {file.path}: a field id occurs twice in {live[:20]}")
-        taken.update(live)
+        seen_ids.update(live)
         store, key = source.data_file(file)
         reader = DataFileReader.open(store, key, size=file.file_size_bytes or None)
         reader.check()

@@ -122,8 +122,8 @@ def branch_diff(table: TableRefs, name: str, partition_by: Sequence[str] | None 
         rows = _partition_rows(branch, changes, list(partition_by))
         names = list(rows)
     else:
-        made = commits_between(branch.head.store, fork.version, head.version)
-        names = sorted(slice_names(merged_properties(made.values())).values())
+        commits = commits_between(branch.head.store, fork.version, head.version)
+        names = sorted(slice_names(merged_properties(commits.values())).values())
     return BranchDiff(
         branch=name,
         parent=branch.parent_name,
@@ -164,14 +164,14 @@ def _partition_rows(branch: Branch, changes: BranchChanges, columns: list[str]) 
     """Numbers of removed and of added rows, by the values of columns."""
     branch.head.manifest.schema.project(columns)
     branch.parent.manifest.schema.project(columns)
-    taken = changes.rows_taken(branch)
+    removed_rows = changes.rows_taken(branch)
     deleted: Counter[str] = Counter()
     came: Counter[str] = Counter()
     for fragment in changes.removed:
         deleted += _count(branch.parent, fragment, columns, None)
     for before, after in changes.updated:
         if branch.as_seen(before).files == after.files:
-            deleted += _count(branch.parent, before, columns, taken[before.id])
+            deleted += _count(branch.parent, before, columns, removed_rows[before.id])
         else:
             deleted += _count(branch.parent, before, columns, None)
             came += _count(branch.head, after, columns, None)
@@ -181,14 +181,14 @@ def _partition_rows(branch: Branch, changes: BranchChanges, columns: list[str]) 
 
 
 def _count(source: Snapshot, fragment: Fragment, columns: Sequence[str], only: BitMap | None) -> Counter[str]:
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for batch, offsets in live_rows(source, fragment, columns):
         rows = batch
         if only is not None:
-            wanted = np.isin(np.asarray(offsets), offsets_of(only))
-            rows = batch.filter(pa.array(wanted))
-        found.update(_names(rows, columns))
-    return found
+            mask = np.isin(np.asarray(offsets), offsets_of(only))
+            rows = batch.filter(pa.array(mask))
+        counts.update(_names(rows, columns))
+    return counts
 
 
 def _names(rows: pa.RecordBatch, columns: Sequence[str]) -> Iterator[str]:

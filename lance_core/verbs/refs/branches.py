@@ -113,15 +113,15 @@ class Branches:
             ['fix']
         """
         sign = checked_order(order)
-        found = sorted(self._load(), key=lambda pair: (sign * pair[1].parent_version, pair[0]))
-        return [(name, _describe(ref)) for name, ref in found]
+        references = sorted(self._load(), key=lambda pair: (sign * pair[1].parent_version, pair[0]))
+        return [(name, _describe(ref)) for name, ref in references]
 
     def _load(self) -> builtins.list[tuple[str, BranchRef]]:
-        found, torn = read_branches(self._refs.root)
+        refs, torn = read_branches(self._refs.root)
         report_torn(torn.values())
-        if not found and not torn:
+        if not refs and not torn:
             reject_dropped_dataset(self._refs.root)  # raises if the dataset was dropped
-        return [*found.items()]
+        return [*refs.items()]
 
     def replace_metadata(self, branch: str, metadata: Mapping[str, str]) -> None:
         """Replace the metadata of a branch.
@@ -302,11 +302,11 @@ class Branches:
         """
         refs, torn = read_branches(self._refs.root)
         reject_torn(torn.values())
-        stale, kept = find_stale(self._refs, refs, older_than)
+        stale, reasons = find_stale(self._refs, refs, older_than)
         orphans = find_orphans(self._refs, refs.keys(), older_than)
         for name in () if dry_run else (*stale, *orphans):
             self.discard(name)
-        return Sweep(stale=tuple(stale), orphans=tuple(orphans), kept=kept)
+        return Sweep(stale=tuple(stale), orphans=tuple(orphans), kept=reasons)
 
     def delete(self, branch: str) -> None:
         """Remove a branch with its versions and the files that it wrote.
@@ -334,23 +334,23 @@ class Branches:
         refs, torn = read_branches(root)
         tags, torn_tags = read_tags(root)
         (report_torn if branch in torn else reject_torn)([*torn.values(), *torn_tags])
-        own = refs.pop(branch, None)
-        own_tags = [name for name, tag in tags.items() if _goes_with(name, tag, branch, own)]
+        branch_ref = refs.pop(branch, None)
+        own_tags = [name for name, tag in tags.items() if _goes_with(name, tag, branch, branch_ref)]
         table = manifest_table(self._refs.store_of(branch))
         has_rows = table is not None and table.latest() is not None
-        known = own is not None or branch in torn
-        others = {*refs, *torn} - {branch}
-        if not known and not (has_rows or own_tags or _own_files(root, branch, others)):
+        exists = branch_ref is not None or branch in torn
+        other_branches = {*refs, *torn} - {branch}
+        if not exists and not (has_rows or own_tags or _own_files(root, branch, other_branches)):
             reject_dropped_dataset(root)
             raise VersionNotFoundError(f"Ref not found error: Branch {branch} does not exist in the table {root.root}")
-        _reject_referenced(branch, own, refs, tags)
-        if own is not None:
+        _reject_referenced(branch, branch_ref, refs, tags)
+        if branch_ref is not None:
             _check_deletable(self._refs.store_of(branch))
         delete_durably(root, branch_ref_key(branch))
-        if own is not None:
-            self._look_again(branch, own)
+        if branch_ref is not None:
+            self._look_again(branch, branch_ref)
         if not root.remove_link(branch_root(branch)):
-            for error in root.delete_many(list(_own_files(root, branch, others))).values():
+            for error in root.delete_many(list(_own_files(root, branch, other_branches))).values():
                 raise error
             root.remove_empty_folders(branch_root(branch))
         if table is not None:
@@ -358,17 +358,17 @@ class Branches:
         for tag in own_tags:
             delete_durably(root, tag_ref_key(tag))
 
-    def _look_again(self, branch: str, own: BranchRef) -> None:
+    def _look_again(self, branch: str, branch_ref: BranchRef) -> None:
         """Look for branches and tags that were made while a branch was hidden; later ones find that it was deleted."""
         root = self._refs.root
         refs, torn = read_branches(root)
         tags, _ = read_tags(root)
         try:
-            _reject_referenced(branch, own, {name: ref for name, ref in refs.items() if name != branch}, tags)
+            _reject_referenced(branch, branch_ref, {name: ref for name, ref in refs.items() if name != branch}, tags)
             reject_torn(message for name, message in torn.items() if name != branch)
         except LanceError:
             with contextlib.suppress(AlreadyExistsError):  # `ensure` has found the branch without its reference
-                put_reference(root, branch_ref_key(branch), own.to_bytes())
+                put_reference(root, branch_ref_key(branch), branch_ref.to_bytes())
             raise
 
 
@@ -452,7 +452,7 @@ def _reject_deleted_parent(table: TableRefs, parent: str, branch: str) -> None:
 
 
 def _reject_referenced(
-    branch: str, own: BranchRef | None, refs: Mapping[str, BranchRef], tags: Mapping[str, TagRef]
+    branch: str, branch_ref: BranchRef | None, refs: Mapping[str, BranchRef], tags: Mapping[str, TagRef]
 ) -> None:
     """Make sure that no other branch was forked from a branch that is to be deleted, and that no tag names it.
 
@@ -462,14 +462,16 @@ def _reject_referenced(
     children = [
         name
         for name, ref in sorted(refs.items())
-        if ref.parent_branch == branch or (own is not None and ref.descends_from(own))
+        if ref.parent_branch == branch or (branch_ref is not None and ref.descends_from(branch_ref))
     ]
     if children:
         raise InvalidInputError(
             f"Ref conflict error: Branch {branch} is referenced by the branches {', '.join(children)}, which were"
             f" forked from it, can not delete; branches.delete({children[0]!r}) deletes the first of them"
         )
-    named = [name for name, tag in tags.items() if tag.branch == branch and not _goes_with(name, tag, branch, own)]
+    named = [
+        name for name, tag in tags.items() if tag.branch == branch and not _goes_with(name, tag, branch, branch_ref)
+    ]
     if named:
         raise InvalidInputError(
             f"Ref conflict error: Branch {branch} is referenced by the tags {', '.join(named)}, can not delete;"
@@ -501,8 +503,8 @@ def _make_known(table: TableRefs, branch: str, ref: BranchRef, first: Manifest) 
     try:
         put_reference(table.root, branch_ref_key(branch), ref.to_bytes())
     except AlreadyExistsError as error:
-        found = load_branch(table.root, branch)
-        if (found.parent_version, found.parent_branch) == (ref.parent_version, ref.parent_branch):
+        existing_ref = load_branch(table.root, branch)
+        if (existing_ref.parent_version, existing_ref.parent_branch) == (ref.parent_version, ref.parent_branch):
             return  # another process found the version and finished the creation
         if first.location is not None:
             remove_leftovers(table.store_of(branch), [first.location.key])
@@ -516,13 +518,13 @@ def _is_known(table: TableRefs, branch: str) -> bool:
     return any(True for _ in table.root.list(branch_ref_key(branch), limit=1))
 
 
-def _own_files(root: ObjectStore, branch: str, others: Iterable[str]) -> list[str]:
+def _own_files(root: ObjectStore, branch: str, other_branches: Iterable[str]) -> list[str]:
     """Keys below a branch's root, except those of branches below that root, such as `a/b` below `a`."""
-    kept = tuple(f"{branch_root(name)}/" for name in others if name.startswith(f"{branch}/"))
-    return [meta.key for meta in root.list_owned(f"{branch_root(branch)}/") if not meta.key.startswith(kept)]
+    other_roots = tuple(f"{branch_root(name)}/" for name in other_branches if name.startswith(f"{branch}/"))
+    return [meta.key for meta in root.list_owned(f"{branch_root(branch)}/") if not meta.key.startswith(other_roots)]
 
 
-def _goes_with(name: str, tag: TagRef, branch: str, own: BranchRef | None) -> bool:
+def _goes_with(name: str, tag: TagRef, branch: str, branch_ref: BranchRef | None) -> bool:
     """Whether a tag is removed with a branch.
 
     The tag is removed if it keeps the branch's fork version, or a version of the branch that a reader has consumed; if
@@ -533,12 +535,12 @@ def _goes_with(name: str, tag: TagRef, branch: str, own: BranchRef | None) -> bo
         return True
     if is_promotion_tag(name, tag) and tag.metadata[PROMOTED_FROM_KEY] == branch:
         return True
-    return _keeps_fork_of(name, tag, branch, own)
+    return _keeps_fork_of(name, tag, branch, branch_ref)
 
 
-def _keeps_fork_of(name: str, tag: TagRef, branch: str, own: BranchRef | None) -> bool:
+def _keeps_fork_of(name: str, tag: TagRef, branch: str, branch_ref: BranchRef | None) -> bool:
     """Whether a tag keeps the version that a branch was forked from."""
-    if own is not None and name == _fork_tag(branch, own):
+    if branch_ref is not None and name == _fork_tag(branch, branch_ref):
         return True
     return name.startswith(FORK_TAG_PREFIX) and tag.metadata.get(FORKED_KEY) == branch
 

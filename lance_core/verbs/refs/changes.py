@@ -62,10 +62,12 @@ class Branch:
 
         This library's clones add it with the next id, pylance's with the first free id.
         """
-        taken = {base.id for base in self.parent.manifest.base_paths}
-        added = [base.id for base in self.head.manifest.base_paths if base.is_dataset_root and base.id not in taken]
-        usual = max(taken, default=-1) + 1
-        first = next(number for number in range(len(taken) + 1) if number not in taken)
+        parent_ids = {base.id for base in self.parent.manifest.base_paths}
+        added = [
+            base.id for base in self.head.manifest.base_paths if base.is_dataset_root and base.id not in parent_ids
+        ]
+        usual = max(parent_ids, default=-1) + 1
+        first = next(number for number in range(len(parent_ids) + 1) if number not in parent_ids)
         return first if usual not in added and first in added else usual
 
     def as_seen(self, fragment: Fragment) -> Fragment:
@@ -85,10 +87,10 @@ class Branch:
         Raises:
             IncompatibleConflictError: The branch refers to files of the parent that the version does not have.
         """
-        known = {file.path for fragment in self.parent.manifest.fragments for file in fragment.files}
+        parent_paths = {file.path for fragment in self.parent.manifest.fragments for file in fragment.files}
         for fragment in self.head.manifest.fragments:
             for file in fragment.files:
-                if file.base_id == self.base_id and file.path not in known:
+                if file.base_id == self.base_id and file.path not in parent_paths:
                     raise IncompatibleConflictError(
                         f"branch {self.name!r} refers to {file.path}, which version {self.fork_version} of "
                         f"{self.parent_name} does not have: the dataset was dropped and made again before an old "
@@ -101,9 +103,9 @@ class Branch:
         Raises:
             InvalidInputError: The branch has a base path that the parent lacks.
         """
-        known = {base.id: canonical_uri(base.path) for base in latest.base_paths}
+        parent_uris = {base.id: canonical_uri(base.path) for base in latest.base_paths}
         for base in self.head.manifest.base_paths:
-            if base.id != self.base_id and known.get(base.id) != canonical_uri(base.path):
+            if base.id != self.base_id and parent_uris.get(base.id) != canonical_uri(base.path):
                 raise InvalidInputError(
                     f"branch {self.name!r} has the base path {base.path!r} (id {base.id}), which {self.parent_name} "
                     "does not have: deep_clone the branch, or write its rows without target_bases"
@@ -128,16 +130,16 @@ class BranchChanges:
     def of(cls, branch: Branch) -> BranchChanges:
         """Compare both ends of a branch."""
         head = branch.head.manifest.fragments
-        removed, updated, known = [], [], set()
+        removed, updated, matched_ids = [], [], set()
         for before in branch.parent.manifest.fragments:
             after = head.get(before.id)
             if after is None or not _is_same(branch.as_seen(before), after):
                 removed.append(before)
                 continue
-            known.add(before.id)
+            matched_ids.add(before.id)
             if _content(branch.as_seen(before)) != _content(after):
                 updated.append((before, after))
-        added = tuple(fragment for fragment in head if fragment.id not in known)
+        added = tuple(fragment for fragment in head if fragment.id not in matched_ids)
         return cls(removed=tuple(removed), updated=tuple(updated), added=added)
 
     def __bool__(self) -> bool:
@@ -157,10 +159,10 @@ class BranchChanges:
 
     def rows_taken(self, branch: Branch) -> dict[int, BitMap]:
         """Offsets of the rows that were deleted from updated fragments, by fragment."""
-        taken = {}
+        rows_by_fragment = {}
         for before, after in self.updated:
-            taken[before.id] = branch.head.deleted_rows(after) - branch.parent.deleted_rows(before)
-        return taken
+            rows_by_fragment[before.id] = branch.head.deleted_rows(after) - branch.parent.deleted_rows(before)
+        return rows_by_fragment
 
 
 def load_branch_ends(table: TableRefs, name: str) -> Branch:
@@ -199,7 +201,7 @@ def left_behind(branch: Branch) -> tuple[str, ...]:
         ("schema metadata", before.schema.metadata, after.schema.metadata),
         ("index", _indices(before), _indices(after)),
     )
-    found = [
+    changes = [
         f"{what} {key!r} ({'added' if key not in old else 'removed' if key not in new else 'changed'})"
         for what, old, new in maps
         for key in sorted(old.keys() | new.keys())
@@ -207,9 +209,9 @@ def left_behind(branch: Branch) -> tuple[str, ...]:
     ]
     names = (before.schema.names, after.schema.names)
     return (
-        (*found, "the order of columns")
+        (*changes, "the order of columns")
         if names[0] != names[1] and sorted(names[0]) == sorted(names[1])
-        else tuple(found)
+        else tuple(changes)
     )
 
 

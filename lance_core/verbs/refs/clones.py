@@ -62,8 +62,8 @@ class Clones:
 
     def list(self) -> dict[str, dict[str, Any]]:
         """The clones by the tags that keep their versions: `uri` of the clone, branch, version, times."""
-        found = {name: ref for name, ref in load_tags(self._refs).items() if is_clone_tag(name, ref)}
-        return {name: {"uri": ref.metadata[CLONE_KEY], **describe_tag(ref)} for name, ref in found.items()}
+        clone_tags = {name: ref for name, ref in load_tags(self._refs).items() if is_clone_tag(name, ref)}
+        return {name: {"uri": ref.metadata[CLONE_KEY], **describe_tag(ref)} for name, ref in clone_tags.items()}
 
     def release(self, clone: str) -> Names:
         """Let cleanup remove the version that a clone refers to, which breaks a clone that still exists.
@@ -100,25 +100,25 @@ def protected(table: TableRefs, branch: str | None, manifest: Manifest, target: 
         manifest: The version that is cloned.
         target: The clone's store.
     """
-    made: list[tuple[ObjectStore, str]] = []
+    written_tags: list[tuple[ObjectStore, str]] = []
     may_exist = False
     try:
-        for known, where, version in [(table, branch, manifest), *_further(table, manifest)]:
+        for refs, where, version in [(table, branch, manifest), *_further(table, manifest)]:
             name = f"{CLONE_TAG_PREFIX}{uuid.uuid4().hex[:12]}"
             try:
-                write_tag(known, name, where, version, {CLONE_KEY: canonical_uri(target.root)})
+                write_tag(refs, name, where, version, {CLONE_KEY: canonical_uri(target.root)})
             except StoreError as error:
                 if error.errno not in _DENIED:
                     raise
-                _warn(known, version, target, error)
+                _warn(refs, version, target, error)
                 continue
-            made.append((known.root, name))
+            written_tags.append((refs.root, name))
         may_exist = True
         yield
     except OutcomeUnknownError:
         raise
     except BaseException as error:
-        for store, name in () if may_exist and not isinstance(error, LanceError) else made:
+        for store, name in () if may_exist and not isinstance(error, LanceError) else written_tags:
             remove_leftovers(store, [tag_ref_key(name)])
         raise
 
@@ -133,15 +133,15 @@ def _warn(table: TableRefs, manifest: Manifest, target: ObjectStore, error: Exce
 
 def _further(table: TableRefs, manifest: Manifest) -> Iterator[tuple[TableRefs, str | None, Manifest]]:
     """Yield, if the source is itself a clone, the versions of other datasets that are tagged for it."""
-    own = {canonical_uri(table.root.root)}
-    for root in sorted(_roots(manifest) - own):
+    own_uris = {canonical_uri(table.root.root)}
+    for root in sorted(_roots(manifest) - own_uris):
         store = open_store(root, table.root.options)
         latest = load_latest(store)
         if latest is None:
             continue
         other = TableRefs(root=store, current=latest)
         for name, ref in load_tags(other).items():
-            if is_clone_tag(name, ref) and ref.metadata[CLONE_KEY] in own:
+            if is_clone_tag(name, ref) and ref.metadata[CLONE_KEY] in own_uris:
                 resolved = other.resolve(name)
                 yield other, ref.branch, resolved.manifest()
 
@@ -186,18 +186,18 @@ def release_tags(store: ObjectStore, manifest: Manifest) -> None:
         store: The store of the clone.
         manifest: The latest version of the clone.
     """
-    own = canonical_uri(store.root)
-    for root in sorted(_roots(manifest) - {own}):
+    clone_uri = canonical_uri(store.root)
+    for root in sorted(_roots(manifest) - {clone_uri}):
         try:
             source = open_store(root, store.options)
             latest = load_latest(source)
             if latest is None:
                 continue
             for name, ref in load_tags(TableRefs(root=source, current=latest)).items():
-                if is_clone_tag(name, ref) and ref.metadata[CLONE_KEY] == own:
+                if is_clone_tag(name, ref) and ref.metadata[CLONE_KEY] == clone_uri:
                     delete_durably(source, tag_ref_key(name))
         except (LanceError, OSError) as error:
-            _logger.warning("the tag of the clone %s at %s was not removed: %s", own, root, error)
+            _logger.warning("the tag of the clone %s at %s was not removed: %s", clone_uri, root, error)
 
 
 def missing_bases(store: ObjectStore, manifest: Manifest) -> Iterator[tuple[str, str]]:

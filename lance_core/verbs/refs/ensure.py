@@ -79,8 +79,8 @@ def _is_spent(store: ObjectStore, ref: BranchRef, latest: Manifest) -> bool:
     return len(since) == latest.version - promoted and all(map(_adds_nothing, since.values()))
 
 
-def _adds_nothing(made: Transaction) -> bool:
-    return isinstance(made.operation, _ADDS_NO_ROW) or TAKES_BACK_KEY in made.properties
+def _adds_nothing(transaction: Transaction) -> bool:
+    return isinstance(transaction.operation, _ADDS_NO_ROW) or TAKES_BACK_KEY in transaction.properties
 
 
 def _make_known(table: TableRefs, branch: str) -> BranchRef:

@@ -140,8 +140,8 @@ class Readers:
             []
         """
         oldest = ago(age)
-        found = {name: describe_tag(ref) for name, ref in self._load().items()}
-        times = {name: one["updated_at"] or one["created_at"] for name, one in found.items()}
+        tags = {name: describe_tag(ref) for name, ref in self._load().items()}
+        times = {name: tag["updated_at"] or tag["created_at"] for name, tag in tags.items()}
         return [name for name, time in times.items() if time is not None and time < oldest]
 
     def _load(self) -> dict[str, TagRef]:

@@ -75,7 +75,7 @@ def find_stale(
     limit = ago(older_than)
     tagged = {ref.branch for name, ref in load_tags(table).items() if not is_made_tag(name, ref)}
     stale: list[str] = []
-    kept: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for name in sorted(refs, key=lambda name: (-len(refs[name].identifier), name)):
         if last_commit(table, name, refs[name]) >= limit:
             continue
@@ -85,12 +85,12 @@ def find_stale(
             if other not in stale and (ref.parent_branch == name or ref.descends_from(refs[name]))
         )
         if children:
-            kept[name] = f"{children[0]} was forked from it"
+            reasons[name] = f"{children[0]} was forked from it"
         elif name in tagged:
-            kept[name] = "a tag names one of its versions"
+            reasons[name] = "a tag names one of its versions"
         else:
             stale.append(name)
-    return stale, kept
+    return stale, reasons
 
 
 def is_made_tag(name: str, tag: TagRef) -> bool:
@@ -109,9 +109,9 @@ def is_fork_tag(name: str, tag: TagRef) -> bool:
 def find_orphans(table: TableRefs, refs: Collection[str], older_than: timedelta) -> list[str]:
     """Names below `tree/` without a branch, where nothing was written for some time."""
     newest: dict[str, float] = {}
-    known = {branch_root(name) + "/" for name in refs}
+    branch_roots = {branch_root(name) + "/" for name in refs}
     for meta in table.root.list(TREE_PREFIX):
-        if any(meta.key.startswith(root + folder) for root in _roots_of(meta.key, known) for folder in _FOLDERS):
+        if any(meta.key.startswith(root + folder) for root in _roots_of(meta.key, branch_roots) for folder in _FOLDERS):
             continue
         name = _name_of(meta.key)
         if name is not None and name not in refs:
@@ -150,7 +150,7 @@ def _name_of(key: str) -> str | None:
     """The name of the branch that a key would belong to; None if the key is not in a folder of a dataset."""
     path = key.removeprefix(TREE_PREFIX)
     for folder in _FOLDERS:
-        name, found, _ = path.rpartition("/" + folder) if folder == "data/" else path.partition("/" + folder)
-        if found and is_branch_name(name):
+        name, separator, _ = path.rpartition("/" + folder) if folder == "data/" else path.partition("/" + folder)
+        if separator and is_branch_name(name):
             return name
     return None

@@ -68,15 +68,15 @@ class Tags:
             ['august', 'july']
         """
         sign = checked_order(order)
-        found = sorted(self._load().items(), key=lambda pair: (sign * pair[1].version, pair[0]))
-        return [(name, describe_tag(ref)) for name, ref in found]
+        refs = sorted(self._load().items(), key=lambda pair: (sign * pair[1].version, pair[0]))
+        return [(name, describe_tag(ref)) for name, ref in refs]
 
     def _load(self) -> dict[str, TagRef]:
-        found, torn = read_tags(self._refs.root)
+        refs, torn = read_tags(self._refs.root)
         report_torn(torn)
-        if not found and not torn:
+        if not refs and not torn:
             reject_dropped_dataset(self._refs.root)  # raises if the dataset was dropped
-        return found
+        return refs
 
     def get_version(self, tag: str) -> int:
         """The version that a tag names; it may be on any branch.
@@ -220,9 +220,9 @@ def load_tags(table: TableRefs) -> dict[str, TagRef]:
     Raises:
         CorruptFileError: The file of a tag is torn.
     """
-    found, torn = read_tags(table.root)
+    refs, torn = read_tags(table.root)
     reject_torn(torn)
-    return found
+    return refs
 
 
 def manifest_size(manifest: Manifest) -> int:

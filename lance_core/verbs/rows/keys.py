@@ -49,11 +49,11 @@ class KeyIndex:
             self._pairs.append(np.unique(pairs[pairs >= 0]))
             codes = _positions(self._pairs[-1], pairs)
         self.codes = codes
-        known = codes >= 0
+        has_key = codes >= 0
         size = int(codes.max(initial=-1)) + 1
-        self.counts = np.bincount(codes[known], minlength=size)
+        self.counts = np.bincount(codes[has_key], minlength=size)
         self.first = np.full(size, -1, np.int64)
-        rows = np.flatnonzero(known)[::-1]
+        rows = np.flatnonzero(has_key)[::-1]
         self.first[codes[rows]] = rows
 
     def values(self) -> dict[str, pa.Array] | None:
@@ -80,13 +80,13 @@ class KeyIndex:
             numbers = lookup.look_up(first)
             rows = np.flatnonzero(numbers >= 0)
             return rows, numbers[rows].astype(np.int64)
-        found = _positions_of(first, self._values[0])
+        positions = _positions_of(first, self._values[0])
         if len(self._columns) == 1:
-            rows = np.flatnonzero(pc.is_valid(found).to_numpy())
-            return rows, found.drop_null().to_numpy().astype(np.int64)
-        codes = _dense(found)
-        for name, values, known in zip(self._columns[1:], self._values[1:], self._pairs, strict=True):
-            codes = _positions(known, _paired(codes, _index_in(table.column(name), values), len(values)))
+            rows = np.flatnonzero(pc.is_valid(positions).to_numpy())
+            return rows, positions.drop_null().to_numpy().astype(np.int64)
+        codes = _dense(positions)
+        for name, values, pairs in zip(self._columns[1:], self._values[1:], self._pairs, strict=True):
+            codes = _positions(pairs, _paired(codes, _index_in(table.column(name), values), len(values)))
         rows = np.flatnonzero(codes >= 0)
         return rows, codes[rows]
 
@@ -112,12 +112,12 @@ class _LookupTable:
     """
 
     def __init__(self, keys: pa.Array) -> None:
-        known = keys.to_numpy()
-        self._word = np.dtype(f"u{known.dtype.itemsize}")
+        values = keys.to_numpy()
+        self._word = np.dtype(f"u{values.dtype.itemsize}")
         # Differences of unsigned words wrap around, so values below the smallest are beyond the table, too.
-        self._first = np.array(known.min(), known.dtype).view(self._word)
+        self._first = np.array(values.min(), values.dtype).view(self._word)
         self._numbers = np.full(_span(keys) + 2, -1, np.int32)
-        self._numbers[known.view(self._word) - self._first] = np.arange(len(known), dtype=np.int32)
+        self._numbers[values.view(self._word) - self._first] = np.arange(len(values), dtype=np.int32)
 
     def look_up(self, column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
         """The number of the key that equals each value of a column without nulls; -1 for values that are no key."""
@@ -127,8 +127,8 @@ class _LookupTable:
         if last < np.iinfo(self._word).max:
             np.minimum(places, self._word.type(last), out=places)
         wide = places.view(np.int64) if self._word.itemsize == 8 else places
-        found: npt.NDArray[np.int32] = self._numbers.take(wide, mode="clip")
-        return found
+        numbers: npt.NDArray[np.int32] = self._numbers.take(wide, mode="clip")
+        return numbers
 
 
 def _span(integers: pa.Array) -> int:

@@ -34,39 +34,39 @@ def _are_comparable(left: pa.DataType, right: pa.DataType) -> bool:
     return alike and (getattr(left, "tz", None) is None) == (getattr(right, "tz", None) is None)
 
 
-def keys_by_value(keys: pa.Table, wanted: pa.Schema) -> pa.Table:
+def keys_by_value(keys: pa.Table, target: pa.Schema) -> pa.Table:
     """The keys in the dataset's types, without keys that these types cannot hold; incomparable columns stay.
 
     Args:
         keys: The key columns.
-        wanted: The same columns in the dataset's types.
+        target: The same columns in the dataset's types.
     """
     fitting = np.ones(keys.num_rows, np.bool_)
     columns = []
     for name, column in zip(keys.column_names, keys.columns, strict=True):
-        kind = wanted.field(name).type
+        kind = target.field(name).type
         if column.type == kind or not _are_comparable(column.type, kind):
             columns.append(column)
             continue
         values, exact = _exactly(column, kind)
         columns.append(values)
         fitting &= exact
-    found = pa.table(columns, names=keys.column_names)
-    return found if fitting.all() else found.filter(pa.array(fitting))
+    converted_keys = pa.table(columns, names=keys.column_names)
+    return converted_keys if fitting.all() else converted_keys.filter(pa.array(fitting))
 
 
 def _exactly(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.ChunkedArray, npt.NDArray[np.bool_]]:
     """The values in another type, null where it cannot hold them exactly, and a mask of the values that it holds."""
-    if all(any(is_one(one) for is_one in _KINDS[0][1:]) for one in (column.type, kind)) or _mixed(column.type, kind):
-        found = [None if value is None else _number(value, kind) for value in column.to_pylist()]
+    if all(any(is_one(side) for is_one in _KINDS[0][1:]) for side in (column.type, kind)) or _mixed(column.type, kind):
+        new_values = [None if value is None else _number(value, kind) for value in column.to_pylist()]
     else:
         try:
             return column.cast(kind), np.ones(len(column), np.bool_)
         except pa.ArrowInvalid:
-            found = [_cast(value, kind) for value in column]
+            new_values = [_cast(value, kind) for value in column]
     missing = column.is_null().to_numpy()
-    exact = np.array([value is not None for value in found], np.bool_) | missing
-    return pa.chunked_array([pa.array([_plain(value) for value in found], kind)]), exact
+    exact = np.array([value is not None for value in new_values], np.bool_) | missing
+    return pa.chunked_array([pa.array([_plain(value) for value in new_values], kind)]), exact
 
 
 def _mixed(left: pa.DataType, right: pa.DataType) -> bool:
@@ -96,7 +96,7 @@ def _number(value: float | Decimal, kind: pa.DataType) -> Any:
         return None
     exact = Decimal(value)
     try:
-        made = pa.scalar(int(exact) if pa.types.is_integer(kind) else exact, kind).as_py()
+        number = pa.scalar(int(exact) if pa.types.is_integer(kind) else exact, kind).as_py()
     except (pa.ArrowInvalid, OverflowError):
         return None
-    return made if made == exact else None
+    return number if number == exact else None

@@ -114,19 +114,19 @@ def merge_source(source: SourceRows, schema: Schema, clauses: MergeClauses) -> M
         SchemaError: A column is unknown or has another type, or a required column is missing.
         InvalidInputError: The write mode is "rewrite_columns", which cannot express the clauses with these columns.
     """
-    found = source.schema
-    lacking = [name for name in clauses.on if name not in found.names]
+    source_schema = source.schema
+    lacking = [name for name in clauses.on if name not in source_schema.names]
     if lacking:
-        raise SchemaError(f"merge_insert: the source lacks the key columns {lacking}; it has {found.names}")
+        raise SchemaError(f"merge_insert: the source lacks the key columns {lacking}; it has {source_schema.names}")
     if clauses.only_deletes_matched:
         source = _keys_of(source, schema, clauses.on)
-        found = source.schema
-    given = set(found.names)
-    present = tuple(field for field in schema.fields if field.name in given)
+        source_schema = source.schema
+    source_names = set(source_schema.names)
+    present = tuple(field for field in schema.fields if field.name in source_names)
     columns, updates = replace(schema, fields=present), clauses.matched is WhenMatched.UPDATE
-    fitted = fit(columns, found, fills_structs=clauses.inserts, keeps_structs=updates)
-    partial = partial_structs(columns, schema_from_arrow(found)) if updates else {}
-    missing = tuple(field for field in schema.fields if field.name not in given)
+    fitted = fit(columns, source_schema, fills_structs=clauses.inserts, keeps_structs=updates)
+    partial = partial_structs(columns, schema_from_arrow(source_schema)) if updates else {}
+    missing = tuple(field for field in schema.fields if field.name not in source_names)
     strict = [field.name for field in missing if not field.nullable]
     if clauses.inserts and strict:
         raise SchemaError(f"merge_insert: rows cannot be inserted without values for the columns {strict}")
@@ -136,9 +136,9 @@ def merge_source(source: SourceRows, schema: Schema, clauses: MergeClauses) -> M
             f"write mode rewrite_columns cannot express this merge insert: {reason}. Use auto or rewrite_rows instead."
         )
     checked = fitted if clauses.writes_rows else replace(fitted, fields=tuple(_nullable(f) for f in fitted.fields))
-    wanted = schema_to_arrow(checked)
-    is_alike = found.equals(wanted, check_metadata=True)
-    rows = source if is_alike else source.converted(wanted, lambda table: conform(table, checked))
+    target = schema_to_arrow(checked)
+    is_alike = source_schema.equals(target, check_metadata=True)
+    rows = source if is_alike else source.converted(target, lambda table: conform(table, checked))
     return MergeSource(
         rows=rows,
         schema=fitted,
@@ -152,10 +152,10 @@ def _keys_of(source: SourceRows, schema: Schema, on: Sequence[str]) -> SourceRow
     """Only the keys, in the dataset's types, without keys that these types cannot hold: no row has them."""
     arrow = schema_to_arrow(schema)
     names = [name for name in source.schema.names if name in on]
-    wanted = pa.schema([arrow.field(name) for name in names])
+    target = pa.schema([arrow.field(name) for name in names])
     keys = pa.schema([source.schema.field(name) for name in names])
-    made = keys_by_value(empty_table(keys), wanted).schema
-    return source.converted(made, lambda table: keys_by_value(table.select(names), wanted))
+    key_schema = keys_by_value(empty_table(keys), target).schema
+    return source.converted(key_schema, lambda table: keys_by_value(table.select(names), target))
 
 
 def primary_key(schema: Schema) -> tuple[str, ...]:

@@ -277,9 +277,9 @@ class MergeInsertBuilder:
         source = self._dataset.source
         self._clauses.check()
         self._check_joins(source)
-        found = typed_schema(source.manifest.schema) if schema is None else schema
-        self._fitted(SourceRows(empty_table(found)), source)
-        return "\n".join(merge_steps(source, self._clauses, found).lines())
+        data_schema = typed_schema(source.manifest.schema) if schema is None else schema
+        self._fitted(SourceRows(empty_table(data_schema)), source)
+        return "\n".join(merge_steps(source, self._clauses, data_schema).lines())
 
     def analyze_plan(self, data_obj: ReaderLike, *, schema: pa.Schema | None = None) -> str:
         """Compute the merge without a commit; return its plan with its numbers of rows, its time and its new fragments.
@@ -331,10 +331,10 @@ class MergeInsertBuilder:
 
     def _table(self, data_obj: ReaderLike, schema: pa.Schema | None) -> SourceRows:
         self._clauses.check()
-        found, batches = to_batches(data_obj, schema)
+        data_schema, batches = to_batches(data_obj, schema)
         # A source that cannot be merged is rejected before its stream is read.
-        self._fitted(SourceRows(empty_table(found)), self._dataset.source)
-        return SourceRows.of(found, batches, is_stream=not isinstance(batches, list))
+        self._fitted(SourceRows(empty_table(data_schema)), self._dataset.source)
+        return SourceRows.of(data_schema, batches, is_stream=not isinstance(batches, list))
 
     def _fitted(self, table: SourceRows, base: Snapshot) -> MergeSource:
         """The rows of the source, fitted to the dataset, after a check of the conditions."""

@@ -96,13 +96,13 @@ class _Match:
         fragment: The fragment.
         offsets: The ascending offsets of the rows; a row is repeated if several source rows have its key.
         source_rows: For each of them, the number of the source row.
-        others: Live rows whose key is not in the source; empty unless the merge deletes such rows.
+        unmatched_rows: Live rows whose key is not in the source; empty unless the merge deletes such rows.
     """
 
     fragment: Fragment
     offsets: Rows
     source_rows: Rows
-    others: BitMap
+    unmatched_rows: BitMap
 
 
 @dataclass(slots=True, kw_only=True)
@@ -177,7 +177,7 @@ class _MergeAttempt:
 
         def look(part: tuple[Fragment, BitMap | None], claim: Claim | None) -> _Match:
             fragment, possible = part
-            offsets, codes, others = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], BitMap()
+            offsets, codes, unmatched_rows = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], BitMap()
             for batch, places in live_rows(self.base, fragment, self.clauses.on, possible):
                 rows, numbers = index.look_up(pa.Table.from_batches([batch]))
                 if claim is not None and len(rows) < len(places):
@@ -186,15 +186,15 @@ class _MergeAttempt:
                 offsets.append(rows + places.start if isinstance(places, range) else places[rows])
                 codes.append(numbers)
                 if self.clauses.deletes_others:
-                    others |= BitMap(places) if isinstance(places, range) else bitmap_of(places)
-            found = np.concatenate(offsets)
-            others -= bitmap_of(found)
-            if others and self.clauses.delete_condition is not None:
+                    unmatched_rows |= BitMap(places) if isinstance(places, range) else bitmap_of(places)
+            matched_offsets = np.concatenate(offsets)
+            unmatched_rows -= bitmap_of(matched_offsets)
+            if unmatched_rows and self.clauses.delete_condition is not None:
                 described = described_columns(self.base.manifest)
                 condition = to_condition(self.clauses.delete_condition, described or self.base.manifest.schema)
-                others &= matching_rows(self.base, fragment, condition, described)
+                unmatched_rows &= matching_rows(self.base, fragment, condition, described)
             repeats, source_rows = index.rows_of(np.concatenate(codes))
-            return _Match(fragment, np.repeat(found, repeats), source_rows, others)
+            return _Match(fragment, np.repeat(matched_offsets, repeats), source_rows, unmatched_rows)
 
         def join() -> list[_Match]:
             selection = self._possible(index)
@@ -244,12 +244,12 @@ class _MergeAttempt:
 
     def _check_inserted(self, index: KeyIndex, new: Rows) -> None:
         """Reject a key that several source rows would insert; a key with a null equals no other."""
-        known = new[index.codes[new] >= 0]
-        codes, first, counts = np.unique(index.codes[known], return_index=True, return_counts=True)
-        if len(codes) < len(known):
+        with_keys = new[index.codes[new] >= 0]
+        codes, first, counts = np.unique(index.codes[with_keys], return_index=True, return_counts=True)
+        if len(codes) < len(with_keys):
             raise InvalidInputError(
                 "Ambiguous merge inserts are prohibited: multiple source rows insert the same new key "
-                f"({self._key(known[first[counts > 1].min()])}). Please ensure that the source has each key once."
+                f"({self._key(with_keys[first[counts > 1].min()])}). Please ensure that the source has each key once."
             )
 
     def _acting(self, index: KeyIndex, match: _Match) -> _Match:
@@ -260,7 +260,7 @@ class _MergeAttempt:
             deleting = np.zeros(len(index.counts) + 1, np.bool_)  # the last one is for keys with a null
             deleting[index.codes[clauses.source_deletes]] = True
             acts = acts | deleting[index.codes[match.source_rows]]
-        return self._kept(match, np.broadcast_to(acts, match.offsets.shape))
+        return self._select_matches(match, np.broadcast_to(acts, match.offsets.shape))
 
     def _check_within(self, match: _Match) -> None:
         """Reject the match of a row that is outside of the slices of `within`."""
@@ -280,18 +280,18 @@ class _MergeAttempt:
 
     def _rewrite_rows(self, matches: Sequence[_Match], new: Rows) -> Merged:
         """Move updated rows to new fragments, followed by the inserted rows."""
-        taken: list[tuple[Fragment, BitMap]] = []
+        removed_rows: list[tuple[Fragment, BitMap]] = []
         with MovedRows(
             self.base, self.files, data_storage_version=self.data_storage_version, targets=self.targets
         ) as moved:
             for match in matches:
                 rows = self._take_away(match, moved)
                 if rows:
-                    taken.append((match.fragment, rows))
+                    removed_rows.append((match.fragment, rows))
             for part in self.rows.rows.steps(new):
                 moved.write(self._complete(self._source(part), None))
             fragments = moved.finish()
-            removal = remove_rows(self.base, taken, self.files)
+            removal = remove_rows(self.base, removed_rows, self.files)
         self.stats.inserted = len(new)
         operation = Update(
             removed_fragment_ids=removal.removed_fragment_ids,
@@ -313,10 +313,10 @@ class _MergeAttempt:
 
     def _partial_rows(self, new: Rows) -> tuple[Fragment, ...]:
         """Write inserted rows with only the source's columns; the other columns are null."""
-        given = set(self.rows.schema.names)
+        source_names = set(self.rows.schema.names)
         version = self.data_storage_version or self.base.manifest.data_storage_version
-        check_lacking_columns(self.base.manifest.schema, given, version)
-        schema = self._schema([name for name in self.base.manifest.schema.names if name in given])
+        check_lacking_columns(self.base.manifest.schema, source_names, version)
+        schema = self._schema([name for name in self.base.manifest.schema.names if name in source_names])
         with MovedRows(
             self.base,
             self.files,
@@ -330,22 +330,22 @@ class _MergeAttempt:
 
     def _take_away(self, match: _Match, moved: MovedRows) -> BitMap:
         """Write the updated rows of a fragment to new fragments, and return all rows to remove from the fragment."""
-        taken = match.others
+        removed_rows = match.unmatched_rows
         if self.clauses.source_deletes is not None:
             deletes = self.clauses.source_deletes[match.source_rows]
-            taken = taken | bitmap_of(match.offsets[deletes])
-            match = self._kept(match, ~deletes)
-        self.stats.deleted += len(taken)
+            removed_rows = removed_rows | bitmap_of(match.offsets[deletes])
+            match = self._select_matches(match, ~deletes)
+        self.stats.deleted += len(removed_rows)
         if self.clauses.matched is WhenMatched.DELETE:
             self.stats.deleted += len(match.offsets)
-            return taken | bitmap_of(match.offsets)
+            return removed_rows | bitmap_of(match.offsets)
         if self.clauses.matched is not WhenMatched.UPDATE or not len(match.offsets):
-            return taken
+            return removed_rows
         for part in self._parts(match):
             table = self._complete(self._source(part.source_rows), part)
             moved.write(table, _row_ids(part.fragment, part.offsets))
         self.stats.updated += len(match.offsets)
-        return taken | bitmap_of(match.offsets)
+        return removed_rows | bitmap_of(match.offsets)
 
     def _parts(self, match: _Match) -> Iterator[_Match]:
         """Split the matches into parts whose rows fit into memory."""
@@ -366,7 +366,7 @@ class _MergeAttempt:
         return np.concatenate(masks)
 
     @staticmethod
-    def _kept(match: _Match, mask: npt.NDArray[np.bool_]) -> _Match:
+    def _select_matches(match: _Match, mask: npt.NDArray[np.bool_]) -> _Match:
         """Some of the matches."""
         return replace(match, offsets=match.offsets[mask], source_rows=match.source_rows[mask])
 

@@ -88,9 +88,9 @@ class MovedRows:
             return fragments
         ids, start, result = np.concatenate(self._ids), 0, []
         for fragment in fragments:
-            own = ids[start : start + fragment.physical_rows]
+            row_ids = ids[start : start + fragment.physical_rows]
             start += fragment.physical_rows
-            result.append(replace(fragment, row_ids=encode_row_ids(own)) if len(own) else fragment)
+            result.append(replace(fragment, row_ids=encode_row_ids(row_ids)) if len(row_ids) else fragment)
         return tuple(result)
 
     def __enter__(self) -> Self:

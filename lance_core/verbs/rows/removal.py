@@ -102,14 +102,14 @@ def each_fragment(
         The fragments with such rows, in order, and the offsets of the rows.
     """
 
-    def found() -> Iterable[tuple[Fragment, BitMap]]:
+    def find_rows() -> Iterable[tuple[Fragment, BitMap]]:
         plan = ScanPlan.of(source, source.manifest.fragments, options) if plan_of is None else plan_of()
         places = {fragment.id: place for place, (fragment, _) in enumerate(plan.parts)}
         pairs = heapq.merge(_whole(plan), _looked_at(plan, look), key=lambda pair: places[pair[0].id])
         # If indices make claims, all rows, which are few then, are checked before the first is yielded.
         return pairs if plan.selection is None or not plan.selection.claims else list(pairs)
 
-    yield from until_consistent(found)
+    yield from until_consistent(find_rows)
 
 
 def _looked_at(plan: ScanPlan, look: Callable[[FragmentScan], BitMap]) -> Iterator[tuple[Fragment, BitMap]]:
@@ -121,11 +121,11 @@ def _looked_at(plan: ScanPlan, look: Callable[[FragmentScan], BitMap]) -> Iterat
     at_once = parallel_fragments(plan.source.store)
     with ThreadPool(at_once) as pool:
         for scan in scans:
-            waiting.append((scan.fragment, pool.submit(look, scan) if scan.known is None else look(scan)))
+            waiting.append((scan.fragment, pool.submit(look, scan) if scan.read_rows is None else look(scan)))
             if len(waiting) > at_once:
                 yield from _with_rows(*waiting.popleft())
-        for fragment, found in waiting:
-            yield from _with_rows(fragment, found)
+        for fragment, offsets in waiting:
+            yield from _with_rows(fragment, offsets)
 
 
 def _whole(plan: ScanPlan) -> Iterator[tuple[Fragment, BitMap]]:
@@ -160,10 +160,10 @@ def each_matching(
 
 def _offsets_of(scan: FragmentScan) -> BitMap:
     """Offsets of the rows that match the filter of a scan."""
-    found = BitMap()
+    matches = BitMap()
     for offsets in scan.offsets():
-        found |= BitMap(offsets) if isinstance(offsets, range) else bitmap_of(offsets)
-    return found
+        matches |= BitMap(offsets) if isinstance(offsets, range) else bitmap_of(offsets)
+    return matches
 
 
 def _where(expression: pc.Expression, dataset: Schema | None = None) -> ScanOptions:
@@ -179,11 +179,11 @@ def matching_rows(
     if dataset is not None or not names or not set(names) <= set(columns.names):
         # The condition has no columns, row columns such as `_rowid`, or columns in types other than the stored ones.
         return _offsets_of(FragmentScan(source, fragment, _where(expression, dataset)))
-    found = BitMap()
+    matches = BitMap()
     for rows, offsets in live_rows(source, fragment, names):
         keep = matching(rows, expression).to_numpy(zero_copy_only=False)
-        found |= bitmap_of(np.flatnonzero(keep) + offsets.start if isinstance(offsets, range) else offsets[keep])
-    return found
+        matches |= bitmap_of(np.flatnonzero(keep) + offsets.start if isinstance(offsets, range) else offsets[keep])
+    return matches
 
 
 def live_rows(
@@ -243,11 +243,11 @@ def _rows_at(
             yield batch, offsets[start : start + batch.num_rows]
         else:
             first = span.start + start
-            own = offsets[slice(*np.searchsorted(offsets, (first, first + batch.num_rows)))]
-            if len(own) == batch.num_rows:
-                yield batch, own
-            elif len(own):
-                yield batch.take(pa.array(own - first)), own
+            batch_offsets = offsets[slice(*np.searchsorted(offsets, (first, first + batch.num_rows)))]
+            if len(batch_offsets) == batch.num_rows:
+                yield batch, batch_offsets
+            elif len(batch_offsets):
+                yield batch.take(pa.array(batch_offsets - first)), batch_offsets
         start += batch.num_rows
 
 
@@ -266,8 +266,8 @@ def rows_of(
                 yield fragment, batch, offsets
         return
     options = ScanOptions(schema=source.manifest.schema)
-    wanted = [(FragmentScan(source, fragment, options), offsets_of(rows)) for fragment, rows in parts]
-    for scan, chosen in coalesced_rows(wanted):
+    scans = [(FragmentScan(source, fragment, options), offsets_of(rows)) for fragment, rows in parts]
+    for scan, chosen in coalesced_rows(scans):
         for batch, offsets in _with_offsets(scan.rows(chosen), np.asarray(chosen, np.int64)):
             yield scan.fragment, batch, offsets
 
@@ -299,12 +299,14 @@ def remove_rows(source: Snapshot, rows: Iterable[tuple[Fragment, BitMap]], files
             _put(source, unwritten)
     if waiting:
         with ThreadPool(parallel_fragments(source.store)) as pool:
-            updated = list(pool.map(lambda one: with_deletions(source, one[0], one[1], files), waiting))
+            updated = list(pool.map(lambda pair: with_deletions(source, pair[0], pair[1], files), waiting))
     if unwritten and files.pending is not None:
         files.pending.add(put_durably, source.store, unwritten[0].key, unwritten[0].data)
     else:
         _put(source, unwritten)
-        written = [one.deletion_file.key(one.id) for one in updated if one.deletion_file is not None]
+        written = [
+            fragment.deletion_file.key(fragment.id) for fragment in updated if fragment.deletion_file is not None
+        ]
         make_durable(source.store, written, files.pending)
     return Removal(removed_fragment_ids=tuple(removed), updated_fragments=tuple(updated), affected_rows=affected)
 
@@ -319,17 +321,17 @@ class _Hidden(NamedTuple):
 
 def _put(source: Snapshot, hidden: list[_Hidden]) -> None:
     """Write deletion files, without waiting until they are durable."""
-    for one in hidden:
-        source.store.put(one.key, one.data)
+    for file in hidden:
+        source.store.put(file.key, file.data)
     hidden.clear()
 
 
 def with_deletions(source: Snapshot, fragment: Fragment, deleted: BitMap, files: UncommittedFiles) -> Fragment:
     """Write a deletion file for further rows of a fragment, not durable yet, and return the changed fragment."""
-    found = _hidden(source, fragment, deleted)
-    source.store.put(found.key, found.data)
-    files.add(source.store, found.key)
-    return found.fragment
+    hidden = _hidden(source, fragment, deleted)
+    source.store.put(hidden.key, hidden.data)
+    files.add(source.store, hidden.key)
+    return hidden.fragment
 
 
 def _hidden(source: Snapshot, fragment: Fragment, deleted: BitMap) -> _Hidden:

@@ -36,11 +36,11 @@ def rewritten_rows(live: Sequence[BitMap], rows: Sequence[BitMap], sizes: Sequen
     if ends[-1] != starts[-1]:
         return None
     ranks = [
-        np.searchsorted(offsets_of(alive), offsets_of(own & alive)) + start
-        for alive, own, start in zip(live, rows, starts[:-1], strict=True)
+        np.searchsorted(offsets_of(alive), offsets_of(old_rows & alive)) + start
+        for alive, old_rows, start in zip(live, rows, starts[:-1], strict=True)
     ]
-    found = np.concatenate(ranks) if ranks else np.empty(0, np.int64)
-    parts = np.split(found, np.searchsorted(found, ends[1:-1]))
+    positions = np.concatenate(ranks) if ranks else np.empty(0, np.int64)
+    parts = np.split(positions, np.searchsorted(positions, ends[1:-1]))
     return [bitmap_of(part - start) for part, start in zip(parts, ends[:-1], strict=False)]
 
 
@@ -52,5 +52,5 @@ def fragment_name(fragment: Fragment) -> str:
 def numbered_fragments(group: RewriteGroup, manifest: Manifest) -> list[Fragment] | None:
     """The new fragments of a group with the ids that they have in a version; None if the version lacks one of them."""
     by_name = {fragment_name(fragment): fragment for fragment in manifest.fragments}
-    found = [by_name.get(fragment_name(fragment)) for fragment in group.new_fragments]
-    return None if None in found else [fragment for fragment in found if fragment is not None]
+    fragments = [by_name.get(fragment_name(fragment)) for fragment in group.new_fragments]
+    return None if None in fragments else [fragment for fragment in fragments if fragment is not None]

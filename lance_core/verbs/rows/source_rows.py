@@ -183,9 +183,9 @@ class SourceRows:
             return SourceRows(convert(self._rows))
         if all(field.type == self.schema.field(field.name).type for field in schema):
             return SourceRows(self._rows.relabelled(schema))
-        found = _mapped(convert(pa.Table.from_batches([batch])) for batch in self._batches)
+        batches = _mapped(convert(pa.Table.from_batches([batch])) for batch in self._batches)
         self._rows.release()
-        return SourceRows(found)
+        return SourceRows(batches)
 
     def steps(self, rows: Rows) -> Iterator[Rows]:
         """Yield the row numbers in parts whose rows fit into memory; after each part its memory is released."""
@@ -199,13 +199,13 @@ class SourceRows:
         order = np.argsort(owners, kind="stable")
         parts, places = [], np.flatnonzero(np.diff(owners[order], prepend=-1))
         for first, last in pairwise([*places, len(rows)]):
-            own = order[first:last]
-            number = int(owners[own[0]])
-            batch, found = self._batches[number], rows[own] - self._starts[number]
-            if bool((np.diff(found) == 1).all()):
-                parts.append(batch.slice(int(found[0]), len(found)))
+            positions = order[first:last]
+            number = int(owners[positions[0]])
+            batch, batch_rows = self._batches[number], rows[positions] - self._starts[number]
+            if bool((np.diff(batch_rows) == 1).all()):
+                parts.append(batch.slice(int(batch_rows[0]), len(batch_rows)))
             else:
-                parts.append(batch.take(pa.array(found)))
+                parts.append(batch.take(pa.array(batch_rows)))
                 self.release()
         table = pa.Table.from_batches(parts, schema=self.schema)
         if bool((np.diff(order) == 1).all()):

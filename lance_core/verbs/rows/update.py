@@ -90,7 +90,7 @@ def _attempt(
     if by_columns:
         check_columns_can_be_replaced(base.manifest, [fragment for fragment, _ in rows], columns)
     if write_mode is WriteMode.FEWEST_BYTES and data_storage_version is None:
-        changes = [(fragment, offsets_of(own)) for fragment, own in rows]
+        changes = [(fragment, offsets_of(bitmap)) for fragment, bitmap in rows]
         by_columns = writes_less_by_columns(base, changes, columns)
     with staged(base) as files:
         if by_columns:
@@ -98,7 +98,7 @@ def _attempt(
         else:
             operation, affected = _by_rows(base, rows, values, files, data_storage_version)
         manifest = files.commit(operation, affected)
-    return manifest, sum(len(own) for _, own in rows)
+    return manifest, sum(len(bitmap) for _, bitmap in rows)
 
 
 def _by_rows(
@@ -143,11 +143,11 @@ def _by_columns(
         return _changed(old, values, arrow)
 
     updated, changed = [], {}
-    for fragment, own in rows:
-        offsets = offsets_of(own)
+    for fragment, bitmap in rows:
+        offsets = offsets_of(bitmap)
         tables = patched(base, fragment, columns, offsets, new, reads=reads)
         updated.append(replaced_columns(fragment, write_column_file(base, fragment, columns, tables, files)))
-        changed[fragment.id] = own.serialize()
+        changed[fragment.id] = bitmap.serialize()
     return Update(
         updated_fragments=tuple(updated),
         fields_modified=tuple(node.id for node, _ in columns.walk()) if updated else (),
@@ -200,13 +200,13 @@ def _whole(field: Field, path: str, changed: int, value: str) -> str:
     """SQL for a struct value in which one field, given by its id, has a new value."""
     parts = []
     for child in field.children:
-        own = f"{path}.{_quoted(child.name)}"
+        child_value = f"{path}.{_quoted(child.name)}"
         if child.id == changed:
-            own = value
+            child_value = value
         elif any(node.id == changed for node, _ in child.walk()):
-            own = _whole(child, own, changed, value)
+            child_value = _whole(child, child_value, changed, value)
         name = child.name.replace("'", "''")
-        parts.append(f"'{name}', {own}")
+        parts.append(f"'{name}', {child_value}")
     return f"CASE WHEN {path} IS NOT NULL THEN named_struct({', '.join(parts)}) END"
 
 

@@ -109,9 +109,9 @@ def _payload_bytes(source: Snapshot, fragment: Fragment, rows: npt.NDArray[np.in
     schema = described_schema(Schema(fields=tuple(filter(gives_payloads, source.manifest.schema.fields))))
     if schema is None:
         return 0
-    found, beside = 0, pa.array(_BESIDE, pa.uint8())  # pyarrow imports pandas at the first array of Python values
+    total, beside = 0, pa.array(_BESIDE, pa.uint8())  # pyarrow imports pandas at the first array of Python values
     for batch in read_fragment(source, fragment, schema, rows):
         for entries in batch.columns:
             kinds, sizes = (pc.struct_field(entries, name) for name in ("kind", "size"))
-            found += pc.sum(pc.if_else(pc.is_in(kinds, beside), sizes, 0)).as_py() or 0
-    return found
+            total += pc.sum(pc.if_else(pc.is_in(kinds, beside), sizes, 0)).as_py() or 0
+    return total

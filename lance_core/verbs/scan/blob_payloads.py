@@ -107,14 +107,14 @@ def _steps(sizes: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 
 
 def _sizes(field: Field, entries: Any) -> npt.NDArray[np.int64]:
-    found = pc.fill_null(entries.field("size"), 0).to_numpy(zero_copy_only=False)
-    if len(found) and int(found.max()) >= _MAX_FILE:
-        raise CorruptFileError(f"column {field.name!r}: a blob of {found.max()} bytes is larger than any file")
+    sizes = pc.fill_null(entries.field("size"), 0).to_numpy(zero_copy_only=False)
+    if len(sizes) and int(sizes.max()) >= _MAX_FILE:
+        raise CorruptFileError(f"column {field.name!r}: a blob of {sizes.max()} bytes is larger than any file")
     if is_blob_v2_payload(field):  # other fields hold such blobs as references
         kinds = pc.fill_null(entries.field("kind"), 0).to_numpy(zero_copy_only=False)
-        found = np.where((kinds == BlobKind.EXTERNAL) & (found == 0), _UNKNOWN_BYTES, found)
+        sizes = np.where((kinds == BlobKind.EXTERNAL) & (sizes == 0), _UNKNOWN_BYTES, sizes)
     present = entries.is_valid().to_numpy(zero_copy_only=False)
-    return np.where(present, found, 0).astype(np.int64)
+    return np.where(present, sizes, 0).astype(np.int64)
 
 
 def _column(source: Snapshot, file: Place | None, entries: Any, field: Field) -> pa.Array:
@@ -126,11 +126,11 @@ def _column(source: Snapshot, file: Place | None, entries: Any, field: Field) ->
     if is_blob_v2_payload(field):
         return pa.array(_payloads(source, file, rows), pa.large_binary()).cast(kind)
     names = [child.name for child in field.children]
-    kept = [row is not None and row["kind"] == BlobKind.EXTERNAL and _fits(row, names) for row in rows]
-    data = _payloads(source, file, [None if keep else row for row, keep in zip(rows, kept, strict=True)])
+    by_reference = [row is not None and row["kind"] == BlobKind.EXTERNAL and _fits(row, names) for row in rows]
+    data = _payloads(source, file, [None if keep else row for row, keep in zip(rows, by_reference, strict=True)])
     values = [
         None if row is None else _reference(source, row, names) if keep else {"data": payload}
-        for row, keep, payload in zip(rows, kept, data, strict=True)
+        for row, keep, payload in zip(rows, by_reference, data, strict=True)
     ]
     storage = pa.array(values, storage_type(kind))
     return pa.ExtensionArray.from_storage(kind, storage) if isinstance(kind, pa.BaseExtensionType) else storage
@@ -149,13 +149,13 @@ def _reference(source: Snapshot, row: Mapping[str, Any], names: Sequence[str]) -
 
 def _payloads(source: Snapshot, file: Place, rows: Sequence[Mapping[str, Any] | None]) -> list[bytes | None]:
     """The payloads of descriptors; objects are read in parallel, and the ranges of one object in one call."""
-    found: list[Any] = [None if row is None else b"" for row in rows]
-    wanted: dict[tuple[int, str], list[tuple[int, _PayloadRange]]] = {}
+    contents: list[Any] = [None if row is None else b"" for row in rows]
+    parts_by_object: dict[tuple[int, str], list[tuple[int, _PayloadRange]]] = {}
     for number, row in enumerate(rows):
         if row is not None and (row["size"] or row["kind"] >= BlobKind.EXTERNAL):
             part = _part(source, file, row)
-            wanted.setdefault((id(part.place[0]), part.place[1]), []).append((number, part))
-    groups = list(wanted.values())
+            parts_by_object.setdefault((id(part.place[0]), part.place[1]), []).append((number, part))
+    groups = list(parts_by_object.values())
 
     def read(group: Sequence[tuple[int, _PayloadRange]]) -> Sequence[Any]:
         return _read([part for _, part in group], file)
@@ -167,8 +167,8 @@ def _payloads(source: Snapshot, file: Place, rows: Sequence[Mapping[str, Any] | 
         answers = [read(group) for group in groups]
     for group, payloads in zip(groups, answers, strict=True):
         for (number, _), payload in zip(group, payloads, strict=True):
-            found[number] = payload
-    return found
+            contents[number] = payload
+    return contents
 
 
 def _part(source: Snapshot, file: Place, row: Mapping[str, Any]) -> _PayloadRange:

@@ -66,21 +66,21 @@ def scanned_columns(manifest: Manifest, handling: str | None = None) -> Schema:
     if handling == AS_STORED:
         return schema
     name = f"scanned, {AS_BYTES if handling == AS_BYTES else 'described'}"
-    found: Schema | None = schema.memo.get(name)
-    if found is None:
+    columns: Schema | None = schema.memo.get(name)
+    if columns is None:
         has_blobs = any(is_blob(field) or is_blob_v2(field) for field in schema.fields)
-        found = schema
+        columns = schema
         if has_blobs and manifest.data_storage_version not in ("0.1", "legacy"):
             view = _payload if handling == AS_BYTES else _description
-            found = Schema(fields=tuple(map(view, schema.fields)), metadata=schema.metadata)
-        schema.memo[name] = found
-    return found
+            columns = Schema(fields=tuple(map(view, schema.fields)), metadata=schema.metadata)
+        schema.memo[name] = columns
+    return columns
 
 
 def described_columns(manifest: Manifest) -> Schema | None:
     """All columns with blobs as descriptions; None if these are the columns of the schema."""
-    found = scanned_columns(manifest)
-    return None if found is manifest.schema else found
+    columns = scanned_columns(manifest)
+    return None if columns is manifest.schema else columns
 
 
 def is_description(field: pa.Field) -> bool:

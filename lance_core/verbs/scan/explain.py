@@ -111,7 +111,7 @@ def scan_steps(
         step = replace(step, facts=(*step.facts, *measured))
     else:
         reads = filter_reads(options.dataset or source.manifest.schema, options, options.filter)
-        below = _read(source, options, parts, reads.own, read_ahead=read_ahead, verbose=verbose)
+        below = _read(source, options, parts, reads.early, read_ahead=read_ahead, verbose=verbose)
         queries = tuple(_index_queries(source, options, selection)) if selection is not None else ()
         below = replace(below, facts=(*below.facts, *measured), inputs=(*queries, *below.inputs))
         step = PlanStep(name="Filter", facts=tuple(_filter_facts(source, options, parts, selection)), inputs=(below,))
@@ -168,14 +168,14 @@ def _read(
 ) -> PlanStep:
     total = len(source.manifest.fragments)
     ids = f" ({_ranges(part.fragment.id for part in parts)})" if parts else ""
-    wanted = sum(part.num_rows if part.rows is None else len(part.rows) for part in parts)
+    num_rows = sum(part.num_rows if part.rows is None else len(part.rows) for part in parts)
     files = [file for part in parts for file, _, _ in files_of(part.fragment, schema)]
     versions = {(file.file_major_version, file.file_minor_version) for file in files}
     projection = _list("projection", _paths(schema, source))
     facts = [f"uri={source.store.root}", f"version={source.manifest.version}", projection]
     if options.row_columns:
         facts.append(_list("row columns", options.row_columns))
-    facts += [f"fragments={len(parts)} of {total}{ids}", f"rows={wanted}"]
+    facts += [f"fragments={len(parts)} of {total}{ids}", f"rows={num_rows}"]
     hidden = sum(part.fragment.physical_rows - part.num_rows for part in parts if part.fragment.physical_rows)
     if hidden:
         facts.append(f"deleted rows={hidden}")
@@ -224,9 +224,9 @@ def _filter_facts(
         yield _list("conditions", map(printed, options.conjuncts))
     else:
         yield f"condition={printed(expression)}"
-    own = {name for call in calls_of(expression) if (name := plain_name(call)) is not None}
-    if own:
-        yield _list("in Python", sorted(own))
+    python_functions = {name for call in calls_of(expression) if (name := plain_name(call)) is not None}
+    if python_functions:
+        yield _list("in Python", sorted(python_functions))
     prunable = [part.fragment.id for part in parts if is_prunable(source, part.fragment, expression)]
     yield f"page skipping={f'statistics of 0.1 files in fragments {_ranges(prunable)}' if prunable else 'none'}"
     names = columns_of(expression)
@@ -245,21 +245,21 @@ def _index_queries(source: Snapshot, options: ScanOptions, selection: Selection)
     """The query of each index: the conditions on its fields."""
     assert options.filter is not None
     schema = source.manifest.schema
-    known = {index.name: index for index in source.manifest.indices}
+    indices = {index.name: index for index in source.manifest.indices}
     for shown in selection.indices:
         name = shown.rpartition(" (")[0]
-        index = known[name]
+        index = indices[name]
         tops = {top.name for top in schema.fields if any(node.id in index.fields for node, _ in top.walk())}
-        asked = [part for part in options.conjuncts or (options.filter,) if tops.intersection(columns_of(part))]
-        query = " AND ".join(map(_as_sql, asked))
+        conditions = [part for part in options.conjuncts or (options.filter,) if tops.intersection(columns_of(part))]
+        query = " AND ".join(map(_as_sql, conditions))
         yield PlanStep(name="ScalarIndexQuery", facts=(f"query=[{query}]@{name}({index.kind})",))
 
 
 def _as_sql(expression: pc.Expression) -> str:
     """A condition as it is printed; a plain comparison is in SQL, with `=` for `==`."""
     condition = printed(expression)
-    found = _COMPARISON.fullmatch(condition)
-    return f"{found[1]} {'=' if found[2] == '==' else found[2]} {found[3]}" if found else condition
+    match = _COMPARISON.fullmatch(condition)
+    return f"{match[1]} {'=' if match[2] == '==' else match[2]} {match[3]}" if match else condition
 
 
 def _limit_facts(options: ScanOptions) -> Iterator[str]:
@@ -298,9 +298,9 @@ def _leaves(node: Field, whole: Field, *above: str) -> Iterator[str]:
     if node == whole:
         yield quote_path(path)
         return
-    own = {child.id: child for child in whole.children}
+    whole_children = {child.id: child for child in whole.children}
     for child in node.children:
-        yield from _leaves(child, own[child.id], *path)
+        yield from _leaves(child, whole_children[child.id], *path)
 
 
 def _list(name: str, items: Iterable[str]) -> str:
@@ -309,7 +309,7 @@ def _list(name: str, items: Iterable[str]) -> str:
 
 def _ranges(ids: Iterable[int]) -> str:
     """Ids as ranges, such as `0-3, 7`, in the given order."""
-    found = list(ids)
-    starts = [0, *(i for i, (a, b) in enumerate(pairwise(found), 1) if b != a + 1), len(found)]
-    pieces = [found[start:stop] for start, stop in pairwise(starts)]
+    numbers = list(ids)
+    starts = [0, *(i for i, (a, b) in enumerate(pairwise(numbers), 1) if b != a + 1), len(numbers)]
+    pieces = [numbers[start:stop] for start, stop in pairwise(starts)]
     return ", ".join(f"{piece[0]}-{piece[-1]}" if len(piece) > 1 else f"{piece[0]}" for piece in pieces if piece)

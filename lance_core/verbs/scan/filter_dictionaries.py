@@ -32,9 +32,9 @@ def with_dictionaries(source: Snapshot, fragment: Fragment, schema: Schema, open
         return schema, names
     strings = Schema(fields=tuple(field for field in schema.fields if field.name in names))
     stored: set[str] = set()
-    for file, wanted, columns in files_of(fragment, strings):
+    for file, file_schema, columns in files_of(fragment, strings):
         reader = opened_reader(source, file, opened)
-        stored.update(field.name for field in wanted.fields if reader.has_dictionary(columns[field.id]))
+        stored.update(field.name for field in file_schema.fields if reader.has_dictionary(columns[field.id]))
     fields = tuple(_as_dictionary(field) if field.name in stored else field for field in schema.fields)
     return replace(schema, fields=fields), stored
 
@@ -60,11 +60,11 @@ def matching_entries(
     rest: list[pc.Expression] = []
     for condition in conditions:
         used = columns_of(condition)
-        found = _of_entries(batch, condition, used[0]) if len(used) == 1 and used[0] in names else None
-        if found is None:
+        entry_matches = _of_entries(batch, condition, used[0]) if len(used) == 1 and used[0] in names else None
+        if entry_matches is None:
             rest.append(condition)
         else:
-            mask = found if mask is None else pc.and_(mask, found)
+            mask = entry_matches if mask is None else pc.and_(mask, entry_matches)
     if not rest:
         assert mask is not None
         return mask

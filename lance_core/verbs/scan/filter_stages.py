@@ -36,29 +36,29 @@ class Stages:
     row_bytes: int
 
 
-def stages_of(own: Schema, conditions: Sequence[pc.Expression]) -> Stages | None:
+def stages_of(filter_columns: Schema, conditions: Sequence[pc.Expression]) -> Stages | None:
     """Choose the conditions to evaluate first: all that use only columns of fixed width.
 
     If all conditions are such, the first one is chosen, and those that use no other columns.
 
     Args:
-        own: The columns of all conditions.
+        filter_columns: The columns of all conditions.
         conditions: The conditions, in the order in which they were written.
 
     Returns:
         The stages; None if no conditions or all conditions would come first.
     """
-    widths = {field.name: fixed_width(field.type) for field in schema_to_arrow(own)}
+    widths = {field.name: fixed_width(field.type) for field in schema_to_arrow(filter_columns)}
     names = [set(columns_of(condition)) for condition in conditions]
-    cheap = [known for known in names if known and all(widths.get(name) for name in known)]
+    cheap = [used for used in names if used and all(widths.get(name) for name in used)]
     if not cheap:
         return None
     lead = cheap[0] if len(cheap) == len(names) else set().union(*cheap)
-    first = tuple(c for c, known in zip(conditions, names, strict=True) if known and known <= lead)
-    then = tuple(c for c, known in zip(conditions, names, strict=True) if not known or not known <= lead)
+    first = tuple(c for c, used in zip(conditions, names, strict=True) if used and used <= lead)
+    then = tuple(c for c, used in zip(conditions, names, strict=True) if not used or not used <= lead)
     if not then:
         return None
-    schema = Schema(fields=tuple(f for f in own.fields if f.name in lead))
+    schema = Schema(fields=tuple(f for f in filter_columns.fields if f.name in lead))
     return Stages(schema=schema, first=first, then=then, row_bytes=sum(widths[name] for name in lead))
 
 
@@ -70,13 +70,13 @@ def fixed_width(kind: pa.DataType) -> int:
 
 
 def zipped_columns(
-    first: Iterable[Found], others: Iterator[tuple[pa.RecordBatch, Rows]], schema: pa.Schema
+    first: Iterable[Found], other_columns: Iterator[tuple[pa.RecordBatch, Rows]], schema: pa.Schema
 ) -> Iterator[Found]:
     """Join the columns of two reads of the same rows, whose batches may differ in length.
 
     Args:
         first: Some columns.
-        others: Other columns of the same rows, in the same order.
+        other_columns: Other columns of the same rows, in the same order.
         schema: The columns of the result.
     """
     waiting: pa.RecordBatch | None = None
@@ -84,7 +84,7 @@ def zipped_columns(
         position = 0
         while position < batch.num_rows:
             if waiting is None or not waiting.num_rows:
-                waiting, _ = next(others)
+                waiting, _ = next(other_columns)
             count = min(waiting.num_rows, batch.num_rows - position)
             part = slice(position, position + count)
             joined = _joined(batch.slice(position, count), waiting.slice(0, count), schema)
@@ -92,9 +92,9 @@ def zipped_columns(
             waiting, position = waiting.slice(count), position + count
 
 
-def _joined(own: pa.RecordBatch, others: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    found = set(others.schema.names)
-    columns = [(others if field.name in found else own).column(field.name) for field in schema]
+def _joined(batch: pa.RecordBatch, other_batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    other_names = set(other_batch.schema.names)
+    columns = [(other_batch if field.name in other_names else batch).column(field.name) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -120,18 +120,18 @@ class BufferedRows:
         """All kept rows, in the chunks in which they were read."""
         return pa.Table.from_batches(self._batches, schema=self._schema)
 
-    def put_back(self, rows: pa.Table, others: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    def put_back(self, rows: pa.Table, other_columns: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         """The next kept rows, joined with their other columns.
 
         Args:
             rows: All kept rows, with one chunk in each column.
-            others: The other columns of the next rows.
+            other_columns: The other columns of the next rows.
             schema: The columns of the result.
         """
-        own = rows.slice(self._position, others.num_rows)
-        self._position += others.num_rows
-        batches = own.to_batches()
-        return _joined(batches[0] if batches else pa.RecordBatch.from_pylist([], own.schema), others, schema)
+        part = rows.slice(self._position, other_columns.num_rows)
+        self._position += other_columns.num_rows
+        batches = part.to_batches()
+        return _joined(batches[0] if batches else pa.RecordBatch.from_pylist([], part.schema), other_columns, schema)
 
 
 def rows_in_mask(batch: pa.RecordBatch, mask: pa.Array) -> pa.RecordBatch:

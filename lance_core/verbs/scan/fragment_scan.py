@@ -92,12 +92,12 @@ class FilterReads:
     """The columns that a scan with a filter reads.
 
     Attributes:
-        own: Columns that are read for all rows that can match: the top-level columns of the filter, or all columns.
+        early: Columns that are read for all rows that can match: the top-level columns of the filter, or all columns.
         row_names: Row columns, such as `_rowid`, that the filter needs.
-        late: Columns that are read only for rows that match; None if all columns are in `own`.
+        late: Columns that are read only for rows that match; None if all columns are in `early`.
     """
 
-    own: Schema
+    early: Schema
     row_names: tuple[str, ...]
     late: Schema | None
 
@@ -112,14 +112,14 @@ def filter_reads(dataset: Schema, options: ScanOptions, expression: pc.Expressio
     for name in names:
         if name not in dataset.names and name not in ROW_COLUMNS:
             raise SchemaError(f"filter {printed(expression)}: no column {name!r}; the columns are {dataset.names}")
-    own, late = {name for name in names if name in dataset.names}, None
-    wanted = options.schema
-    if own.issuperset(wanted.names) or options.late_materialization is False:
-        own.update(wanted.names)
+    early_names, late = {name for name in names if name in dataset.names}, None
+    schema = options.schema
+    if early_names.issuperset(schema.names) or options.late_materialization is False:
+        early_names.update(schema.names)
     else:
-        late = Schema(fields=tuple(f for f in wanted.fields if f.name not in own), metadata=wanted.metadata)
+        late = Schema(fields=tuple(f for f in schema.fields if f.name not in early_names), metadata=schema.metadata)
     return FilterReads(
-        own=Schema(fields=tuple(f for f in dataset.fields if f.name in own)),
+        early=Schema(fields=tuple(f for f in dataset.fields if f.name in early_names)),
         row_names=tuple(name for name in names if name not in dataset.names),
         late=late,
     )
@@ -134,7 +134,7 @@ class FragmentScan:
         fragment: The fragment.
         options: What to read.
         opened: Files that are already open.
-        known: Rows that are already read.
+        read_rows: Rows that are already read.
         possible: Offsets of the rows that can match the filter; None for all.
         claims: What indices claim about the possible rows that are not deleted; the scan checks it.
     """
@@ -143,7 +143,7 @@ class FragmentScan:
     fragment: Fragment
     options: ScanOptions
     opened: Opened = field(default_factory=dict, repr=False, compare=False)
-    known: ReadRows | None = field(default=None, repr=False, compare=False)
+    read_rows: ReadRows | None = field(default=None, repr=False, compare=False)
     possible: BitMap | None = field(default=None, repr=False, compare=False)
     claims: tuple[Claim, ...] = field(default=(), repr=False, compare=False)
 
@@ -178,7 +178,7 @@ class FragmentScan:
         expression = self.options.filter
         if expression is None:
             return self.options.schema
-        return filter_reads(self.columns, self.options, expression).own
+        return filter_reads(self.columns, self.options, expression).early
 
     def batches(self, part: range | None = None, *, most: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows that are alive and match, with the columns of the options and the row columns.
@@ -207,13 +207,13 @@ class FragmentScan:
         expression = self.options.filter
         assert expression is not None, "without a filter all rows match"
         num_rows, live = self._rows()
-        if self.known is not None and self.known.matches is not None and not self.claims:
-            places = true_places(self.known.matches)
+        if self.read_rows is not None and self.read_rows.matches is not None and not self.claims:
+            places = true_places(self.read_rows.matches)
             yield places if live is None else places[live[places]]
             return
         for possible in self._possible(expression, range(num_rows), live):
             reads = filter_reads(self.columns, self.options, expression)
-            for _, where, mask in self._found(expression, reads, possible, live, live)[0]:
+            for _, where, mask in self._find_rows(expression, reads, possible, live, live)[0]:
                 if mask.true_count:
                     yield _where_true(where, mask)
 
@@ -228,7 +228,7 @@ class FragmentScan:
 
     def _indexed(self, rows: range, keep: _Mask) -> list[Rows]:
         """The rows that can match according to indices: offsets if they are few or sparse, otherwise one range."""
-        if self.possible is None or self.known is not None:
+        if self.possible is None or self.read_rows is not None:
             return [rows]
         offsets = offsets_of(self.possible & BitMap(rows))
         if keep is not None:
@@ -257,38 +257,38 @@ class FragmentScan:
         if not isinstance(rows, range) and len(rows) <= FEW_ROWS:
             options = replace(options, late_materialization=False)  # most possible rows match
         reads = filter_reads(self.columns, options, expression)
-        found, is_bare = self._found(expression, reads, rows, keep, live)
+        batches, is_bare = self._find_rows(expression, reads, rows, keep, live)
         if reads.late is not None:
             out_of = int(rows[-1]) - int(rows[0]) + 1 if len(rows) else 0
-            yield from self._two_steps(reads.own.names, reads.late, found, out_of, live, most)
+            yield from self._two_steps(reads.early.names, reads.late, batches, out_of, live, most)
             return
         columns = self._row_columns(live).values() if is_bare else ()
         hidden = live if self.options.include_deleted_rows else None
-        wanted = {*self.options.schema.names, *self.options.row_columns}
-        for batch, where, mask in found:
+        output_names = {*self.options.schema.names, *self.options.row_columns}
+        for batch, where, mask in batches:
             if mask.true_count:
-                rest = rows_in_mask(batch.select([name for name in batch.schema.names if name in wanted]), mask)
+                rest = rows_in_mask(batch.select([name for name in batch.schema.names if name in output_names]), mask)
                 if columns:
                     rest = with_row_columns(rest, columns, _where_true(where, mask), hidden)
                 yield self._select(rest, self.options.schema)
 
-    def _found(
+    def _find_rows(
         self, expression: pc.Expression, reads: FilterReads, rows: Rows, keep: _Mask, live: _Mask
     ) -> tuple[Iterable[Found], bool]:
         """Batches with a mask of the rows that match, and whether they still lack the requested row columns."""
         scan = self._needing(reads.row_names)
         stages = self._stages(reads, rows)
-        own, entries = reads.own, set[str]()
-        if self.known is None and len(rows) >= ENTRY_ROWS and not self.claims:
-            own, entries = with_dictionaries(self.source, self.fragment, reads.own, self.opened)
+        early, entries = reads.early, set[str]()
+        if self.read_rows is None and len(rows) >= ENTRY_ROWS and not self.claims:
+            early, entries = with_dictionaries(self.source, self.fragment, reads.early, self.opened)
         # Row columns need no read, so they are computed only for the rows that match.
-        is_bare = bool(own.fields) and not reads.row_names and stages is None and reads.late is None
+        is_bare = bool(early.fields) and not reads.row_names and stages is None and reads.late is None
         if stages is not None:
-            found: Iterable[Found] = self._staged(stages, own, rows, keep, live, entries)
+            batches: Iterable[Found] = self._staged(stages, early, rows, keep, live, entries)
         else:
-            read = scan._read(own, rows, keep, live, is_bare=is_bare)  # noqa: SLF001 - the same class
-            found = ((batch, where, self._matches(expression, batch, where, entries)) for batch, where in read)
-        return self._claimed(found) if self.claims else found, is_bare
+            read = scan._read(early, rows, keep, live, is_bare=is_bare)  # noqa: SLF001 - the same class
+            batches = ((batch, where, self._matches(expression, batch, where, entries)) for batch, where in read)
+        return self._claimed(batches) if self.claims else batches, is_bare
 
     def _claimed(self, batches: Iterable[Found]) -> Iterator[Found]:
         """Check what indices claim about the rows of each batch, and yield the batch."""
@@ -317,26 +317,26 @@ class FragmentScan:
 
     def _matches(self, expression: pc.Expression, batch: pa.RecordBatch, where: Rows, entries: set[str]) -> pa.Array:
         """For each row of a batch, whether it matches; `entries` names the columns that were read as dictionaries."""
-        known = self.known.matches if self.known is not None else None
+        matches = self.read_rows.matches if self.read_rows is not None else None
         conditions = self.options.conjuncts or (expression,)
-        if known is None:
+        if matches is None:
             return matching_entries(batch, conditions, entries) if entries else matching_all(batch, conditions)
-        return known.slice(where.start, len(where)) if isinstance(where, range) else known.take(pa.array(where))
+        return matches.slice(where.start, len(where)) if isinstance(where, range) else matches.take(pa.array(where))
 
     def _stages(self, reads: FilterReads, rows: Rows) -> Stages | None:
         """The stages in which conditions are evaluated and columns read; None to evaluate all conditions at once."""
-        if self.known is not None or self.claims:
+        if self.read_rows is not None or self.claims:
             return None
         is_plain = not reads.row_names and self.options.late_materialization is None
         if len(self.options.conjuncts) < 2 or not is_plain or not self.is_near:
             return None
         if not isinstance(rows, range) or len(rows) < STAGED_ROWS:
             return None
-        stages = stages_of(reads.own, self.options.conjuncts)
+        stages = stages_of(reads.early, self.options.conjuncts)
         return stages if stages is not None and len(rows) * stages.row_bytes <= KEPT_BYTES else None
 
     def _staged(
-        self, stages: Stages, own: Schema, rows: Rows, keep: _Mask, live: _Mask, entries: set[str]
+        self, stages: Stages, columns: Schema, rows: Rows, keep: _Mask, live: _Mask, entries: set[str]
     ) -> Iterator[Found]:
         """Evaluate the first conditions, then the others: on the remaining rows if they are few, else on all rows."""
         first = [
@@ -344,21 +344,21 @@ class FragmentScan:
             for batch, where in self._read(stages.schema, rows, keep, live)
         ]
         count = sum(mask.true_count for _, _, mask in first)
-        rest = Schema(fields=tuple(f for f in own.fields if f.name not in stages.schema.names))
-        complete = self._select_schema(own)
+        rest = Schema(fields=tuple(f for f in columns.fields if f.name not in stages.schema.names))
+        complete = self._select_schema(columns)
         if count >= len(rows) * TWO_STEP_SHARE:
             for batch, where, mask in zipped_columns(first, self._read(rest, rows, keep, live), complete):
                 if mask.true_count:
                     yield batch, where, matching_entries(batch, stages.then, entries, mask)
         elif count:
-            kept, matched = BufferedRows(self._select_schema(stages.schema)), []
+            buffer, matched = BufferedRows(self._select_schema(stages.schema)), []
             for batch, where, mask in first:
                 places = true_places(mask)
                 matched.append(where.start + places if isinstance(where, range) else where[places])
-                kept.add(rows_in_mask(self._select(batch, stages.schema), mask))
-            kept_rows = combined(kept.table())
-            for others, where in self._read(rest, np.concatenate(matched), None, live):
-                batch = kept.put_back(kept_rows, others, complete)
+                buffer.add(rows_in_mask(self._select(batch, stages.schema), mask))
+            kept_rows = combined(buffer.table())
+            for other_columns, where in self._read(rest, np.concatenate(matched), None, live):
+                batch = buffer.put_back(kept_rows, other_columns, complete)
                 yield batch, where, matching_entries(batch, stages.then, entries)
 
     def _two_steps(
@@ -366,26 +366,26 @@ class FragmentScan:
     ) -> Iterator[pa.RecordBatch]:
         """Find the matching rows by the columns of the filter, then read the other columns of these rows."""
         again = Schema(fields=tuple(f for f in self.options.schema.fields if f.name in names))
-        kept: BufferedRows | None = BufferedRows(self._select_schema(again)) if again.fields else None
+        buffer: BufferedRows | None = BufferedRows(self._select_schema(again)) if again.fields else None
         matched, count = [], 0
         for batch, where, mask in batches:
             positions = true_places(mask)
             matched.append(where.start + positions if isinstance(where, range) else where[positions])
             count += len(positions)
-            if kept is not None and len(positions):
-                kept.add(self._select(rows_in_mask(batch, mask), again))
-                kept = kept if kept.num_bytes <= KEPT_BYTES else None
+            if buffer is not None and len(positions):
+                buffer.add(self._select(rows_in_mask(batch, mask), again))
+                buffer = buffer if buffer.num_bytes <= KEPT_BYTES else None
             if most is not None and count >= most:
                 break
         offsets = np.concatenate(matched)[:most] if count else np.zeros(0, np.int64)
         if len(offsets) == 0:
             return
-        if kept is None:
+        if buffer is None:
             yield from self._at_offsets(self.options.schema, offsets, out_of, live)
             return
-        kept_rows = combined(kept.table())
+        kept_rows = combined(buffer.table())
         for batch in self._at_offsets(late, offsets, out_of, live):
-            yield kept.put_back(kept_rows, batch, self._select_schema(self.options.schema))
+            yield buffer.put_back(kept_rows, batch, self._select_schema(self.options.schema))
 
     def _at_offsets(
         self, schema: Schema, offsets: npt.NDArray[np.int64], out_of: int, live: _Mask
@@ -440,8 +440,8 @@ class FragmentScan:
 
     def _physical_rows(self, schema: Schema, rows: Rows, batch_rows: int | None) -> Iterator[pa.RecordBatch]:
         """Yield physical rows, deleted ones included, as they are stored."""
-        if self.known is not None and self.known.are(schema, rows):
-            return _slices(self.known.batch, batch_rows)
+        if self.read_rows is not None and self.read_rows.are(schema, rows):
+            return _slices(self.read_rows.batch, batch_rows)
         return read_fragment(self.source, self.fragment, schema, rows, batch_rows=batch_rows, opened=self.opened)
 
     def _row_columns(self, live: _Mask) -> RowColumns:
@@ -464,16 +464,16 @@ class FragmentScan:
 
     def _select_schema(self, schema: Schema) -> pa.Schema:
         """Arrow schema of these columns and the row columns of the options."""
-        wanted = schema_to_arrow(schema)
-        return pa.schema([*wanted, *map(row_field, self.options.row_columns)], metadata=wanted.metadata)
+        arrow = schema_to_arrow(schema)
+        return pa.schema([*arrow, *map(row_field, self.options.row_columns)], metadata=arrow.metadata)
 
     def _select(self, batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
         """The batch with only these columns and the row columns of the options."""
-        wanted = self._select_schema(schema)
-        if not wanted.names:
+        arrow = self._select_schema(schema)
+        if not arrow.names:
             return rows_without_columns(batch.num_rows)
-        columns = [_narrow(batch.column(f.name), f.type) for f in wanted]
-        return pa.RecordBatch.from_arrays(columns, schema=wanted)
+        columns = [_narrow(batch.column(f.name), f.type) for f in arrow]
+        return pa.RecordBatch.from_arrays(columns, schema=arrow)
 
 
 def _slices(batch: pa.RecordBatch, num_rows: int | None) -> Iterator[pa.RecordBatch]:

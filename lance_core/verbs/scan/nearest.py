@@ -103,16 +103,16 @@ class NearestQuery:
 
     def distances(self, vectors: _Floats) -> _Floats:
         """The distance of each vector."""
-        found: _Floats
+        distances: _Floats
         if self.metric == "l2":
-            found = ((vectors - self.vector) ** 2).sum(axis=1)
-            return found
-        found = 1 - vectors @ self.vector
+            distances = ((vectors - self.vector) ** 2).sum(axis=1)
+            return distances
+        distances = 1 - vectors @ self.vector
         if self.metric == "cosine":
             with np.errstate(all="ignore"):
                 lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(self.vector)
-                found = 1 - (1 - found) / lengths
-        return found
+                distances = 1 - (1 - distances) / lengths
+        return distances
 
 
 class NearestScanner(LanceScanner):
@@ -153,18 +153,18 @@ class NearestScanner(LanceScanner):
         return schema.insert(len(schema) - len(self._options.flagged), pa.field(DISTANCE, pa.float32()))
 
     def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        addresses, distances = self._found()
+        addresses, distances = self._find_nearest()
         plain = replace(self._options, filter=None, conjuncts=(), limit=None, offset=0)
         rows = take_addresses(self._source, self._fragments, addresses, plain)
         if self._with_distance:
             at = schema.get_field_index(DISTANCE)
             rows = rows.add_column(at, schema.field(at), pa.array(distances.astype(np.float32)))
-        found = pa.Table.from_arrays(rows.columns, schema=schema) if schema.names else rows
-        yield from self._sized(iter(found.to_batches()))
+        table = pa.Table.from_arrays(rows.columns, schema=schema) if schema.names else rows
+        yield from self._sized(iter(table.to_batches()))
 
     def count_rows(self) -> int:
         """Number of rows that are found."""
-        return len(self._found()[0])
+        return len(self._find_nearest()[0])
 
     def head(self, num_rows: int) -> pa.Table:
         """The first rows."""
@@ -188,18 +188,18 @@ class NearestScanner(LanceScanner):
         del count_rows
         raise UnsupportedError("analyze_plan of a scan with nearest is not supported; use explain_plan")
 
-    def _found(self) -> tuple[U64Array, _Floats]:
+    def _find_nearest(self) -> tuple[U64Array, _Floats]:
         """Addresses of the rows, nearest first, and their distances."""
         options, query = self._options, self._query
         addresses, distances = np.zeros(0, np.uint64), np.zeros(0)
         for batch in LanceScanner(self._source, self._fragments, self._narrow()).to_batches():
-            where, found = _measured(batch, query)
-            addresses, distances = np.concatenate([addresses, where]), np.concatenate([distances, found])
+            where, new_distances = _measured(batch, query)
+            addresses, distances = np.concatenate([addresses, where]), np.concatenate([distances, new_distances])
             order = np.argsort(distances, kind="stable")[: query.k]
             addresses, distances = addresses[order], distances[order]
         if options.filter is not None and not self._prefilter and len(addresses):
-            kept = self._matches(addresses)
-            addresses, distances = addresses[kept], distances[kept]
+            matches = self._matches(addresses)
+            addresses, distances = addresses[matches], distances[matches]
         stop = None if options.limit is None else options.offset + options.limit
         return addresses[options.offset : stop], distances[options.offset : stop]
 
@@ -208,13 +208,13 @@ class NearestScanner(LanceScanner):
         narrow = replace(self._narrow(), schema=Schema(fields=()), filter=self._options.filter)
         narrow = replace(narrow, conjuncts=self._options.conjuncts)
         owners, offsets = fragment_ids(addresses), row_offsets(addresses)
-        found = [np.zeros(0, np.uint64)]
+        matching_addresses = [np.zeros(0, np.uint64)]
         for fragment in self._fragments:
-            own = offsets[owners == fragment.id]
-            if len(own):
-                scan = FragmentScan(self._source, fragment, narrow, possible=BitMap(own.tolist()))
-                found += [batch.column(ROW_ADDRESS).to_numpy() for batch in scan.batches()]
-        return np.isin(addresses, np.concatenate(found))
+            fragment_offsets = offsets[owners == fragment.id]
+            if len(fragment_offsets):
+                scan = FragmentScan(self._source, fragment, narrow, possible=BitMap(fragment_offsets.tolist()))
+                matching_addresses += [batch.column(ROW_ADDRESS).to_numpy() for batch in scan.batches()]
+        return np.isin(addresses, np.concatenate(matching_addresses))
 
     def _narrow(self) -> ScanOptions:
         """The options of a scan of the vectors with their row addresses."""
@@ -242,37 +242,37 @@ def _measured(batch: pa.RecordBatch, query: NearestQuery) -> tuple[U64Array, _Fl
     addresses = batch.column(ROW_ADDRESS).to_numpy()[valid]
     values = column.drop_null().flatten().to_numpy(zero_copy_only=False)
     distances = query.distances(values.astype(np.float64).reshape(len(addresses), -1))
-    kept = ~np.isnan(distances)
+    in_range = ~np.isnan(distances)
     if query.least is not None:
-        kept &= distances >= query.least
+        in_range &= distances >= query.least
     if query.below is not None:
-        kept &= distances < query.below
-    return addresses[kept], distances[kept]
+        in_range &= distances < query.below
+    return addresses[in_range], distances[in_range]
 
 
-def _distance_range(given: Any) -> tuple[float | None, float | None]:
+def _distance_range(distance_range: Any) -> tuple[float | None, float | None]:
     """The smallest distance of a result, and the distance below which results are; None for no bound."""
-    if given is None:
+    if distance_range is None:
         return None, None
-    bounds = tuple(given) if isinstance(given, tuple | list | np.ndarray) else ()
-    if len(bounds) != 2 or not all(one is None or (isinstance(one, Real) and one == one) for one in bounds):  # noqa: PLR0124 - NaN
+    bounds = tuple(distance_range) if isinstance(distance_range, tuple | list | np.ndarray) else ()
+    if len(bounds) != 2 or not all(bound is None or (isinstance(bound, Real) and bound == bound) for bound in bounds):  # noqa: PLR0124 - NaN
         raise InvalidInputError(
             "nearest: distance_range must be the smallest distance and the distance below which results are, each a "
-            f"number or None, not {given!r:.80}"
+            f"number or None, not {distance_range!r:.80}"
         )
     return bounds
 
 
-def _vector(given: Any) -> _Floats:
+def _vector(numbers: Any) -> _Floats:
     """The vector of a query: a list, an array, or a scalar of Arrow."""
-    if isinstance(given, pa.Scalar):
-        given = given.as_py() if not hasattr(given, "to_numpy") else given.to_numpy()
-    elif isinstance(given, pa.Array | pa.ChunkedArray):
-        given = given.to_pylist()
+    if isinstance(numbers, pa.Scalar):
+        numbers = numbers.as_py() if not hasattr(numbers, "to_numpy") else numbers.to_numpy()
+    elif isinstance(numbers, pa.Array | pa.ChunkedArray):
+        numbers = numbers.to_pylist()
     try:
-        vector = np.asarray(given, np.float64)
+        vector = np.asarray(numbers, np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidInputError(f"nearest: q must be a vector of numbers, not {given!r:.80}") from error
+        raise InvalidInputError(f"nearest: q must be a vector of numbers, not {numbers!r:.80}") from error
     if vector.ndim != 1 or not len(vector):
         raise UnsupportedError(f"nearest: q must be one non-empty vector, not an array of the shape {vector.shape}")
     return vector

@@ -193,8 +193,8 @@ class ScanOptions:
         ):
             value = getattr(self, name)
             if value is not None and value < least:
-                wanted = "must be non-negative" if least == 0 else "must be positive"
-                raise InvalidInputError(f"{name.capitalize()} {wanted}: {name} is {value}")
+                requirement = "must be non-negative" if least == 0 else "must be positive"
+                raise InvalidInputError(f"{name.capitalize()} {requirement}: {name} is {value}")
         if self.strict_batch_size and self.batch_size_bytes is not None:
             raise InvalidInputError("strict_batch_size cannot be combined with batch_size_bytes")
         if self.include_deleted_rows and not self.with_row_id:
@@ -206,7 +206,7 @@ class ScanOptions:
     def flagged(self) -> tuple[str, ...]:
         """The row columns at the end of the result."""
         flags = ((ROW_ID, self.with_row_id), (ROW_ADDRESS, self.with_row_address))
-        return tuple(name for name, wanted in flags if wanted)
+        return tuple(name for name, is_flagged in flags if is_flagged)
 
     @property
     def row_columns(self) -> tuple[str, ...]:
@@ -246,7 +246,7 @@ def scan_options(
     late_materialization: bool | Collection[str] | None = None,
     flatten: bool = True,
     blob_handling: str | None = None,
-    **others: Any,
+    **arguments: Any,
 ) -> ScanOptions:
     """Make options from the arguments of public methods; see `LanceDataset.scanner` and `ScanArguments`.
 
@@ -268,9 +268,9 @@ def scan_options(
         for name in late_materialization:
             schema.column(name)
         late_materialization = True
-    known = {name: others.pop(name) for name in _OPTIONS if others.get(name) is not None}
-    known.setdefault("batch_size", _default_batch_size())
-    _check_others(others)
+    plain_options = {name: arguments.pop(name) for name in _OPTIONS if arguments.get(name) is not None}
+    plain_options.setdefault("batch_size", _default_batch_size())
+    _check_others(arguments)
     condition, conjuncts = (None, ()) if filter_ is None else _condition(filter_, schema)
     return ScanOptions(
         schema=projection.schema,
@@ -282,7 +282,7 @@ def scan_options(
         order_by=orderings,
         late_materialization=late_materialization,
         dataset=None if schema is manifest.schema else schema,
-        **known,
+        **plain_options,
     )
 
 
@@ -292,14 +292,14 @@ def _default_batch_size() -> int | None:
     Raises:
         InvalidInputError: The value of the variable is not a number.
     """
-    given = os.environ.get(_BATCH_SIZE_VARIABLE)
-    if not given:
+    setting = os.environ.get(_BATCH_SIZE_VARIABLE)
+    if not setting:
         return None
-    if not given.isdecimal():
+    if not setting.isdecimal():
         raise InvalidInputError(
-            f"the environment variable {_BATCH_SIZE_VARIABLE} must be a number of rows, not {given!r}"
+            f"the environment variable {_BATCH_SIZE_VARIABLE} must be a number of rows, not {setting!r}"
         )
-    return int(given)
+    return int(setting)
 
 
 def _condition(filter_: Filter, schema: Schema) -> tuple[pc.Expression | None, tuple[pc.Expression, ...]]:
@@ -313,12 +313,12 @@ def _condition(filter_: Filter, schema: Schema) -> tuple[pc.Expression | None, t
     return whole, parse_conjuncts(filter_, columns) if _AND.search(filter_) else (whole,)
 
 
-def _check_others(others: dict[str, Any]) -> None:
+def _check_others(arguments: dict[str, Any]) -> None:
     """Accept arguments that cannot change the result; reject all others by name."""
     for name in _WITHOUT_MEANING:
-        value = others.pop(name, None)
+        value = arguments.pop(name, None)
         if isinstance(value, int) and not isinstance(value, bool) and value < 0:
             raise InvalidInputError(f"{name} must be at least 0, not {value}")
-    if others.get("fast_search") is False:
-        del others["fast_search"]
-    reject("scanner", others)
+    if arguments.get("fast_search") is False:
+        del arguments["fast_search"]
+    reject("scanner", arguments)

@@ -36,15 +36,17 @@ def to_orderings(orderings: Sequence[ColumnOrdering | str] | str | None) -> tupl
     Raises:
         InvalidInputError: An ordering is neither a name nor a `ColumnOrdering`.
     """
-    found = []
-    for one in [orderings] if isinstance(orderings, str) else orderings or ():
-        if isinstance(one, str):
-            found.append(ColumnOrdering(one))
-        elif all(hasattr(one, name) for name in ("column_name", "ascending", "nulls_first")):
-            found.append(ColumnOrdering(one.column_name, one.ascending, one.nulls_first))
+    column_orderings = []
+    for ordering in [orderings] if isinstance(orderings, str) else orderings or ():
+        if isinstance(ordering, str):
+            column_orderings.append(ColumnOrdering(ordering))
+        elif all(hasattr(ordering, name) for name in ("column_name", "ascending", "nulls_first")):
+            column_orderings.append(ColumnOrdering(ordering.column_name, ordering.ascending, ordering.nulls_first))
         else:
-            raise InvalidInputError(f"order_by must have names or ColumnOrdering objects, not {type(one).__name__}")
-    return tuple(found)
+            raise InvalidInputError(
+                f"order_by must have names or ColumnOrdering objects, not {type(ordering).__name__}"
+            )
+    return tuple(column_orderings)
 
 
 def order_of(
@@ -86,7 +88,7 @@ def order_of(
     try:
         order = pc.sort_indices(pa.table(keys, names), options=options)
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise UnsupportedError(f"order_by {[one.column_name for one in orderings]}: {error}") from error
+        raise UnsupportedError(f"order_by {[ordering.column_name for ordering in orderings]}: {error}") from error
     return np.asarray(order.to_numpy(), dtype=np.int64)
 
 

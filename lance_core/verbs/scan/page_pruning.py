@@ -46,17 +46,17 @@ def possible_rows(
     parts = [rows]
     # A later file wins over an earlier one.
     for file in reversed(fragment.files):
-        own = {field_id: ids.pop(field_id) for field_id in list(ids) if field_id in file.fields}
-        if not own or not _is_legacy(file):
+        names_by_id = {field_id: ids.pop(field_id) for field_id in list(ids) if field_id in file.fields}
+        if not names_by_id or not _is_legacy(file):
             continue
-        found = opened_reader(source, file, opened).page_bounds(own, dict(file.columns()))
+        page_bounds = opened_reader(source, file, opened).page_bounds(names_by_id, dict(file.columns()))
         usable = {
-            own[bounds.field_id]: bounds
-            for bounds in found
+            names_by_id[bounds.field_id]: bounds
+            for bounds in page_bounds
             if not pa.types.is_floating(bounds.lowest.type) or calls <= _SAFE_FOR_FLOATS
         }
         if usable:
-            parts = [kept for part in parts for kept in _kept(usable, expression, part, arrow)]
+            parts = [possible for part in parts for possible in _find_possible(usable, expression, part, arrow)]
     return parts
 
 
@@ -71,7 +71,9 @@ def _is_legacy(file: Any) -> bool:
     return (file.file_major_version, file.file_minor_version) == FileVersion.V0_1.manifest_numbers
 
 
-def _kept(columns: dict[str, PageBounds], expression: pc.Expression, rows: range, schema: pa.Schema) -> list[range]:
+def _find_possible(
+    columns: dict[str, PageBounds], expression: pc.Expression, rows: range, schema: pa.Schema
+) -> list[range]:
     """The parts of the rows whose batches can match; adjacent parts are joined."""
     from pyarrow import dataset, fs  # noqa: PLC0415 - it imports pandas
 

@@ -74,9 +74,11 @@ class ScanPlan:
             return cls(source, options, parts_of(source, fragments, None))
         selection, whole = _answer(source, condition)
         parts = parts_of(source, fragments, selection)
-        own = source.manifest.fragments
-        if fragments is not own:
-            whole -= {fragment.id for fragment, _ in parts if fragment.id in whole and not _is_of(own, fragment)}
+        all_fragments = source.manifest.fragments
+        if fragments is not all_fragments:
+            whole -= {
+                fragment.id for fragment, _ in parts if fragment.id in whole and not _is_of(all_fragments, fragment)
+            }
         return cls(source, options, parts, selection, whole)
 
     def scans(self, *, with_whole: bool = True) -> Iterator[FragmentScan]:
@@ -87,8 +89,8 @@ class ScanPlan:
         """
         for fragment, rows in self.parts:
             if with_whole or fragment.id not in self.whole:
-                known = self.selection if rows is not None else None
-                claims = known.claims_of(fragment.id) if known is not None else ()
+                selection = self.selection if rows is not None else None
+                claims = selection.claims_of(fragment.id) if selection is not None else ()
                 yield FragmentScan(self.source, fragment, self.options, possible=rows, claims=claims)
 
     def counted(self) -> tuple[int, ScanPlan]:
@@ -109,8 +111,8 @@ class ScanPlan:
         source, expression = self.source, self.options.filter
         if expression is None or self.selection is None:
             return None
-        found = certain_matches(expression, source.manifest, source.indices)
-        return None if found is None else replace(self.selection, candidates=found)
+        candidates = certain_matches(expression, source.manifest, source.indices)
+        return None if candidates is None else replace(self.selection, candidates=candidates)
 
     def _count(self, sure: Selection, fragment: Fragment, possible: BitMap | None) -> int | None:
         """The number of rows of a fragment that match; None if a row that can match is not certain."""
@@ -131,20 +133,20 @@ def parts_of(
     source: Snapshot, fragments: Sequence[Fragment], selection: Selection | None
 ) -> Sequence[tuple[Fragment, BitMap | None]]:
     """The fragments that can match, each with the offsets of the rows that can match; None for all rows."""
-    own = source.manifest.fragments
+    all_fragments = source.manifest.fragments
     if selection is None:
-        places_read = own.places_with_rows() if fragments is own else range(len(fragments))
+        places_read = all_fragments.places_with_rows() if fragments is all_fragments else range(len(fragments))
         return [(fragments[position], None) for position in places_read]
-    if fragments is own:
+    if fragments is all_fragments:
         return [(fragments[position], rows) for position, rows in selection.parts()]
     positions = selection.view.places(np.array([fragment.id for fragment in fragments], np.int64)).tolist()
-    found = []
+    parts = []
     for fragment, position in zip(fragments, positions, strict=True):
-        is_known = position >= 0 and _is_of(own, fragment)
+        is_known = position >= 0 and _is_of(all_fragments, fragment)
         rows = selection.rows_of(position) if is_known else None
         if rows is None or rows:
-            found.append((fragment, rows))
-    return found
+            parts.append((fragment, rows))
+    return parts
 
 
 def until_consistent(job: Callable[[], _Result]) -> _Result:
@@ -163,9 +165,9 @@ def _answer(source: Snapshot, condition: pc.Expression) -> tuple[Selection | Non
     """
     manifest = source.manifest
     key = (manifest.branch, manifest.version, manifest.timestamp_ns, condition.__reduce__()[1][0].to_pybytes())
-    known = source.index_cache.answers.get(key)
-    if isinstance(known, tuple):
-        selection, whole = known
+    cached_answer = source.index_cache.answers.get(key)
+    if isinstance(cached_answer, tuple):
+        selection, whole = cached_answer
     else:
         selection, whole = _decided(source, condition, source.select(condition))
         source.index_cache.answers = {key: (selection, whole)}
@@ -178,12 +180,12 @@ def _decided(
     """Narrow the selection by fragments with one value in each column of the condition, where all or no rows match."""
     columns, undecided = columns_of(condition), frozenset[int]()
     try:
-        found = constant_columns(source.manifest, columns, source.indices) if columns else None
+        constants = constant_columns(source.manifest, columns, source.indices) if columns else None
     except CorruptFileError:
         return selection, undecided  # a warning was logged when the index was used
-    if found is None:
+    if constants is None:
         return selection, undecided
-    known, values = found
+    is_constant, values = constants
     try:
         matches = matching(values.combine_chunks().to_batches()[0], condition).to_numpy(zero_copy_only=False)
     except InvalidInputError:
@@ -191,8 +193,8 @@ def _decided(
     if selection is None:
         view = view_of(source.manifest)
         selection = Selection(view, Candidates.every(view), ())
-    positions = np.flatnonzero(known)
-    state = np.full(len(known), ALL, np.uint8)
+    positions = np.flatnonzero(is_constant)
+    state = np.full(len(is_constant), ALL, np.uint8)
     state[positions[~matches]] = NONE
     whole = frozenset(selection.view.ids[positions[matches]].tolist())
     return replace(selection, candidates=selection.candidates & Candidates(state)), whole
@@ -200,5 +202,5 @@ def _decided(
 
 def _is_of(fragments: FragmentList, fragment: Fragment) -> bool:
     """Whether a fragment belongs to a version: a fragment that is not committed can have the same id."""
-    own = fragments.get(fragment.id)
-    return own is fragment or own == fragment
+    namesake = fragments.get(fragment.id)
+    return namesake is fragment or namesake == fragment

@@ -98,20 +98,20 @@ class Projection:
         if isinstance(columns, Mapping):
             return cls._computed(schema, columns)
         names = _names(columns, distinct=flatten)
-        known = set(schema.names)
-        if known.issuperset(names):
+        column_names = set(schema.names)
+        if column_names.issuperset(names):
             return cls(schema=schema.project(list(dict.fromkeys(names))))
-        stored = [name for name in names if name in known or name not in ROW_COLUMNS]
+        stored = [name for name in names if name in column_names or name not in ROW_COLUMNS]
         by_name = {field.name: field for field in schema.fields}
         read = _whole_packed(schema.project(list(dict.fromkeys(stored))), by_name)
         if not flatten:
-            names = _once([split_path(name)[0] if name not in known else name for name in names], known)
+            names = _once([split_path(name)[0] if name not in column_names else name for name in names], column_names)
         outputs = []
         for name in names:
-            if name in ROW_COLUMNS and name not in known:
+            if name in ROW_COLUMNS and name not in column_names:
                 outputs.append(OutputColumn(field=row_field(name), path=(name,)))
                 continue
-            path = (name,) if name in known else tuple(split_path(name))
+            path = (name,) if name in column_names else tuple(split_path(name))
             outputs.append(OutputColumn(field=_field_at(read, path).with_name(name), path=path))
         return cls(schema=read, outputs=tuple(outputs))
 
@@ -119,25 +119,25 @@ class Projection:
     def _computed(cls, schema: Schema, columns: Mapping[str, str | pc.Expression]) -> Projection:
         from lance_core.verbs.expressions.sql import parse_column  # noqa: PLC0415 - it imports the SQL parser
 
-        known = with_row_fields(schema)
+        input_schema = with_row_fields(schema)
         outputs = []
         read: dict[str, None] = {}
-        for name, given in columns.items():
+        for name, definition in columns.items():
             if not isinstance(name, str):
                 raise ArgumentTypeError(f"columns: a name is a string, not {name!r}")
-            if not isinstance(given, str | pc.Expression):
+            if not isinstance(definition, str | pc.Expression):
                 raise ArgumentTypeError(
-                    f"columns: {name!r} is an SQL string or a pyarrow expression, not {type(given).__name__}"
+                    f"columns: {name!r} is an SQL string or a pyarrow expression, not {type(definition).__name__}"
                 )
-            if isinstance(given, str) and given in schema.names:
-                outputs.append(OutputColumn(field=_field_at(schema, (given,)).with_name(name), path=(given,)))
-                read.setdefault(given)
+            if isinstance(definition, str) and definition in schema.names:
+                outputs.append(OutputColumn(field=_field_at(schema, (definition,)).with_name(name), path=(definition,)))
+                read.setdefault(definition)
                 continue
-            if isinstance(given, pc.Expression):
-                expression = with_sql_meaning(given, stored_types(known))
-                kind = _type_of(expression, known)
+            if isinstance(definition, pc.Expression):
+                expression = with_sql_meaning(definition, stored_types(input_schema))
+                kind = _type_of(expression, input_schema)
             else:
-                parsed = parse_column(given, known)
+                parsed = parse_column(definition, input_schema)
                 expression, kind = parsed.expression, parsed.type
             outputs.append(OutputColumn(field=pa.field(name, kind), expression=expression))
             read.update(dict.fromkeys(columns_of(expression)))
@@ -156,9 +156,9 @@ class Projection:
     def result(self, row_columns: Sequence[str]) -> pa.Schema:
         """Schema of the output, with these row columns at the end."""
         stored = schema_to_arrow(self.schema)
-        own = list(resolve_extensions(stored)) if self.outputs is None else [output.field for output in self.outputs]
-        kept = [field for field in own if field.name not in row_columns or field.name in self.schema.names]
-        return pa.schema([*kept, *map(row_field, row_columns)], metadata=stored.metadata)
+        fields = list(resolve_extensions(stored)) if self.outputs is None else [output.field for output in self.outputs]
+        columns = [field for field in fields if field.name not in row_columns or field.name in self.schema.names]
+        return pa.schema([*columns, *map(row_field, row_columns)], metadata=stored.metadata)
 
     def apply(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         """The output for a batch of columns that were read; `schema` is what `result` returned."""
@@ -205,13 +205,13 @@ def _names(columns: Any, *, distinct: bool) -> list[str]:
 def _once(names: list[str], columns: set[str]) -> list[str]:
     """Names of columns without repetitions; row columns are repeated as often as they are named."""
     seen: set[str] = set()
-    found = []
+    distinct_names = []
     for name in names:
         if name in seen and (name in columns or name not in ROW_COLUMNS):
             continue
         seen.add(name)
-        found.append(name)
-    return found
+        distinct_names.append(name)
+    return distinct_names
 
 
 def rows_without_columns(num_rows: int) -> pa.RecordBatch:
@@ -221,12 +221,12 @@ def rows_without_columns(num_rows: int) -> pa.RecordBatch:
 
 def with_row_fields(schema: Schema) -> pa.Schema:
     """The columns that an expression can refer to: the dataset's, in storage types, and the row columns."""
-    found: pa.Schema | None = schema.memo.get("with row fields")
-    if found is None:
+    input_schema: pa.Schema | None = schema.memo.get("with row fields")
+    if input_schema is None:
         stored = schema_to_arrow(schema)
         rows = [row_field(name) for name in ROW_COLUMNS if name not in stored.names]
-        found = schema.memo["with row fields"] = pa.schema([*stored, *rows])
-    return found
+        input_schema = schema.memo["with row fields"] = pa.schema([*stored, *rows])
+    return input_schema
 
 
 def with_types(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -89,11 +89,11 @@ class _CountedStore:
         return data, size
 
     def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[BytesLike]:
-        found = self._store.get_ranges(key, ranges)
-        self._counter.add(self._store.root, key, [len(data) for data in found])
-        return found
+        payloads = self._store.get_ranges(key, ranges)
+        self._counter.add(self._store.root, key, [len(data) for data in payloads])
+        return payloads
 
     def head(self, key: str) -> ObjectMeta:
-        found = self._store.head(key)
+        meta = self._store.head(key)
         self._counter.add(self._store.root, key, [])
-        return found
+        return meta

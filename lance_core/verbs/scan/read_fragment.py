@@ -88,8 +88,12 @@ def counted(source: Snapshot, fragment: Fragment) -> Fragment:
 
 def counted_fragments(source: Snapshot) -> FragmentList:
     """All fragments of a version with their rows and deletions; see `counted`."""
-    found = source.manifest.fragments
-    return found if None not in found.live_counts() else FragmentList.of(counted(source, one) for one in found)
+    fragments = source.manifest.fragments
+    return (
+        fragments
+        if None not in fragments.live_counts()
+        else FragmentList.of(counted(source, fragment) for fragment in fragments)
+    )
 
 
 def live_counts(source: Snapshot, fragments: Sequence[Fragment]) -> list[int]:
@@ -98,8 +102,8 @@ def live_counts(source: Snapshot, fragments: Sequence[Fragment]) -> list[int]:
     Raises:
         CorruptFileError: A number is negative, or impossibly large.
     """
-    known = fragments.live_counts() if isinstance(fragments, FragmentList) else [None] * len(fragments)
-    counts = [live_count(source, fragments[i]) if count is None else count for i, count in enumerate(known)]
+    stated_counts = fragments.live_counts() if isinstance(fragments, FragmentList) else [None] * len(fragments)
+    counts = [live_count(source, fragments[i]) if count is None else count for i, count in enumerate(stated_counts)]
     if counts and not 0 <= min(counts) <= max(counts) < 1 << 62:
         stated = f"between {min(counts)} and {max(counts)} live rows"
         raise CorruptFileError(f"{source.store.root}: by the manifest, fragments have {stated}, which is impossible")
@@ -143,14 +147,14 @@ def read_fragment(
     """
     described = described_schema(schema)
     if described is not None:
-        found = read_fragment(source, fragment, described, rows, batch_rows=batch_rows, opened=opened)
-        yield from _filled(source, fragment, schema, found)
+        described_batches = read_fragment(source, fragment, described, rows, batch_rows=batch_rows, opened=opened)
+        yield from _filled(source, fragment, schema, described_batches)
         return
     arrow = schema_to_arrow(schema)
     opened = {} if opened is None else opened
     parts = [
-        _FileColumns(opened_reader(source, file, opened), wanted, columns)
-        for file, wanted, columns in files_of(fragment, schema)
+        _FileColumns(opened_reader(source, file, opened), file_schema, columns)
+        for file, file_schema, columns in files_of(fragment, schema)
     ]
     _check_rows(source, fragment, parts)
     if not parts:
@@ -186,7 +190,7 @@ def _filled(
     """Yield the rows with blob payloads in place of descriptors."""
     arrow = schema_to_arrow(schema)
     files = files_of(fragment, schema)
-    places = {field.name: source.data_file(file) for file, wanted, _ in files for field in wanted.fields}
+    places = {field.name: source.data_file(file) for file, file_schema, _ in files for field in file_schema.fields}
     for batch in described:
         yield from with_payloads(source, places, batch, schema, arrow)
 
@@ -221,20 +225,20 @@ def _check_rows(source: Snapshot, fragment: Fragment, parts: Sequence[_FileColum
 
 def files_of(fragment: Fragment, schema: Schema) -> list[tuple[DataFile, Schema, dict[int, int]]]:
     """The files with fields of `schema`, each with these fields and its column indices by field id; later files win."""
-    taken: set[int] = set()
-    found = []
+    seen_ids: set[int] = set()
+    files = []
     for file in reversed(fragment.files):
         pairs = file.columns()
         if file.version == "2.0":
             # A field with a negative column index is in no file, and null.
             pairs = [pair for pair in pairs if pair[1] >= 0]
-        columns = {field_id: index for field_id, index in pairs if field_id >= 0 and field_id not in taken}
-        wanted = schema.only_ids(set(columns))
-        if not wanted.fields:
+        columns = {field_id: index for field_id, index in pairs if field_id >= 0 and field_id not in seen_ids}
+        file_schema = schema.only_ids(set(columns))
+        if not file_schema.fields:
             continue
-        taken.update(node.id for node, _ in wanted.walk() if node.id in columns)
-        found.append((file, wanted, columns))
-    return found
+        seen_ids.update(node.id for node, _ in file_schema.walk() if node.id in columns)
+        files.append((file, file_schema, columns))
+    return files
 
 
 def opened_reader(source: Snapshot, file: DataFile, opened: Opened) -> DataFileReader:
@@ -249,8 +253,8 @@ def opened_reader(source: Snapshot, file: DataFile, opened: Opened) -> DataFileR
 
 def _column(field: Field, batches: Sequence[pa.RecordBatch]) -> pa.Array:
     """One column of a batch, assembled from its parts in several files."""
-    found = [batch.column(field.name) for batch in batches if field.name in batch.schema.names]
-    return _assemble(field, found, batches[0].num_rows)
+    parts = [batch.column(field.name) for batch in batches if field.name in batch.schema.names]
+    return _assemble(field, parts, batches[0].num_rows)
 
 
 def _assemble(field: Field, parts: list[pa.Array], num_rows: int) -> pa.Array:

@@ -87,12 +87,12 @@ class RowColumns:
         if data is not None:
             # Datasets with these columns always record the number of rows.
             num_rows = self.fragment.physical_rows
-            known = decode(data, num_rows)
-            if len(known) != num_rows:
+            numbers = decode(data, num_rows)
+            if len(numbers) != num_rows:
                 raise CorruptFileError(
-                    f"fragment {self.fragment.id}: has {name} for {len(known)} rows, the manifest says {num_rows}"
+                    f"fragment {self.fragment.id}: has {name} for {len(numbers)} rows, the manifest says {num_rows}"
                 )
-            return lambda rows: known[_selection(rows)]
+            return lambda rows: numbers[_selection(rows)]
         if name in (CREATED_AT, UPDATED_AT):
             return lambda rows: np.full(len(rows), _FIRST_VERSION, np.uint64)
         return self._addresses

@@ -38,28 +38,28 @@ def unsigned(name: str, numbers: Any) -> U64Array:
     Raises:
         InvalidInputError: The numbers are not integers, or one is negative.
     """
-    found = whole_numbers(name, numbers)
-    if len(found) and found.min() < 0:
-        raise InvalidInputError(f"{name} must not be negative: {found.min()}")
-    return found.astype(np.uint64)
+    integers = whole_numbers(name, numbers)
+    if len(integers) and integers.min() < 0:
+        raise InvalidInputError(f"{name} must not be negative: {integers.min()}")
+    return integers.astype(np.uint64)
 
 
 def _addresses_of(source: Snapshot, ids: U64Array) -> U64Array:
     """The addresses of the rows with some stable row ids."""
-    found: dict[int, int] = {}
+    addresses: dict[int, int] = {}
     for fragment in source.manifest.fragments:
-        own = row_ids_of(fragment)
-        if own is None:
+        row_ids = row_ids_of(fragment)
+        if row_ids is None:
             raise UnsupportedError(f"fragment {fragment.id} has no row ids")
         deletions = source.deletions(fragment)
-        offsets = np.flatnonzero(np.isin(own, ids))
+        offsets = np.flatnonzero(np.isin(row_ids, ids))
         if deletions is not None:
-            offsets = offsets[deletions.live_rows(len(own))[offsets]]
-        found.update(zip(own[offsets].tolist(), row_addresses(fragment.id, offsets).tolist(), strict=True))
-    missing = [number for number in ids.tolist() if number not in found]
+            offsets = offsets[deletions.live_rows(len(row_ids))[offsets]]
+        addresses.update(zip(row_ids[offsets].tolist(), row_addresses(fragment.id, offsets).tolist(), strict=True))
+    missing = [number for number in ids.tolist() if number not in addresses]
     if missing:
         raise InvalidInputError(f"there is no row with the id {missing[0]}")
-    return np.array([found[number] for number in ids.tolist()], np.uint64)
+    return np.array([addresses[number] for number in ids.tolist()], np.uint64)
 
 
 def check_live(source: Snapshot, addresses: U64Array) -> None:

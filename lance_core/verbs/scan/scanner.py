@@ -137,7 +137,9 @@ class LanceScanner:
             table = table.set_column(table.schema.get_field_index(name), name, payloads.column(source))
         frame = table.select(self.projected_schema.names).to_pandas(**options)
         for name, source in sources.items() if blob_mode == "lazy" else ():
-            frame[name] = [None if one is None else BlobFile(one) for one in payloads.column(source).to_pylist()]
+            frame[name] = [
+                None if payload is None else BlobFile(payload) for payload in payloads.column(source).to_pylist()
+            ]
         return frame
 
     def head(self, num_rows: int) -> pa.Table:
@@ -153,10 +155,10 @@ class LanceScanner:
             InvalidInputError: A position is out of range.
         """
         table = self.to_table()
-        wanted = whole_numbers("indices", indices)
-        if len(wanted) and not (wanted.min() >= 0 and wanted.max() < table.num_rows):
+        positions = whole_numbers("indices", indices)
+        if len(positions) and not (positions.min() >= 0 and positions.max() < table.num_rows):
             raise InvalidInputError(f"a position is outside the {table.num_rows} rows of the scan")
-        return in_order(table, wanted)
+        return in_order(table, positions)
 
     def count_rows(self) -> int:
         """Number of rows; without a filter only metadata is read."""
@@ -216,7 +218,7 @@ class LanceScanner:
             keys = self._for_order()._plan(verbose=verbose, ran=ran)  # noqa: SLF001 - the same class
             return order_steps(self._source, options, keys)
         plan = self._scan_plan() if options.filter is not None else None
-        found: Iterable[tuple[Fragment, Sized | None]] = self._parts() if plan is None else plan.parts
+        candidates: Iterable[tuple[Fragment, Sized | None]] = self._parts() if plan is None else plan.parts
         parts = [
             FragmentPart(
                 fragment=fragment,
@@ -224,7 +226,7 @@ class LanceScanner:
                 rows=rows if isinstance(rows, range) else None,
                 num_possible=None if rows is None else len(rows),
             )
-            for fragment, rows in found
+            for fragment, rows in candidates
         ]
         selection = plan.selection if plan is not None else None
         metrics = ran[1].metrics(ran[0], sum(part.num_looked_at for part in parts)) if ran is not None else None
@@ -328,13 +330,13 @@ class LanceScanner:
                 return
             most = None if left is None else skip + left
             for batch in scan.batches(most=most):
-                kept = batch.slice(min(skip, batch.num_rows))
-                skip -= batch.num_rows - kept.num_rows
+                part = batch.slice(min(skip, batch.num_rows))
+                skip -= batch.num_rows - part.num_rows
                 if left is not None:
-                    kept = kept.slice(0, left)
-                    left -= kept.num_rows
-                if kept.num_rows:
-                    yield kept
+                    part = part.slice(0, left)
+                    left -= part.num_rows
+                if part.num_rows:
+                    yield part
                 if left == 0:
                     return
 
@@ -361,11 +363,11 @@ class LanceScanner:
     def _ordered(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in order: sort only the columns to order by, then read all columns within the limit."""
         options = self._options
-        found = self._for_order().to_table()
+        keys = self._for_order().to_table()
         paths = [ordering.column_name for ordering in options.order_by]
         stop = None if options.limit is None else options.offset + options.limit
-        order = order_of([unwrapped(found.column(path)) for path in paths], options.order_by, stop)
-        addresses = found.column(ROW_ADDRESS).to_numpy()[order[options.offset : stop]]
+        order = order_of([unwrapped(keys.column(path)) for path in paths], options.order_by, stop)
+        addresses = keys.column(ROW_ADDRESS).to_numpy()[order[options.offset : stop]]
         plain = replace(options, filter=None, order_by=(), limit=None, offset=0)
         yield from take_addresses(self._source, self._fragments, addresses, plain).to_batches()
 

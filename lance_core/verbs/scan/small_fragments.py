@@ -110,8 +110,8 @@ def _with_rows(parts: Sequence[tuple[FragmentScan, Rows]]) -> Iterator[tuple[Fra
         return
     position = 0
     for scan, rows in parts:
-        known = ReadRows(schema=scan.first_columns, rows=rows, batch=batch.slice(position, len(rows)))
-        yield replace(scan, known=known), rows
+        read_rows = ReadRows(schema=scan.first_columns, rows=rows, batch=batch.slice(position, len(rows)))
+        yield replace(scan, read_rows=read_rows), rows
         position += len(rows)
 
 
@@ -143,9 +143,9 @@ def _can_join(scan: FragmentScan, first: FragmentScan | None) -> bool:
     file = scan.fragment.files[0]
     if first is not None:
         return _columns(file) == _columns(first.fragment.files[0])
-    wanted = scan.first_columns
-    is_whole = bool(wanted.fields) and wanted.only_ids(set(file.fields)) == wanted
-    return is_whole and (file.file_major_version, file.file_minor_version) >= (2, 1) and can_coalesce(wanted)
+    columns = scan.first_columns
+    is_whole = bool(columns.fields) and columns.only_ids(set(file.fields)) == columns
+    return is_whole and (file.file_major_version, file.file_minor_version) >= (2, 1) and can_coalesce(columns)
 
 
 def _columns(file: DataFile) -> object:
@@ -154,8 +154,8 @@ def _columns(file: DataFile) -> object:
 
 def _read(scans: Sequence[FragmentScan]) -> Iterator[FragmentScan]:
     """Read the rows of scans together, and yield each scan with its rows, or without rows if that is not possible."""
-    wanted = scans[0].first_columns
-    rows = _rows_of(scans, wanted)
+    columns = scans[0].first_columns
+    rows = _rows_of(scans, columns)
     if rows is None:
         yield from scans
         return
@@ -163,10 +163,12 @@ def _read(scans: Sequence[FragmentScan]) -> Iterator[FragmentScan]:
     position = 0
     for scan in scans:
         count = scan.fragment.physical_rows
-        own = None if matches is None else matches.slice(position, count)
-        if own is None or own.true_count or scan.claims:
+        scan_matches = None if matches is None else matches.slice(position, count)
+        if scan_matches is None or scan_matches.true_count or scan.claims:
             batch = rows.slice(position, count)
-            yield replace(scan, known=ReadRows(schema=wanted, rows=range(count), batch=batch, matches=own))
+            yield replace(
+                scan, read_rows=ReadRows(schema=columns, rows=range(count), batch=batch, matches=scan_matches)
+            )
         position += count
 
 
@@ -182,7 +184,7 @@ def _matches(scan: FragmentScan, rows: pa.RecordBatch) -> pa.Array | None:
 
 
 def _rows_of(
-    scans: Sequence[FragmentScan], wanted: Schema, chosen: Sequence[Rows] | None = None
+    scans: Sequence[FragmentScan], schema: Schema, chosen: Sequence[Rows] | None = None
 ) -> pa.RecordBatch | None:
     """Read all physical rows of some fragments, or chosen rows of each, in one batch.
 
@@ -196,11 +198,12 @@ def _rows_of(
         if counts != [scan.fragment.physical_rows for scan in scans]:
             return None
         rows = None if chosen is None else np.concatenate([
-            start + np.asarray(own, np.int64) for start, own in zip(accumulate(counts, initial=0), chosen, strict=False)
+            start + np.asarray(offsets, np.int64)
+            for start, offsets in zip(accumulate(counts, initial=0), chosen, strict=False)
         ])  # fmt: skip
         columns = dict(file.columns())
         num_rows = sum(counts) if rows is None else len(rows)
-        (batch,) = coalesce(readers).read(wanted, columns, rows, batch_rows=num_rows)
+        (batch,) = coalesce(readers).read(schema, columns, rows, batch_rows=num_rows)
     except (LanceError, ValueError):
         return None
     return batch

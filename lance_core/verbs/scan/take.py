@@ -59,25 +59,26 @@ def whole_numbers(name: str, numbers: Any) -> npt.NDArray[np.int64] | npt.NDArra
     Raises:
         InvalidInputError: The numbers are not a sequence of integers.
     """
-    if isinstance(numbers, list | tuple) and any(type(one) is bool for one in numbers):
-        numbers = [int(one) if type(one) is bool else one for one in numbers]  # Python's booleans count as integers
+    if isinstance(numbers, list | tuple) and any(type(number) is bool for number in numbers):
+        # Python's booleans count as integers.
+        numbers = [int(number) if type(number) is bool else number for number in numbers]
     if hasattr(numbers, "to_numpy"):
         numbers = numbers.to_numpy(zero_copy_only=False) if isinstance(numbers, pa.Array) else numbers.to_numpy()
     is_list = isinstance(numbers, Iterable) and not isinstance(numbers, str | bytes | Mapping)
     try:
-        found = np.asarray(numbers if isinstance(numbers, np.ndarray) else list(numbers) if is_list else None)
+        array = np.asarray(numbers if isinstance(numbers, np.ndarray) else list(numbers) if is_list else None)
         if (
-            found.dtype == object
-            and found.ndim == 1
-            and found.size
-            and all(isinstance(one, pa.Scalar) for one in found)
+            array.dtype == object
+            and array.ndim == 1
+            and array.size
+            and all(isinstance(scalar, pa.Scalar) for scalar in array)
         ):
-            found = np.asarray([one.as_py() for one in found])
+            array = np.asarray([scalar.as_py() for scalar in array])
     except (ValueError, OverflowError):
-        found = np.asarray(None)
-    if found.ndim != 1 or (len(found) and found.dtype.kind not in "iu"):
+        array = np.asarray(None)
+    if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
         raise InvalidInputError(f"{name} must be a list or an array of integers, not {numbers!r}")
-    return found.astype(np.uint64) if found.dtype == np.uint64 else found.astype(np.int64)
+    return array.astype(np.uint64) if array.dtype == np.uint64 else array.astype(np.int64)
 
 
 def take_addresses(

@@ -103,7 +103,7 @@ def blobs_at(
         SchemaError: There is no such column.
         UnsupportedError: A row is deleted.
     """
-    if sum(given is not None for given in (ids, addresses, indices)) != 1:
+    if sum(argument is not None for argument in (ids, addresses, indices)) != 1:
         raise InvalidInputError("Exactly one of ids, indices, or addresses must be specified")
     field = source.manifest.schema.column(column)
     if not (is_blob(field) or is_blob_v2(field)):
@@ -131,7 +131,7 @@ def blob_ranges_at(
                 f"blob range {number} has a negative number or ends above 2**64: row {row}, offset {offset}, "
                 f"length {length}"
             )
-    found = []
+    ranges = []
     payloads = blobs_at(source, column, **{selector: [row for row, _, _ in requests]})
     for number, ((_, offset, length), (address, payload)) in enumerate(zip(requests, payloads, strict=True)):
         if payload is not None and offset + length > len(payload):
@@ -139,8 +139,8 @@ def blob_ranges_at(
                 f"Blob range request {number} for row address {address} is invalid: Blob range end {offset + length} "
                 f"exceeds blob size {len(payload)}"
             )
-        found.append((number, address, None if payload is None else payload[offset : offset + length]))
-    return found
+        ranges.append((number, address, None if payload is None else payload[offset : offset + length]))
+    return ranges
 
 
 def payloads_at_addresses(source: Snapshot, columns: Sequence[str], addresses: pa.ChunkedArray) -> pa.Table:

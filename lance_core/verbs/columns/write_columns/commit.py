@@ -161,7 +161,7 @@ class _ColumnsCommit:
         store = pending.source.store
 
         def ready() -> None:
-            check_present(store, own_data_keys(one.file for one in pending.written))
+            check_present(store, own_data_keys(part.file for part in pending.written))
 
         return commit(store, transaction, base=base, options=options, ready=ready), pending
 
@@ -177,23 +177,23 @@ def _operation(pending: PendingColumns) -> Operation:
     """The operation that adds the files to the version: a Merge if the version lacks a column, else an Update."""
     manifest = pending.source.manifest
     changed: dict[int, Fragment] = {}
-    for one in pending.written:
-        fragment = manifest.fragments.get(one.fragment_id)
+    for part in pending.written:
+        fragment = manifest.fragments.get(part.fragment_id)
         assert fragment is not None
-        changed[one.fragment_id] = replaced_columns(fragment, one.file)
+        changed[part.fragment_id] = replaced_columns(fragment, part.file)
     if pending.lacking:
         return Merge(
             fragments=tuple(changed.get(fragment.id, fragment) for fragment in manifest.fragments),
             schema=replace(manifest.schema, fields=(*manifest.schema.fields, *pending.lacking)),
             preserves_nullability=True,
-            updated_rows={one.fragment_id: one.offsets for one in pending.written},
+            updated_rows={part.fragment_id: part.offsets for part in pending.written},
         )
     stable = manifest.uses_stable_row_ids
     return Update(
         updated_fragments=tuple(changed.values()),
         fields_modified=tuple(node.id for node, _ in pending.columns.walk()),
         update_mode=UpdateMode.REWRITE_COLUMNS,
-        updated_fragment_offset_bitmaps={one.fragment_id: one.rows for one in pending.written} if stable else {},
+        updated_fragment_offset_bitmaps={part.fragment_id: part.rows for part in pending.written} if stable else {},
     )
 
 
@@ -217,7 +217,7 @@ def commit_columns(
     files = _checked(plan, written)
     reject_another(source.store, source.manifest, plan.identity)  # fragments of another table have the same ids
     begin = PendingColumns(source=source, columns=plan.lance_columns, added=frozenset(plan.added), written=files)
-    own = [source.data_file(one.file) for one in files]
+    written_places = [source.data_file(part.file) for part in files]
     if not files and not plan.added:
         return source.manifest, ColumnsResult(version=plan.version, read_version=plan.version)
     pending = _ColumnsCommit(plan, how)
@@ -232,28 +232,28 @@ def commit_columns(
         # The version that was found may have these files: a commit whose answer was lost finds itself.
         paths = {file.path for fragment in done.manifest.fragments for file in fragment.files}
         adopted = {*paths, *map(data_key, paths)}  # a base need not have a folder of data files
-        remove_files([one for one in (*own, *committed.rewritten) if one[1] not in adopted])
+        remove_files([place for place in (*written_places, *committed.rewritten) if place[1] not in adopted])
         return done.manifest, ColumnsResult(version=done.manifest.version, read_version=plan.version, deduplicated=True)
-    used = {source.data_file(one.file)[1] for one in committed.written}
-    remove_files([one for one in (*own, *committed.rewritten) if one[1] not in used])
+    used = {source.data_file(part.file)[1] for part in committed.written}
+    remove_files([place for place in (*written_places, *committed.rewritten) if place[1] not in used])
     rewritten = {key for _, key in committed.rewritten}
     return done.manifest, ColumnsResult(
         version=done.manifest.version,
         read_version=plan.version,
         operation=done.transaction.operation.name,
         transaction_uuid=done.transaction.uuid,
-        rows_updated=sum(len(one.offsets) for one in committed.written),
-        rows_nulled=sum(len(one.nulled_offsets) for one in committed.written),
-        columns_added=tuple(one.name for one in committed.lacking),
-        bytes_written=sum(one.file.file_size_bytes or 0 for one in committed.written),
+        rows_updated=sum(len(part.offsets) for part in committed.written),
+        rows_nulled=sum(len(part.nulled_offsets) for part in committed.written),
+        columns_added=tuple(field.name for field in committed.lacking),
+        bytes_written=sum(part.file.file_size_bytes or 0 for part in committed.written),
         files=len(committed.written),
-        files_rewritten=sum(source.data_file(one.file)[1] in rewritten for one in committed.written),
+        files_rewritten=sum(source.data_file(part.file)[1] in rewritten for part in committed.written),
     )
 
 
 def _checked(plan: ColumnPlan, written: Iterable[WrittenColumns | None]) -> tuple[WrittenColumns, ...]:
-    files = tuple(one for one in written if one is not None)
-    ids = [one.fragment_id for one in files]
+    files = tuple(part for part in written if part is not None)
+    ids = [part.fragment_id for part in files]
     twice = {i for i in ids if ids.count(i) > 1} if len(set(ids)) < len(ids) else set()
     if twice:
         raise InvalidInputError(f"two files have columns of fragment {min(twice)}: give one per task of the plan")
@@ -305,23 +305,23 @@ def write_matched_columns(
             seen = plan_columns(source, values.schema, where, missing, allow_external=allow_external).tasks
             whole = plan_columns(base, values.schema, None, missing, allow_external=allow_external).tasks
             plan = replace(plan, tasks=same_scope(source, seen, base, whole, keys))
-        found = matched_rows(base, plan.tasks, table, keys)
+        matches = matched_rows(base, plan.tasks, table, keys)
         written: list[WrittenColumns] = []
         try:
             for task in plan.tasks:
-                addresses, rows = found.get(task.fragment_id, (pa.array([], pa.uint64()), pa.array([], pa.int64())))
-                own = values.take(rows).append_column(ROW_ADDRESS, addresses)
-                one = task.write_table(base, own)
-                written.extend([] if one is None else [one])
+                addresses, rows = matches.get(task.fragment_id, (pa.array([], pa.uint64()), pa.array([], pa.int64())))
+                task_values = values.take(rows).append_column(ROW_ADDRESS, addresses)
+                part = task.write_table(base, task_values)
+                written.extend([] if part is None else [part])
         except BaseException:
-            remove_files([base.data_file(one.file) for one in written])
+            remove_files([base.data_file(part.file) for part in written])
             raise
         try:
             return commit_columns(base, plan, written, how)
         except OutcomeUnknownError:
             raise
         except LanceError:  # an interruption leaves open whether a version refers to the files
-            remove_files([base.data_file(one.file) for one in written])
+            remove_files([base.data_file(part.file) for part in written])
             raise
 
     # Addresses, and ids that are addresses, name rows of this version alone.

@@ -53,15 +53,15 @@ def matched_rows(
         assert fragment is not None
         return _look_up(source, fragment, BitMap.deserialize(task.scope), index, on)
 
-    found, counts = {}, np.zeros(len(index.counts), np.int64)
+    matches, counts = {}, np.zeros(len(index.counts), np.int64)
     with ThreadPool(parallel_fragments(source.store)) as pool:
         for task, (offsets, codes) in zip(tasks, pool.map(look, tasks), strict=True):
             counts += np.bincount(codes, minlength=len(counts))
             if len(codes):
                 addresses = pa.array(row_addresses(task.fragment_id, offsets), pa.uint64())
-                found[task.fragment_id] = (addresses, pa.array(index.first[codes]))
+                matches[task.fragment_id] = (addresses, pa.array(index.first[codes]))
     _check_table(source, index, keys, counts)
-    return found
+    return matches
 
 
 def same_scope(
@@ -85,21 +85,21 @@ def same_scope(
         return ()
     keys = pa.concat_tables(_keys_of(source, task, on) for task in tasks)
     index = KeyIndex(keys, list(on))
-    found, counts = [], np.zeros(len(index.counts), np.int64)
+    later_tasks, counts = [], np.zeros(len(index.counts), np.int64)
     for task in whole:
         fragment = latest.manifest.fragments.get(task.fragment_id)
         assert fragment is not None
         offsets, codes = _look_up(latest, fragment, BitMap.deserialize(task.scope), index, on)
         counts += np.bincount(codes, minlength=len(counts))
         if len(offsets):
-            found.append(replace(task, num_rows=len(offsets), scope=bitmap_of(offsets).serialize()))
+            later_tasks.append(replace(task, num_rows=len(offsets), scope=bitmap_of(offsets).serialize()))
     if (index.codes < 0).any() or (index.counts > 1).any() or (counts > 1).any():
         raise IncompatibleConflictError(
             f"Incompatible transaction: {source.store.root}: rows moved since version {source.manifest.version}, and "
             f"the key {list(on)} is null or not unique, so that the rows of that version are not known any more: open "
             "the table again, and write the columns again"
         )
-    return tuple(found)
+    return tuple(later_tasks)
 
 
 def _keys_of(source: Snapshot, task: ColumnTask, on: Sequence[str]) -> pa.Table:

@@ -63,8 +63,8 @@ class PendingColumns:
     @property
     def lacking(self) -> tuple[Field, ...]:
         """The columns that the version lacks."""
-        known = self.source.manifest.schema.by_id()
-        return tuple(field for field in self.columns.fields if field.id not in known)
+        field_by_id = self.source.manifest.schema.by_id()
+        return tuple(field for field in self.columns.fields if field.id not in field_by_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,23 +97,24 @@ def rebased_columns(pending: PendingColumns, latest: Manifest) -> PendingColumns
     after = before.at(latest)
     _check_others(before, latest)
     columns = _columns_at(pending, latest)
-    kept, parts = _sorted_out(pending, after, columns)
+    kept_files, parts = _sorted_out(pending, after, columns)
     ids = {old.id: new.id for (old, _), (new, _) in zip(pending.columns.walk(), columns.walk(), strict=True)}
     written = [
-        replace(one, file=replace(one.file, fields=tuple(ids.get(i, i) for i in one.file.fields))) for one in kept
+        replace(piece, file=replace(piece.file, fields=tuple(ids.get(i, i) for i in piece.file.fields)))
+        for piece in kept_files
     ]
     again = []
     with staged(after) as files:
-        for fragment_id, found in parts.items():
+        for fragment_id, fragment_parts in parts.items():
             fragment = latest.fragments.get(fragment_id)
             assert fragment is not None
-            places, values = _values(pending, columns, found)
+            places, values = _values(pending, columns, fragment_parts)
             file = write_values(after, fragment, columns, places, values, BitMap(), files)
-            rows, nulled = bitmap_of(places), BitMap.union(*(part.nulled for part in found))
+            rows, nulled = bitmap_of(places), BitMap.union(*(piece.nulled for piece in fragment_parts))
             again.append(
                 WrittenColumns(fragment_id=fragment_id, file=file, rows=rows.serialize(), nulled=nulled.serialize())
             )
-    mine = tuple(after.data_file(one.file) for one in again)
+    mine = tuple(after.data_file(piece.file) for piece in again)
     return PendingColumns(
         source=after,
         columns=columns,
@@ -149,15 +150,15 @@ def _columns_at(pending: PendingColumns, latest: Manifest) -> Schema:
     by_name = {field.name: field for field in latest.schema.fields}
     fields = []
     for field in pending.columns.fields:
-        found = now.get(field.id) if field.id in before else by_name.get(field.name)
-        same = found is not None and _type_of(found) == _type_of(field)
-        if (field.id in before and found is None) or (found is not None and not same):
-            what = "was dropped, or has another type now" if found is None else "has another type now"
+        field_now = now.get(field.id) if field.id in before else by_name.get(field.name)
+        same = field_now is not None and _type_of(field_now) == _type_of(field)
+        if (field.id in before and field_now is None) or (field_now is not None and not same):
+            what = "was dropped, or has another type now" if field_now is None else "has another type now"
             raise IncompatibleConflictError(
                 f"Incompatible transaction: {pending.source.store.root}: column {field.name!r} {what}, in version "
                 f"{latest.version}; it was written for version {pending.source.manifest.version}"
             )
-        fields.append(found or field)
+        fields.append(field_now or field)
     lacking = [field for field in fields if field.id not in now or field.name not in by_name]
     new = {}
     if lacking:
@@ -174,28 +175,30 @@ def _sorted_out(
     pending: PendingColumns, after: Snapshot, columns: Schema
 ) -> tuple[list[WrittenColumns], Mapping[int, list[_Part]]]:
     """The files that can be kept, and the rows for which new files are needed, by fragment."""
-    kept: list[WrittenColumns] = []
+    kept_files: list[WrittenColumns] = []
     parts: dict[int, list[_Part]] = defaultdict(list)
     lost: list[tuple[WrittenColumns, _Offsets]] = []
-    for one in pending.written:
-        old = pending.source.manifest.fragments.get(one.fragment_id)
-        new = after.manifest.fragments.get(one.fragment_id)
+    for piece in pending.written:
+        old = pending.source.manifest.fragments.get(piece.fragment_id)
+        new = after.manifest.fragments.get(piece.fragment_id)
         assert old is not None
-        rows = one.offsets
+        rows = piece.offsets
         deleted = rows if new is None else _deleted(old, after, new) & rows
         if deleted:
-            lost.append((one, offsets_of(deleted)))
+            lost.append((piece, offsets_of(deleted)))
         if new is None:
             continue
         if _paths(old, pending.columns) == _paths(new, columns):
-            nulled = one.nulled_offsets - deleted
-            kept.append(replace(one, rows=(rows - deleted).serialize(), nulled=nulled.serialize()) if deleted else one)
+            nulled = piece.nulled_offsets - deleted
+            kept_files.append(
+                replace(piece, rows=(rows - deleted).serialize(), nulled=nulled.serialize()) if deleted else piece
+            )
         elif rows - deleted:
-            parts[one.fragment_id].append(_Part(one, offsets_of(rows - deleted), offsets_of(rows - deleted)))
+            parts[piece.fragment_id].append(_Part(piece, offsets_of(rows - deleted), offsets_of(rows - deleted)))
     if lost:
         for fragment_id, part in _followed(pending, after, lost):
             parts[fragment_id].append(part)
-    return kept, parts
+    return kept_files, parts
 
 
 def _followed(
@@ -205,7 +208,7 @@ def _followed(
     before = pending.source
     ids = stable_ids
     if not after.manifest.uses_stable_row_ids:
-        moves = RowMoves(before, (one.fragment_id for one, _ in lost))
+        moves = RowMoves(before, (piece.fragment_id for piece, _ in lost))
         try:
             moves.follow(after)
         except UnsupportedError as error:
@@ -215,19 +218,19 @@ def _followed(
             ) from error
         ids = moves.ids
     side: RowSide = row_side(after, before, ids)
-    for one, offsets in lost:
-        old = before.manifest.fragments.get(one.fragment_id)
+    for piece, offsets in lost:
+        old = before.manifest.fragments.get(piece.fragment_id)
         assert old is not None
-        wanted = ids(before, old)[offsets]
+        moved_ids = ids(before, old)[offsets]
         if not len(side.ids):
             continue
-        at = np.minimum(np.searchsorted(side.ids, wanted), len(side.ids) - 1)
-        found = side.ids[at] == wanted
-        addresses, rows = side.addresses[at[found]], offsets[found]
+        at = np.minimum(np.searchsorted(side.ids, moved_ids), len(side.ids) - 1)
+        matches = side.ids[at] == moved_ids
+        addresses, rows = side.addresses[at[matches]], offsets[matches]
         order = np.argsort(addresses, kind="stable")
         start = 0
         for fragment_id, places in by_fragment(addresses[order]):
-            yield fragment_id, _Part(one, rows[order][start : start + len(places)], places)
+            yield fragment_id, _Part(piece, rows[order][start : start + len(places)], places)
             start += len(places)
 
 
@@ -246,8 +249,8 @@ def _values(pending: PendingColumns, columns: Schema, parts: Sequence[_Part]) ->
     places = np.concatenate([part.places for part in parts])
     order = np.argsort(places, kind="stable")
     # No row is in two parts: each row of the old version is set once.
-    taken = combined(values).take(pa.array(order))
-    return places[order], pa.table(taken.columns, schema=schema_to_arrow(columns))
+    sorted_values = combined(values).take(pa.array(order))
+    return places[order], pa.table(sorted_values.columns, schema=schema_to_arrow(columns))
 
 
 def _deleted(old: Fragment, after: Snapshot, new: Fragment) -> BitMap:
@@ -257,5 +260,5 @@ def _deleted(old: Fragment, after: Snapshot, new: Fragment) -> BitMap:
 
 def _paths(fragment: Fragment, columns: Schema) -> set[str]:
     """The files of a fragment that hold some columns."""
-    wanted = set(columns.by_id())
-    return {file.path for file in fragment.files if wanted.intersection(file.fields)}
+    ids = set(columns.by_id())
+    return {file.path for file in fragment.files if ids.intersection(file.fields)}

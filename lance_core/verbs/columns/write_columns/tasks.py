@@ -147,19 +147,19 @@ class ColumnTask:
             raise SchemaError(f"the values have no column {ROW_ADDRESS}, which identifies the row of each value")
         offsets, table = self._ordered(table)
         scope = BitMap.deserialize(self.scope)
-        given = bitmap_of(offsets)
-        self._check(offsets, given, scope)
-        nulls = scope - given if self.missing == "null" else BitMap()
+        value_rows = bitmap_of(offsets)
+        self._check(offsets, value_rows, scope)
+        nulls = scope - value_rows if self.missing == "null" else BitMap()
         if nulls and not any(_is_stored(fragment, field.id) for field, _ in columns.walk()):
             nulls = BitMap()  # these rows are null already
-        if not given and not nulls:
+        if not value_rows and not nulls:
             return None
         _check_nulls(columns, nulls)
         values = conform(table.select(columns.names), fit(columns, table.select(columns.names).schema))
         check_external(values, columns, self.external_places)
         with staged(source) as files:
             file = write_values(source, fragment, columns, offsets, values, nulls, files)
-        rows = (given | nulls).serialize()
+        rows = (value_rows | nulls).serialize()
         return WrittenColumns(fragment_id=self.fragment_id, file=file, rows=rows, nulled=nulls.serialize())
 
     def _ordered(self, table: pa.Table) -> tuple[_Offsets, pa.Table]:
@@ -168,10 +168,10 @@ class ColumnTask:
         if addresses.type != pa.uint64() or addresses.null_count:
             raise InvalidInputError(f"{ROW_ADDRESS} must be a column of uint64 without nulls, as a scan returns it")
         numbers = addresses.to_numpy()
-        others = fragment_ids(numbers) != self.fragment_id
-        if others.any():
+        strange = fragment_ids(numbers) != self.fragment_id
+        if strange.any():
             raise InvalidInputError(
-                f"row address {numbers[others][0]} is in fragment {int(fragment_ids(numbers[others])[0])}, not in "
+                f"row address {numbers[strange][0]} is in fragment {int(fragment_ids(numbers[strange])[0])}, not in "
                 f"fragment {self.fragment_id}"
             )
         offsets = row_offsets(numbers)
@@ -180,20 +180,20 @@ class ColumnTask:
         order = np.argsort(offsets, kind="stable")
         return offsets[order], table.take(pa.array(order))
 
-    def _check(self, offsets: _Offsets, given: BitMap, scope: BitMap) -> None:
-        if len(given) < len(offsets):
+    def _check(self, offsets: _Offsets, value_rows: BitMap, scope: BitMap) -> None:
+        if len(value_rows) < len(offsets):
             twice = offsets[1:][offsets[1:] == offsets[:-1]][0]
             raise InvalidInputError(f"row {twice} of fragment {self.fragment_id} has two values")
-        outside = given - scope
+        outside = value_rows - scope
         if outside:
             raise InvalidInputError(
                 f"{len(outside)} rows of the data are deleted, or not in the scope: fragment {self.fragment_id}, rows "
                 f"{list(outside[:_SHOWN])}"
             )
-        if self.missing == "error" and len(given) < len(scope):
+        if self.missing == "error" and len(value_rows) < len(scope):
             raise InvalidInputError(
-                f"the data lacks {len(scope) - len(given)} of {len(scope)} rows of fragment {self.fragment_id}, such "
-                f"as row {(scope - given)[0]}; missing='null' or missing='keep' allows that"
+                f"the data lacks {len(scope) - len(value_rows)} of {len(scope)} rows of fragment {self.fragment_id}, "
+                f"such as row {(scope - value_rows)[0]}; missing='null' or missing='keep' allows that"
             )
 
 
@@ -271,14 +271,14 @@ def _columns(manifest: Manifest, schema: pa.Schema) -> tuple[Schema, tuple[str, 
     _check_names(schema)
     if not schema.names:
         raise InvalidInputError("the data has no column besides the key: there is nothing to write")
-    known = manifest.schema
+    table_schema = manifest.schema
     if manifest.data_storage_version == "0.1":
         raise UnsupportedError("columns of a table of the file version 0.1 cannot be written; rewrite it as 2.x first")
-    own = [name for name in schema.names if name in known.names]
-    replaced = known.project(own) if own else Schema(fields=())
-    if own:
-        fit(replaced, pa.schema([schema.field(name) for name in own]))
-    lacking = [schema.field(name).with_nullable(True) for name in schema.names if name not in known.names]
+    existing_names = [name for name in schema.names if name in table_schema.names]
+    replaced = table_schema.project(existing_names) if existing_names else Schema(fields=())
+    if existing_names:
+        fit(replaced, pa.schema([schema.field(name) for name in existing_names]))
+    lacking = [schema.field(name).with_nullable(True) for name in schema.names if name not in table_schema.names]
     added = with_new_columns(manifest, pa.schema(lacking))[1].fields if lacking else ()
     return Schema(fields=(*replaced.fields, *added)), tuple(field.name for field in lacking)
 
@@ -358,17 +358,17 @@ def _merged(
     for window in windows:
         num_rows = window if isinstance(window, int) else window.num_rows
         first, last = np.searchsorted(offsets, (start, start + num_rows))
-        own, new = offsets[first:last] - start, values.slice(first, last - first)
+        window_offsets, new = offsets[first:last] - start, values.slice(first, last - first)
         if last - first == num_rows:
             yield new
         elif isinstance(window, int):
             places = np.full(num_rows, -1, np.int64)
-            places[_within(dead, start, num_rows)] = 0 if len(own) else -1
-            yield _placed([new], places, own, 0)
+            places[_within(dead, start, num_rows)] = 0 if len(window_offsets) else -1
+            yield _placed([new], places, window_offsets, 0)
         else:
             places = np.arange(num_rows)
             places[_within(nulls, start, num_rows)] = -1
-            yield _placed([pa.Table.from_batches([window]), new], places, own, num_rows)
+            yield _placed([pa.Table.from_batches([window]), new], places, window_offsets, num_rows)
         start += num_rows
 
 
@@ -376,10 +376,10 @@ def _within(offsets: _Offsets, start: int, num_rows: int) -> _Offsets:
     return offsets[slice(*np.searchsorted(offsets, (start, start + num_rows)))] - start
 
 
-def _placed(tables: Sequence[pa.Table], places: _Offsets, own: _Offsets, start: int) -> pa.Table:
+def _placed(tables: Sequence[pa.Table], places: _Offsets, offsets: _Offsets, start: int) -> pa.Table:
     """Take rows from joined tables by `places`, null for -1; at `own` come the new rows, which begin at `start`."""
-    places[own] = start + np.arange(len(own))
-    joined = combined(pa.concat_tables([one.replace_schema_metadata(None) for one in tables]))
+    places[offsets] = start + np.arange(len(offsets))
+    joined = combined(pa.concat_tables([table.replace_schema_metadata(None) for table in tables]))
     return joined.take(pa.array(places, mask=places < 0))
 
 
@@ -389,7 +389,7 @@ def as_table(data: ReaderLike, schema: pa.Schema | None = None) -> pa.Table:
     Raises:
         SchemaError: Two columns have the same name.
     """
-    found, batches = to_batches(data, schema)
-    _check_names(found)
-    tables = [pa.Table.from_batches([one]) if isinstance(one, pa.RecordBatch) else one for one in batches]
-    return pa.concat_tables(tables) if tables else empty_table(found)
+    data_schema, batches = to_batches(data, schema)
+    _check_names(data_schema)
+    tables = [pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch for batch in batches]
+    return pa.concat_tables(tables) if tables else empty_table(data_schema)

@@ -56,11 +56,15 @@ class AddedColumns:
                 version 0.1; the message names the columns.
         """
         before, after = branch.parent.manifest.schema, branch.head.manifest.schema
-        known, found = columns_of(before), columns_of(after)
-        dropped = sorted(known.keys() - found.keys())
-        changed = sorted(name for name in found.keys() & known.keys() if found[name] != known[name])
-        added = tuple(one for one in after.fields if one.name not in known)
-        strict = sorted(one.name for one in added if not one.nullable)
+        parent_columns, branch_columns = columns_of(before), columns_of(after)
+        dropped = sorted(parent_columns.keys() - branch_columns.keys())
+        changed = sorted(
+            name
+            for name in branch_columns.keys() & parent_columns.keys()
+            if branch_columns[name] != parent_columns[name]
+        )
+        added = tuple(field for field in after.fields if field.name not in parent_columns)
+        strict = sorted(field.name for field in added if not field.nullable)
         if dropped or changed:
             raise SchemaError(
                 f"branch {branch.name!r} has other columns than version {branch.fork_version} of {branch.parent_name}: "
@@ -74,10 +78,10 @@ class AddedColumns:
             )
         if added and branch.head.manifest.data_storage_version == "0.1":
             raise SchemaError(
-                f"branch {branch.name!r} added the columns {[one.name for one in added]}, whose ids are stored in its "
-                f"files of version 0.1: add the columns to {branch.parent_name}, and fork again"
+                f"branch {branch.name!r} added the columns {[field.name for field in added]}, whose ids are stored in "
+                f"its files of version 0.1: add the columns to {branch.parent_name}, and fork again"
             )
-        fields = Schema(fields=tuple(one.without_ids() for one in added)).with_ids(_FIRST_ID).fields
+        fields = Schema(fields=tuple(field.without_ids() for field in added)).with_ids(_FIRST_ID).fields
         return cls(fields=fields, own_ids=_pairs(added, fields))
 
     def __bool__(self) -> bool:
@@ -87,7 +91,7 @@ class AddedColumns:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the columns."""
-        return tuple(one.name for one in self.fields)
+        return tuple(field.name for field in self.fields)
 
     def renumbered(self, update: Update) -> Update:
         """An Update with temporary ids instead of the branch's, which the parent may have given to other columns."""
@@ -116,10 +120,10 @@ class AddedColumns:
             RetryableConflictError: The version has a column of one of the names.
         """
         self.check_names(latest)
-        bare = tuple(one.without_ids() for one in self.fields)
+        bare = tuple(field.without_ids() for field in self.fields)
         schema = replace(latest.schema, fields=(*latest.schema.fields, *bare)).with_ids(latest.max_field_id + 1)
-        own = schema.fields[len(latest.schema.fields) :]
-        ids = _pairs(self.fields, own)
+        new_fields = schema.fields[len(latest.schema.fields) :]
+        ids = _pairs(self.fields, new_fields)
         version = latest.version + 1
         numbered = _with_ids(update, ids)
         result = numbered.apply(replace(latest, schema=schema), ApplyContext(version=version))
@@ -140,8 +144,8 @@ def _pairs(before: Sequence[Field], after: Sequence[Field]) -> dict[int, int]:
     """The field ids of some columns, each with the id of the same field in `after`, nested fields included."""
     return {
         old.id: new.id
-        for one, other in zip(before, after, strict=True)
-        for old, new in zip(_nodes(one), _nodes(other), strict=True)
+        for old_field, new_field in zip(before, after, strict=True)
+        for old, new in zip(_nodes(old_field), _nodes(new_field), strict=True)
     }
 
 
@@ -152,8 +156,8 @@ def _nodes(column: Field) -> list[Field]:
 def _with_ids(update: Update, ids: Mapping[int, int]) -> Update:
     """The Update with field ids replaced."""
 
-    def numbered(found: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(ids.get(one, one) for one in found)
+    def numbered(field_ids: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(ids.get(field_id, field_id) for field_id in field_ids)
 
     def of_file(file: DataFile) -> DataFile:
         return replace(file, fields=numbered(file.fields))
@@ -166,7 +170,7 @@ def _with_ids(update: Update, ids: Mapping[int, int]) -> Update:
         updated_fragments=tuple(of_fragment(fragment) for fragment in update.updated_fragments),
         new_fragments=tuple(of_fragment(fragment) for fragment in update.new_fragments),
         fields_modified=numbered(update.fields_modified),
-        updated_fragment_fields={key: numbered(found) for key, found in update.updated_fragment_fields.items()},
+        updated_fragment_fields={key: numbered(field_ids) for key, field_ids in update.updated_fragment_fields.items()},
     )
 
 

@@ -12,18 +12,21 @@ import pyarrow as pa
 __all__ = ["equal_rows"]
 
 
-def equal_rows(mine: Iterable[pa.RecordBatch], theirs: Iterable[pa.RecordBatch]) -> bool:
+def equal_rows(left_batches: Iterable[pa.RecordBatch], right_batches: Iterable[pa.RecordBatch]) -> bool:
     """Whether two sequences of batches of the same columns hold the same rows in the same order."""
-    left, right = ((batch for batch in batches if batch.num_rows) for batches in (mine, theirs))
-    own, other = next(left, None), next(right, None)
-    while own is not None and other is not None:
-        count = min(own.num_rows, other.num_rows)
-        pairs = zip(own.slice(0, count).columns, other.slice(0, count).columns, strict=True)
-        if not all(_bits(one).equals(another) for one, another in ((one, _bits(two)) for one, two in pairs)):
+    left, right = ((batch for batch in batches if batch.num_rows) for batches in (left_batches, right_batches))
+    left_batch, right_batch = next(left, None), next(right, None)
+    while left_batch is not None and right_batch is not None:
+        count = min(left_batch.num_rows, right_batch.num_rows)
+        pairs = zip(left_batch.slice(0, count).columns, right_batch.slice(0, count).columns, strict=True)
+        if not all(
+            _bits(left_column).equals(right_column)
+            for left_column, right_column in ((left_column, _bits(column)) for left_column, column in pairs)
+        ):
             return False
-        own = own.slice(count) if own.num_rows > count else next(left, None)
-        other = other.slice(count) if other.num_rows > count else next(right, None)
-    return own is None and other is None
+        left_batch = left_batch.slice(count) if left_batch.num_rows > count else next(left, None)
+        right_batch = right_batch.slice(count) if right_batch.num_rows > count else next(right, None)
+    return left_batch is None and right_batch is None
 
 
 def _bits(values: pa.Array) -> pa.Array:

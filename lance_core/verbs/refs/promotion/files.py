@@ -46,10 +46,10 @@ class OwnFiles:
         source = f"{branch_root(branch.name)}/"
         parent = branch.ref.parent_branch
         changed = [*changes.added, *(after for _, after in changes.updated)]
-        own = {file.path: file for fragment in changed for file in fragment.files if file.base_id is None}
-        keys = [data_key(path) for path in own]
+        own_files = {file.path: file for fragment in changed for file in fragment.files if file.base_id is None}
+        keys = [data_key(path) for path in own_files]
         if _has_sidecars(branch.head.manifest.schema):
-            folders = {data_key(path).removesuffix(".lance") for path in own}
+            folders = {data_key(path).removesuffix(".lance") for path in own_files}
             keys += [key for key in _below(root, source, DATA_PREFIX) if key.rpartition("/")[0] in folders]
         keys += [_deletion_key(after) for _, after in changes.updated if _has_own_deletions(after)]
         return cls(
@@ -57,7 +57,7 @@ class OwnFiles:
             source=source,
             target="" if parent is None else f"{branch_root(parent)}/",
             keys=tuple(keys),
-            num_bytes=sum(file.file_size_bytes for file in own.values()),
+            num_bytes=sum(file.file_size_bytes for file in own_files.values()),
         )
 
     def copy(self) -> None:

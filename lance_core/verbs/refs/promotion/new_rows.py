@@ -33,24 +33,24 @@ class NewRows:
     Attributes:
         source: The latest version.
         fragments: The fragments.
-        taken: The rows that the branch replaces.
+        removed_rows: The rows that the branch replaces.
     """
 
     source: Snapshot
     fragments: Sequence[Fragment]
-    taken: RowsByFragment
+    removed_rows: RowsByFragment
 
     @classmethod
-    def of(cls, branch: Branch, latest: Snapshot, taken: RowsByFragment) -> NewRows:
+    def of(cls, branch: Branch, latest: Snapshot, removed_rows: RowsByFragment) -> NewRows:
         """The new rows of the parent's latest version."""
         old = {fragment.id for fragment in branch.parent.manifest.fragments}
         fragments = [fragment for fragment in latest.manifest.fragments if fragment.id not in old]
-        return cls(source=latest, fragments=fragments, taken=taken)
+        return cls(source=latest, fragments=fragments, removed_rows=removed_rows)
 
     def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield batches of the rows, with some of their columns."""
         for fragment in self.fragments:
-            hidden = self.taken.get(fragment.id, BitMap())
+            hidden = self.removed_rows.get(fragment.id, BitMap())
             if len(hidden) == fragment.num_rows:
                 continue
             for batch, offsets in live_rows(self.source, fragment, names):

@@ -221,8 +221,8 @@ def _check_rows_of(branch: Branch, version: int) -> None:
         )
 
 
-def _keeps_rows(made: Transaction) -> bool:
-    return isinstance(made.operation, CreateIndex | ReserveFragments | Rewrite | UpdateConfig)
+def _keeps_rows(transaction: Transaction) -> bool:
+    return isinstance(transaction.operation, CreateIndex | ReserveFragments | Rewrite | UpdateConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,9 +305,9 @@ class _PromotionCall:
         """
         branch = self.branch
         unique = self.token.rpartition("@")[0]
-        for version, made in commits_between(branch.parent.store, branch.fork_version, latest.version).items():
-            found, _, promoted = made.properties.get(PROMOTION_KEY, "").rpartition("@")
-            if found != unique:
+        for version, transaction in commits_between(branch.parent.store, branch.fork_version, latest.version).items():
+            unique_part, _, promoted = transaction.properties.get(PROMOTION_KEY, "").rpartition("@")
+            if unique_part != unique:
                 continue
             if promoted != str(self.head_version):
                 raise InvalidInputError(
@@ -320,11 +320,11 @@ class _PromotionCall:
 
     def _commit(self, latest: Manifest) -> Committed:
         branch = self.branch
-        made = list(commits_between(branch.head.store, branch.fork_version, self.head_version).values())
-        operation = self.columns.renumbered(promotion_update(branch, self.changes, inserted_keys_of(made)))
+        commits = list(commits_between(branch.head.store, branch.fork_version, self.head_version).values())
+        operation = self.columns.renumbered(promotion_update(branch, self.changes, inserted_keys_of(commits)))
         moves = differences(branch.parent.manifest.config, branch.head.manifest.config)
         properties = (
-            merged_properties(made)
+            merged_properties(commits)
             | moves
             | {
                 PROMOTED_FROM_KEY: branch.name,
@@ -363,15 +363,15 @@ class _PromotionCall:
         if committed is not None:
             return self._by_another(committed)
         branch, parent = self.branch, self.branch.parent
-        made = commits_between(parent.store, branch.fork_version, latest.version)
+        commits = commits_between(parent.store, branch.fork_version, latest.version)
         files = UncommittedFiles(parent.at(latest))
         try:
             if self._has_history():
                 followed, affected = rebase_by_commits(
-                    branch, self.changes, self.columns, transaction, latest, made, files
+                    branch, self.changes, self.columns, transaction, latest, commits, files
                 )
             else:
-                check_slices(transaction, made)
+                check_slices(transaction, commits)
                 followed, affected = rebase_to_latest(branch, self.changes, transaction, latest, files)
         except RetryableConflictError as error:
             files.discard()
@@ -396,7 +396,7 @@ class _PromotionCall:
                 branch=PromotedBranch(
                     config=self.branch.head.manifest.config,
                     fork_version=self.branch.fork_version,
-                    fragments=tuple(one.id for one in self.changes.added),
+                    fragments=tuple(fragment.id for fragment in self.changes.added),
                 ),
             ),
             affected_rows=affected,
@@ -439,9 +439,12 @@ class _PromotionCall:
 
     def _replaces_table(self) -> bool:
         """Whether the branch overwrote the whole table; True if a version of the branch was cleaned up."""
-        made = commits_between(self.branch.head.store, self.branch.fork_version, self.head_version)
-        replaced = (isinstance(one.operation, Overwrite) and SLICES_KEY not in one.properties for one in made.values())
-        return any(replaced) or len(made) < self.head_version - self.branch.fork_version
+        commits = commits_between(self.branch.head.store, self.branch.fork_version, self.head_version)
+        replaced = (
+            isinstance(transaction.operation, Overwrite) and SLICES_KEY not in transaction.properties
+            for transaction in commits.values()
+        )
+        return any(replaced) or len(commits) < self.head_version - self.branch.fork_version
 
     def _with_deletions(self, fragment: Fragment, old: Fragment, latest: Manifest) -> Fragment:
         hidden = self.branch.head.deletions(old)
@@ -462,11 +465,11 @@ class _PromotionCall:
     def _conflict(self, properties: Mapping[str, str], error: CommitConflictError) -> BranchConflictError:
         """The error for a conflict; it names the version, and the fragments, columns or slices concerned."""
         branch = self.branch
-        own, where = slice_names(properties), ""
+        names, where = slice_names(properties), ""
         latest = load_latest(branch.parent.store)
         until = latest.version if latest is not None else branch.fork_version
         for version, other in commits_between(branch.parent.store, branch.fork_version, until).items():
-            both = sorted(own[digest] for digest in own.keys() & slice_names(other.properties).keys())
+            both = sorted(names[digest] for digest in names.keys() & slice_names(other.properties).keys())
             if both:
                 where = f"version {version} filled {', '.join(map(repr, both[:10]))} as well"
                 break
@@ -492,11 +495,11 @@ class _PromotionCall:
         """
         if self.tag is None:
             return
-        found = find_tag(self.table.root, self.tag)
-        if found is None:
+        tag = find_tag(self.table.root, self.tag)
+        if tag is None:
             return
-        if committed is None or (found.version, found.branch) != (committed.version, self.branch.ref.parent_branch):
-            raise InvalidInputError(f"Ref conflict error: tag {self.tag} already exists, on version {found.version}")
+        if committed is None or (tag.version, tag.branch) != (committed.version, self.branch.ref.parent_branch):
+            raise InvalidInputError(f"Ref conflict error: tag {self.tag} already exists, on version {tag.version}")
 
     def _finish(self, committed: Manifest) -> None:
         """Tag the version, and record on the branch that it was promoted."""
@@ -565,8 +568,8 @@ def _with_own_row_ids(fragments: list[Fragment], born_from: int, next_row_id: in
         born_from: The lowest row id that the branch assigned.
         next_row_id: The lowest row id that the parent has not assigned.
     """
-    known = [decode_row_ids(fragment.row_ids, fragment.physical_rows) for fragment in fragments if fragment.row_ids]
-    everyone = np.concatenate(known) if known else np.zeros(0, np.uint64)
+    all_ids = [decode_row_ids(fragment.row_ids, fragment.physical_rows) for fragment in fragments if fragment.row_ids]
+    everyone = np.concatenate(all_ids) if all_ids else np.zeros(0, np.uint64)
     born = np.sort(everyone[everyone >= np.uint64(born_from)])  # much faster than np.unique where most is in order
     born = born[np.diff(born, prepend=born[:1] - np.uint64(1)) != 0]
     result = []

@@ -88,8 +88,8 @@ def rebase_by_commits(
         operation,
         removed_fragment_ids=removal.removed_fragment_ids,
         updated_fragments=tuple(updated.values()),
-        updated_fragment_fields={i: one for i, one in fitted.fields.items() if i in updated},
-        updated_fragment_offset_bitmaps={i: one for i, one in fitted.rows.items() if i in updated},
+        updated_fragment_fields={i: field_ids for i, field_ids in fitted.fields.items() if i in updated},
+        updated_fragment_offset_bitmaps={i: bitmap for i, bitmap in fitted.rows.items() if i in updated},
     )
     return replace(transaction, operation=changed, read_version=latest.version), removal.affected_rows
 
@@ -123,9 +123,9 @@ class _FollowedChanges:
         assert isinstance(operation, Update)
         rows = rows_taken(branch, changes, set())
         fields = {i: frozenset(ids) for i, ids in operation.updated_fragment_fields.items() if ids}
-        known = {fragment.id: fragment for fragment in branch.parent.manifest.fragments}
+        parent_fragments = {fragment.id: fragment for fragment in branch.parent.manifest.fragments}
         added = frozenset(node.id for node, _ in Schema(fields=columns.fields).walk())
-        fragments = {i: known[i] for i in {*rows, *fields}}
+        fragments = {i: parent_fragments[i] for i in {*rows, *fields}}
         return cls(branch=branch, transaction=transaction, rows=rows, fields=fields, added=added, fragments=fragments)
 
     def follow(self, version: int, other: Transaction) -> None:
@@ -171,13 +171,14 @@ class _FollowedChanges:
         new = self._operation.new_fragments
         if not self.branch.parent.manifest.uses_stable_row_ids:
             return bool(new)
-        return any(one.row_ids and (decode_row_ids(one.row_ids, one.physical_rows) < born_from).any() for one in new)
+        return any(
+            fragment.row_ids and (decode_row_ids(fragment.row_ids, fragment.physical_rows) < born_from).any()
+            for fragment in new
+        )
 
     def _named(self, numbers: Iterable[int]) -> str:
-        found = sorted(numbers)
-        return (
-            f"fragments {found[:_SHOWN]}, which the branch changed" if found else "rows, columns or keys of the branch"
-        )
+        ids = sorted(numbers)
+        return f"fragments {ids[:_SHOWN]}, which the branch changed" if ids else "rows, columns or keys of the branch"
 
     def _fragments_without_conflict(self, operation: Operation) -> set[int]:
         """Fragments in which a commit changed other columns, or rows for which the branch wrote only added columns.
@@ -220,14 +221,16 @@ class _FollowedChanges:
             raise RetryableConflictError(f"version {version} (Merge) changed or dropped columns")
         if slice_names(self.transaction.properties).keys() & slice_names(other.properties).keys():
             raise _conflict(version, Merge.name, "partitions of the branch")
-        strict = [one.name for one in operation.schema.fields if not one.nullable and one.name not in fork.names]
+        strict = [
+            field.name for field in operation.schema.fields if not field.nullable and field.name not in fork.names
+        ]
         if self._operation.new_fragments and strict:
             raise RetryableConflictError(f"version {version} (Merge) added columns {strict}, which cannot be null")
         now = {fragment.id: fragment for fragment in operation.fragments if fragment.id in self.fragments}
-        own = frozenset(node.id for node, _ in fork.walk())
+        fork_ids = frozenset(node.id for node, _ in fork.walk())
         for number in {*self.rows, *self.fields}:
             before, after = self.fragments[number], now.get(number)
-            mine = own if number in self.rows else own & self.fields[number]
+            mine = fork_ids if number in self.rows else fork_ids & self.fields[number]
             if (
                 after is None
                 or after.physical_rows != before.physical_rows
@@ -235,7 +238,7 @@ class _FollowedChanges:
                 or _places(before, mine) != _places(after, mine)
             ):
                 raise _conflict(version, Merge.name, self._named([number]))
-            if number in self.rows and _stored(after) - _stored(before) - own and self._moves_rows():
+            if number in self.rows and _stored(after) - _stored(before) - fork_ids and self._moves_rows():
                 raise RetryableConflictError(
                     f"version {version} (Merge) set columns of rows of fragment {number}, which the branch moved away"
                 )
@@ -259,7 +262,7 @@ def _places(fragment: Fragment, fields: frozenset[int]) -> set[tuple[int, str, i
 
 def rows_taken(branch: Branch, changes: BranchChanges, columns: set[int]) -> RowsByFragment:
     """The rows that the branch removed, by fragment of the fork version, without the fragments in `columns`."""
-    rows = {i: taken for i, taken in changes.rows_taken(branch).items() if i not in columns and taken}
+    rows = {i: offsets for i, offsets in changes.rows_taken(branch).items() if i not in columns and offsets}
     for fragment in changes.removed:
         rows[fragment.id] = live_offsets(branch.parent, fragment)
     return rows
@@ -268,18 +271,18 @@ def rows_taken(branch: Branch, changes: BranchChanges, columns: set[int]) -> Row
 def _follow(source: Snapshot, group: RewriteGroup, rows: RowsByFragment, version: int) -> None:
     """Map rows of a group's old fragments to rows of the new ones."""
     live = [live_offsets(source, fragment) for fragment in group.old_fragments]
-    taken = [rows.pop(fragment.id, BitMap()) for fragment in group.old_fragments]
-    if any(not own <= alive for own, alive in zip(taken, live, strict=True)):
+    removed_rows = [rows.pop(fragment.id, BitMap()) for fragment in group.old_fragments]
+    if any(not removed <= alive for removed, alive in zip(removed_rows, live, strict=True)):
         raise _conflict(version, Rewrite.name, "rows that the branch removed")
-    moved = rewritten_rows(live, taken, [fragment.physical_rows for fragment in group.new_fragments])
+    moved = rewritten_rows(live, removed_rows, [fragment.physical_rows for fragment in group.new_fragments])
     if moved is None:
         raise _conflict(version, Rewrite.name, "fragments that had lost rows")
-    rows |= {fragment.id: own for fragment, own in zip(group.new_fragments, moved, strict=True) if own}
+    rows |= {fragment.id: offsets for fragment, offsets in zip(group.new_fragments, moved, strict=True) if offsets}
 
 
 def _in(latest: Manifest, rows: RowsByFragment) -> list[tuple[Fragment, BitMap]]:
-    found = [(latest.fragments.get(i), taken) for i, taken in sorted(rows.items())]
-    return [(fragment, taken) for fragment, taken in found if fragment is not None]
+    pairs = [(latest.fragments.get(i), offsets) for i, offsets in sorted(rows.items())]
+    return [(fragment, offsets) for fragment, offsets in pairs if fragment is not None]
 
 
 def _conflict(version: int, name: str, what: str) -> RetryableConflictError:

@@ -77,12 +77,12 @@ def rebase_to_latest(
             raise RetryableConflictError(f"fragment {number}, whose columns the branch rewrote, has changed")
     rows = _located(branch.parent, source, rows_taken(branch, changes, columns))
     _check_newcomers(branch, changes, transaction, source, rows)
-    removal = remove_rows(source, [(_fragment(latest, i), taken) for i, taken in sorted(rows.items())], files)
-    kept = tuple(fragment for fragment in operation.updated_fragments if fragment.id in columns)
+    removal = remove_rows(source, [(_fragment(latest, i), offsets) for i, offsets in sorted(rows.items())], files)
+    rewritten_fragments = tuple(fragment for fragment in operation.updated_fragments if fragment.id in columns)
     changed = replace(
         operation,
         removed_fragment_ids=removal.removed_fragment_ids,
-        updated_fragments=(*kept, *removal.updated_fragments),
+        updated_fragments=(*rewritten_fragments, *removal.updated_fragments),
     )
     return replace(transaction, operation=changed, read_version=latest.version), removal.affected_rows
 
@@ -93,9 +93,9 @@ def check_slices(transaction: Transaction, commits: Mapping[int, Transaction]) -
     Raises:
         RetryableConflictError: A commit filled a slice of the branch.
     """
-    own = slice_names(transaction.properties)
+    slices = slice_names(transaction.properties)
     for version, other in commits.items():
-        both = sorted(own[digest] for digest in own.keys() & slice_names(other.properties).keys())
+        both = sorted(slices[digest] for digest in slices.keys() & slice_names(other.properties).keys())
         if both:
             raise RetryableConflictError(f"version {version} filled {', '.join(map(repr, both[:10]))} as well")
 
@@ -107,40 +107,40 @@ def _check_columns(before: Schema, after: Schema) -> None:
 
 
 def _fragment(manifest: Manifest, number: int) -> Fragment:
-    found = manifest.fragments.get(number)
-    assert found is not None
-    return found
+    fragment = manifest.fragments.get(number)
+    assert fragment is not None
+    return fragment
 
 
 def _located(fork: Snapshot, latest: Snapshot, rows: RowsByFragment) -> RowsByFragment:
     """The places in the latest version of rows of the fork version, by fragment."""
-    found: RowsByFragment = {}
+    places: RowsByFragment = {}
     moved: list[tuple[Fragment, BitMap]] = []
-    for number, taken in sorted(rows.items()):
+    for number, offsets in sorted(rows.items()):
         before, now = _fragment(fork.manifest, number), latest.manifest.fragments.get(number)
         if now is None:
-            moved.append((before, taken))
+            moved.append((before, offsets))
             continue
-        if now.files != before.files or latest.deleted_rows(now) & taken:
+        if now.files != before.files or latest.deleted_rows(now) & offsets:
             raise RetryableConflictError(f"rows of fragment {number} have been changed or deleted")
-        found[number] = taken
+        places[number] = offsets
     if moved:
-        known = {fragment.id for fragment in fork.manifest.fragments}
-        new = [fragment for fragment in latest.manifest.fragments if fragment.id not in known]
+        fork_ids = {fragment.id for fragment in fork.manifest.fragments}
+        new = [fragment for fragment in latest.manifest.fragments if fragment.id not in fork_ids]
         by_id = latest.manifest.uses_stable_row_ids
-        found |= _by_row_id(fork, latest, moved, new) if by_id else _by_value(fork, latest, moved, new)
-    return found
+        places |= _by_row_id(fork, latest, moved, new) if by_id else _by_value(fork, latest, moved, new)
+    return places
 
 
 def _by_row_id(
     fork: Snapshot, latest: Snapshot, moved: Sequence[tuple[Fragment, BitMap]], new: Sequence[Fragment]
 ) -> RowsByFragment:
     """Find moved rows by their stable row ids; rows that were updated since the fork are not found."""
-    wanted = np.concatenate([known_row_ids(fragment)[offsets_of(taken)] for fragment, taken in moved])
-    found: RowsByFragment = {}
+    moved_ids = np.concatenate([known_row_ids(fragment)[offsets_of(offsets)] for fragment, offsets in moved])
+    rows_by_fragment: RowsByFragment = {}
     count = 0
     for fragment in new:
-        is_wanted = np.isin(known_row_ids(fragment), wanted)
+        is_wanted = np.isin(known_row_ids(fragment), moved_ids)
         if not is_wanted.any():
             continue
         if fragment.last_updated_at_versions is not None:
@@ -149,12 +149,12 @@ def _by_row_id(
         rows = bitmap_of(np.flatnonzero(is_wanted)) - latest.deleted_rows(fragment)
         count += len(rows)
         if rows:
-            found[fragment.id] = rows
-    if count != len(wanted):
+            rows_by_fragment[fragment.id] = rows
+    if count != len(moved_ids):
         raise RetryableConflictError(
-            f"{len(wanted) - count} rows that the branch replaces have been changed or deleted"
+            f"{len(moved_ids) - count} rows that the branch replaces have been changed or deleted"
         )
-    return found
+    return rows_by_fragment
 
 
 def _by_value(
@@ -172,22 +172,24 @@ def _by_value(
         raise RetryableConflictError("no column has numbers, times or strings, by which moved rows could be found")
     keys: dict[str, tuple[pa.ChunkedArray, _Offsets, _Offsets]] = {}
     used = np.zeros(sum(fragment.physical_rows for fragment in new), np.bool_)
-    found: RowsByFragment = {}
-    for fragment, taken in moved:
+    rows_by_fragment: RowsByFragment = {}
+    for fragment, removed_rows in moved:
         rows, offsets, _ = _read(fork, [fragment], names)
         key = max(names, key=lambda name: pc.count_distinct(rows.column(name)).as_py())
         if key not in keys:
-            table, own, numbers = _read(latest, new, [key])
-            keys[key] = table.column(key), own, numbers
-        values, own, numbers = keys[key]
+            table, new_offsets, numbers = _read(latest, new, [key])
+            keys[key] = table.column(key), new_offsets, numbers
+        values, new_offsets, numbers = keys[key]
         places = (slice(start, start + rows.num_rows) for start in _runs(values, rows.column(key), used))
-        same = next((place for place in places if _is_same(fork, fragment, latest, own[place], numbers[place])), None)
+        same = next(
+            (place for place in places if _is_same(fork, fragment, latest, new_offsets[place], numbers[place])), None
+        )
         if same is None:
             raise RetryableConflictError(f"the rows of fragment {fragment.id} have been changed or deleted")
         used[same] = True
-        for position in np.searchsorted(offsets, offsets_of(taken)) + same.start:
-            found.setdefault(int(numbers[position]), BitMap()).add(int(own[position]))
-    return found
+        for position in np.searchsorted(offsets, offsets_of(removed_rows)) + same.start:
+            rows_by_fragment.setdefault(int(numbers[position]), BitMap()).add(int(new_offsets[position]))
+    return rows_by_fragment
 
 
 def _can_be_searched(kind: pa.DataType) -> bool:
@@ -198,9 +200,9 @@ def _read(source: Snapshot, fragments: Sequence[Fragment], names: Sequence[str])
     """Live rows of fragments, with the offset and the fragment of each."""
     batches, offsets, numbers = [], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for fragment in fragments:
-        for batch, own in live_rows(source, fragment, names):
+        for batch, batch_offsets in live_rows(source, fragment, names):
             batches.append(batch)
-            offsets.append(np.asarray(own, np.int64))
+            offsets.append(np.asarray(batch_offsets, np.int64))
             numbers.append(np.full(batch.num_rows, fragment.id, np.int64))
     fields = {field.name: field for field in source.manifest.schema.fields}
     schema = pa.schema([pa.field(name, arrow_type_of(fields[name])) for name in names])
@@ -208,12 +210,12 @@ def _read(source: Snapshot, fragments: Sequence[Fragment], names: Sequence[str])
     return table, np.concatenate(offsets), np.concatenate(numbers)
 
 
-def _runs(values: pa.ChunkedArray, wanted: pa.ChunkedArray, used: npt.NDArray[np.bool_]) -> list[int]:
+def _runs(values: pa.ChunkedArray, sequence: pa.ChunkedArray, used: npt.NDArray[np.bool_]) -> list[int]:
     """The positions at which the sequence of all wanted values begins, among rows that are not in use."""
-    if not len(wanted) or len(values) < len(wanted):
+    if not len(sequence) or len(values) < len(sequence):
         return []
-    known = pc.unique(wanted)
-    have, want = (_codes(column, known) for column in (values, wanted))
+    distinct_values = pc.unique(sequence)
+    have, want = (_codes(column, distinct_values) for column in (values, sequence))
     starts = np.flatnonzero(have[: len(have) - len(want) + 1] == want[0])
     if len(starts) > _MOST_PLACES:
         raise RetryableConflictError(
@@ -228,19 +230,21 @@ def _runs(values: pa.ChunkedArray, wanted: pa.ChunkedArray, used: npt.NDArray[np
 
 def _codes(column: pa.ChunkedArray, values: pa.Array) -> _Offsets:
     codes = pc.fill_null(pc.index_in(column, value_set=values), -1)
-    found: _Offsets = codes.to_numpy().astype(np.int64)
-    return found
+    numbers: _Offsets = codes.to_numpy().astype(np.int64)
+    return numbers
 
 
-def _is_same(fork: Snapshot, fragment: Fragment, latest: Snapshot, own: _Offsets, numbers: _Offsets) -> bool:
+def _is_same(fork: Snapshot, fragment: Fragment, latest: Snapshot, offsets: _Offsets, numbers: _Offsets) -> bool:
     """Whether the rows of a fragment have the same values, in all columns, at some places of the latest version."""
     names = [field.name for field in fork.manifest.schema.fields]
-    there = (
+    latest_batches = (
         batch
         for number in dict.fromkeys(numbers.tolist())
-        for batch, _ in live_rows(latest, _fragment(latest.manifest, number), names, bitmap_of(own[numbers == number]))
+        for batch, _ in live_rows(
+            latest, _fragment(latest.manifest, number), names, bitmap_of(offsets[numbers == number])
+        )
     )
-    return equal_rows((batch for batch, _ in live_rows(fork, fragment, names)), there)
+    return equal_rows((batch for batch, _ in live_rows(fork, fragment, names)), latest_batches)
 
 
 def _check_newcomers(

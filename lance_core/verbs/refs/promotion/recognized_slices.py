@@ -53,7 +53,7 @@ class RecognizedSlices:
     @property
     def columns(self) -> list[str]:
         """The columns of all slices."""
-        return list(dict.fromkeys(name for one in self.groups for name in one.columns))
+        return list(dict.fromkeys(name for group in self.groups for name in group.columns))
 
     def among(self, batch: pa.RecordBatch) -> list[str]:
         """Names of the slices that rows of a batch lie in.
@@ -61,14 +61,14 @@ class RecognizedSlices:
         Raises:
             RetryableConflictError: The rows cannot be assigned to the slices.
         """
-        found: dict[str, None] = {}
-        for one in self.groups:
+        names: dict[str, None] = {}
+        for group in self.groups:
             try:
-                places = one.assign(batch)
+                places = group.assign(batch)
             except LanceError as error:
                 raise RetryableConflictError(f"the slices of the branch cannot be compared: {error}") from error
-            found |= dict.fromkeys(one.names[place] for place in set(places.tolist()) - {OUTSIDE})
-        return list(found)
+            names |= dict.fromkeys(group.names[place] for place in set(places.tolist()) - {OUTSIDE})
+        return list(names)
 
 
 def recognize_slices(branch: Branch, changes: BranchChanges, names: Mapping[str, str]) -> RecognizedSlices:
@@ -88,8 +88,8 @@ def recognize_slices(branch: Branch, changes: BranchChanges, names: Mapping[str,
     ends += [(branch.parent, tuple(before for before, _ in changes.updated))]
     for source, fragments in ends:
         for conditions in _candidates(source, fragments, left):
-            one = Slice(name="", conditions=conditions)
-            digest = Slices([one]).identities()[0]
+            candidate = Slice(name="", conditions=conditions)
+            digest = Slices([candidate]).identities()[0]
             if digest in left:
                 kinds = tuple(type(condition).__name__ for condition in conditions.values())
                 key = (*conditions, *kinds)
@@ -133,7 +133,7 @@ def _can_partition(kind: pa.DataType) -> bool:
 
 def _distinct(source: Snapshot, fragments: Sequence[Fragment], columns: list[str]) -> list[tuple[Any, ...]]:
     """The distinct values of columns in fragments; empty if there are too many for slices."""
-    found: dict[tuple[Any, ...], None] = {}
+    values: dict[tuple[Any, ...], None] = {}
     for fragment in fragments:
         for batch, _ in live_rows(source, fragment, columns):
             table = _of_python(pa.Table.from_batches([batch]))
@@ -141,10 +141,10 @@ def _distinct(source: Snapshot, fragments: Sequence[Fragment], columns: list[str
                 hours = pc.floor_temporal(table.column(0), unit="hour")  # the shortest window that is looked for
                 table = pa.table({columns[0]: hours})
             distinct = table.group_by(columns).aggregate([])
-            found |= dict.fromkeys(zip(*(distinct.column(name).to_pylist() for name in columns), strict=True))
-            if len(found) > _MOST_VALUES:
+            values |= dict.fromkeys(zip(*(distinct.column(name).to_pylist() for name in columns), strict=True))
+            if len(values) > _MOST_VALUES:
                 return []
-    return list(found)
+    return list(values)
 
 
 def _of_python(table: pa.Table) -> pa.Table:

@@ -71,8 +71,12 @@ def commits_between(store: ObjectStore, after: int, until: int) -> dict[int, Tra
         return {}
     versions = [version for version in list_versions(store) if after < version <= until]
     with ThreadPool(READ_AHEAD) as pool:
-        found = list(pool.map(lambda version: find_transaction(store, version), versions))
-    return {version: one for version, one in zip(versions, found, strict=True) if one is not None}
+        transactions = list(pool.map(lambda version: find_transaction(store, version), versions))
+    return {
+        version: transaction
+        for version, transaction in zip(versions, transactions, strict=True)
+        if transaction is not None
+    }
 
 
 def merged_properties(commits: Iterable[Transaction]) -> dict[str, str]:
@@ -84,7 +88,7 @@ def merged_properties(commits: Iterable[Transaction]) -> dict[str, str]:
         for key, value in commit.properties.items():
             if key not in _NOT_KEPT and not is_watermark(key):
                 values.setdefault(key, {})[value] = None
-    merged = {key: _merged(list(found)) for key, found in values.items()}
+    merged = {key: _merged(list(texts)) for key, texts in values.items()}
     if slices:
         ordered = sorted(slices, key=lambda digest: slices[digest])
         merged[SLICES_KEY] = json.dumps(ordered)
@@ -104,14 +108,14 @@ def inserted_keys_of(commits: Iterable[Transaction]) -> KeyExistenceFilter | Non
     Lists of keys are merged. If a commit has a filter without a list of keys, the result contains any key.
     """
     filters = [
-        one.operation.inserted_rows
-        for one in commits
-        if isinstance(one.operation, Update) and one.operation.inserted_rows is not None
+        commit.operation.inserted_rows
+        for commit in commits
+        if isinstance(commit.operation, Update) and commit.operation.inserted_rows is not None
     ]
     if not filters:
         return None
-    exact = [one.key_hashes for one in filters if one.key_hashes is not None]
-    if len(exact) == len(filters) and len({one.field_ids for one in filters}) == 1:
+    exact = [key_filter.key_hashes for key_filter in filters if key_filter.key_hashes is not None]
+    if len(exact) == len(filters) and len({key_filter.field_ids for key_filter in filters}) == 1:
         return KeyExistenceFilter(field_ids=filters[0].field_ids, key_hashes=frozenset[int]().union(*exact))
     return KeyExistenceFilter.for_any_key(filters[0].field_ids)
 
@@ -128,7 +132,7 @@ def _merged(values: Sequence[str]) -> str:
 def _strings(value: str | None) -> list[str]:
     """The strings of a JSON list; an empty list for any other JSON."""
     try:
-        found: Any = json.loads(value) if value else []
+        content: Any = json.loads(value) if value else []
     except ValueError:
         return []
-    return [str(item) for item in found] if isinstance(found, list) else []
+    return [str(item) for item in content] if isinstance(content, list) else []

@@ -86,8 +86,8 @@ def fit_updated_columns(
     """
     fork = _with_columns(branch.parent, branch.parent.manifest, added)
     after = _with_columns(branch.parent, latest, added)
-    live = {before.id: live_offsets(branch.head, there) for before, there in changes.updated}
-    found: dict[int, dict[str, DataFile]] = defaultdict(dict)
+    live = {before.id: live_offsets(branch.head, head_fragment) for before, head_fragment in changes.updated}
+    fragment_files: dict[int, dict[str, DataFile]] = defaultdict(dict)
     for column, written in _by_column(fork.manifest.schema, operation, live):
         pending = PendingColumns(
             source=fork, columns=Schema(fields=(column,)), added=frozenset(), written=tuple(written)
@@ -98,10 +98,12 @@ def fit_updated_columns(
             raise RetryableConflictError(str(error)) from error
         for store, key in fitted.rewritten:
             files.add(store, key)
-        for one in fitted.written:
-            known = found[one.fragment_id].get(one.file.path)
-            found[one.fragment_id][one.file.path] = one.file if known is None else _joined(known, one.file)
-    by_fragment = {number: tuple(own.values()) for number, own in found.items()}
+        for part in fitted.written:
+            earlier_file = fragment_files[part.fragment_id].get(part.file.path)
+            fragment_files[part.fragment_id][part.file.path] = (
+                part.file if earlier_file is None else _joined(earlier_file, part.file)
+            )
+    by_fragment = {number: tuple(by_path.values()) for number, by_path in fragment_files.items()}
     return UpdatedColumns(files=by_fragment, rows=_marked(fork, latest, operation, by_fragment))
 
 
@@ -117,26 +119,28 @@ def _by_column(
     """Yield each column with its files, by fragment of the fork version."""
     for column in schema.fields:
         nodes = [node for node, _ in Schema(fields=(column,)).walk()]
-        own = {node.id for node in nodes}
+        column_ids = {node.id for node in nodes}
         leaves = {node.id for node in nodes if not node.children}
         written = []
         for fragment in operation.updated_fragments:
-            changed = own.intersection(operation.updated_fragment_fields.get(fragment.id, ()))
+            changed = column_ids.intersection(operation.updated_fragment_fields.get(fragment.id, ()))
             if not changed:
                 continue
-            holding = [file for file in fragment.files if own.intersection(file.fields)]
+            holding = [file for file in fragment.files if column_ids.intersection(file.fields)]
             if len(holding) != 1 or not leaves <= changed:
                 raise RetryableConflictError(f"the branch wrote only a part of column {column.name!r}")
-            file = replace(holding[0], fields=tuple(i if i in own else TOMBSTONE for i in holding[0].fields))
+            file = replace(holding[0], fields=tuple(i if i in column_ids else TOMBSTONE for i in holding[0].fields))
             written.append(WrittenColumns(fragment_id=fragment.id, file=file, rows=live[fragment.id].serialize()))
         if written:
             yield column, written
 
 
-def _joined(one: DataFile, other: DataFile) -> DataFile:
+def _joined(first: DataFile, second: DataFile) -> DataFile:
     """The record of a file with the fields of two records of the same file."""
-    pairs = zip(one.fields, other.fields, strict=True)
-    return replace(one, fields=tuple(mine if mine != TOMBSTONE else theirs for mine, theirs in pairs))
+    pairs = zip(first.fields, second.fields, strict=True)
+    return replace(
+        first, fields=tuple(first_id if first_id != TOMBSTONE else second_id for first_id, second_id in pairs)
+    )
 
 
 def _marked(
@@ -146,18 +150,18 @@ def _marked(
     marks = operation.updated_fragment_offset_bitmaps
     if not marks:
         return {}
-    wanted = []
+    marked_ids = []
     for number, rows in marks.items():
         fragment = fork.manifest.fragments.get(number)
         assert fragment is not None
-        wanted.append(known_row_ids(fragment)[offsets_of(BitMap.deserialize(rows))])
-    everyone = np.concatenate(wanted)
-    found = {}
+        marked_ids.append(known_row_ids(fragment)[offsets_of(BitMap.deserialize(rows))])
+    everyone = np.concatenate(marked_ids)
+    bitmaps = {}
     for number in files:
         fragment = latest.fragments.get(number)
         assert fragment is not None
-        found[number] = bitmap_of(np.flatnonzero(np.isin(known_row_ids(fragment), everyone))).serialize()
-    return found
+        bitmaps[number] = bitmap_of(np.flatnonzero(np.isin(known_row_ids(fragment), everyone))).serialize()
+    return bitmaps
 
 
 def known_row_ids(fragment: Fragment) -> U64Array:
