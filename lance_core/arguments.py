@@ -91,8 +91,8 @@ def checked_methods(cls: _Class) -> _Class:
         if not isinstance(function, types.FunctionType) or not function.__module__.startswith("lance_core"):
             continue
         called = cls.__name__ if name == "__init__" else name
-        made: Any = checked(function, called)
-        setattr(cls, name, type(raw)(made) if isinstance(raw, staticmethod | classmethod) else made)
+        wrapped: Any = checked(function, called)
+        setattr(cls, name, type(raw)(wrapped) if isinstance(raw, staticmethod | classmethod) else wrapped)
     return cls
 
 
@@ -123,18 +123,18 @@ class _FunctionChecks:
         assert self._order is not None
         checks = self._checks
         for argument, value in zip(self._order, args, strict=False):
-            known = checks.get(argument)
-            if known is not None and type(value) not in known.kinds and not known.check(value):
-                self._reject(argument, value, known)
+            rule = checks.get(argument)
+            if rule is not None and type(value) not in rule.kinds and not rule.check(value):
+                self._reject(argument, value, rule)
         for argument, value in kwargs.items():
-            known = checks.get(argument)
-            if known is not None and type(value) not in known.kinds and not known.check(value):
-                self._reject(argument, value, known)
+            rule = checks.get(argument)
+            if rule is not None and type(value) not in rule.kinds and not rule.check(value):
+                self._reject(argument, value, rule)
 
-    def _reject(self, argument: str, value: object, known: _ArgumentCheck) -> NoReturn:
-        what, words = argument, known.words
-        if isinstance(value, Mapping) and known.items is not None:
-            wrong = _wrong_item(value, *known.items)
+    def _reject(self, argument: str, value: object, rule: _ArgumentCheck) -> NoReturn:
+        what, words = argument, rule.words
+        if isinstance(value, Mapping) and rule.items is not None:
+            wrong = _wrong_item(value, *rule.items)
             if wrong is not None:
                 what, words, value = f"{argument}: {wrong[0]}", wrong[1], wrong[2]
         # Storage options can be secret, whatever their type.
@@ -152,25 +152,27 @@ class _FunctionChecks:
                 self._learn_options(hint)
                 continue
             hint = _HINTS.get(parameter.name, hint)
-            found = _check_of(hint)
+            pair = _check_of(hint)
             if hint is bool and parameter.default is False:
-                found = _or_none(_NUMBERS[bool]), _NAMES[bool]  # None counts as False
-            if found is not None:
+                pair = _or_none(_NUMBERS[bool]), _NAMES[bool]  # None counts as False
+            if pair is not None:
                 default = parameter.default
                 # A default is always accepted, whatever its type.
                 exact = _exact_types(hint) | ({type(None)} if default is None else set())
-                check = found[0] if default is not None else _or_none(found[0])
-                self._checks[parameter.name] = _ArgumentCheck(check, found[1], frozenset(exact), _items_of(hint))
+                check = pair[0] if default is not None else _or_none(pair[0])
+                self._checks[parameter.name] = _ArgumentCheck(check, pair[1], frozenset(exact), _items_of(hint))
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        self._order = [one.name for one in signature.parameters.values() if one.kind in kinds]
+        self._order = [parameter.name for parameter in signature.parameters.values() if parameter.kind in kinds]
 
     def _learn_options(self, hint: object) -> None:
         """The options of `**options: Unpack[SomeArguments]`."""
         for options in get_args(hint):
-            for name, one in get_type_hints(options).items():
-                found = _check_of(one)
-                if found is not None:
-                    self._checks[name] = _ArgumentCheck(*found, frozenset(_exact_types(one)), _items_of(one))
+            for name, option_hint in get_type_hints(options).items():
+                pair = _check_of(option_hint)
+                if pair is not None:
+                    self._checks[name] = _ArgumentCheck(
+                        *pair, frozenset(_exact_types(option_hint)), _items_of(option_hint)
+                    )
 
 
 def _evaluated(annotation: object, space: dict[str, Any]) -> object:
@@ -190,15 +192,17 @@ def _check_of(hint: object) -> _Item | None:
     """The check of an annotation and its expected type in words; None for an annotation without a check."""
     origin = get_origin(hint)
     if origin is Annotated:  # with words of its own
-        found = _check_of(get_args(hint)[0])
-        return None if found is None else (found[0], get_args(hint)[1])
+        pair = _check_of(get_args(hint)[0])
+        return None if pair is None else (pair[0], get_args(hint)[1])
     if origin in (Union, types.UnionType):
         parts = [_check_of(part) for part in get_args(hint)]
         if any(part is None for part in parts):
             return None
-        known = [part for part in parts if part is not None]
-        checks = [part[0] for part in known]
-        return lambda value: any(check(value) for check in checks), " or ".join(dict.fromkeys(p[1] for p in known))
+        checked_parts = [part for part in parts if part is not None]
+        checks = [part[0] for part in checked_parts]
+        return lambda value: any(check(value) for check in checks), " or ".join(
+            dict.fromkeys(p[1] for p in checked_parts)
+        )
     if origin is not None:
         return _check_of_generic(origin, get_args(hint))
     if hint is None or hint is type(None):
@@ -234,7 +238,7 @@ def _exact_types(hint: object) -> set[type]:
 
 def _is_of(value: object, kind: type) -> bool:
     """Whether a value is an instance of a class, or of pylance's class of that name."""
-    return isinstance(value, kind) or kind.__name__ in (one.__name__ for one in type(value).__mro__)
+    return isinstance(value, kind) or kind.__name__ in (base.__name__ for base in type(value).__mro__)
 
 
 def _check_of_generic(origin: object, arguments: tuple[object, ...]) -> _Item | None:
@@ -283,11 +287,11 @@ def _items_of(hint: object) -> tuple[_Item | None, _Item | None] | None:
 
 def _wrong_item(value: Mapping[Any, object], key: _Item | None, item: _Item | None) -> tuple[str, str, object] | None:
     """The first key or value of a mapping with a wrong type: its name, the expected type in words, and the value."""
-    for name, one in itertools.islice(value.items(), _LOOKED_AT):
+    for name, element in itertools.islice(value.items(), _LOOKED_AT):
         if key is not None and not key[0](name):
             return "a key", key[1], name
-        if item is not None and not item[0](one):
-            return f"the value of {name!r}", item[1], one
+        if item is not None and not item[0](element):
+            return f"the value of {name!r}", item[1], element
     return None
 
 
@@ -314,6 +318,6 @@ def reject(verb: str, arguments: Mapping[str, object]) -> None:
     Raises:
         UnsupportedError: An argument has a value.
     """
-    given = sorted(name for name, value in arguments.items() if value is not None)
-    if given:
-        raise UnsupportedError(f"{verb}: not offered: {', '.join(given)}")
+    names = sorted(name for name, value in arguments.items() if value is not None)
+    if names:
+        raise UnsupportedError(f"{verb}: not offered: {', '.join(names)}")

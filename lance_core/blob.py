@@ -133,8 +133,8 @@ def blob_array(values: Iterable[bytes | bytearray | memoryview | str | Blob | No
     """
     if not isinstance(values, Iterable) or isinstance(values, str | bytes):
         raise ArgumentTypeError(f"blob_array: values must be a list of blobs, not {type(values).__name__}")
-    found = [_blob(value) for value in values]
-    rows = [None if one is None else (one.data, one.uri, one.position, one.size) for one in found]
+    blobs = [_blob(value) for value in values]
+    rows = [None if blob is None else (blob.data, blob.uri, blob.position, blob.size) for blob in blobs]
     columns = zip(*((None,) * 4 if row is None else row for row in rows), strict=True) if rows else [()] * 4
     arrays = [pa.array(column, field.type) for column, field in zip(columns, _STORAGE, strict=True)]
     mask = pa.array([row is None for row in rows], pa.bool_())

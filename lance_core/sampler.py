@@ -48,13 +48,13 @@ def maybe_sample(
     if min(n, batch_size, max_takes) < 1:
         raise InvalidInputError(f"n {n}, batch_size {batch_size} and max_takes {max_takes} must be positive")
     source = dataset if isinstance(dataset, LanceDataset) else open_dataset(dataset)
-    wanted: Any = [columns] if isinstance(columns, str) else columns
+    requested_columns: Any = [columns] if isinstance(columns, str) else columns
     if n >= source.count_rows():
-        yield from source.to_batches(wanted, filt, batch_size=batch_size)
+        yield from source.to_batches(requested_columns, filt, batch_size=batch_size)
         return
     chosen = _chosen(np.asarray(row_positions(source, filt)), n, max_takes)
     for start in range(0, len(chosen), batch_size):
-        table = combined(source.take(chosen[start : start + batch_size], wanted), keeps_chunks=True)
+        table = combined(source.take(chosen[start : start + batch_size], requested_columns), keeps_chunks=True)
         yield from table.to_batches()
 
 

@@ -55,12 +55,12 @@ class SharedPool:
         self, fn: Callable[_Arguments, _Result], /, *args: _Arguments.args, **kwargs: _Arguments.kwargs
     ) -> Future[_Result]:
         """Run `fn` in a thread, or in the calling thread before `submit` returns."""
-        found, process = self._pool, os.getpid()
-        if found is None or found[0] != process:
+        pool, process = self._pool, os.getpid()
+        if pool is None or pool[0] != process:
             # Two threads may create a pool each: the one that is not kept runs its job and ends.
-            found = self._pool = process, ThreadPool(self._threads, thread_name_prefix=self._name)
+            pool = self._pool = process, ThreadPool(self._threads, thread_name_prefix=self._name)
         try:
-            return found[1].submit(fn, *args, **kwargs)
+            return pool[1].submit(fn, *args, **kwargs)
         except BaseException:
             self._pool = None  # it accepts no more jobs
             raise

@@ -47,7 +47,7 @@ def moment(value: datetime | date | str, *, zone: tzinfo = UTC) -> datetime:
     Raises:
         InvalidInputError: The value is not a time.
     """
-    given: object = value
+    original: object = value
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)
@@ -61,7 +61,7 @@ def moment(value: datetime | date | str, *, zone: tzinfo = UTC) -> datetime:
     elif isinstance(value, date):
         value = datetime(value.year, value.month, value.day)  # noqa: DTZ001 - the zone is added below
     else:
-        raise InvalidInputError(f"a time must be a datetime, a date or a string in ISO form, not {given!r}")
+        raise InvalidInputError(f"a time must be a datetime, a date or a string in ISO form, not {original!r}")
     if value.tzinfo is None:
         value = value.replace(tzinfo=zone)
     return value.astimezone(UTC)
@@ -73,13 +73,13 @@ def zone_named(name: str) -> tzinfo:
     Raises:
         InvalidInputError: The string names no time zone.
     """
-    found = _OFFSET.fullmatch(name.strip())
+    match = _OFFSET.fullmatch(name.strip())
     try:
-        if found is not None:
-            hours, minutes, seconds = (int(part or 0) for part in found.groups()[1:])
+        if match is not None:
+            hours, minutes, seconds = (int(part or 0) for part in match.groups()[1:])
             offset = time(hours, minutes, seconds)  # rejects what a clock does not show
             since = timedelta(hours=offset.hour, minutes=offset.minute, seconds=offset.second)
-            return timezone(-since if found[1] == "-" else since)
+            return timezone(-since if match[1] == "-" else since)
         return UTC if name.strip() == "Z" else ZoneInfo(name.strip())
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise InvalidInputError(f"{name!r} is not a time zone, such as Asia/Tokyo or +09:00") from error

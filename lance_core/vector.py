@@ -32,14 +32,14 @@ def vec_to_table(
         UnsupportedError: The data is neither a mapping, a list nor an array of vectors.
     """
     if isinstance(data, Mapping):
-        vectors, wanted = list(data.values()), ["id", "vector"]
+        vectors, default_names = list(data.values()), ["id", "vector"]
     elif isinstance(data, list | tuple | np.ndarray):
-        vectors, wanted = list(data), ["vector"]
+        vectors, default_names = list(data), ["vector"]
     else:
         raise UnsupportedError(f"data must be a mapping, a list or an array of vectors, not {type(data).__name__}")
-    columns = wanted if names is None else [names] if isinstance(names, str) else list(names)
-    if len(columns) != len(wanted):
-        raise InvalidInputError(f"names must be {len(wanted)} name(s) for this data, not {columns}")
+    columns = default_names if names is None else [names] if isinstance(names, str) else list(names)
+    if len(columns) != len(default_names):
+        raise InvalidInputError(f"names must be {len(default_names)} name(s) for this data, not {columns}")
     if not vectors:
         raise InvalidInputError("vec_to_table needs at least one vector")
     size = len(vectors[0]) if ndim is None else ndim

@@ -56,20 +56,20 @@ def command(name: str, *, versioned: bool = True) -> Callable[[F], click.Command
             except (LanceError, OSError) as error:
                 exit_with_error(error, output, "lance")
 
-        made: Any = wrapped
+        final: Any = wrapped
         if versioned:
-            made = click.option("--version", "at_version", help="Version number or tag; the latest by default.")(made)
-        made = click.option("--json", "as_json", is_flag=True, help="Print JSON.")(made)
-        made = click.option(
+            final = click.option("--version", "at_version", help="Version number or tag; the latest by default.")(final)
+        final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")(final)
+        final = click.option(
             "-o",
             "--storage-option",
             multiple=True,
             metavar="KEY=VALUE",
             help="Option of the storage; can be repeated. KEY=@FILE reads the value from a file, so that no list of "
             "processes shows it; KEY=@@... is for a value that begins with @.",
-        )(made)
-        made = click.argument("table")(made)
-        return click.command(name)(made)
+        )(final)
+        final = click.argument("table")(final)
+        return click.command(name)(final)
 
     return decorate
 

@@ -73,12 +73,12 @@ def versions(dataset: LanceDataset, output: CommandOutput, limit: int) -> None:
     rows = list[dict[str, Any]]()
     for number in chosen:
         try:
-            found = load_version_header(store, number)
+            header = load_version_header(store, number)
         except CorruptFileError as error:
             rows.append({"version": number, "run": None, "message": f"cannot be read: {error}"})
             continue
-        counts = _counts(found.fragments) if isinstance(found, Manifest) else {}
-        rows.append({**_commit(dataset, found), **counts})
+        counts = _counts(header.fragments) if isinstance(header, Manifest) else {}
+        rows.append({**_commit(dataset, header), **counts})
     columns = ["version", "committed", "operation", "rows", "deleted_rows", "fragments", "bytes", "message"]
     if any(row["run"] for row in rows):
         columns.insert(3, "run")
@@ -140,9 +140,9 @@ def files(dataset: LanceDataset, output: CommandOutput, orphans: bool) -> None:
     """List the data and deletion files of a version."""
     if orphans:
         selectors = Selectors(versions=frozenset(), delete_unverified=True, error_if_tagged=False)
-        found = [dataclasses.asdict(file) for file in plan_cleanup(*_latest(dataset), selectors).files]
-        output.rows(found, ["path", "kind", "size_bytes"])
-        output.line(f"{len(found)} file(s), including files of writes in progress")
+        orphaned_files = [dataclasses.asdict(file) for file in plan_cleanup(*_latest(dataset), selectors).files]
+        output.rows(orphaned_files, ["path", "kind", "size_bytes"])
+        output.line(f"{len(orphaned_files)} file(s), including files of writes in progress")
         return
     output.rows(list(_files(dataset.source.manifest)), ["fragment", "path", "kind", "version", "bytes", "base"])
 
@@ -257,11 +257,11 @@ def _changes(old: Manifest, new: Manifest) -> dict[str, Any]:
 
 def _config(config: Mapping[str, str]) -> dict[str, Any]:
     """The configuration without proofs of writes, and the number of proofs of each kind, if there are any."""
-    own: dict[str, Any] = {"config": {key: value for key, value in config.items() if not is_proof(key)}}
-    known = Proofs.of(config)
-    kinds = {"streams": known.streams, "keys": known.keys, "attempts": known.attempts, "fills": known.fills}
+    settings: dict[str, Any] = {"config": {key: value for key, value in config.items() if not is_proof(key)}}
+    proofs = Proofs.of(config)
+    kinds = {"streams": proofs.streams, "keys": proofs.keys, "attempts": proofs.attempts, "fills": proofs.fills}
     counts = {kind: len(proofs) for kind, proofs in kinds.items()}
-    return own | (
+    return settings | (
         {"committed_writes": {kind: count for kind, count in counts.items() if count}} if any(counts.values()) else {}
     )
 

@@ -219,7 +219,7 @@ def verify(dataset: LanceDataset, output: CommandOutput, all_versions: bool) -> 
             continue
         with output.progress(f"version {number}: fragments checked") as progress:
             problems += [
-                one for one in verify_version(chosen, progress) if one not in problems
+                problem for problem in verify_version(chosen, progress) if problem not in problems
             ]  # of all: the history's
         checked += len(chosen.source.manifest.fragments)
     rows = [dataclasses.asdict(problem) for problem in problems]

@@ -24,19 +24,19 @@ _classes: dict[Any, Any] = {}
 """By class of handles, its subclass that also derives from Arrow's class."""
 
 
-def _arrow_class(own: Any) -> Any:
+def _arrow_class(handle_class: Any) -> Any:
     """A subclass of a class of handles and of Arrow's datasets, under the name of the first."""
-    if own not in _classes:
+    if handle_class not in _classes:
         import pyarrow.dataset  # noqa: PLC0415 - it imports pandas
 
         names = {
-            "plain_class": own,
-            "__module__": own.__module__,
-            "__doc__": own.__doc__,
-            "__qualname__": own.__qualname__,
+            "plain_class": handle_class,
+            "__module__": handle_class.__module__,
+            "__doc__": handle_class.__doc__,
+            "__qualname__": handle_class.__qualname__,
         }
-        _classes[own] = type(own.__name__, (own, pyarrow.dataset.Dataset), names)
-    return _classes[own]
+        _classes[handle_class] = type(handle_class.__name__, (handle_class, pyarrow.dataset.Dataset), names)
+    return _classes[handle_class]
 
 
 class ArrowInterface:
@@ -47,16 +47,16 @@ class ArrowInterface:
 
     def __new__(cls, *_arguments: Any, **_options: Any) -> Any:
         """Make a handle; its class also derives from Arrow's class if an engine may check for that."""
-        wanted = any(name in sys.modules for name in _ENGINES)
-        made: Any = _arrow_class(cls) if wanted and cls.plain_class is None else cls
-        return super(ArrowInterface, made).__new__(made)
+        has_engine = any(name in sys.modules for name in _ENGINES)
+        arrow_class: Any = _arrow_class(cls) if has_engine and cls.plain_class is None else cls
+        return super(ArrowInterface, arrow_class).__new__(arrow_class)
 
     @property  # type: ignore[misc]  # it is only read
     def __class__(self) -> Any:
         """The class of the handle: a subclass of Arrow's `Dataset` as soon as `pyarrow.dataset` is imported."""
-        own: Any = type(self)
-        shown = own.plain_class is None and "pyarrow.dataset" in sys.modules
-        return _arrow_class(own) if shown else own
+        handle_class: Any = type(self)
+        shown = handle_class.plain_class is None and "pyarrow.dataset" in sys.modules
+        return _arrow_class(handle_class) if shown else handle_class
 
     @property
     def partition_expression(self) -> NoReturn:

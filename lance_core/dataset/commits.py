@@ -53,7 +53,7 @@ class CommitVerbs(Handle):
         commit_message: str | None = None,
         enable_stable_row_ids: bool | None = None,
         commit_timeout: timedelta | None = COMMIT_TIMEOUT,
-        **others: Any,
+        **unsupported: Any,
     ) -> Self:
         """Commit a change that was prepared elsewhere, such as fragments to append, as a new version.
 
@@ -74,7 +74,7 @@ class CommitVerbs(Handle):
             commit_message: A string for the history; for a transaction, put it among its properties.
             enable_stable_row_ids: Give rows ids that survive compaction; only for a new dataset.
             commit_timeout: Time after which no further attempt starts; None for no limit.
-            **others: Arguments of pylance that are not offered.
+            **unsupported: Arguments of pylance that are not offered.
 
         Returns:
             The dataset at the new version; a dataset that was passed in does not move.
@@ -95,7 +95,7 @@ class CommitVerbs(Handle):
             >>> lance.LanceDataset.commit("t.lance", append, read_version=1).version
             2
         """
-        reject("commit", others)
+        reject("commit", unsupported)
         if isinstance(operation, Transaction) and commit_message is not None:
             raise InvalidInputError("commit_message: set it among the properties of the transaction instead")
         target = table_target(base_uri, storage_options, commit_lock)
@@ -127,7 +127,7 @@ class CommitVerbs(Handle):
         detached: bool | None = False,
         max_retries: int = 20,
         commit_timeout: timedelta | None = COMMIT_TIMEOUT,
-        **others: Any,
+        **unsupported: Any,
     ) -> BulkCommitResult:
         """Commit several appends as one version, with those arguments of `commit` that it shares.
 
@@ -147,7 +147,7 @@ class CommitVerbs(Handle):
             >>> lance.LanceDataset.commit_batch("t.lance", [append])["dataset"].count_rows()
             4
         """
-        reject("commit_batch", others)
+        reject("commit_batch", unsupported)
         target = table_target(dest, storage_options, commit_lock)
         options = commit_options(
             max_retries=max_retries,
@@ -227,6 +227,6 @@ def _check_names(target: TableTarget, change: LanceOperation.BaseOperation | Tra
         try:
             check_column_name(name)
         except SchemaError:
-            known = target.base or load_latest(target.store)
-            if known is None or name not in known.schema.names:
+            latest = target.base or load_latest(target.store)
+            if latest is None or name not in latest.schema.names:
                 raise

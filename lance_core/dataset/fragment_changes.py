@@ -76,12 +76,12 @@ class FragmentChanges:
     @classmethod
     def all_of(cls, source: Snapshot) -> list[Self]:
         """All fragments of a version; each record is read when it is accessed, as there can be very many."""
-        found = []
+        fragments = []
         for position in range(len(source.manifest.fragments)):
             fragment = cls.__new__(cls)
             fragment._source, fragment._position = source, position  # noqa: SLF001 - its own class
-            found.append(fragment)
-        return found
+            fragments.append(fragment)
+        return fragments
 
     @cached_property
     def record(self) -> Fragment:
@@ -101,7 +101,7 @@ class FragmentChanges:
         data_storage_version: str | None = None,
         use_legacy_format: bool | None = None,
         storage_options: Mapping[str, str] | None = None,
-        **others: Any,
+        **unsupported: Any,
     ) -> FragmentMetadata:
         """Write rows into one new fragment, with the arguments of `write_fragments`.
 
@@ -116,14 +116,14 @@ class FragmentChanges:
             data_storage_version: Version of the file.
             use_legacy_format: The older spelling of `data_storage_version`.
             storage_options: Credentials and options of the storage, under object_store's names.
-            **others: Arguments of pylance that are not offered.
+            **unsupported: Arguments of pylance that are not offered.
 
         Raises:
             SchemaError: The data does not fit.
             InvalidInputError: There is no row.
         """
-        reject("LanceFragment.create", others)
-        made = write_fragments(
+        reject("LanceFragment.create", unsupported)
+        fragments = write_fragments(
             data,
             dataset_uri,
             schema,
@@ -136,10 +136,10 @@ class FragmentChanges:
             use_legacy_format=use_legacy_format,
             storage_options=storage_options,
         )
-        if not isinstance(made, list) or len(made) != 1:
+        if not isinstance(fragments, list) or len(fragments) != 1:
             raise InvalidInputError("LanceFragment.create: data has no rows; a fragment needs at least one")
-        made[0].id = fragment_id or 0
-        return made[0]
+        fragments[0].id = fragment_id or 0
+        return fragments[0]
 
     @staticmethod
     def create_from_file(filename: str, dataset: Handle, fragment_id: int) -> FragmentMetadata:
@@ -206,7 +206,7 @@ class FragmentChanges:
                 "A checkpoint file cannot be used when applying a UDF with LanceFragment.merge_columns; only "
                 "LanceDataset.add_columns keeps one"
             )
-        return self._made(column_maker(value_func, self._source, columns, reader_schema), batch_size)
+        return self._make_columns(column_maker(value_func, self._source, columns, reader_schema), batch_size)
 
     def merge(
         self, data_obj: ReaderLike, left_on: str, right_on: str | None = None, schema: pa.Schema | None = None
@@ -216,7 +216,7 @@ class FragmentChanges:
         Returns:
             The changed fragment, and the dataset's schema with the new columns.
         """
-        return self._made(joined(data_obj, schema, self._source.manifest.schema, left_on, right_on), None)
+        return self._make_columns(joined(data_obj, schema, self._source.manifest.schema, left_on, right_on), None)
 
     def update_columns(
         self,
@@ -280,17 +280,17 @@ class FragmentChanges:
         if not deleted:
             return FragmentMetadata.from_record(self.record)
         with staged(self._source) as files:
-            made = with_deletions(self._source, self.record, deleted, files)
-            assert made.deletion_file is not None
-            make_durable(self._source.store, [made.deletion_file.key(made.id)])
-            return FragmentMetadata.from_record(made)
+            fragment = with_deletions(self._source, self.record, deleted, files)
+            assert fragment.deletion_file is not None
+            make_durable(self._source.store, [fragment.deletion_file.key(fragment.id)])
+            return FragmentMetadata.from_record(fragment)
 
-    def _made(self, maker: ColumnMaker, batch_size: int | None) -> tuple[FragmentMetadata, LanceSchema]:
+    def _make_columns(self, maker: ColumnMaker, batch_size: int | None) -> tuple[FragmentMetadata, LanceSchema]:
         schema, columns = with_new_columns(self._source.manifest, maker.makes)
         with staged(self._source) as files:
-            made = made_fragment(self._source, self.record, maker, columns, batch_size, files)
+            fragment = made_fragment(self._source, self.record, maker, columns, batch_size, files)
             maker.finish()
-        return FragmentMetadata.from_record(made), LanceSchema(schema)
+        return FragmentMetadata.from_record(fragment), LanceSchema(schema)
 
     def _updated(self, maker: Joined, columns: Schema, matched: BitMap) -> Iterator[pa.Table]:
         """Yield the values of all rows, new ones where a row matched; offsets of these rows are added to `matched`."""
@@ -306,11 +306,11 @@ class FragmentChanges:
         )
         for rows, mask in batches:
             partner = maker.rows(rows.select([on]))
-            found = pc.is_valid(partner).to_numpy(zero_copy_only=False)
-            matched |= bitmap_of(np.flatnonzero(mask)[found] + start)
+            has_partner = pc.is_valid(partner).to_numpy(zero_copy_only=False)
+            matched |= bitmap_of(np.flatnonzero(mask)[has_partner] + start)
             new = maker.take(partner.drop_null())
             places = np.arange(rows.num_rows)
-            places[found] = rows.num_rows + np.arange(new.num_rows)
+            places[has_partner] = rows.num_rows + np.arange(new.num_rows)
             old = rows.select(columns.names)
             yield spread(pa.concat_tables([old, new.select(columns.names).cast(old.schema)]).take(places), mask)
             start += len(mask)

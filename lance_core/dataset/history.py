@@ -135,8 +135,8 @@ class HistoryVerbs(Handle):
         except VersionNotFoundError:
             reject_dropped_dataset(self._store)
             raise
-        found = load_transaction(self._store, record)
-        return None if found is None else Transaction.from_record(found)
+        transaction = load_transaction(self._store, record)
+        return None if transaction is None else Transaction.from_record(transaction)
 
     def get_transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:
         """The transactions of the latest versions up to this one, newest first.
@@ -175,16 +175,16 @@ class HistoryVerbs(Handle):
     def _history(self, ahead: int) -> Iterator[tuple[Self, Transaction | None]]:
         numbers = (number for number in newest_versions(self._store) if number <= self.version)
         counts: dict[bytes, int | None] = {}
-        while wanted := list(islice(numbers, ahead)):
+        while next_numbers := list(islice(numbers, ahead)):
             if ahead == 1:
-                found = [self._recorded(number) for number in wanted]
+                records = [self._recorded(number) for number in next_numbers]
             else:
-                with ThreadPool(min(_MOST_AT_ONCE, len(wanted))) as pool:
-                    found = list(pool.map(self._recorded, wanted))
-            for one in found:
-                if one is not None:
-                    one[0]._manifest.fragments.share_live_counts(counts)  # noqa: SLF001 - its own kind
-                    yield one
+                with ThreadPool(min(_MOST_AT_ONCE, len(next_numbers))) as pool:
+                    records = list(pool.map(self._recorded, next_numbers))
+            for record in records:
+                if record is not None:
+                    record[0]._manifest.fragments.share_live_counts(counts)  # noqa: SLF001 - its own kind
+                    yield record
 
     def _recorded(self, number: int) -> tuple[Self, Transaction | None] | None:
         """A handle on a version and its transaction; None if the version was cleaned up since, or is torn."""
@@ -195,9 +195,9 @@ class HistoryVerbs(Handle):
         except CorruptFileError as error:
             _logger.warning("version %d of %s cannot be read: %s", number, self._uri, error)
             return None
-        found = load_transaction(self._store, manifest)
+        transaction = load_transaction(self._store, manifest)
         handle = type(self)(self._uri, storage_options=self._options, manifest=manifest)
-        return handle, None if found is None else Transaction.from_record(found)
+        return handle, None if transaction is None else Transaction.from_record(transaction)
 
     def find_transaction(
         self, key: str, value: str, *, not_before: datetime | None = None, newer_than: int = 0
@@ -220,10 +220,10 @@ class HistoryVerbs(Handle):
             >>> version, transaction.operation.name
             (1, 'Overwrite')
         """
-        found = find_by_property(
+        commit = find_by_property(
             self._store, key, value, newest=self._manifest, not_before=not_before, newer_than=newer_than
         )
-        return None if found is None else (found[0].version, Transaction.from_record(found[1]))
+        return None if commit is None else (commit[0].version, Transaction.from_record(commit[1]))
 
     def find_transactions(
         self, key: str, value: str, *, not_before: datetime | None = None
@@ -246,8 +246,8 @@ class HistoryVerbs(Handle):
             >>> sorted(found), missing
             ([1], [])
         """
-        found, missing = find_all_by_property(self._store, key, value, newest=self._manifest, not_before=not_before)
-        return {version: Transaction.from_record(record) for version, record in found.items()}, missing
+        records, missing = find_all_by_property(self._store, key, value, newest=self._manifest, not_before=not_before)
+        return {version: Transaction.from_record(record) for version, record in records.items()}, missing
 
     def find_idempotent_commit(
         self, key: str, value: str, *, newer_than: int = 0
@@ -277,10 +277,11 @@ class HistoryVerbs(Handle):
             >>> version, transaction.operation.name
             (2, 'Append')
         """
-        found = find_idempotent_commit(self._store, self._manifest, (key, value), newer_than=newer_than)
-        if found is None:
+        commit = find_idempotent_commit(self._store, self._manifest, (key, value), newer_than=newer_than)
+        if commit is None:
             return None
-        return found.manifest.version, None if found.transaction is None else Transaction.from_record(found.transaction)
+        record = commit.transaction
+        return commit.manifest.version, None if record is None else Transaction.from_record(record)
 
     def committed_batch(self, stream: str) -> CommittedBatch | None:
         """The last batch of a stream that the table knows to be committed (`stream_batch`); None if it knows none.

@@ -40,11 +40,11 @@ class IndexVerbs(Handle):
     def index_kinds(self) -> dict[str, set[str]]:
         """The kinds of indices on a single column, such as "BTree", by name of the column. Not in pylance."""
         names = {field.id: field.name for field in self._manifest.schema.fields}
-        found: dict[str, set[str]] = {}
+        kinds: dict[str, set[str]] = {}
         for index in self._manifest.indices:
             if len(index.fields) == 1 and index.fields[0] in names:
-                found.setdefault(names[index.fields[0]], set()).add(index.kind)
-        return found
+                kinds.setdefault(names[index.fields[0]], set()).add(index.kind)
+        return kinds
 
     def describe_indices(self) -> list[IndexDescription]:
         """All indices, by name; among them `__lance_frag_reuse`, which deferred compactions make.
@@ -73,16 +73,16 @@ class IndexVerbs(Handle):
         )
         return [
             {
-                "name": found.name,
-                "type": found.index_type,
+                "name": index.name,
+                "type": index.index_type,
                 "uuid": segment.uuid,
-                "fields": found.field_names,
+                "fields": index.field_names,
                 "version": segment.dataset_version_at_last_update,
                 "fragment_ids": segment.fragment_ids,
                 "base_id": segment.base_id,
             }
-            for found in self.describe_indices()
-            for segment in found.segments
+            for index in self.describe_indices()
+            for segment in index.segments
         ]
 
     def drop_index(self, name: str) -> None:
@@ -199,7 +199,7 @@ class IndexVerbs(Handle):
             key = None if index_uuid is None else uuid.UUID(index_uuid)
         except ValueError as error:
             raise InvalidInputError(f"index_uuid {index_uuid!r} is not a UUID") from error
-        made = build_segment(
+        segment = build_segment(
             self.source,
             column,
             index_type,
@@ -209,7 +209,7 @@ class IndexVerbs(Handle):
             may_exist=replace,
             arguments=arguments,
         )
-        return Index.from_record(made)
+        return Index.from_record(segment)
 
     def merge_existing_index_segments(self, segments: Iterable[Index]) -> Index:
         """Merge uncommitted segments of an index into one segment, which is not committed either.

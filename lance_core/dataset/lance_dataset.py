@@ -67,7 +67,7 @@ def dataset(
     index_cache_size_bytes: int | None = None,
     read_params: Mapping[str, Any] | None = None,
     session: Session | None = None,
-    **others: Any,
+    **unsupported: Any,
 ) -> LanceDataset:
     """Open a dataset.
 
@@ -88,7 +88,7 @@ def dataset(
             index is read with its page, and pages are always checked.
         session: The `session()` of another handle, whose caches this handle shares; the sizes are then those of the
             session.
-        **others: Arguments of pylance that are not offered; None is ignored, as it means pylance's default.
+        **unsupported: Arguments of pylance that are not offered; None is ignored, as it means pylance's default.
 
     Raises:
         DatasetNotFoundError: There is no dataset.
@@ -104,7 +104,7 @@ def dataset(
         >>> lance.dataset("t.lance", version=1).count_rows()
         3
     """
-    reject("dataset", others)
+    reject("dataset", unsupported)
     _check_read_params(read_params)
     if index_cache_size is not None:
         warnings.warn(
@@ -114,19 +114,19 @@ def dataset(
         )
         if index_cache_size_bytes is None:
             index_cache_size_bytes = index_cache_size * 20 * 1024 * 1024
-    kept = session if session is not None else Session(index_cache_size_bytes, metadata_cache_size_bytes)
+    shared_session = session if session is not None else Session(index_cache_size_bytes, metadata_cache_size_bytes)
     if version is not None and asof is not None:
         raise InvalidInputError("version and asof cannot be given together")
-    known = _numbered(uri, storage_options, version)
+    manifest = _numbered(uri, storage_options, version)
     opened = LanceDataset(
         uri,
         storage_options=storage_options,
         commit_lock=commit_lock,
-        manifest=known,
-        session=kept,
+        manifest=manifest,
+        session=shared_session,
         default_scan_options=default_scan_options,
     )
-    if known is not None:
+    if manifest is not None:
         return opened
     if asof is not None:
         return opened.checkout_version(opened.version_as_of(asof))

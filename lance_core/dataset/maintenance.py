@@ -81,11 +81,11 @@ class DatasetOptimizer:
             >>> sorted(table.config())
             ['lance.auto_cleanup.interval', 'lance.auto_cleanup.older_than']
         """
-        given = dict(auto_cleanup_config)
-        if set(given) != {"interval", "older_than_seconds"} or not all(
-            _is_non_negative(value) for value in given.values()
+        config = dict(auto_cleanup_config)
+        if set(config) != {"interval", "older_than_seconds"} or not all(
+            _is_non_negative(value) for value in config.values()
         ):
-            raise InvalidInputError(f"auto_cleanup_config needs interval and older_than_seconds, not {given}")
+            raise InvalidInputError(f"auto_cleanup_config needs interval and older_than_seconds, not {config}")
         self._configure(auto_cleanup_keys(auto_cleanup_config))
 
     def disable_auto_cleanup(self) -> None:
@@ -174,10 +174,10 @@ class DatasetOptimizer:
             >>> table.fragment_ids()
             {2}
         """
-        given = {name: value for name, value in locals().items() if name not in ("self", *_NOT_OPTIONS)}
+        options = {name: value for name, value in locals().items() if name not in ("self", *_NOT_OPTIONS)}
         from lance_core.maintenance.compaction.compaction import compact  # noqa: PLC0415 - see docstring
 
-        return compact(self._dataset, given, transaction_properties=transaction_properties, progress=progress)
+        return compact(self._dataset, options, transaction_properties=transaction_properties, progress=progress)
 
     def optimize_indices(
         self,
@@ -186,7 +186,7 @@ class DatasetOptimizer:
         retrain: bool | None = None,
         *,
         transaction_properties: Mapping[str, str] | None = None,
-        **others: Any,
+        **unsupported: Any,
     ) -> None:
         """Extend indices to the fragments that they do not cover yet, reading only these fragments.
 
@@ -196,7 +196,7 @@ class DatasetOptimizer:
             index_names: Which indices; by default all of the kinds that are built here.
             retrain: Rebuild each index as one segment.
             transaction_properties: Strings for the history, by key. Not in pylance.
-            **others: Rejected.
+            **unsupported: Rejected.
 
         Raises:
             NotFoundError: There is no index of a name.
@@ -214,18 +214,18 @@ class DatasetOptimizer:
         """
         from lance_core.verbs.indices.optimize import optimize_indices  # noqa: PLC0415 - see docstring
 
-        reject("optimize_indices", others)
+        reject("optimize_indices", unsupported)
         source = self._dataset.source
-        found = optimize_indices(
+        manifest = optimize_indices(
             source,
             num_indices_to_merge=num_indices_to_merge,
             index_names=index_names,
             retrain=bool(retrain),
             properties=transaction_properties,
         )
-        if found is source.manifest:
-            load_following(source.store, found)  # nothing was committed, which would say if the dataset was dropped
-        self._dataset.move_to(found)
+        if manifest is source.manifest:
+            load_following(source.store, manifest)  # nothing was committed, which would say if the dataset was dropped
+        self._dataset.move_to(manifest)
 
 
 class MaintenanceVerbs(Handle):

@@ -66,24 +66,24 @@ class ReadingVerbs(Handle):
             >>> lance.write_dataset({"delay": [11, 4]}, "flights.lance").scanner(filter="delay > 5").count_rows()
             1
         """
-        chosen = self._manifest.fragments if fragments is None else [one.record for one in fragments]
-        given = {"columns": columns, "filter": filter, "limit": limit, "offset": offset, **options}
-        wanted = {**self._scan_defaults, **{name: value for name, value in given.items() if value is not None}}
-        if wanted.get("nearest") is not None:
-            return self._search(chosen, wanted)
-        arguments = scan_options(self._manifest, wanted.pop("columns", None), wanted.pop("filter", None), **wanted)
-        return LanceScanner(self.source, chosen, arguments)
+        chosen = self._manifest.fragments if fragments is None else [fragment.record for fragment in fragments]
+        named = {"columns": columns, "filter": filter, "limit": limit, "offset": offset, **options}
+        settings = {**self._scan_defaults, **{name: value for name, value in named.items() if value is not None}}
+        if settings.get("nearest") is not None:
+            return self._search(chosen, settings)
+        plan = scan_options(self._manifest, settings.pop("columns", None), settings.pop("filter", None), **settings)
+        return LanceScanner(self.source, chosen, plan)
 
-    def _search(self, fragments: Sequence[Fragment], wanted: dict[str, Any]) -> LanceScanner:
+    def _search(self, fragments: Sequence[Fragment], arguments: dict[str, Any]) -> LanceScanner:
         schema = self._manifest.schema
-        query = NearestQuery.of(wanted.pop("nearest"), schema)
-        columns, filter_ = wanted.pop("columns", None), wanted.pop("filter", None)
-        with_distance = not wanted.pop("disable_scoring_autoprojection", False)
-        prefilter = bool(wanted.pop("prefilter", False))
+        query = NearestQuery.of(arguments.pop("nearest"), schema)
+        columns, filter_ = arguments.pop("columns", None), arguments.pop("filter", None)
+        with_distance = not arguments.pop("disable_scoring_autoprojection", False)
+        prefilter = bool(arguments.pop("prefilter", False))
         return NearestScanner(
             self.source,
             fragments,
-            scan_options(self._manifest, columns, filter_, **wanted),
+            scan_options(self._manifest, columns, filter_, **arguments),
             query,
             prefilter=prefilter,
             with_distance=with_distance or columns is None,
@@ -459,8 +459,8 @@ def row_positions(dataset: ReadingVerbs, condition: Filter) -> range | npt.NDArr
     if condition is None and not dataset._scan_defaults:  # noqa: SLF001 - part of the class
         return range(dataset.count_rows())
     # Deleted rows have no position.
-    found = dataset.scanner(["_rowoffset"], condition, include_deleted_rows=False).to_table()
-    return np.sort(found["_rowoffset"].to_numpy())
+    offsets = dataset.scanner(["_rowoffset"], condition, include_deleted_rows=False).to_table()
+    return np.sort(offsets["_rowoffset"].to_numpy())
 
 
 def _check_buffer(size: int | None) -> None:

@@ -107,7 +107,7 @@ class RefVerbs(Handle):
         target_path: str | PathLike[str],
         reference: Reference,
         storage_options: Mapping[str, str] | None = None,
-        **others: Any,
+        **unsupported: Any,
     ) -> Self:
         """Create a dataset that refers to the files of this dataset.
 
@@ -119,7 +119,7 @@ class RefVerbs(Handle):
             target_path: Root of the new dataset.
             reference: A version of this branch, a tag, or (branch, version).
             storage_options: Storage options of the new dataset; None for those of this one.
-            **others: Arguments of pylance that are not offered.
+            **unsupported: Arguments of pylance that are not offered.
 
         Raises:
             DatasetExistsError: There is a dataset at the target.
@@ -132,7 +132,7 @@ class RefVerbs(Handle):
             >>> clone.count_rows(), table.count_rows()
             (2, 3)
         """
-        reject("shallow_clone", others)
+        reject("shallow_clone", unsupported)
         options = self._options if storage_options is None else StorageOptions(storage_options)
         manifest = shallow_clone(self._refs, self._refs.resolve(reference), target_path, options)
         return type(self)(target_path, storage_options=dict(options), manifest=manifest)
@@ -144,7 +144,7 @@ class RefVerbs(Handle):
         storage_options: Mapping[str, str] | None = None,
         *,
         copier: Copier | None = None,
-        **others: Any,
+        **unsupported: Any,
     ) -> Self:
         """Create a dataset with copies of all files of a version.
 
@@ -153,14 +153,14 @@ class RefVerbs(Handle):
             reference: As in `shallow_clone`.
             storage_options: As in `shallow_clone`.
             copier: Runs the copies, for example on other machines; by default threads of this process do.
-            **others: Arguments of pylance that are not offered.
+            **unsupported: Arguments of pylance that are not offered.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
             >>> table.deep_clone("copy.lance", table.version).count_rows()
             3
         """
-        reject("deep_clone", others)
+        reject("deep_clone", unsupported)
         options = self._options if storage_options is None else StorageOptions(storage_options)
         manifest = deep_clone(self._refs.resolve(reference), target_path, options, copier)
         return type(self)(target_path, storage_options=dict(options), manifest=manifest)

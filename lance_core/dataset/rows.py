@@ -66,9 +66,9 @@ class RowVerbs(Handle):
         )
         options.pop("max_rows_per_group", None)  # it changes no result
         target = table_target(self, storage_options, commit_lock)
-        made = write_version(data, schema, target, WriteOptions.of(mode, options))
-        assert made.base is not None  # the version that was made
-        self.move_to(made.base)
+        new_target = write_version(data, schema, target, WriteOptions.of(mode, options))
+        assert new_target.base is not None  # the version that was made
+        self.move_to(new_target.base)
 
     def update_operation(
         self,

@@ -137,9 +137,9 @@ class SqlQueryBuilder:
         self._options = replace(self._options, **changes)
         return self
 
-    def _with_row_column(self, name: str, wanted: bool) -> SqlQueryBuilder:
-        others = [other for other in self._options.row_columns if other != name]
-        return self._with(row_columns=(*others, name) if wanted else tuple(others))
+    def _with_row_column(self, name: str, is_shown: bool) -> SqlQueryBuilder:
+        other_columns = [other for other in self._options.row_columns if other != name]
+        return self._with(row_columns=(*other_columns, name) if is_shown else tuple(other_columns))
 
 
 class _Scanned:
@@ -153,8 +153,10 @@ class _Scanned:
     @property
     def schema(self) -> pa.Schema:
         """The columns."""
-        own = self._dataset.scanner(None, None, batch_size=None, blob_handling=self._blob_handling).projected_schema
-        return pa.schema([*own, *map(row_field, self._names)])
+        table_schema = self._dataset.scanner(
+            None, None, batch_size=None, blob_handling=self._blob_handling
+        ).projected_schema
+        return pa.schema([*table_schema, *map(row_field, self._names)])
 
     def scanner(
         self,
@@ -165,9 +167,9 @@ class _Scanned:
         blob_handling: str | None = None,
     ) -> LanceScanner:
         """Prepare a scan."""
-        wanted = self.schema.names if columns is None else columns
+        names = self.schema.names if columns is None else columns
         handling = blob_handling or self._blob_handling
-        return self._dataset.scanner(wanted, filter, batch_size=batch_size, blob_handling=handling)
+        return self._dataset.scanner(names, filter, batch_size=batch_size, blob_handling=handling)
 
     def take(self, indices: Any, columns: Any) -> pa.Table:
         """Rows by position."""

@@ -58,7 +58,7 @@ def write_dataset(
     target_bases: Sequence[str] | None = None,
     target_all_bases: bool | None = None,
     allow_external_blob_outside_bases: bool = False,
-    **others: Any,
+    **unsupported: Any,
 ) -> LanceDataset:
     """Write rows to a dataset, in one version.
 
@@ -90,7 +90,7 @@ def write_dataset(
             it.
         allow_external_blob_outside_bases: Whether URIs of blobs may lie outside of the base paths that are not
             datasets.
-        **others: Arguments of pylance that are not offered; None is ignored, as it means pylance's default.
+        **unsupported: Arguments of pylance that are not offered; None is ignored, as it means pylance's default.
 
     Returns:
         The dataset at the version that was written.
@@ -106,7 +106,7 @@ def write_dataset(
         >>> lance.write_dataset(flights, "flights.lance", mode="append").count_rows()
         4
     """
-    reject("write_dataset", others)
+    reject("write_dataset", unsupported)
     options = WriteOptions(
         mode=write_mode(mode),
         max_rows_per_file=max_rows_per_file,
@@ -125,8 +125,8 @@ def write_dataset(
     target = table_target(uri, storage_options, commit_lock)
     if isinstance(transaction_properties, AttemptProperties):
         return _write_attempt(data_obj, schema, target, options, transaction_properties)
-    made = write_version(data_obj, schema, target, options)
-    return LanceDataset(made.uri, storage_options=made.options, manifest=made.base)
+    new_target = write_version(data_obj, schema, target, options)
+    return LanceDataset(new_target.uri, storage_options=new_target.options, manifest=new_target.base)
 
 
 def _write_attempt(
@@ -159,10 +159,10 @@ def _write_attempt(
             raise already_exists(target.uri)
         options, attempt = replace(options, mode="overwrite"), replace(attempt, conflict_policy="exclusive")
     prepared = prepare(target, options)
-    found, fragments = prepared.write_rows(data, schema)
+    written_schema, fragments = prepared.write_rows(data, schema)
     request = CommitRequest(
         fragments=fragments,
-        schema=found,
+        schema=written_schema,
         mode=options.mode,
         transaction_properties=dict(properties),
         commit_message=options.commit_message,
@@ -253,7 +253,7 @@ class WriteResult(CommitResult):
             slice_rows: Rows by name of the slice.
             **counts: Fields that the caller knows, in place of those of the commit.
         """
-        facts = {one.name: getattr(committed, one.name) for one in fields(CommitResult)}
+        facts = {attribute.name: getattr(committed, attribute.name) for attribute in fields(CommitResult)}
         if committed.deduplicated:
             return cls(**facts)
         return cls(
@@ -285,7 +285,7 @@ class WriteResult(CommitResult):
             new = [] if first is None else [fragment for fragment in new if fragment.id >= int(first)]
         rows = sum(fragment.physical_rows for fragment in new)
         adopted = facts.get("deduplicated", False)
-        known = {
+        derived_facts = {
             "operation": operation.name,
             "transaction_uuid": transaction.uuid,
             "read_version": transaction.read_version,
@@ -299,7 +299,7 @@ class WriteResult(CommitResult):
             "bytes_written": 0 if adopted else sum(fragment.num_bytes for fragment in new),
             "files": 0 if adopted else sum(len(fragment.files) for fragment in new),
         }
-        return cls(dataset=dataset, **{**known, **facts})
+        return cls(dataset=dataset, **{**derived_facts, **facts})
 
 
 @checked

@@ -57,15 +57,15 @@ def assemble(path: Sequence[Field], decoded: DecodedRows) -> pa.Array:
     return array
 
 
-def take_rows(array: pa.Array, covered: RowRuns, wanted: RowRuns) -> pa.Array:
+def take_rows(array: pa.Array, covered: RowRuns, rows: RowRuns) -> pa.Array:
     """The slots of the wanted rows, from an array with one slot per covered row."""
-    if covered.starts.size == wanted.starts.size and bool(
-        (covered.starts == wanted.starts).all() and (covered.ends == wanted.ends).all()
+    if covered.starts.size == rows.starts.size and bool(
+        (covered.starts == rows.starts).all() and (covered.ends == rows.ends).all()
     ):
         return array
-    if covered.is_one_run and wanted.is_one_run:
-        return array.slice(int(wanted.starts[0] - covered.starts[0]), wanted.count)
-    return array.take(pa.array(wanted.positions_in(covered)))
+    if covered.is_one_run and rows.is_one_run:
+        return array.slice(int(rows.starts[0] - covered.starts[0]), rows.count)
+    return array.take(pa.array(rows.positions_in(covered)))
 
 
 def merge_columns(field: Field, arrays: Sequence[pa.Array]) -> pa.Array:

@@ -21,7 +21,7 @@ from lance_core.encoding.dictionaries import (
 )
 from lance_core.errors import InvalidInputError
 
-__all__ = ["combined", "concatenate", "encoded", "taken", "without_null_values"]
+__all__ = ["combined", "concatenate", "encoded", "take_table", "without_null_values"]
 
 
 def concatenate(arrays: Sequence[Any]) -> pa.Array:
@@ -101,17 +101,17 @@ def _whole(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.Table.from_arrays([column], names=["column"]).combine_chunks().column(0)
 
 
-def taken(rows: pa.Table, places: pa.Array) -> pa.Table:
+def take_table(rows: pa.Table, places: pa.Array) -> pa.Table:
     """Rows of a table in another order; a dictionary that cannot hold the values of all of them comes in chunks."""
     try:
         return rows.take(places)
     except pa.ArrowInvalid:
         if not any(has_narrow_dictionary(kind) for kind in rows.schema.types):
             raise
-    return pa.Table.from_arrays([_taken(column, places) for column in rows.columns], schema=rows.schema)
+    return pa.Table.from_arrays([_take_column(column, places) for column in rows.columns], schema=rows.schema)
 
 
-def _taken(column: pa.ChunkedArray, places: pa.Array) -> pa.ChunkedArray:
+def _take_column(column: pa.ChunkedArray, places: pa.Array) -> pa.ChunkedArray:
     kind: Any = column.type
     if not has_narrow_dictionary(kind):
         return column.take(places)
@@ -135,8 +135,8 @@ def _runs(column: pa.ChunkedArray, places: npt.NDArray[np.int64]) -> Iterator[pa
 
 def encoded(values: Any, kind: Any) -> pa.Array:
     """Values as a dictionary."""
-    found = values.dictionary_encode()
-    return pa.DictionaryArray.from_arrays(found.indices.cast(kind.index_type), found.dictionary, ordered=kind.ordered)
+    array = values.dictionary_encode()
+    return pa.DictionaryArray.from_arrays(array.indices.cast(kind.index_type), array.dictionary, ordered=kind.ordered)
 
 
 def without_null_values(array: Any) -> Any:

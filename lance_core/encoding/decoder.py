@@ -53,15 +53,15 @@ def decode_pages(pages: Sequence[PageInfo], path: Sequence[Field], rows: RowRuns
         UnsupportedError: The layout or a compression is not known.
     """
     factor = items_per_row(path)
-    wanted = rows
+    item_rows = rows
     if factor != 1:
         pages = [replace(page, num_rows=page.num_rows * factor) for page in pages]
         # A chunk may end inside a fixed size list that is counted by its items: such pages are read whole.
-        wanted = RowRuns.of_range(0, sum(page.num_rows for page in pages))
+        item_rows = RowRuns.of_range(0, sum(page.num_rows for page in pages))
     layout = pages[0].encoding
     if not isinstance(layout, PageLayout):
         raise CorruptFileError("the page has no page layout")
-    decoded = yield from _decode_layout(pages, layout, path[-1], wanted)
+    decoded = yield from _decode_layout(pages, layout, path[-1], item_rows)
     array = assemble(path, decoded)
     covered = decoded.covered
     if factor != 1:

@@ -34,13 +34,13 @@ def has_dictionary(kind: pa.DataType) -> bool:
 
 def has_narrow_dictionary(kind: pa.DataType) -> bool:
     """Whether a type is or contains a dictionary whose indices count few values."""
-    return any(one.bit_width <= _NARROW_BITS for one in _index_types(kind))
+    return any(index_type.bit_width <= _NARROW_BITS for index_type in _index_types(kind))
 
 
 def _index_types(kind: Any) -> list[Any]:
     if pa.types.is_dictionary(kind):
         return [kind.index_type]
-    return [one for i in range(kind.num_fields) for one in _index_types(kind.field(i).type)]
+    return [index_type for i in range(kind.num_fields) for index_type in _index_types(kind.field(i).type)]
 
 
 def capacity(index_type: Any) -> int:
@@ -95,15 +95,17 @@ class DictionaryRoom:
         Returns:
             The dotted path of a dictionary that has no room for the values, none of which is counted then; else None.
         """
-        found = dict(self._used)
+        used_by_path = dict(self._used)
         for name, arrays in zip(self._names, columns, strict=True):
-            for path, array in (one for a in arrays if name is not None for one in dictionaries_of(a, (name,))):
+            for path, array in (
+                dictionary for a in arrays if name is not None for dictionary in dictionaries_of(a, (name,))
+            ):
                 used = used_values(array)
-                known = found.get(path)
-                found[path] = used.unique() if known is None else pa.concat_arrays([known, used]).unique()
-                if len(found[path]) > capacity(array.type.index_type):
+                earlier = used_by_path.get(path)
+                used_by_path[path] = used.unique() if earlier is None else pa.concat_arrays([earlier, used]).unique()
+                if len(used_by_path[path]) > capacity(array.type.index_type):
                     return ".".join(path)
-        self._used = found
+        self._used = used_by_path
         return None
 
 

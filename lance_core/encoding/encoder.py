@@ -64,7 +64,7 @@ def encode_field(
         UnsupportedError: The format cannot hold such values.
     """
     columns = shred(field, array)
-    return [_encode_column(one, array, i, limits, (choices, first_column + i)) for i, one in enumerate(columns)]
+    return [_encode_column(column, array, i, limits, (choices, first_column + i)) for i, column in enumerate(columns)]
 
 
 def _encode_column(

@@ -182,11 +182,11 @@ def lock_step(many: Sequence[Steps[T]]) -> Steps[list[T]]:
     for index, steps in enumerate(many):
         _advance(steps, None, index, waiting, results)
     while waiting:
-        asked = dict(waiting)
-        answers = yield [r for ranges in asked.values() for r in ranges]
+        pending = dict(waiting)
+        answers = yield [r for ranges in pending.values() for r in ranges]
         waiting.clear()
         position = 0
-        for index, ranges in asked.items():
+        for index, ranges in pending.items():
             _advance(many[index], answers[position : position + len(ranges)], index, waiting, results)
             position += len(ranges)
     return [results[index] for index in range(len(many))]

@@ -173,12 +173,12 @@ class _Chunked(PointPage):
         ends[-1] = num_items
         items = self._items(answers[1]) if self._layout.num_dictionary_items else None
         self._table = _ChunkTable(bounds, ends, items)
-        kept = 0 if items is None else memoryview(answers[1]).nbytes
-        return 512 + int(bounds.nbytes + ends.nbytes) + 2 * kept
+        item_bytes = 0 if items is None else memoryview(answers[1]).nbytes
+        return 512 + int(bounds.nbytes + ends.nbytes) + 2 * item_bytes
 
     def _items(self, data: BytesLike) -> FixedWidthBlock | VariableBlock:
-        own = as_bytes(bytes(data))  # a copy, so that the rest of the read is not kept
-        block = decode_block(self._layout.dictionary, own, self._layout.num_dictionary_items)
+        copied = as_bytes(bytes(data))  # a copy, so that the rest of the read is not kept
+        block = decode_block(self._layout.dictionary, copied, self._layout.num_dictionary_items)
         if isinstance(block, VariableBlock) and not self.bits:
             return block
         if isinstance(block, FixedWidthBlock) and block.bits_per_value == self.bits:
@@ -225,7 +225,7 @@ class _Chunked(PointPage):
     def values(self, rows: Sequence[int], answers: Sequence[memoryview]) -> Values:
         layout = self._layout
         has_nulls = layout.HasField("def_compression")
-        found: list[BytesLike] = []
+        values: list[BytesLike] = []
         levels: list[memoryview] = []
         parts = self._parts(rows)
         for (_, count, places), chunk in zip(parts, answers, strict=True):
@@ -236,9 +236,9 @@ class _Chunked(PointPage):
                 wide_sizes=layout.has_large_chunk,
             )
             levels += pieces[:has_nulls]
-            found += self._gather(pieces[has_nulls:], count, places)
+            values += self._gather(pieces[has_nulls:], count, places)
         valid = self._valid(levels, parts) if has_nulls else None
-        return self._looked_up(found, valid), valid
+        return self._looked_up(values, valid), valid
 
     def _looked_up(self, buffers: list[BytesLike], valid: npt.NDArray[np.bool_] | None) -> list[BytesLike]:
         """The items of the dictionary, by index; the values themselves without a dictionary."""
@@ -262,20 +262,20 @@ class _Chunked(PointPage):
 
     def _valid(self, levels: list[memoryview], parts: Sequence[_Part]) -> npt.NDArray[np.bool_]:
         """Which values are not null: those of definition level 0."""
-        sizes = np.array([len(one) for one in levels], np.int64)
+        sizes = np.array([len(part) for part in levels], np.int64)
         padded = -(-sizes // 8) * 8
         counts = np.array([count for _, count, _ in parts], np.int64)
-        data = b"".join(bytes(one) + bytes(-len(one) % 8) for one in levels)
+        data = b"".join(bytes(part) + bytes(-len(part) % 8) for part in levels)
         buffers = ChunkBuffers(data=as_bytes(data), starts=np.cumsum(padded) - padded, sizes=sizes)
         before = (np.cumsum(counts) - counts).tolist()
-        wanted = [np.asarray(places) + first for first, (_, _, places) in zip(before, parts, strict=True)]
-        block = decode_some_levels(self._layout.def_compression, buffers, counts, np.concatenate(wanted))
+        positions = [np.asarray(places) + first for first, (_, _, places) in zip(before, parts, strict=True)]
+        block = decode_some_levels(self._layout.def_compression, buffers, counts, np.concatenate(positions))
         if not isinstance(block, FixedWidthBlock) or block.bits_per_value != 16:
             raise CorruptFileError("levels are not 16 bits wide")
-        found = block.data.view("<u2")
-        if int(found.max()) > 1:
-            raise CorruptFileError(f"definition level {int(found.max())} is higher than the layers allow (1)")
-        valid: npt.NDArray[np.bool_] = found == 0
+        definition = block.data.view("<u2")
+        if int(definition.max()) > 1:
+            raise CorruptFileError(f"definition level {int(definition.max())} is higher than the layers allow (1)")
+        valid: npt.NDArray[np.bool_] = definition == 0
         return valid
 
 
@@ -350,10 +350,10 @@ def _chunked(page: PageInfo, layout: MiniBlockLayout, bits: int) -> PointPage | 
         return None
     has_items = layout.num_dictionary_items > 0
     sizes = [end - start for start, end in (page.buffer(i) for i in (0, 2)[: 1 + has_items])]
-    found = chunk_gatherer(layout.value_compression, layout.num_buffers)
-    if found is None or max(sizes) > _MOST_KEPT:
+    gatherer = chunk_gatherer(layout.value_compression, layout.num_buffers)
+    if gatherer is None or max(sizes) > _MOST_KEPT:
         return None
-    gather, width = found
+    gather, width = gatherer
     if has_items:
         return _Chunked(bits, page, layout, gather, width) if width in (8, 16, 32, 64) and bits != 1 else None
     return _Chunked(bits, page, layout, gather, width) if width == bits else None
@@ -369,14 +369,14 @@ def _constant(page: PageInfo, layout: ConstantLayout, bits: int) -> PointPage | 
 
 
 def read_points(
-    pages: Sequence[tuple[PointPage, Sequence[int]]], kind: pa.DataType, kept: Callable[[int], None]
+    pages: Sequence[tuple[PointPage, Sequence[int]]], kind: pa.DataType, report_cached: Callable[[int], None]
 ) -> Steps[pa.Array]:
     """Read values of a column.
 
     Args:
         pages: Pages, and ascending rows of each page; at least one row.
         kind: Type of the values.
-        kept: Called with the approximate number of bytes that a page caches.
+        report_cached: Called with the approximate number of bytes that a page caches.
 
     Raises:
         CorruptFileError: The bytes do not follow the format.
@@ -384,30 +384,30 @@ def read_points(
     new = [page for page, _ in pages if page.unknown()]
     whole: dict[int, tuple[int, memoryview]] = {}
     if new:
-        asked = [(page, page.unknown(), page.whole()) for page in new]
-        answers = iter((yield [r for _, ranges, rest in asked for r in (*ranges, *([rest] if rest else []))]))
-        for page, ranges, rest in asked:
-            kept(page.learn([next(answers) for _ in ranges]))
+        new_reads = [(page, page.unknown(), page.whole()) for page in new]
+        answers = iter((yield [r for _, ranges, rest in new_reads for r in (*ranges, *([rest] if rest else []))]))
+        for page, ranges, rest in new_reads:
+            report_cached(page.learn([next(answers) for _ in ranges]))
             if rest is not None:
                 whole[id(page)] = rest[0], memoryview(next(answers)).cast("B")
-    wanted = [(page, rows, page.ranges(rows)) for page, rows in pages]
-    missing = [r for page, _, ranges in wanted if id(page) not in whole for r in ranges]
+    reads = [(page, rows, page.ranges(rows)) for page, rows in pages]
+    missing = [r for page, _, ranges in reads if id(page) not in whole for r in ranges]
     answers = iter((yield missing) if missing else [])
     pieces: list[BytesLike] = []
     valid: list[npt.NDArray[np.bool_] | None] = []
-    for page, rows, ranges in wanted:
+    for page, rows, ranges in reads:
         if id(page) in whole:
             base, data = whole[id(page)]
-            own = [data[start - base : end - base] for start, end in ranges]
+            page_data = [data[start - base : end - base] for start, end in ranges]
         else:
-            own = [memoryview(next(answers)).cast("B") for _ in ranges]
-        values, is_valid = page.values(rows, own)
+            page_data = [memoryview(next(answers)).cast("B") for _ in ranges]
+        values, is_valid = page.values(rows, page_data)
         pieces += values
         valid.append(is_valid)
     counts = [len(rows) for _, rows in pages]
-    if all(one is None for one in valid):
+    if all(mask is None for mask in valid):
         return _array(pieces, None, sum(counts), kind)
-    flags = [np.ones(count, np.bool_) if one is None else one for one, count in zip(valid, counts, strict=True)]
+    flags = [np.ones(count, np.bool_) if mask is None else mask for mask, count in zip(valid, counts, strict=True)]
     bits = np.packbits(np.concatenate(flags), bitorder="little")
     return _array(pieces, pa.py_buffer(bits), sum(counts), kind)
 

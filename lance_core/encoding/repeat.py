@@ -111,8 +111,8 @@ class Pattern:
 
     def description(self, count: int, num_items: int) -> Encoding:
         """The description of a page of `count` values, with `num_items` items of a dictionary."""
-        known = self.described.get((count, num_items))
-        if known is None:
+        encoding = self.described.get((count, num_items))
+        if encoding is None:
             layout = PageLayout()
             layout.CopyFrom(self.layout)
             if self.values == "raw":
@@ -122,8 +122,8 @@ class Pattern:
                 layout.mini_block_layout.num_dictionary_items = num_items
             if len(self.described) >= _DESCRIPTIONS:
                 self.described.clear()
-            known = self.described[count, num_items] = page_encoding(layout)
-        return known
+            encoding = self.described[count, num_items] = page_encoding(layout)
+        return encoding
 
 
 def pattern_of(layout: PageLayout) -> Pattern | None:
@@ -150,13 +150,13 @@ def _chunk_pattern(layout: PageLayout, chunks: MiniBlockLayout) -> Pattern | Non
     has_items = chunks.HasField("dictionary")
     if has_items and not chunks.dictionary.HasField("variable"):
         return None
-    found = _values_of(chunks.value_compression)
-    if found is None:
+    values_and_compressor = _values_of(chunks.value_compression)
+    if values_and_compressor is None:
         return None
     return Pattern(
         layout=layout,
-        values=found[0],
-        compressor=found[1],
+        values=values_and_compressor[0],
+        compressor=values_and_compressor[1],
         has_nulls=has_nulls,
         has_null_runs=has_nulls and chunks.def_compression.HasField("rle"),
         has_items=has_items,
@@ -195,10 +195,10 @@ def repeated(leaf: Leaf, array: Any, pattern: Pattern) -> EncodedPage | None:
     buffers: list[bytes] = []
     num_items = 0
     if pattern.has_items:
-        found = _indices(array, count) if leaf.is_string else None
-        if found is None:
+        dictionary = _indices(array, count) if leaf.is_string else None
+        if dictionary is None:
             return None
-        indices, items, num_items = found
+        indices, items, num_items = dictionary
         buffers = [items]
         values = _encoded(pattern, indices)
     elif leaf.is_string:

@@ -60,7 +60,7 @@ class _BlobThresholds:
             InvalidInputError: A threshold is not a number, or is too small.
         """
         names = {"inline": ("inline-size", 0), "packed": ("dedicated-size", 1), "file": ("pack-file-size", 1)}
-        given = {}
+        thresholds = {}
         for name, (middle, least) in names.items():
             key = f"lance-encoding:blob-{middle}-threshold"
             if key not in field.metadata:
@@ -70,8 +70,8 @@ class _BlobThresholds:
                 raise InvalidInputError(
                     f"column {field.name!r}: {key} is {value!r}, but must be a number of bytes, at least {least}"
                 )
-            given[name] = int(value)
-        return cls(**given)
+            thresholds[name] = int(value)
+        return cls(**thresholds)
 
 
 @dataclass(slots=True)
@@ -91,9 +91,9 @@ def external(field: Field, blob: Mapping[str, Any]) -> Descriptor | None:
     """
     uri, position, size = blob.get("uri"), blob.get("position"), blob.get("size")
     if (blob["data"] is None) == (uri is None) or uri == "":
-        given = "neither" if blob["data"] is None and uri is None else "an empty `uri`" if uri == "" else "both"
+        parts = "neither" if blob["data"] is None and uri is None else "an empty `uri`" if uri == "" else "both"
         raise InvalidInputError(
-            f"column {field.name!r}: a blob must have either `data` or a `uri`, but it has {given}; a null blob is "
+            f"column {field.name!r}: a blob must have either `data` or a `uri`, but it has {parts}; a null blob is "
             "None, and an empty one has b'' as `data`"
         )
     if (position is None) != (size is None) or size == 0 or (uri is None and size is not None):
@@ -145,9 +145,9 @@ class BlobFiles:
                 number = self._next()
                 pack = self._packs[field.id] = _Pack(self._open(number), number)
             pack.writer.write(value)
-            found = Descriptor(kind=BlobKind.PACKED, position=pack.size, size=size, blob_id=pack.blob_id)
+            descriptor = Descriptor(kind=BlobKind.PACKED, position=pack.size, size=size, blob_id=pack.blob_id)
             pack.size += size
-            return found
+            return descriptor
         return Descriptor(kind=BlobKind.INLINE, position=inline(value) if size else 0, size=size)
 
     def complete(self) -> None:

@@ -56,14 +56,14 @@ def coalesce(readers: Sequence[DataFileReader]) -> DataFileReader:
         raise InvalidInputError(
             "files of different versions or numbers of columns, or older than 2.1, cannot be coalesced"
         )
-    starts = [0, *accumulate(one.size_bytes for one in metadata)]
+    starts = [0, *accumulate(part.size_bytes for part in metadata)]
     columns = ColumnList(
-        len(first.columns), lambda index: _coalesced_pages([one.columns[index] for one in metadata], starts)
+        len(first.columns), lambda index: _coalesced_pages([part.columns[index] for part in metadata], starts)
     )
     whole = FileMetadata(
         version=first.version,
         schema=first.schema,
-        num_rows=sum(one.num_rows for one in metadata),
+        num_rows=sum(part.num_rows for part in metadata),
         size_bytes=starts[-1],
         columns=columns,
         global_buffers=(),
@@ -128,11 +128,11 @@ class _CoalescedStore:
         for position, (start, _) in enumerate(ranges):
             file = min(bisect_right(self._starts, start), len(self._readers)) - 1
             by_file.setdefault(file, []).append(position)
-        found: list[BytesLike] = [b""] * len(ranges)
+        pieces: list[BytesLike] = [b""] * len(ranges)
         for file, positions in by_file.items():
             base = self._starts[file]
-            own = [(ranges[position][0] - base, ranges[position][1] - base) for position in positions]
-            answers = self._readers[file].fetch(own)
+            file_ranges = [(ranges[position][0] - base, ranges[position][1] - base) for position in positions]
+            answers = self._readers[file].fetch(file_ranges)
             for position, answer in zip(positions, answers, strict=True):
-                found[position] = answer
-        return found
+                pieces[position] = answer
+        return pieces

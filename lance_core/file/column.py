@@ -27,7 +27,7 @@ from lance_core.schema import Field, arrow_type_of
 __all__ = ["FEW_POINTS", "ColumnReadPlan", "PageTask", "RowStream", "located", "point_task"]
 
 Fetch: TypeAlias = Callable[[Sequence[ByteRange]], Sequence[BytesLike]]
-Kept: TypeAlias = Callable[[int], None]
+ReportCached: TypeAlias = Callable[[int], None]
 
 FEW_POINTS: Final = 128
 """Up to this many rows every value is looked up separately; of more rows only values of one width, in one run."""
@@ -151,7 +151,7 @@ class Expansion:
         """Whether a page was decoded, or the factor is about 1."""
         return self._times is not None
 
-    def weighed(self, page: PageTask | _WantedPage) -> float:
+    def weighed(self, page: PageTask | _PageRead) -> float:
         """The bytes for which a page counts in what is read ahead; more than any budget for a small unknown page."""
         if self._times is None:
             return page.num_bytes if page.num_bytes >= _TELLING_BYTES else _MAX_BYTES
@@ -230,7 +230,7 @@ class RowStream:
 
 
 def point_task(
-    key: str, field: Field, pages: ColumnPages, rows: Sequence[int], num_rows: int, kept: Kept
+    key: str, field: Field, pages: ColumnPages, rows: Sequence[int], num_rows: int, report_cached: ReportCached
 ) -> PageTask | None:
     """A task that reads a few rows of a column of a 2.1 or 2.2 file value by value; None if that is not possible.
 
@@ -240,7 +240,7 @@ def point_task(
         pages: The column's pages, which cache the metadata that is read from them.
         rows: Numbers of the rows, ascending, at least one; a run is a `range`.
         num_rows: Rows in the file.
-        kept: Called with the approximate number of bytes that are cached.
+        report_cached: Called with the approximate number of bytes that are cached.
 
     Raises:
         CorruptFileError: The pages have more or fewer rows than the file.
@@ -258,7 +258,7 @@ def point_task(
             raise CorruptFileError(f"column {field.name!r}: pages of {bounds[-1]} rows in a file of {num_rows}")
         pages.points["bounds"] = bounds
     where = f"{key}: column {field.name!r}"
-    wanted: list[tuple[PointPage, Sequence[int]]] = []
+    point_pages: list[tuple[PointPage, Sequence[int]]] = []
     for number, start, places in _by_page(bounds, rows):
         name = number, kind if pa.types.is_fixed_size_list(kind) else bits
         if name not in pages.points:
@@ -268,8 +268,8 @@ def point_task(
         page = pages.points[name]
         if page is None or (len(rows) > FEW_POINTS and not page.takes_runs):
             return None
-        wanted.append((page, places))
-    return PageTask(where, read_points(wanted, kind, kept), len(rows), 1, is_whole=False)
+        point_pages.append((page, places))
+    return PageTask(where, read_points(point_pages, kind, report_cached), len(rows), 1, is_whole=False)
 
 
 def _by_page(bounds: Sequence[int], rows: Sequence[int]) -> Iterator[tuple[int, int, Sequence[int]]]:
@@ -314,34 +314,34 @@ class ColumnReadPlan:
 
     def tasks(self, runs: RowRuns) -> Iterator[PageTask]:
         """One task per page, per group of small pages with the same key, or per part of a large page."""
-        group: list[_WantedPage] = []
+        group: list[_PageRead] = []
         num_bytes = 0.0
-        for wanted in self._wanted_pages(runs):
-            if group and (num_bytes >= _GROUP_BYTES or not self._fit(group[-1], wanted)):
+        for page_read in self._page_reads(runs):
+            if group and (num_bytes >= _GROUP_BYTES or not self._fit(group[-1], page_read)):
                 yield self._task(group)
                 group, num_bytes = [], 0.0
-            num_bytes += self.expansion.weighed(wanted)
-            if wanted.is_large:
-                yield from self._parts(wanted)
+            num_bytes += self.expansion.weighed(page_read)
+            if page_read.is_large:
+                yield from self._parts(page_read)
             else:
-                group.append(wanted)
+                group.append(page_read)
         if group:
             yield self._task(group)
 
-    def _fit(self, last: _WantedPage, following: _WantedPage) -> bool:
+    def _fit(self, last: _PageRead, following: _PageRead) -> bool:
         """Whether a page can be decoded together with the group that ends with the page before it."""
         if following.is_large or last.is_whole != following.is_whole:
             return False
         key = self._key(last)
         return key is not None and key == self._key(following)
 
-    def _key(self, wanted: _WantedPage) -> bytes | None:
-        if wanted.key is None:
-            with located(f"{self._name}, page {wanted.index}"):
-                wanted.key = group_key(wanted.page, self._path[-1], is_whole=wanted.is_whole)
-        return wanted.key
+    def _key(self, page_read: _PageRead) -> bytes | None:
+        if page_read.key is None:
+            with located(f"{self._name}, page {page_read.index}"):
+                page_read.key = group_key(page_read.page, self._path[-1], is_whole=page_read.is_whole)
+        return page_read.key
 
-    def _wanted_pages(self, runs: RowRuns) -> Iterator[_WantedPage]:
+    def _page_reads(self, runs: RowRuns) -> Iterator[_PageRead]:
         """The pages that hold wanted rows."""
         bounds = self._bounds
         if not runs.count:
@@ -353,41 +353,42 @@ class ColumnReadPlan:
             if rows.starts.size:
                 with located(f"{self._name}, page {index}"):
                     page = self._pages.page(index, start, end - start)
-                yield _WantedPage(index, page, rows)
+                yield _PageRead(index, page, rows)
                 index += 1
             else:
                 # Jump to the page of the next wanted row.
                 following = runs.starts[np.searchsorted(runs.starts, end)]
                 index = int(np.searchsorted(bounds, following, side="right")) - 1
 
-    def _task(self, group: list[_WantedPage]) -> PageTask:
-        pages = [wanted.page for wanted in group]
+    def _task(self, group: list[_PageRead]) -> PageTask:
+        pages = [page_read.page for page_read in group]
         rows = group[0].rows
         if group[0].is_whole:
             rows = RowRuns.of_range(0, sum(page.num_rows for page in pages))
         elif len(group) > 1:
             firsts = accumulate([page.num_rows for page in pages], initial=0)
-            moved = [wanted.rows.shifted(first) for wanted, first in zip(group, firsts, strict=False)]
+            moved = [page_read.rows.shifted(first) for page_read, first in zip(group, firsts, strict=False)]
             rows = RowRuns(
-                starts=np.concatenate([one.starts for one in moved]), ends=np.concatenate([one.ends for one in moved])
+                starts=np.concatenate([runs.starts for runs in moved]),
+                ends=np.concatenate([runs.ends for runs in moved]),
             )
         first, last = group[0].index, group[-1].index
         where = f"{self._name}, page {first}" if first == last else f"{self._name}, pages {first} to {last}"
-        num_bytes = sum(wanted.num_bytes for wanted in group)
-        encoded = sum(wanted.encoded_bytes for wanted in group)
+        num_bytes = sum(page_read.num_bytes for page_read in group)
+        encoded = sum(page_read.encoded_bytes for page_read in group)
         steps = decode_pages(pages, self._path, rows)
         return PageTask(where, steps, rows.count, num_bytes, is_whole=group[0].is_whole, encoded_bytes=encoded)
 
-    def _parts(self, wanted: _WantedPage) -> Iterator[PageTask]:
-        num_rows, size = wanted.page.num_rows, wanted.size
+    def _parts(self, page_read: _PageRead) -> Iterator[PageTask]:
+        num_rows, size = page_read.page.num_rows, page_read.size
         step = max(1, min(_MAX_ROWS, _MAX_BYTES * num_rows // max(size, 1)))
-        for first in range(int(wanted.rows.starts[0]), int(wanted.rows.ends[-1]), step):
-            rows = wanted.rows.clipped(first, first + step)
+        for first in range(int(page_read.rows.starts[0]), int(page_read.rows.ends[-1]), step):
+            rows = page_read.rows.clipped(first, first + step)
             if rows.count:
-                steps = decode_pages([wanted.page], self._path, rows)
+                steps = decode_pages([page_read.page], self._path, rows)
                 encoded = size * rows.count // num_rows
                 about = min(size, encoded + _LOOK_UP_BYTES)
-                where = f"{self._name}, page {wanted.index}"
+                where = f"{self._name}, page {page_read.index}"
                 yield PageTask(where, steps, rows.count, about, is_whole=False, encoded_bytes=encoded)
 
 
@@ -397,7 +398,7 @@ def _is_of_any_width(field: Field) -> bool:
     return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
-class _WantedPage:
+class _PageRead:
     """A page and its wanted rows; `key` caches the key of its group."""
 
     __slots__ = ("encoded_bytes", "index", "is_large", "is_whole", "key", "num_bytes", "page", "rows", "size")

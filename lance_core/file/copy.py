@@ -114,14 +114,14 @@ def copy_pages(
         raise UnsupportedError("pages of 2.0 files with deleted rows cannot be copied")
     steps = [[list(_steps_of(column, source, version)) for source in sources] for column in columns]
     if merge_small:
-        _judge(steps)
+        _reject_small_gain(steps)
         if version.has_levels:
-            steps = [_merged(own) for own in steps]
+            steps = [_merged(column_steps) for column_steps in steps]
     file = PageFile(store.open_writer(key), key, schema, version)
     try:
         copier = _Copier(file, columns, version, read_bytes)
         for index, source in enumerate(sources):
-            copier.copy(source, [own[index] for own in steps])
+            copier.copy(source, [column_steps[index] for column_steps in steps])
         copier.finish()
         return file.finish(sum(source.num_kept for source in sources))
     except BaseException:
@@ -184,25 +184,25 @@ def _only(path: Sequence[Field]) -> Field:
 
 def _check(source: CopySource, schema: Schema, version: FileVersion) -> None:
     """Reject a source whose pages would have another meaning in the new file."""
-    own: dict[int, dict[int, Field]] = {}
+    fields_by_reader: dict[int, dict[int, Field]] = {}
     for top in schema.fields:
         fields = [path[-1] for path in leaf_paths(top)] if version.has_levels else list(plain_columns(top))
-        there = [field for field in fields if field.id in source.columns]
-        if there and len(there) < len(fields):
+        present_fields = [field for field in fields if field.id in source.columns]
+        if present_fields and len(present_fields) < len(fields):
             raise UnsupportedError(f"pages of {top.name!r} cannot be copied: a file has only some of its columns")
         stored = {field.id for field in fields}
         if any(field.id in source.columns and field.id not in stored for field, _ in top.walk()):
             raise UnsupportedError(
                 f"pages of {top.name!r} cannot be copied: it is a packed struct in only one of the two files"
             )
-        if not there and not version.has_levels:
+        if not present_fields and not version.has_levels:
             raise UnsupportedError(f"pages of 2.0 files that lack the column {top.name!r} cannot be copied")
-        for field in there:
+        for field in present_fields:
             _, key, reader, index = source.columns[field.id]
-            known = own.setdefault(id(reader), {f.id: f for f, _ in reader.schema.walk()})
+            file_fields = fields_by_reader.setdefault(id(reader), {f.id: f for f, _ in reader.schema.walk()})
             if reader.version is not version:
                 raise UnsupportedError(f"pages of {key} cannot be copied: it has version {reader.version.value}")
-            if field.id not in known or not _alike(known[field.id], field):
+            if field.id not in file_fields or not _alike(file_fields[field.id], field):
                 raise UnsupportedError(f"pages of {field.name!r} cannot be copied: it has another type in {key}")
             if not 0 <= index < len(reader.metadata.columns):
                 raise UnsupportedError(f"pages of {field.name!r} cannot be copied: {key} has no column {index}")
@@ -213,15 +213,15 @@ def _check(source: CopySource, schema: Schema, version: FileVersion) -> None:
                 )
 
 
-def _alike(theirs: Field, mine: Field) -> bool:
+def _alike(stored: Field, new: Field) -> bool:
     """Whether a field of a file is stored like one of the new file."""
-    if theirs.logical_type != mine.logical_type or theirs.extension_name != mine.extension_name:
+    if stored.logical_type != new.logical_type or stored.extension_name != new.extension_name:
         return False
-    by_id = {child.id: child for child in theirs.children}
-    return all(child.id in by_id and _alike(by_id[child.id], child) for child in mine.children)
+    by_id = {child.id: child for child in stored.children}
+    return all(child.id in by_id and _alike(by_id[child.id], child) for child in new.children)
 
 
-def _judge(steps: Sequence[Sequence[Sequence[_CopiedRun]]]) -> None:
+def _reject_small_gain(steps: Sequence[Sequence[Sequence[_CopiedRun]]]) -> None:
     """Reject a copy of few pages: decoding whole rows is faster than decoding columns one by one."""
     every = [step for of_column in steps for of_source in of_column for step in of_source]
     copied = sum(step.size for step in every if step.page is not None and not step.is_small)
@@ -231,8 +231,8 @@ def _judge(steps: Sequence[Sequence[Sequence[_CopiedRun]]]) -> None:
 
 def _merged(steps: list[list[_CopiedRun]]) -> list[list[_CopiedRun]]:
     """The steps, with small pages to be decoded if a page next to them is small or is decoded anyway."""
-    flat = [(i, j) for i, own in enumerate(steps) for j in range(len(own))]
-    result = [list(own) for own in steps]
+    flat = [(i, j) for i, runs in enumerate(steps) for j in range(len(runs))]
+    result = [list(runs) for runs in steps]
     for position, (i, j) in enumerate(flat):
         around = flat[max(0, position - 1) : position] + flat[position + 1 : position + 2]
         neighbours = (steps[a][b] for a, b in around)
@@ -250,13 +250,13 @@ def _steps_of(column: _CopiedColumn, source: CopySource, version: FileVersion) -
     start = 0
     for index, (message, items) in enumerate(zip(pages.messages, pages.num_items.tolist(), strict=True)):
         end = start + items // column.items_per_row
-        kept = end - start if source.keep is None else int(np.count_nonzero(source.keep[start:end]))
+        num_kept = end - start if source.keep is None else int(np.count_nonzero(source.keep[start:end]))
         if message.encoding.WhichOneof("location") != "direct":
             raise UnsupportedError(
                 f"pages of {place[1]} cannot be copied: their descriptions are outside of the column metadata"
             )
-        if kept:
-            is_copied = kept == end - start and not _is_misread(pages, index, column, version)
+        if num_kept:
+            is_copied = num_kept == end - start and not _is_misread(pages, index, column, version)
             yield _CopiedRun(start, end, message if is_copied else None, sum(message.buffer_sizes))
         start = end
 
@@ -317,8 +317,8 @@ class _Copier:
         """Add the rows of one source; `steps` has the steps of each column."""
         copied: dict[tuple[str, str], list[list[ByteRange]]] = {}
         places = {}
-        for column, own in enumerate(steps):
-            for first, step in _runs(own):
+        for column, column_steps in enumerate(steps):
+            for first, step in _runs(column_steps):
                 if step.page is None:
                     self._decode(source, column, first, step.end)
                     continue
@@ -358,8 +358,8 @@ class _Copier:
 
     def _fetch(self, store: ObjectStore, key: str, regions: Sequence[Region]) -> None:
         if regions:
-            found = store.get_ranges(key, [(region.start, region.end) for region in regions])
-            for region, data in zip(regions, found, strict=True):
+            pieces = store.get_ranges(key, [(region.start, region.end) for region in regions])
+            for region, data in zip(regions, pieces, strict=True):
                 self._hold(region, data)
 
     def _hold(self, region: Region, data: BytesLike) -> None:

@@ -59,7 +59,7 @@ class LanceFileReader:
         path: Path or URI of the file.
         storage_options: Credentials and options of the storage, under object_store's names.
         columns: Columns to read, in order; a dotted path reads part of a struct. None reads all.
-        **others: Other arguments of pylance, which are rejected.
+        **unsupported: Other arguments of pylance, which are rejected.
 
     Raises:
         ObjectNotFoundError: The file does not exist.
@@ -72,9 +72,9 @@ class LanceFileReader:
         path: str | PathLike[str],
         storage_options: Mapping[str, str] | None = None,
         columns: Sequence[str] | None = None,
-        **others: Any,
+        **unsupported: Any,
     ) -> None:
-        reject("LanceFileReader", others)
+        reject("LanceFileReader", unsupported)
         store, key = _locate(path, storage_options)
         self._file = DataFileReader.open(store, key)
         schema = self._file.schema
@@ -170,7 +170,7 @@ class LanceFileWriter:
         max_page_bytes: Bytes of a column that fill a page; None for 8 MiB. From 2.1 on at least 64 KiB.
         data_cache_bytes: Most buffered bytes of all columns together, so that pages of files with many columns are
             smaller than `max_page_bytes`; None for 96 MiB. From 2.1 on at least 64 KiB per column.
-        **others: Other arguments of pylance, which are rejected.
+        **unsupported: Other arguments of pylance, which are rejected.
 
     Raises:
         UnsupportedError: The version is unstable, a type cannot be stored, or an argument is not offered.
@@ -185,9 +185,9 @@ class LanceFileWriter:
         storage_options: Mapping[str, str] | None = None,
         max_page_bytes: int | None = None,
         data_cache_bytes: int | None = None,
-        **others: Any,
+        **unsupported: Any,
     ) -> None:
-        reject("LanceFileWriter", others)
+        reject("LanceFileWriter", unsupported)
         _check_positive(max_page_bytes=max_page_bytes, data_cache_bytes=data_cache_bytes)
         self._store, self._key = _locate(path, storage_options)
         self._version = FileVersion.from_string(version)
@@ -216,8 +216,8 @@ class LanceFileWriter:
         self._check_open()
         if self._schema is None:
             self._schema = schema_from_arrow(batch.schema)
-        given = set(batch.schema.names)
-        missing = [name for name in self._schema.names if name not in given]
+        batch_names = set(batch.schema.names)
+        missing = [name for name in self._schema.names if name not in batch_names]
         if missing:
             raise SchemaError(f"the batch lacks the columns {missing}; it has {batch.schema.names}")
         self._writer(self._schema).write(_json_stored(batch.select(self._schema.names)))
@@ -332,8 +332,8 @@ def _json_stored(rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
             column = rows.column(index)
             chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
             stored = [jsonb_array(chunk.storage, field.name) for chunk in chunks]
-            made = pa.chunked_array(stored, pa.large_binary()) if isinstance(column, pa.ChunkedArray) else stored[0]
-            rows = rows.set_column(index, field.with_type(pa.large_binary()), made)
+            jsonb = pa.chunked_array(stored, pa.large_binary()) if isinstance(column, pa.ChunkedArray) else stored[0]
+            rows = rows.set_column(index, field.with_type(pa.large_binary()), jsonb)
     return rows
 
 

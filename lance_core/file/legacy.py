@@ -204,8 +204,8 @@ class _FileDictionary:
     def __init__(self, field: Field) -> None:
         kind: Any = arrow_type_of(field)
         self._name, self._index_type = field.name, kind.index_type
-        known = field.dictionary_values
-        self._values = pa.array([], kind.value_type) if known is None else known
+        values = field.dictionary_values
+        self._values = pa.array([], kind.value_type) if values is None else values
 
     def values(self) -> pa.Array:
         """All values so far."""
@@ -330,32 +330,34 @@ class LegacyFileReader:
 
     def read_dictionaries(self, fetch: Fetch) -> dict[int, pa.Array]:
         """The values of the dictionary fields, by field id."""
-        found = {}
+        dictionaries = {}
         for field, _ in self.schema.walk() if self.schema is not None else ():
             if field.dictionary is not None and field.logical_type.startswith("dict:"):
                 kind: Any = arrow_type_of(field)
                 table = PageTable(pages={}, dictionaries={}, size=self.size)
-                found[field.id] = run_steps(read_dictionary_values(kind.value_type, table, *field.dictionary), fetch)
-        return found
+                dictionaries[field.id] = run_steps(
+                    read_dictionary_values(kind.value_type, table, *field.dictionary), fetch
+                )
+        return dictionaries
 
     def page_bounds(self, ids: Iterable[int], columns: Mapping[int, int], fetch: Fetch) -> list[PageBounds]:
         """The recorded statistics of some fields."""
         own_ids = self._own_ids(columns)
-        found = self.statistics
+        statistics = self.statistics
         num_batches = self.batch_offsets.size - 1
-        if found is None or not num_batches:
+        if statistics is None or not num_batches:
             return []
-        start, count = found.page_table_position, len(found.fields)
+        start, count = statistics.page_table_position, len(statistics.fields)
         if not 0 <= start <= start + count * 16 <= self.size:
             raise CorruptFileError(f"statistics of {count} fields at {start} in a file of {self.size} bytes")
         (raw,) = fetch([(start, start + count * 16)])
         cells = np.frombuffer(raw, "<i8").reshape(count, 1, 2)
-        table = PageTable(pages=dict(zip(found.fields, cells, strict=True)), dictionaries={}, size=self.size)
-        wanted = {str(own_ids.get(field_id, field_id)): field_id for field_id in ids}
-        fields = [f for f in schema_from_protobuf(found.schema, {}).fields if f.name in wanted]
+        table = PageTable(pages=dict(zip(statistics.fields, cells, strict=True)), dictionaries={}, size=self.size)
+        field_ids = {str(own_ids.get(field_id, field_id)): field_id for field_id in ids}
+        fields = [f for f in schema_from_protobuf(statistics.schema, {}).fields if f.name in field_ids]
         arrays = run_steps(lock_step([read_field(field, table, 0, 0, num_batches) for field in fields]), fetch)
         return [
-            PageBounds(field_id=wanted[field.name], offsets=self.batch_offsets, **_bounds_in(field.name, array))
+            PageBounds(field_id=field_ids[field.name], offsets=self.batch_offsets, **_bounds_in(field.name, array))
             for field, array in zip(fields, arrays, strict=True)
         ]
 
@@ -400,14 +402,14 @@ class LegacyFileReader:
 
     def _table(self, field: Field, columns: Mapping[int, int]) -> PageTable:
         first = self.first_id if self.first_id >= 0 else min(columns, default=0)
-        own = {} if self.schema is None else self.schema.by_id()
+        fields_by_id = {} if self.schema is None else self.schema.by_id()
         own_ids = self._own_ids(columns)
         dictionaries, pages = {}, {}
         for f, _ in field.walk():
             field_id = own_ids.get(f.id, f.id)
             if 0 <= field_id - first < self.raw_table.shape[0]:
                 pages[f.id] = self.raw_table[field_id - first]
-            described = own.get(field_id, f).dictionary
+            described = fields_by_id.get(field_id, f).dictionary
             if described is not None:
                 dictionaries[f.id] = described
         return PageTable(pages=pages, dictionaries=dictionaries, size=self.size)
@@ -418,12 +420,12 @@ class LegacyFileReader:
         Repairs of early datasets, and an overwrite that does not reuse field ids, give new ids to fields of older
         files. Then fields are matched by position: pylance assigns the lowest id of the file to the first field.
         """
-        own = [] if self.schema is None else [field.id for field, _ in self.schema.walk()]
-        given = {i: place for i, place in columns.items() if i >= 0 and place < len(own)}
-        for order in (own, sorted(own)):
-            if len({i - order[place] for i, place in given.items()}) <= 1:
-                return {i: order[place] for i, place in given.items()}
-        return {i: i if set(given) <= set(own) else own[place] for i, place in given.items()}
+        file_ids = [] if self.schema is None else [field.id for field, _ in self.schema.walk()]
+        present = {i: place for i, place in columns.items() if i >= 0 and place < len(file_ids)}
+        for order in (file_ids, sorted(file_ids)):
+            if len({i - order[place] for i, place in present.items()}) <= 1:
+                return {i: order[place] for i, place in present.items()}
+        return {i: i if set(present) <= set(file_ids) else file_ids[place] for i, place in present.items()}
 
 
 def _read_parts(field: Field, table: PageTable, parts: Sequence[tuple[int, int, int]]) -> Steps[pa.Array]:
@@ -460,4 +462,4 @@ def _bounds_in(name: str, statistics: pa.Array) -> dict[str, pa.Array]:
     missing = [part for _, part in _BOUNDS if statistics.type.get_field_index(part) < 0]
     if missing:
         raise CorruptFileError(f"the statistics of field {name} lack {missing}")
-    return {own: statistics.field(part) for own, part in _BOUNDS}
+    return {attribute: statistics.field(part) for attribute, part in _BOUNDS}

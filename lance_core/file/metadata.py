@@ -114,12 +114,12 @@ class ColumnList(Sequence[ColumnPages]):
         make: (number of a column) -> the column.
     """
 
-    __slots__ = ("_count", "_known", "_make")
+    __slots__ = ("_count", "_make", "_pages")
 
     def __init__(self, count: int, make: Callable[[int], ColumnPages]) -> None:
         self._count = count
         self._make = make
-        self._known: dict[int, ColumnPages] = {}
+        self._pages: dict[int, ColumnPages] = {}
 
     def __len__(self) -> int:
         return self._count
@@ -133,11 +133,11 @@ class ColumnList(Sequence[ColumnPages]):
     def __getitem__(self, index: int | slice) -> ColumnPages | list[ColumnPages]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        found = self._known.get(index)
-        if found is None:
+        pages = self._pages.get(index)
+        if pages is None:
             index = range(self._count)[index]
-            found = self._known[index] = self._make(index)
-        return found
+            pages = self._pages[index] = self._make(index)
+        return pages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

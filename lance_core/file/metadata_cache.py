@@ -31,7 +31,7 @@ class MetadataCache:
 
     max_bytes: int = METADATA_CACHE_BYTES
     num_bytes: int = 0
-    _known: OrderedDict[_CacheKey, FileMetadata] = field(default_factory=OrderedDict)
+    _metadata: OrderedDict[_CacheKey, FileMetadata] = field(default_factory=OrderedDict)
     _sizes: dict[_CacheKey, int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -43,33 +43,33 @@ class MetadataCache:
         """The cached metadata of a file; None if it is not cached."""
         name = _CacheKey(root, key, size)
         with self._lock:
-            found = self._known.get(name)
-            if found is not None:
-                self._known.move_to_end(name)
-            return found
+            metadata = self._metadata.get(name)
+            if metadata is not None:
+                self._metadata.move_to_end(name)
+            return metadata
 
     def put(self, root: str, key: str, metadata: FileMetadata) -> None:
         """Cache the metadata of a file, unless it is larger than the whole cache."""
         name = _CacheKey(root, key, metadata.size_bytes)
         size = _size_of(metadata)
         with self._lock:
-            if name in self._known or size > self.max_bytes:
+            if name in self._metadata or size > self.max_bytes:
                 return
-            self._known[name] = metadata
+            self._metadata[name] = metadata
             self._add(name, size)
 
     def grew(self, root: str, key: str, size: int, num_bytes: int) -> None:
         """Record that the cached metadata of a file has grown by about `num_bytes`."""
         name = _CacheKey(root, key, size)
         with self._lock:
-            if name in self._known:
+            if name in self._metadata:
                 self._add(name, num_bytes)
 
     def _add(self, name: _CacheKey, num_bytes: int) -> None:
         self._sizes[name] = self._sizes.get(name, 0) + num_bytes
         self.num_bytes += num_bytes
         while self.num_bytes > self.max_bytes:
-            evicted, _ = self._known.popitem(last=False)
+            evicted, _ = self._metadata.popitem(last=False)
             self.num_bytes -= self._sizes.pop(evicted)
 
 

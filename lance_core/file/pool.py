@@ -28,13 +28,13 @@ def num_threads() -> int:
     Raises:
         InvalidInputError: The variable is not a positive number.
     """
-    wanted = os.environ.get("LANCE_CPU_THREADS")
-    if wanted is None:
+    setting = os.environ.get("LANCE_CPU_THREADS")
+    if setting is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return min(_MOST_THREADS, cores)
-    if not wanted.isdecimal() or not int(wanted):
-        raise InvalidInputError(f"LANCE_CPU_THREADS is {wanted!r}, but must be a number of threads, at least 1")
-    return int(wanted)
+    if not setting.isdecimal() or not int(setting):
+        raise InvalidInputError(f"LANCE_CPU_THREADS is {setting!r}, but must be a number of threads, at least 1")
+    return int(setting)
 
 
 def submit(work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:

@@ -103,17 +103,17 @@ class DataFileReader:
             CorruptFileError: The file is not a Lance file, is truncated, or contradicts itself.
             UnsupportedError: The version of the file is not known.
         """
-        known = cache.get(store.root, key, size) if cache is not None and size else None
-        if known is not None and known.size_bytes > _TAIL:
-            return cls(store, key, known, cache=cache)
-        tail, found = store.get_tail(key, _TAIL)
-        if known is not None and found == size:
-            return cls(store, key, known, None, memoryview(tail), cache)
+        cached_metadata = cache.get(store.root, key, size) if cache is not None and size else None
+        if cached_metadata is not None and cached_metadata.size_bytes > _TAIL:
+            return cls(store, key, cached_metadata, cache=cache)
+        tail, file_size = store.get_tail(key, _TAIL)
+        if cached_metadata is not None and file_size == size:
+            return cls(store, key, cached_metadata, None, memoryview(tail), cache)
         with located(key):
-            metadata, legacy = _read_metadata(store, key, memoryview(tail), found, size)
+            metadata, legacy = _read_metadata(store, key, memoryview(tail), file_size, size)
         if cache is not None and legacy is None:
             cache.put(store.root, key, metadata)
-        return cls(store, key, metadata, legacy, memoryview(tail) if len(tail) == found else None, cache)
+        return cls(store, key, metadata, legacy, memoryview(tail) if len(tail) == file_size else None, cache)
 
     @property
     def version(self) -> FileVersion:
@@ -192,7 +192,7 @@ class DataFileReader:
                 pages.page(number, 0, 0).encoding for number in range(min(len(pages.messages), _MOST_DICTIONARIES + 1))
             ]
         return 0 < len(encodings) <= _MOST_DICTIONARIES and all(
-            isinstance(one, PageLayout) and one.mini_block_layout.num_dictionary_items for one in encodings
+            isinstance(page, PageLayout) and page.mini_block_layout.num_dictionary_items for page in encodings
         )
 
     def column_indices(self) -> dict[int, int]:
@@ -279,17 +279,17 @@ class DataFileReader:
             return None
         if index is None or not 0 <= index < len(self._metadata.columns):
             return None  # `_field_reader` raises the error
-        return point_task(self._key, field, self._metadata.columns[index], points, self.num_rows, self._kept)
+        return point_task(self._key, field, self._metadata.columns[index], points, self.num_rows, self._report_cached)
 
     def _point_batches(
         self, schema: pa.Schema, tasks: Sequence[PageTask], count: int, batch_rows: int | None
     ) -> Iterator[pa.RecordBatch]:
         """The rows of all columns together; each round of ranges is one request for all columns."""
-        active = [(task, asked) for task in tasks if (asked := task.advance(None)) is not None]
+        active = [(task, ranges) for task in tasks if (ranges := task.advance(None)) is not None]
         while active:
             answers = iter(self.fetch([r for _, ranges in active for r in ranges]))
-            found = [(task, task.advance([next(answers) for _ in ranges])) for task, ranges in active]
-            active = [(task, asked) for task, asked in found if asked is not None]
+            steps = [(task, task.advance([next(answers) for _ in ranges])) for task, ranges in active]
+            active = [(task, ranges) for task, ranges in steps if ranges is not None]
         batch = pa.RecordBatch.from_arrays([task.result() for task in tasks], schema=schema)
         step = batch_rows or count
         for start in range(0, count, step):
@@ -350,35 +350,35 @@ class DataFileReader:
             is_first: Whether no rows are available yet; then the largest page is decoded in this thread.
         """
         tasks = [task for reader in readers for task in reader.next_tasks(budget)]
-        active = [(task, asked) for task in tasks if (asked := task.advance(None)) is not None]
-        own = _largest(task for task, _ in active if task.is_whole) if is_first else None
+        active = [(task, ranges) for task in tasks if (ranges := task.advance(None)) is not None]
+        own_task = _largest(task for task, _ in active if task.is_whole) if is_first else None
         while active:
-            answers = iter(self.fetch([r for _, asked in active for r in asked]))
-            here = sum(end - start for _, asked in active for start, end in asked) < _INLINE_BYTES
+            answers = iter(self.fetch([r for _, ranges in active for r in ranges]))
+            is_inline = sum(end - start for _, ranges in active for start, end in ranges) < _INLINE_BYTES
             following: list[tuple[PageTask, Sequence[ByteRange]]] = []
             later: list[tuple[PageTask, list[BytesLike]]] = []
             last: list[BytesLike] | None = None
-            for task, asked in active:
-                answer = [next(answers) for _ in asked]
-                if task is own:
+            for task, ranges in active:
+                answer = [next(answers) for _ in ranges]
+                if task is own_task:
                     last = answer
                 elif task.is_whole:
-                    (task.run if here else task.finish)(answer, self.fetch)
-                elif here or task.num_rows < _FEW_ROWS:
+                    (task.run if is_inline else task.finish)(answer, self.fetch)
+                elif is_inline or task.num_rows < _FEW_ROWS:
                     following += _going_on(task, task.advance(answer))
                 else:
                     later.append((task, answer))
             # The largest of the pending pages is decoded in this thread.
             running = [(task, submit(task.advance, answer)) for task, answer in later[1:]]
-            if own is not None and last is not None:
-                own.run(last, self.fetch)
+            if own_task is not None and last is not None:
+                own_task.run(last, self.fetch)
             for task, answer in later[:1]:
                 following += _going_on(task, task.advance(answer))
             for task, future in running:
                 following += _going_on(task, future.result())
             active = following
 
-    def _kept(self, num_bytes: int) -> None:
+    def _report_cached(self, num_bytes: int) -> None:
         """Report to the cache that the metadata has grown by about `num_bytes`."""
         if self._cache is not None:
             self._cache.grew(self._store.root, self._key, self._metadata.size_bytes, num_bytes)
@@ -407,10 +407,10 @@ class _FieldReader:
         return arrays[0] if self._is_whole else merge_columns(self._field, arrays)
 
 
-def _going_on(task: PageTask, asked: Sequence[ByteRange] | None) -> Iterator[tuple[PageTask, Sequence[ByteRange]]]:
+def _going_on(task: PageTask, ranges: Sequence[ByteRange] | None) -> Iterator[tuple[PageTask, Sequence[ByteRange]]]:
     """The task with the ranges that it needs next, unless it is done."""
-    if asked is not None:
-        yield task, asked
+    if ranges is not None:
+        yield task, ranges
 
 
 def _largest(tasks: Iterable[PageTask]) -> PageTask | None:

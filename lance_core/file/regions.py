@@ -58,9 +58,9 @@ def regions_of(pages: Iterable[list[ByteRange]], size: int, least: int) -> list[
         size: Bytes of the file.
         least: The size below which a region is joined with the one before it, if few bytes lie between.
     """
-    wanted = [(ranges[index], ranges, index) for ranges in pages for index in range(len(ranges))]
+    buffers = [(ranges[index], ranges, index) for ranges in pages for index in range(len(ranges))]
     regions: list[Region] = []
-    for (start, end), ranges, index in sorted(wanted, key=lambda each: each[0]):
+    for (start, end), ranges, index in sorted(buffers, key=lambda each: each[0]):
         if start == end:
             continue
         low, high = start - start % ALIGNMENT, max(end, min(end + -end % ALIGNMENT, size))

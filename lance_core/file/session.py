@@ -38,13 +38,13 @@ class LanceFileSession:
     Args:
         base_path: Path or URI of the folder.
         storage_options: Credentials and options of the storage, under object_store's names.
-        **others: Other arguments of pylance, which are rejected.
+        **unsupported: Other arguments of pylance, which are rejected.
     """
 
     def __init__(
-        self, base_path: str | PathLike[str], storage_options: Mapping[str, str] | None = None, **others: Any
+        self, base_path: str | PathLike[str], storage_options: Mapping[str, str] | None = None, **unsupported: Any
     ) -> None:
-        reject("LanceFileSession", others)
+        reject("LanceFileSession", unsupported)
         self._root = canonical_uri(fspath(base_path))
         self._options = storage_options
         self._store = open_store(self._root, storage_options)
@@ -67,7 +67,7 @@ class LanceFileSession:
 
     def list(self, path: str | None = None) -> list[str]:
         """Files below a folder, at any depth; None lists all."""
-        return [found.key for found in self._store.list(_prefix(path))]
+        return [meta.key for meta in self._store.list(_prefix(path))]
 
     def list_with_delimiter(self, path: str | None = None) -> ListResult:
         """Files and folders in a folder; None is the session's folder."""

@@ -141,8 +141,8 @@ def bounds(array: Any) -> tuple[int, Any, Any]:
     nulls = array.null_count
     if pa.types.is_floating(kind):
         return (nulls, *_float_bounds(array))
-    found = pc.min_max(array)
-    lowest, highest = found["min"].as_py(), found["max"].as_py()
+    extremes = pc.min_max(array)
+    lowest, highest = extremes["min"].as_py(), extremes["max"].as_py()
     if pa.types.is_boolean(kind):
         return (nulls, False, True) if lowest is None else (nulls, lowest, highest)
     if pa.types.is_integer(kind) and lowest is None:

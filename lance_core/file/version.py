@@ -59,19 +59,19 @@ class FileVersion(Enum):
         try:
             return cls("0.1" if name == "legacy" else name)
         except ValueError:
-            known = ", ".join(version.value for version in cls)
-            raise InvalidInputError(f"unknown data storage version {name!r}: use {known}, legacy or stable") from None
+            names = ", ".join(version.value for version in cls)
+            raise InvalidInputError(f"unknown data storage version {name!r}: use {names}, legacy or stable") from None
 
     @classmethod
-    def for_dataset(cls, wanted: str | None, own: str) -> FileVersion:
+    def for_dataset(cls, requested_version: str | None, dataset_version: str) -> FileVersion:
         """The version of new files in a dataset: the requested `data_storage_version`, or that of the dataset.
 
         Raises:
             UnsupportedError: The requested version is unstable, or only one of the two versions is 0.1.
             InvalidInputError: The requested version does not exist.
         """
-        default = cls.from_string(own)
-        version = default if wanted is None else cls.from_string(wanted)
+        default = cls.from_string(dataset_version)
+        version = default if requested_version is None else cls.from_string(requested_version)
         if (version is cls.V0_1) is not (default is cls.V0_1):
             raise UnsupportedError(
                 f"Cannot write data files in version {version.value} to a dataset with default version "

@@ -76,10 +76,10 @@ def write_plan(schema: Schema, version: FileVersion) -> FileWritePlan:
         InvalidInputError: The metadata of a field requests an impossible encoding.
     """
     name = f"plan {version.value}"
-    found: FileWritePlan | None = schema.memo.get(name)
-    if found is None:
-        found = schema.memo[name] = _computed(schema, version)
-    return found
+    plan: FileWritePlan | None = schema.memo.get(name)
+    if plan is None:
+        plan = schema.memo[name] = _computed(schema, version)
+    return plan
 
 
 def columns_of(schema: Schema, version: FileVersion) -> list[Field]:

@@ -138,7 +138,7 @@ class DataFileWriter:
 
         The call waits for pages that are being encoded only if the result depends on them.
         """
-        pending = sum(one.num_bytes for one in self._pending)
+        pending = sum(job.num_bytes for job in self._pending)
         if self.bytes_written < num_bytes <= self.bytes_written + pending:
             self._drain(0)
         return self.bytes_written >= num_bytes
@@ -231,10 +231,10 @@ class DataFileWriter:
             self._legacy.finish()
             return
         # Threads encode large pages while this thread encodes small ones; a thread for a single page saves no time.
-        left = sorted(self._collected, key=lambda one: one.num_bytes < _INLINE_BYTES)
+        left = sorted(self._collected, key=lambda column: column.num_bytes < _INLINE_BYTES)
         is_alone = not self._pending and len(left) == 1
         for collected in left:
-            self._flush(collected, here=is_alone)
+            self._flush(collected, in_this_thread=is_alone)
         self._drain(0)
         self._blobs.complete()
         self._file.complete(self._num_rows)
@@ -310,7 +310,7 @@ class DataFileWriter:
                 self._flush(collected)
         return size
 
-    def _flush(self, collected: Collected, *, here: bool = False) -> None:
+    def _flush(self, collected: Collected, *, in_this_thread: bool = False) -> None:
         if not collected.arrays:
             return
         plan, num_bytes = collected.plan, collected.num_bytes
@@ -318,13 +318,13 @@ class DataFileWriter:
         if plan.is_blob:
             self._flush_blobs(plan, concatenate(arrays))
             return
-        if num_bytes < _INLINE_BYTES and all(one.first_column != plan.first_column for one in self._pending):
+        if num_bytes < _INLINE_BYTES and all(job.first_column != plan.first_column for job in self._pending):
             arrays = [concatenate(arrays)]
             if plan.leaf is None or num_bytes > _SMALL_BYTES or not self._write_small(plan, plan.leaf, arrays[0]):
                 pages = _encode(plan, arrays, self._limits, self._version, self._choices)
                 self._write_pages(plan.first_column, pages)
             return
-        if here:
+        if in_this_thread:
             self._write_pages(plan.first_column, _encode(plan, arrays, self._limits, self._version))
             return
         is_wide = num_bytes >= _WIDE_BYTES * sum(map(len, arrays))
@@ -354,8 +354,8 @@ class DataFileWriter:
     def _flush_blobs(self, plan: ColumnWritePlan, array: Any) -> None:
         """Write payloads, each aligned, and then the page with their positions."""
         if is_blob_v2(plan.field):
-            found = [self._place(plan.field, value) if value.is_valid else None for value in array]
-            self._file.add_encoded(plan.first_column, blob.encode_v2(found))
+            descriptors = [self._place(plan.field, value) if value.is_valid else None for value in array]
+            self._file.add_encoded(plan.first_column, blob.encode_v2(descriptors))
             return
         positions = []
         for value in array:

@@ -121,21 +121,23 @@ def check_depth(field: pa.Field) -> None:
 
 def schema_to_arrow(schema: Schema) -> pa.Schema:
     """The Arrow schema, with storage types in place of extension types (see `resolve_extensions`)."""
-    found: pa.Schema | None = schema.memo.get("arrow")
-    if found is None:
+    arrow_schema: pa.Schema | None = schema.memo.get("arrow")
+    if arrow_schema is None:
         metadata = {k.encode(): v for k, v in schema.metadata.items()}
-        found = schema.memo["arrow"] = pa.schema([field_to_arrow(f) for f in schema.fields], metadata=metadata or None)
-    return found
+        arrow_schema = schema.memo["arrow"] = pa.schema(
+            [field_to_arrow(f) for f in schema.fields], metadata=metadata or None
+        )
+    return arrow_schema
 
 
 def typed_schema(schema: Schema) -> pa.Schema:
     """The Arrow schema, with the extension types that pyarrow knows."""
-    found: pa.Schema | None = schema.memo.get("typed")
-    if found is None:
-        found = resolve_extensions(schema_to_arrow(schema))
-        if all(map(_is_resolved, found)):  # others may be registered later
-            schema.memo["typed"] = found
-    return found
+    typed: pa.Schema | None = schema.memo.get("typed")
+    if typed is None:
+        typed = resolve_extensions(schema_to_arrow(schema))
+        if all(map(_is_resolved, typed)):  # others may be registered later
+            schema.memo["typed"] = typed
+    return typed
 
 
 def _is_resolved(field: pa.Field) -> bool:
@@ -147,12 +149,12 @@ def _is_resolved(field: pa.Field) -> bool:
 
 def resolve_extensions(schema: pa.Schema) -> pa.Schema:
     """The schema with the extension types that pyarrow knows in place of their storage types."""
-    found = pa.ipc.read_schema(schema.serialize())
-    for index, field in enumerate(found):
+    resolved = pa.ipc.read_schema(schema.serialize())
+    for index, field in enumerate(resolved):
         if (field.metadata or {}).get(_EXTENSION_NAME.encode()) == _LANCE_JSON:
             metadata = {key: value for key, value in field.metadata.items() if not key.startswith(b"ARROW:extension:")}
-            found = found.set(index, pa.field(field.name, pa.json_(), field.nullable, metadata or None))
-    return found
+            resolved = resolved.set(index, pa.field(field.name, pa.json_(), field.nullable, metadata or None))
+    return resolved
 
 
 def is_json_type(kind: pa.DataType) -> bool:

@@ -75,14 +75,14 @@ class Field:
 
     def with_ids(self, next_id: int) -> tuple[Field, int]:
         """This field with ids from `next_id` on where ids are unassigned, and the next free id."""
-        own = self.id
-        if own == UNASSIGNED:
-            own, next_id = next_id, next_id + 1
+        own_id = self.id
+        if own_id == UNASSIGNED:
+            own_id, next_id = next_id, next_id + 1
         children = []
         for child in self.children:
             numbered, next_id = child.with_ids(next_id)
             children.append(numbered)
-        return replace(self, id=own, children=tuple(children)), next_id
+        return replace(self, id=own_id, children=tuple(children)), next_id
 
     def without_ids(self) -> Field:
         """This field and all fields below it, with unassigned ids."""
@@ -137,10 +137,10 @@ class Schema:
         first, *rest = split_path(path)
         if first not in by_name:
             raise SchemaError(f"no column {path!r}; the columns are {self.names}")
-        found = by_name[first]
+        field = by_name[first]
         for name in rest:
-            found = found.child(name)
-        return found
+            field = field.child(name)
+        return field
 
     def project(self, columns: Sequence[str]) -> Schema:
         """The schema of only these columns, in this order.
@@ -151,18 +151,18 @@ class Schema:
         Raises:
             SchemaError: A column does not exist, or a top-level column is named twice.
         """
-        kept: dict[str, Field] = {}
+        fields: dict[str, Field] = {}
         by_name, mentions = {f.name: f for f in self.fields}, Counter(columns)
         for path in columns:
             if path in by_name:
                 if mentions[path] > 1:
                     raise SchemaError(f"column {path!r} is requested twice")
-                kept[path] = by_name[path]
+                fields[path] = by_name[path]
                 continue
             top, *rest = split_path(path)
             narrowed = _narrow(self.column(quote_path([top])), rest)
-            kept[top] = _merge(kept[top], narrowed) if top in kept else narrowed
-        return Schema(fields=tuple(kept.values()), metadata=self.metadata)
+            fields[top] = _merge(fields[top], narrowed) if top in fields else narrowed
+        return Schema(fields=tuple(fields.values()), metadata=self.metadata)
 
     def only_ids(self, ids: frozenset[int] | set[int]) -> Schema:
         """The part of the schema that a file with these field ids holds; the parents of a kept field are kept."""
@@ -239,7 +239,7 @@ def _merge(left: Field, right: Field) -> Field:
 
 
 def _only_ids(node: Field, ids: frozenset[int] | set[int]) -> Field | None:
-    children = tuple(kept for c in node.children if (kept := _only_ids(c, ids)) is not None)
+    children = tuple(child for c in node.children if (child := _only_ids(c, ids)) is not None)
     if children:
         return replace(node, children=children)
     # A packed struct is stored as a whole, under its own id.

@@ -70,10 +70,10 @@ def schema_to_json(schema: pa.Schema) -> dict[str, Any]:
         raise ArgumentTypeError(f"schema_to_json takes a pyarrow.Schema, not {type(schema).__name__}")
     for field in schema:
         check_depth(field)
-    made: dict[str, Any] = {"fields": [_field_to_json(field) for field in schema]}
+    description: dict[str, Any] = {"fields": [_field_to_json(field) for field in schema]}
     if schema.metadata:
-        made["metadata"] = _strings(schema.metadata)
-    return made
+        description["metadata"] = _strings(schema.metadata)
+    return description
 
 
 def json_to_schema(schema_json: Mapping[str, Any]) -> pa.Schema:
@@ -111,8 +111,8 @@ def _field_to_json(field: pa.Field) -> dict[str, Any]:
     kind, metadata = field.type, dict(exported_metadata(field))
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
-    made = {"name": field.name, "type": _type_to_json(kind), "nullable": field.nullable}
-    return made | ({"metadata": _strings(metadata)} if metadata else {})
+    description = {"name": field.name, "type": _type_to_json(kind), "nullable": field.nullable}
+    return description | ({"metadata": _strings(metadata)} if metadata else {})
 
 
 def _type_to_json(kind: pa.DataType) -> dict[str, Any]:

@@ -111,10 +111,10 @@ def parsed(string: str) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         raise ValueError("an object has a key twice")
-    return found
+    return members
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -192,16 +192,16 @@ def _value(data: memoryview, level: int) -> Any:
     if kind not in (_SCALAR, _OBJECT, _ARRAY) or 4 + 4 * num_entries > len(data):
         raise CorruptFileError("a value of a JSON column does not follow its format: its header is unknown")
     entries = struct.unpack_from(f">{num_entries}I", data, 4)
-    position, found = 4 + 4 * num_entries, []
+    position, values = 4 + 4 * num_entries, []
     for entry in entries:
         end = position + (entry & _MOST_LENGTH)
         if end > len(data):
             raise CorruptFileError("a value of a JSON column does not follow its format: it is truncated")
-        found.append(_part(entry >> 28, data[position:end], level))
+        values.append(_part(entry >> 28, data[position:end], level))
         position = end
     if kind == _OBJECT:
-        return dict(zip(found[:count], found[count:], strict=True))
-    return found if kind == _ARRAY else found[0]
+        return dict(zip(values[:count], values[count:], strict=True))
+    return values if kind == _ARRAY else values[0]
 
 
 def _part(kind: int, data: memoryview, level: int) -> Any:

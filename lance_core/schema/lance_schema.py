@@ -120,17 +120,17 @@ class LanceSchema:
         exact = self.field(name)
         if exact is not None:
             return exact
-        found = _named(self.record.fields, name)  # as in an exact match, the whole path may be the name of a column
-        if found is not None:
-            return LanceField(found)
+        field = _named(self.record.fields, name)  # as in an exact match, the whole path may be the name of a column
+        if field is not None:
+            return LanceField(field)
         try:
             first, *rest = split_path(name)
         except SchemaError:
             return None
-        found = _named(self.record.fields, first)
+        field = _named(self.record.fields, first)
         for part in rest:
-            found = None if found is None else _named(found.children, part)
-        return None if found is None else LanceField(found)
+            field = None if field is None else _named(field.children, part)
+        return None if field is None else LanceField(field)
 
     def unenforced_primary_key(self) -> list[LanceField]:
         """The fields of the primary key, in its order."""

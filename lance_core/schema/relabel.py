@@ -52,12 +52,12 @@ def relabel(array: pa.Array, target: pa.DataType, *, fills_structs: bool = False
         return _relabel_dictionary(array, target)
     if pa.types.is_struct(target):
         return _relabel_struct(array, target, _order(array.type.names, target.names, fills_structs), fills_structs)
-    own = array.buffers()[: 1 if pa.types.is_fixed_size_list(target) else 2]
+    buffers = array.buffers()[: 1 if pa.types.is_fixed_size_list(target) else 2]
     if pa.types.is_map(target):
         items = _relabel_struct(array.values, pa.struct([target.key_field, target.item_field]), (0, 1), fills_structs)
     else:
         items = relabel(array.values, target.value_type, fills_structs=fills_structs)
-    return pa.Array.from_buffers(target, len(array), own, offset=array.offset, children=[items])
+    return pa.Array.from_buffers(target, len(array), buffers, offset=array.offset, children=[items])
 
 
 def _is_like(kind: Any, target: Any) -> bool:
@@ -73,11 +73,11 @@ def _relabel_dictionary(array: Any, target: Any) -> pa.Array:
     return pa.DictionaryArray.from_arrays(indices, values, ordered=target.ordered)
 
 
-def _order(names: Sequence[str], wanted: Sequence[str], fills_structs: bool) -> Sequence[int | None]:
+def _order(names: Sequence[str], target_names: Sequence[str], fills_structs: bool) -> Sequence[int | None]:
     """The number of each wanted field among the names; None for one that is filled with nulls."""
-    if set(names) - set(wanted) if fills_structs else sorted(names) != sorted(wanted):
-        raise SchemaError(f"the struct has the fields {names}, not {wanted}")
-    return [names.index(name) if name in names else None for name in wanted]
+    if set(names) - set(target_names) if fills_structs else sorted(names) != sorted(target_names):
+        raise SchemaError(f"the struct has the fields {names}, not {target_names}")
+    return [names.index(name) if name in names else None for name in target_names]
 
 
 def _relabel_struct(array: Any, target: Any, order: Sequence[int | None], fills_structs: bool) -> pa.Array:

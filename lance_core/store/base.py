@@ -460,7 +460,7 @@ def bytes_view(data: ReadableBuffer) -> memoryview:
 
 def escaped_path(path: str) -> str:
     """Return the path of objects as the canonical URI has it: only characters that a URI would misread are escaped."""
-    return _MISREAD.sub(lambda found: f"%{ord(found[0]):02X}", path)
+    return _MISREAD.sub(lambda match: f"%{ord(match[0]):02X}", path)
 
 
 def unescaped_path(path: str) -> str:

@@ -85,12 +85,12 @@ def make_durable(store: ObjectStore, keys: Sequence[str], pending: PendingWrites
     disk = _disk(store)
     if disk is None or not keys:
         return
-    own = PendingWrites() if pending is None else pending
+    writes = PendingWrites() if pending is None else pending
     for key in keys:
-        own.add(disk.sync, key)
-    own.add(disk.sync_folders, keys)
+        writes.add(disk.sync, key)
+    writes.add(disk.sync_folders, keys)
     if pending is None:
-        own.wait()
+        writes.wait()
 
 
 def put_durably(store: ObjectStore, key: str, data: ReadableBuffer) -> None:

@@ -295,7 +295,7 @@ class ExternallyCommittedStore:
             )
 
     def _has_manifests(self) -> bool:
-        return any(_version_of(found.key) is not None for found in self._store.list(_VERSIONS))
+        return any(_version_of(meta.key) is not None for meta in self._store.list(_VERSIONS))
 
     def _finish_commit_of(self, key: str) -> None:
         version = _version_of(key)

@@ -125,10 +125,10 @@ class FsspecStore(SingleDeletes, LinklessStore):
         folder = check_prefix(prefix).rpartition("/")[0]
         base = self._files._strip_protocol(self._place).rstrip("/") + "/"  # noqa: SLF001 - fsspec's way to say it
         with _errors(f"{self._root}/{prefix}"):
-            found = self._files.find(base + folder, detail=True)
-        metas = sorted((_meta(path.removeprefix(base), info) for path, info in found.items()), key=lambda m: m.key)
-        wanted = [m for m in metas if m.key.startswith(prefix) and (start_after is None or m.key > start_after)]
-        yield from wanted[:limit]
+            infos = self._files.find(base + folder, detail=True)
+        metas = sorted((_meta(path.removeprefix(base), info) for path, info in infos.items()), key=lambda m: m.key)
+        listed_metas = [m for m in metas if m.key.startswith(prefix) and (start_after is None or m.key > start_after)]
+        yield from listed_metas[:limit]
 
     def delete(self, key: str) -> None:
         """Remove an object; a missing one is fine."""
@@ -258,7 +258,11 @@ def _needed(scheme: str) -> list[str]:
 
     make: Any = fsspec.get_filesystem_class(scheme).__init__
     _, *parameters = signature(make).parameters.values()
-    return [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD and one.default is one.empty]
+    return [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.default is parameter.empty
+    ]
 
 
 def _meta(key: str, info: dict[str, Any]) -> ObjectMeta:

@@ -117,10 +117,10 @@ class LocalStore(RootedStore, SingleDeletes):
     def head(self, key: str) -> ObjectMeta:
         """Return size and time of a file."""
         with self._errors(key):
-            found = os.stat(self.path_of(key))
-            if stat.S_ISDIR(found.st_mode):
+            status = os.stat(self.path_of(key))
+            if stat.S_ISDIR(status.st_mode):
                 raise ObjectNotFoundError(f"{self.path_of(key)}: is a directory")
-        return _meta(key, found)
+        return _meta(key, status)
 
     def put(self, key: str, data: ReadableBuffer, *, durable: bool = False) -> str:
         """Replace a file by renaming a staging file over it, which is synced first if it has to be durable."""
@@ -172,12 +172,12 @@ class LocalStore(RootedStore, SingleDeletes):
     def list(self, prefix: str, *, start_after: str | None = None, limit: int | None = None) -> Iterator[ObjectMeta]:
         """Yield files in ascending order of keys; staging files of running writes are among them."""
         count = 0
-        for found in self._walk(check_prefix(prefix).rpartition("/")[0], prefix):
+        for meta in self._walk(check_prefix(prefix).rpartition("/")[0], prefix):
             if limit is not None and count >= limit:
                 return
-            if start_after is None or found.key > start_after:
+            if start_after is None or meta.key > start_after:
                 count += 1
-                yield found
+                yield meta
 
     def list_owned(self, prefix: str) -> Iterator[ObjectMeta]:
         """Yield files, and links instead of their targets; nothing if the folder of the prefix is behind a link."""
@@ -271,12 +271,12 @@ class LocalStore(RootedStore, SingleDeletes):
         try:
             with os.scandir(path) as entries:
                 # A directory sorts as if its name ended with a slash, as in its keys.
-                found = sorted([(e.name + "/" if e.is_dir(follow_symlinks=False) else e.name, e) for e in entries])
+                children = sorted([(e.name + "/" if e.is_dir(follow_symlinks=False) else e.name, e) for e in entries])
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
             raise store_error(path, error) from error
-        for name, entry in found:
+        for name, entry in children:
             key = f"{folder}/{name}" if folder else name
             if key.endswith("/"):
                 if key.startswith(prefix) or prefix.startswith(key):

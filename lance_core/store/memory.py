@@ -108,8 +108,8 @@ class MemoryStore(SingleDeletes, LinklessStore):
         """Yield objects in ascending order of keys."""
         length = len(self._place) + 1
         start = f"{self._place}/{check_prefix(prefix)}"
-        found = sorted(name for name in list(_objects) if name.startswith(start))
-        keys = [name[length:] for name in found if start_after is None or name[length:] > start_after]
+        names = sorted(name for name in list(_objects) if name.startswith(start))
+        keys = [name[length:] for name in names if start_after is None or name[length:] > start_after]
         entries = ((key, _objects.get(f"{self._place}/{key}")) for key in keys)
         present = ((key, entry) for key, entry in entries if entry is not None)  # others may delete objects meanwhile
         for key, (data, modified, e_tag) in itertools.islice(present, limit):

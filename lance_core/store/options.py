@@ -122,8 +122,8 @@ class StorageOptions(Mapping[str, str]):
         for key, value in self._values.items():
             if key not in _CANONICAL:
                 near = get_close_matches(key, _CANONICAL, n=1, cutoff=0.6)
-                meant = f"; is {near[0]!r} meant?" if near else f"; known are {', '.join(S3_OPTIONS)}"
-                raise InvalidInputError(f"unknown S3 storage option {key!r}{meant}")
+                hint = f"; is {near[0]!r} meant?" if near else f"; known are {', '.join(S3_OPTIONS)}"
+                raise InvalidInputError(f"unknown S3 storage option {key!r}{hint}")
             name = _CANONICAL[key]
             if result.setdefault(name, value) != value:
                 raise InvalidInputError(f"storage option {name!r} is given under two names with different values")
@@ -138,9 +138,9 @@ def parse_seconds(key: str, string: str) -> float:
     Raises:
         InvalidInputError: The string is not a duration.
     """
-    given = f"{string}s" if _NUMBER.fullmatch(string.strip()) else string
+    duration = f"{string}s" if _NUMBER.fullmatch(string.strip()) else string
     try:
-        return parse_duration(given).total_seconds()
+        return parse_duration(duration).total_seconds()
     except InvalidInputError:
         raise InvalidInputError(
             f"storage option {key!r} is not a duration, such as 30, 30s, 500ms or 1h 30m"

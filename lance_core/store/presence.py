@@ -56,8 +56,8 @@ def check_present(store: ObjectStore, keys: Iterable[str]) -> None:
         if not doubtful:
             return
         with ThreadPool(min(_HEADS_AT_A_TIME, len(doubtful))) as pool:
-            found = list(pool.map(lambda key: _is_there(store, key), doubtful))
-        missing = [key for key, is_there in zip(doubtful, found, strict=True) if not is_there]
+            presence = list(pool.map(lambda key: _is_there(store, key), doubtful))
+        missing = [key for key, is_there in zip(doubtful, presence, strict=True) if not is_there]
     if missing:
         raise ObjectNotFoundError(
             f"{store.data_root}/{missing[0]}: this file was written for the commit, but does not exist "

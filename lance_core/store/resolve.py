@@ -246,9 +246,9 @@ def _check_own_options(options: Mapping[str, str]) -> None:
     """
     for key in options:
         if key not in OWN_OPTIONS and key not in S3_OPTIONS:
-            meant = get_close_matches(key.replace("-", "_"), OWN_OPTIONS, n=1, cutoff=0.75)
-            if meant:
-                raise InvalidInputError(f"unknown storage option {key!r}: is {meant[0]!r} meant?")
+            near = get_close_matches(key.replace("-", "_"), OWN_OPTIONS, n=1, cutoff=0.75)
+            if near:
+                raise InvalidInputError(f"unknown storage option {key!r}: is {near[0]!r} meant?")
 
 
 def _dynamodb_store(uri: str, options: StorageOptions) -> ObjectStore:

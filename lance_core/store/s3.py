@@ -462,9 +462,9 @@ class S3Writer(ObjectWriter):
         bucket = self._place["Bucket"]
         if name not in self._heads:
             self._heads[name] = asyncio.create_task(self._client.request("head_object", Bucket=bucket, Key=name))
-        found = await self._heads[name]
-        if end > found["ContentLength"]:
-            size = found["ContentLength"]
+        head = await self._heads[name]
+        if end > head["ContentLength"]:
+            size = head["ContentLength"]
             raise StoreError(f"s3://{bucket}/{name}: bytes up to {end} wanted, the object has {size}")
         try:
             response = await self._client.request(
@@ -474,7 +474,7 @@ class S3Writer(ObjectWriter):
                 PartNumber=number,
                 CopySource={"Bucket": bucket, "Key": name},
                 CopySourceRange=f"bytes={start}-{end - 1}",
-                CopySourceIfMatch=found["ETag"],
+                CopySourceIfMatch=head["ETag"],
                 **self._place,
             )
         except AlreadyExistsError:  # the condition on the e-tag was not fulfilled

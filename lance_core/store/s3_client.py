@@ -208,7 +208,7 @@ class S3Client:
         for attempt in range(self._attempts):
             keys = {"Objects": [{"Key": name} for name in left], "Quiet": True}
             answer = await self.request("delete_objects", optional=True, Bucket=bucket, Delete=keys)
-            failed = {found["Key"]: str(found.get("Code", "")) for found in answer.get("Errors", [])}
+            failed = {failure["Key"]: str(failure.get("Code", "")) for failure in answer.get("Errors", [])}
             passing = attempt + 1 < self._attempts
             left = [name for name, code in failed.items() if passing and code in _PASSING_CODES]
             for name in failed.keys() - set(left):
@@ -393,10 +393,10 @@ def _endpoint_of_aws_settings(profile: str | None) -> str | None:
     try:
         if ensure_boolean(session.get_config_variable("ignore_configured_endpoint_urls")):
             return None
-        found = ConfiguredEndpointProvider(session.full_config, session.get_scoped_config(), "s3").provide()
+        endpoint = ConfiguredEndpointProvider(session.full_config, session.get_scoped_config(), "s3").provide()
     except BotoCoreError as error:
         raise InvalidInputError(f"the settings of AWS cannot be read: {type(error).__name__}") from None
-    return found or None
+    return endpoint or None
 
 
 def _encryption(s3_options: dict[str, str]) -> dict[str, str]:

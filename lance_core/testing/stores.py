@@ -114,26 +114,26 @@ class ObjectConformance:
         keys = ["a/1", "a/10", "a/2", "a-x", "a/b/c", "b", "a.txt", "é"]
         for key in keys:
             store.put(key, key.encode())
-        assert [found.key for found in store.list("")] == sorted(keys)
-        assert [found.key for found in store.list("a/")] == ["a/1", "a/10", "a/2", "a/b/c"]
-        assert [found.key for found in store.list("a/1")] == ["a/1", "a/10"]
-        assert [found.key for found in store.list("a/", start_after="a/10")] == ["a/2", "a/b/c"]
-        assert [found.key for found in store.list("", start_after="a-x", limit=2)] == ["a.txt", "a/1"]
+        assert [meta.key for meta in store.list("")] == sorted(keys)
+        assert [meta.key for meta in store.list("a/")] == ["a/1", "a/10", "a/2", "a/b/c"]
+        assert [meta.key for meta in store.list("a/1")] == ["a/1", "a/10"]
+        assert [meta.key for meta in store.list("a/", start_after="a/10")] == ["a/2", "a/b/c"]
+        assert [meta.key for meta in store.list("", start_after="a-x", limit=2)] == ["a.txt", "a/1"]
         assert list(store.list("nothing/here/")) == []
-        assert [found.size for found in store.list("é")] == [len("é".encode())]
+        assert [meta.size for meta in store.list("é")] == [len("é".encode())]
 
     def test_what_may_be_deleted_is_what_is_listed(self, store: ObjectStore) -> None:
         """`list_owned` yields what `list` yields where there are no links."""
         keys = ["a/1", "a/b/c", "a-x", "b"]
         for key in keys:
             store.put(key, key.encode())
-        assert [found.key for found in store.list_owned("")] == sorted(keys)
-        assert [found.key for found in store.list_owned("a/")] == ["a/1", "a/b/c"]
-        assert [found.key for found in store.list_owned("a/b")] == ["a/b/c"]
+        assert [meta.key for meta in store.list_owned("")] == sorted(keys)
+        assert [meta.key for meta in store.list_owned("a/")] == ["a/1", "a/b/c"]
+        assert [meta.key for meta in store.list_owned("a/b")] == ["a/b/c"]
         assert not store.remove_link("a")
         assert not store.remove_link("")
-        for found in store.list_owned(""):
-            store.delete(found.key)
+        for meta in store.list_owned(""):
+            store.delete(meta.key)
         assert list(store.list("")) == []
 
     def test_nothing_to_delete_lies_behind_a_link(self, store: ObjectStore) -> None:
@@ -144,16 +144,16 @@ class ObjectConformance:
         store.put("a/own", b"own")
         for name, target in (("a/l", outside), ("l", outside), ("f", outside / "sub/file"), ("no", outside / "none")):
             (Path(store.root) / name).symlink_to(target)
-        assert [found.key for found in store.list_owned("")] == ["a/l", "a/own", "f", "l", "no"]
-        assert [found.key for found in store.list_owned("a/")] == ["a/l", "a/own"]
+        assert [meta.key for meta in store.list_owned("")] == ["a/l", "a/own", "f", "l", "no"]
+        assert [meta.key for meta in store.list_owned("a/")] == ["a/l", "a/own"]
         for prefix in ("l/", "l/sub/", "a/l/", "a/l/sub/f"):
             assert list(store.list_owned(prefix)) == []
         # A prefix may name a link to read; a listing from above does not follow it.
-        assert [found.key for found in store.list("l/")] == ["l/sub/file"]
-        assert [found.key for found in store.list("")] == ["a/own", "f"]
+        assert [meta.key for meta in store.list("l/")] == ["l/sub/file"]
+        assert [meta.key for meta in store.list("")] == ["a/own", "f"]
         assert store.remove_link("l")
-        for found in store.list_owned(""):
-            store.delete(found.key)
+        for meta in store.list_owned(""):
+            store.delete(meta.key)
         assert list(store.list_owned("")) == []
         assert (outside / "sub/file").read_bytes() == b"outside"
 
@@ -188,7 +188,7 @@ class ObjectConformance:
         assert store.keys_per_delete >= 1
         assert store.delete_many(["a", *missing, "deep/er/b", "c"]) == {}
         assert store.delete_many([]) == {}
-        assert [found.key for found in store.list("")] == ["kept"]
+        assert [meta.key for meta in store.list("")] == ["kept"]
 
     @pytest.mark.parametrize("key", ["", "/abs", "a//b", "../up", "a/../../b", "./a", "a/"])
     def test_keys_stay_below_the_root(self, store: ObjectStore, key: str) -> None:
@@ -227,7 +227,7 @@ class CreationConformance:
         with pytest.raises(AlreadyExistsError):
             store.put_if_absent("v/1", b"second")
         assert bytes(store.get("v/1")) == b"first"
-        assert [found.key for found in store.list("v/")] == ["v/1"]
+        assert [meta.key for meta in store.list("v/")] == ["v/1"]
 
     def test_put_if_absent_returns_the_tag(self, store: ObjectStore) -> None:
         """`put_if_absent` returns the tag that a listing shows, or None."""
@@ -292,7 +292,7 @@ class StreamConformance:
         for key, error in (("d/missing", ObjectNotFoundError), ("d/source", StoreError)):
             with pytest.raises(error), store.open_writer("d/aborted") as writer:
                 writer.copy_range(store, key, 0, 25_601)
-        assert [found.key for found in store.list("d/")] == ["d/source", "d/target"]
+        assert [meta.key for meta in store.list("d/")] == ["d/source", "d/target"]
 
     def test_an_aborted_writer_leaves_nothing(self, store: ObjectStore) -> None:
         """A writer whose body raises leaves no object."""

@@ -57,8 +57,8 @@ class Choices:
     @classmethod
     def of(cls, schema: Schema, version: str) -> Choices:
         """The choices of a schema and a version, shared by the files of a write and by appends on one handle."""
-        found: Choices = schema.memo.setdefault(f"choices {version}", cls())
-        return found
+        choices: Choices = schema.memo.setdefault(f"choices {version}", cls())
+        return choices
 
     def repeated(self, column: int, leaf: Leaf, array: Any) -> EncodedPage | None:
         """A page of a 2.2 file like an earlier one of its column; None if the encoder has to choose.
@@ -76,34 +76,34 @@ class Choices:
             if page is not None:
                 return page
         key = _key(column, count, has_levels=nulls > 0)
-        known = self._known.get(key)
-        if known is None or known.pattern is None or known.uses >= known.limit:
+        earlier = self._known.get(key)
+        if earlier is None or earlier.pattern is None or earlier.uses >= earlier.limit:
             return None
-        page = repeated(leaf, array, known.pattern)
+        page = repeated(leaf, array, earlier.pattern)
         if page is None:
             return None
-        if not known.fits(sum(map(len, page.buffers)), count):
+        if not earlier.fits(sum(map(len, page.buffers)), count):
             self._known.pop(key, None)
             return None
-        known.uses += 1
+        earlier.uses += 1
         return page
 
     def again(self, column: int, block: DataBlock, *, has_levels: bool) -> PageEncoding | None:
         """The encoding chosen for an earlier page, to be used again; None if statistics must be computed."""
         key = _key(column, block.num_values, has_levels=has_levels)
-        known = self._known.get(key)
-        if known is None or known.uses >= known.limit or not block.num_values:
+        earlier = self._known.get(key)
+        if earlier is None or earlier.uses >= earlier.limit or not block.num_values:
             return None
         if not _is_small(block) or _may_be_constant(block):
             return None
-        known.uses += 1
-        return known.choice
+        earlier.uses += 1
+        return earlier.choice
 
     def fits(self, column: int, page: EncodedPage, num_values: int, *, has_levels: bool) -> bool:
         """Whether a page is as small as expected; if not, the choice is dropped."""
         key = _key(column, num_values, has_levels=has_levels)
-        known = self._known.get(key)
-        if known is not None and known.fits(page.size_bytes, num_values):
+        earlier = self._known.get(key)
+        if earlier is not None and earlier.fits(page.size_bytes, num_values):
             return True
         self._known.pop(key, None)
         return False

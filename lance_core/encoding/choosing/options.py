@@ -82,15 +82,15 @@ def encoding_options(field: Field, top: Field | None = None) -> EncodingOptions:
     metadata = field.metadata
     if top is not None and _LAYOUT_KEY in top.metadata:
         metadata = {_LAYOUT_KEY: top.metadata[_LAYOUT_KEY], **metadata}
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for key in metadata.keys() & _KEYS.keys():
         attribute, read, possible = _KEYS[key]
         string = metadata[key].decode(errors="replace")
         try:
-            found[attribute] = read(string.strip().lower())
+            options[attribute] = read(string.strip().lower())
         except ValueError:
             raise InvalidInputError(f"field {field.name!r}: {key} is {string!r}, but must be {possible}") from None
-    return EncodingOptions(**found)
+    return EncodingOptions(**options)
 
 
 def _scheme(name: str | None, level: int | None) -> str | None:

@@ -226,9 +226,9 @@ def _choose_words(
             return PageEncoding(layout="miniblock", compression="rle")
     if values.size <= TINY_VALUES and options == _NO_OPTIONS:
         return plain
-    asked = _asked_for(values, bits, options, dictionary=dictionary)
-    if asked is not None:
-        return asked
+    requested_encoding = _asked_for(values, bits, options, dictionary=dictionary)
+    if requested_encoding is not None:
+        return requested_encoding
     best, best_bits = _packed_or_runs(values, part, bits, plain, options)
     if dictionary:
         dictionary_bits = _dictionary_bits(part, bits, values.size)

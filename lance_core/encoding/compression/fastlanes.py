@@ -223,8 +223,8 @@ def unpack_some(words: Words, starts: Counts, widths: Counts, places: Counts) ->
     # A block of width 0 has no words: the words that are read instead are masked.
     low = words.take(word, mode="clip") >> shift.astype(words.dtype)
     high = words.take(following, mode="clip") << (bits - shift).astype(words.dtype)
-    found: Words = (low | high) & masks[widths]
-    return found
+    values: Words = (low | high) & masks[widths]
+    return values
 
 
 @lru_cache(maxsize=4)

@@ -106,16 +106,16 @@ def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | Va
         raise CorruptFileError(f"values of {block.bits_per_value} bits for lists of {items} items of {bits} bits")
     data, bitmaps = _unzipped(block, layers, validity_bytes)
     total = block.num_values * items
-    found: DataBlock
+    items_block: DataBlock
     if bits:
-        found = FixedWidthBlock(data=data, bits_per_value=bits, num_values=total)
+        items_block = FixedWidthBlock(data=data, bits_per_value=bits, num_values=total)
     else:
         empty = FixedWidthBlock(data=data[:0], bits_per_value=8, num_values=total)
-        found = registry.decode_per_value(encoding, empty)
+        items_block = registry.decode_per_value(encoding, empty)
     for (dimension, _), validity in zip(reversed(layers), reversed(bitmaps), strict=True):
         total //= dimension
-        found = FixedSizeListBlock(items=found, dimension=dimension, validity=validity, num_values=total)
-    return found
+        items_block = FixedSizeListBlock(items=items_block, dimension=dimension, validity=validity, num_values=total)
+    return items_block
 
 
 def _validity_bytes(layers: Sequence[tuple[int, bool]]) -> list[int]:

@@ -107,8 +107,8 @@ def _gather(
         return None
     if (counts * width > buffers.sizes).any():
         raise CorruptFileError("a chunk is too short for the values it should hold")
-    found = words[buffers.starts[chunks] // width + places]
-    return FixedWidthBlock(data=found.view(np.uint8), bits_per_value=bits, num_values=int(places.size))
+    values = words[buffers.starts[chunks] // width + places]
+    return FixedWidthBlock(data=values.view(np.uint8), bits_per_value=bits, num_values=int(places.size))
 
 
 def _chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[ChunkGatherer, int] | None:

@@ -140,10 +140,10 @@ def _take(strings: pa.Array, tokens: npt.NDArray[Any]) -> tuple[Offsets, Bytes]:
         int(pc.sum(pc.binary_length(strings)).as_py()) > 0 and _expanded_size(strings, tokens) > _INT32_MAX
     )
     values = strings.cast(pa.large_binary()) if large else strings
-    taken = pc.take(values, pa.array(tokens), boundscheck=False)
+    expanded = pc.take(values, pa.array(tokens), boundscheck=False)
     kind: Any = np.int64 if large else np.int32
-    offsets: Offsets = np.frombuffer(taken.buffers()[1], kind)[: tokens.size + 1]
-    data = taken.buffers()[2]
+    offsets: Offsets = np.frombuffer(expanded.buffers()[1], kind)[: tokens.size + 1]
+    data = expanded.buffers()[2]
     return offsets, np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
 
 
@@ -273,20 +273,23 @@ def _described(table: bytes, inner: CompressiveEncoding) -> CompressiveEncoding:
 
 
 def _encode_miniblock(block: DataBlock, argument: str, limits: ChunkLimits) -> MiniBlockPage:
-    found = compressed(block)
+    pair = compressed(block)
     name = registry.inner_name(argument, "variable")
     page = registry.encode_miniblock(
-        block if found is None else found[1], name, max_values=limits.max_values, max_bytes=limits.max_bytes
+        block if pair is None else pair[1],
+        name,
+        max_values=limits.max_values,
+        max_bytes=limits.max_bytes,
     )
-    return page if found is None else replace(page, encoding=_described(found[0], page.encoding))
+    return page if pair is None else replace(page, encoding=_described(pair[0], page.encoding))
 
 
 def _encode_per_value(block: DataBlock, argument: str) -> tuple[CompressiveEncoding, FixedWidthBlock | VariableBlock]:
-    found = compressed(block)
+    pair = compressed(block)
     encoding, values = registry.encode_per_value(
-        block if found is None else found[1], registry.inner_name(argument, "variable")
+        block if pair is None else pair[1], registry.inner_name(argument, "variable")
     )
-    return (encoding if found is None else _described(found[0], encoding)), values
+    return (encoding if pair is None else _described(pair[0], encoding)), values
 
 
 COMPRESSION = registry.Compression(

@@ -105,9 +105,9 @@ def find_symbols(
         sample_bytes: About the most bytes of the values that are examined.
     """
     starts, ends = _stretches(offsets.astype(np.int64), _SAMPLE_STRETCH)
-    wanted = sample_bytes // _SAMPLE_STRETCH
-    if starts.size > wanted:
-        sampled = np.linspace(0, starts.size - 1, wanted).astype(np.int64)
+    num_stretches = sample_bytes // _SAMPLE_STRETCH
+    if starts.size > num_stretches:
+        sampled = np.linspace(0, starts.size - 1, num_stretches).astype(np.int64)
         starts, ends = starts[sampled], ends[sampled]
     sizes = ends - starts
     first = np.cumsum(sizes) - sizes
@@ -142,8 +142,8 @@ def compress(symbols: SymbolTable, data: Bytes, offsets: Offsets) -> tuple[Bytes
         written += codes.size
         pieces.append(codes)
         begin = end
-    found: Offsets = ends if offsets.itemsize == 8 else ends.astype(np.int32)
-    return (np.concatenate(pieces) if pieces else data[:0]), found
+    code_offsets: Offsets = ends if offsets.itemsize == 8 else ends.astype(np.int32)
+    return (np.concatenate(pieces) if pieces else data[:0]), code_offsets
 
 
 def _compress_block(symbols: SymbolTable, data: Bytes, bounds: Positions) -> tuple[Bytes, Positions]:
@@ -183,12 +183,12 @@ def _tokens(symbols: SymbolTable, data: Bytes, starts: Positions, ends: Position
     while position.size:
         word = following[position]
         left = end - position
-        found = symbols.long[_slots(word)]
-        wrong = (word ^ symbols.words[found]) & symbols.masks[found] != 0
-        wrong |= symbols.lengths[found] > left
-        wrong |= found == _ESCAPE
+        long_token = symbols.long[_slots(word)]
+        wrong = (word ^ symbols.words[long_token]) & symbols.masks[long_token] != 0
+        wrong |= symbols.lengths[long_token] > left
+        wrong |= long_token == _ESCAPE
         low = word.astype(np.uint16)
-        token = np.where(wrong, np.where(left > 1, symbols.short[low], symbols.single[low & 255]), found)
+        token = np.where(wrong, np.where(left > 1, symbols.short[low], symbols.single[low & 255]), long_token)
         steps.append((stretch, token))
         position = position + symbols.lengths[token]
         alive = position < end

@@ -81,10 +81,10 @@ class Decompressor:
     """
 
     def __init__(self, compression: BufferCompression, compressed_bytes: int) -> None:
-        found = [scheme for scheme in _SCHEMES if scheme.number == compression.scheme]
-        if not found:
+        schemes = [scheme for scheme in _SCHEMES if scheme.number == compression.scheme]
+        if not schemes:
             raise UnsupportedError(f"general compression with the unknown scheme {compression.scheme}")
-        self._scheme = found[0]
+        self._scheme = schemes[0]
         self._codec = pa.Codec(self._scheme.codec)
         self._room = max(_PAGE_BYTES, compressed_bytes * _PAGE_RATIO)
 
@@ -197,8 +197,8 @@ class Compressor:
 def compressor(encoding: CompressiveEncoding) -> Compressor | None:
     """The compressor of a page description; None for a description with a level, or with an unknown scheme."""
     compression = encoding.general.compression
-    found = [scheme for scheme in _SCHEMES if scheme.number == compression.scheme]
-    return Compressor(found[0], None) if found and not compression.HasField("level") else None
+    schemes = [scheme for scheme in _SCHEMES if scheme.number == compression.scheme]
+    return Compressor(schemes[0], None) if schemes and not compression.HasField("level") else None
 
 
 def _decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffers], counts: Counts) -> DataBlock:
@@ -245,10 +245,10 @@ def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | Va
 def _gather(
     encoding: CompressiveEncoding, buffers: ChunkBuffers, chunks: Counts, places: Counts, counts: Counts
 ) -> DataBlock | None:
-    found = registry.chunk_gatherer(encoding.general.values, 1)
-    if found is None or found[1] == 1:
+    inner_gatherer = registry.chunk_gatherer(encoding.general.values, 1)
+    if inner_gatherer is None or inner_gatherer[1] == 1:
         return None
-    gather, bits = found
+    gather, bits = inner_gatherer
     decompress = Decompressor(encoding.general.compression, int(buffers.sizes.sum()))
     numbers, first = np.unique(chunks, return_index=True)
     bounds = pairwise([*first.tolist(), int(places.size)])
@@ -280,9 +280,9 @@ def _chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[Ch
 def _named(argument: str) -> tuple[_Scheme, int | None]:
     """The scheme and the level in ``":zstd:9(flat)"``; without a level it is the codec's default."""
     name, _, level = argument.removeprefix(":").split("(", 1)[0].partition(":")
-    for known in _SCHEMES:
-        if known.name == name:
-            return known, int(level) if level else None
+    for scheme in _SCHEMES:
+        if scheme.name == name:
+            return scheme, int(level) if level else None
     raise InvalidInputError(f"unknown general compression {name!r}: use one of {', '.join(s.name for s in _SCHEMES)}")
 
 

@@ -120,8 +120,8 @@ def _gather(
     if words is None:
         return None
     starts = buffers.starts // dtype.itemsize + 1
-    found = unpack_some(words, starts[chunks], widths[chunks], places)
-    return FixedWidthBlock(data=found.view(np.uint8), bits_per_value=dtype.itemsize * 8, num_values=places.size)
+    values = unpack_some(words, starts[chunks], widths[chunks], places)
+    return FixedWidthBlock(data=values.view(np.uint8), bits_per_value=dtype.itemsize * 8, num_values=places.size)
 
 
 def _chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[ChunkGatherer, int] | None:
@@ -155,8 +155,8 @@ def _unpacked(data: bytes | memoryview, width: int, size: int, places: Sequence[
         dtype = np.dtype(f"<u{size}")
         words = np.frombuffer(data[size : size + packed_bytes(width)], dtype)
         at: Any = slice(places.start, places.stop) if isinstance(places, range) else np.array(places)
-        found = (words[word[at]] >> shift[at] | words[following[at]] << back[at]) & dtype.type(mask)
-        return [found.tobytes()]
+        values_of_block = (words[word[at]] >> shift[at] | words[following[at]] << back[at]) & dtype.type(mask)
+        return [values_of_block.tobytes()]
     values: list[bytes | memoryview] = []
     for place in places:
         low, high = (int(first[place] + 1) * size for first in (word, following))

@@ -82,8 +82,8 @@ def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts:
         data = _with_raw_tails(buffers, counts, rows, raw, size)
     else:
         last = number == np.repeat(packed, packed) - 1
-        here = np.where(last & np.repeat(tail > 0, packed), np.repeat(tail, packed), BLOCK_VALUES)
-        data = coalesced_rows(rows, here) if rows.size else np.empty(0, np.uint8)
+        block_counts = np.where(last & np.repeat(tail > 0, packed), np.repeat(tail, packed), BLOCK_VALUES)
+        data = coalesced_rows(rows, block_counts) if rows.size else np.empty(0, np.uint8)
     return FixedWidthBlock(data=data, bits_per_value=bits, num_values=total_count(counts))
 
 
@@ -100,10 +100,10 @@ def _gather(
     packed, raw = _packed_and_raw(buffers, counts, size, dtype.itemsize)
     blocks, inside = np.divmod(places, BLOCK_VALUES)
     starts = (buffers.starts[chunks] + blocks * size) // dtype.itemsize
-    found = unpack_some(words, starts, np.full(places.size, width, np.int64), inside)
+    values = unpack_some(words, starts, np.full(places.size, width, np.int64), inside)
     is_raw = raw[chunks] & (blocks == packed[chunks])
-    found[is_raw] = words[starts[is_raw] + inside[is_raw]]
-    return FixedWidthBlock(data=found.view(np.uint8), bits_per_value=bits, num_values=int(places.size))
+    values[is_raw] = words[starts[is_raw] + inside[is_raw]]
+    return FixedWidthBlock(data=values.view(np.uint8), bits_per_value=bits, num_values=int(places.size))
 
 
 def _with_raw_tails(buffers: ChunkBuffers, counts: Counts, rows: Words, raw: Any, size: int) -> Bytes:
@@ -156,9 +156,9 @@ def _encode_blocks(block: DataBlock, argument: str, counts: Counts) -> tuple[Com
         return encoding, _pack_with_raw_tails(words, counts, raw, width)
     blocks = whole + (tail > 0)
     last = np.cumsum(blocks) - 1
-    here = np.full(int(blocks.sum()), BLOCK_VALUES, np.int64)
-    here[last[tail > 0]] = tail[tail > 0]
-    rows = spread_rows(words, here, BLOCK_VALUES)
+    block_counts = np.full(int(blocks.sum()), BLOCK_VALUES, np.int64)
+    block_counts[last[tail > 0]] = tail[tail > 0]
+    rows = spread_rows(words, block_counts, BLOCK_VALUES)
     packed = np.empty((rows.shape[0], packed_bytes(width) // words.dtype.itemsize), words.dtype)
     pack(rows, width, packed)
     sizes = blocks * packed_bytes(width)
@@ -173,13 +173,13 @@ def _pack_with_raw_tails(words: Words, counts: Counts, raw: Any, width: int) -> 
     for count, is_raw in zip(counts.tolist(), raw.tolist(), strict=True):
         values = words[at : at + count]
         at += count
-        kept = count // BLOCK_VALUES * BLOCK_VALUES if is_raw else count
-        full = -(-kept // BLOCK_VALUES)
+        num_packed = count // BLOCK_VALUES * BLOCK_VALUES if is_raw else count
+        full = -(-num_packed // BLOCK_VALUES)
         rows = np.zeros((full, BLOCK_VALUES), words.dtype)
-        rows.reshape(-1)[:kept] = values[:kept]
+        rows.reshape(-1)[:num_packed] = values[:num_packed]
         packed = np.empty((full, packed_bytes(width) // words.dtype.itemsize), words.dtype)
         pack(rows, width, packed)
-        pieces += [packed.reshape(-1).view(np.uint8), np.ascontiguousarray(values[kept:]).view(np.uint8)]
+        pieces += [packed.reshape(-1).view(np.uint8), np.ascontiguousarray(values[num_packed:]).view(np.uint8)]
         sizes.append(pieces[-2].size + pieces[-1].size)
     lengths = np.array(sizes, np.int64)
     return ChunkBuffers(data=np.concatenate(pieces), starts=np.cumsum(lengths) - lengths, sizes=lengths)

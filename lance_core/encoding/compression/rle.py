@@ -64,10 +64,10 @@ def _expand(bits: int, values: ChunkBuffers, lengths: ChunkBuffers, counts: Coun
         raise CorruptFileError(f"{int(runs.sum())} runs cannot hold {num_values} values")
     words = gather_bytes(values, values.sizes).view(f"<u{bits // 8}")
     repeats = gather_bytes(lengths, runs)
-    found = _sums(repeats, runs)
-    if (found < counts).any():
+    sums = _sums(repeats, runs)
+    if (sums < counts).any():
         raise CorruptFileError("the run lengths of a chunk sum to less than its values")
-    exact = repeats.astype(np.int64) if bool((found == counts).all()) else _clipped(repeats, runs, counts)
+    exact = repeats.astype(np.int64) if bool((sums == counts).all()) else _clipped(repeats, runs, counts)
     out: npt.NDArray[Any] = np.repeat(words, exact)
     return FixedWidthBlock(data=out.view(np.uint8), bits_per_value=bits, num_values=num_values)
 
@@ -187,14 +187,14 @@ def _encode_miniblock(block: DataBlock, _argument: str, limits: ChunkLimits) -> 
     per_chunk = 1 << (limits.max_values.bit_length() - 1)
     while True:
         counts = chunk_counts(values.size, per_chunk)
-        kept, lengths, runs = _find_runs(values, counts)
+        run_values, lengths, runs = _find_runs(values, counts)
         if not runs.size or int(runs.max()) * (width + 1) + 14 <= limits.max_bytes:
             break
         per_chunk //= 2
         if per_chunk < 2:
             raise InvalidInputError(f"two runs of {width * 8} bits do not fit chunks of {limits.max_bytes} bytes")
     first = np.cumsum(runs) - runs
-    value_buffers = ChunkBuffers(data=kept.view(np.uint8), starts=first * width, sizes=runs * width)
+    value_buffers = ChunkBuffers(data=run_values.view(np.uint8), starts=first * width, sizes=runs * width)
     length_buffers = ChunkBuffers(data=lengths, starts=first, sizes=runs)
     return MiniBlockPage(encoding=_encoding(width * 8), buffers=(value_buffers, length_buffers), counts=counts)
 
@@ -202,8 +202,8 @@ def _encode_miniblock(block: DataBlock, _argument: str, limits: ChunkLimits) -> 
 def _encode_blocks(block: DataBlock, _argument: str, counts: Counts) -> tuple[CompressiveEncoding, ChunkBuffers]:
     values = _runs_of(block)
     width = values.dtype.itemsize
-    kept, lengths, runs = _find_runs(values, counts)
-    kept_bytes = kept.view(np.uint8)
+    run_values, lengths, runs = _find_runs(values, counts)
+    kept_bytes = run_values.view(np.uint8)
     heads = (runs * width).astype("<u8").view(np.uint8)
     ends = np.cumsum(runs).tolist()
     pieces: list[Bytes] = []

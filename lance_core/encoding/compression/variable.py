@@ -84,9 +84,9 @@ def _decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuff
     if not num_values:
         return VariableBlock(offsets=np.zeros(1, np.int32), data=np.empty(0, np.uint8), num_values=0)
     if not counts.all():
-        kept = counts > 0
-        chunks = ChunkBuffers(data=chunks.data, starts=chunks.starts[kept], sizes=chunks.sizes[kept])
-        counts = counts[kept]
+        has_values = counts > 0
+        chunks = ChunkBuffers(data=chunks.data, starts=chunks.starts[has_values], sizes=chunks.sizes[has_values])
+        counts = counts[has_values]
     raw = gather_bytes(chunks, (counts + 1) * width).view(f"<i{width}")
     ends = np.cumsum(counts + 1) - 1
     first = raw[ends - counts].astype(np.int64)
@@ -127,13 +127,13 @@ def _chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[Ch
     def gather(buffers: Sequence[bytes | memoryview], count: int, places: Sequence[int]) -> list[bytes | memoryview]:
         data = buffers[0]
         check_length(data, (count + 1) * width)
-        found, size = [], len(data)
+        values, size = [], len(data)
         for place in places:
             start, end = bounds.unpack_from(data, place * width)
             if not start <= end <= size:
                 raise CorruptFileError("the offsets of a chunk point outside of it")
-            found.append(data[start:end])
-        return found
+            values.append(data[start:end])
+        return values
 
     return gather, 0
 
@@ -154,11 +154,11 @@ def _joined_offsets(raw: npt.NDArray[Any], counts: Counts, first: Counts, last: 
         np.add(rows, shift[:-1, None], out=out[: full * per_chunk].reshape(full, per_chunk), dtype=dtype)
         np.add(raw[full * (per_chunk + 1) :], shift[-1], out=out[full * per_chunk :], dtype=dtype)
     else:
-        kept = np.ones(raw.size, np.bool_)
-        kept[np.cumsum(counts + 1)[:-1] - 1] = False
+        is_start = np.ones(raw.size, np.bool_)
+        is_start[np.cumsum(counts + 1)[:-1] - 1] = False
         repeats = counts.copy()
         repeats[-1] += 1
-        np.add(raw[kept], np.repeat(shift, repeats), out=out, dtype=dtype)
+        np.add(raw[is_start], np.repeat(shift, repeats), out=out, dtype=dtype)
     if not ascends(out):
         raise CorruptFileError("the offsets of a chunk do not ascend")
     return out
@@ -239,7 +239,7 @@ def _chunk_counts(offsets: Offsets, limits: ChunkLimits) -> Counts:
     spans = offsets[ends].astype(np.int64) - offsets[ends - counts].astype(np.int64)
     if not num_values or int((spans + (counts + 1) * width).max()) <= room:
         return counts
-    found: list[int] = []
+    chunk_sizes: list[int] = []
     at = 0
     count = per_chunk
     while at < num_values:
@@ -251,9 +251,9 @@ def _chunk_counts(offsets: Offsets, limits: ChunkLimits) -> Counts:
             count //= 2
         else:
             raise InvalidInputError(f"a value of more than {room // 2} bytes does not fit a chunk of {room} bytes")
-        found.append(stop - at)
+        chunk_sizes.append(stop - at)
         at = stop
-    return np.array(found, np.int64)
+    return np.array(chunk_sizes, np.int64)
 
 
 def _encode_block(block: DataBlock, _argument: str) -> tuple[CompressiveEncoding, Bytes]:

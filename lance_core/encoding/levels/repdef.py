@@ -168,22 +168,22 @@ def unravel(levels: Levels) -> Unraveled:
     if repetition is not None and levels.num_levels and repetition[0] != count_lists(levels.layers):
         repetition = repetition.copy()
         repetition[0] = count_lists(levels.layers)
-    here: Mask | None = slot_mask(levels)
-    num_slots = levels.num_levels if here is None else int(np.count_nonzero(here))
-    found: list[ItemLayer | ListLayer] = []
+    slots: Mask | None = slot_mask(levels)
+    num_slots = levels.num_levels if slots is None else int(np.count_nonzero(slots))
+    layers: list[ItemLayer | ListLayer] = []
     handed_out, lists = 0, 0
     for index, layer in enumerate(levels.layers):
         first_level = handed_out + 1
         handed_out += layer.num_levels
         if not layer.is_list:
-            found.append(_item_layer(layer, definition, here, levels.num_levels, first_level))
+            layers.append(_item_layer(layer, definition, slots, levels.num_levels, first_level))
             continue
         lists += 1
         above = handed_out + slot_levels(levels.layers[index + 1 :])
         outer = _scope(levels.num_levels, repetition, definition, lists, above)
-        found.append(_list_layer(layer, definition, here, outer, first_level))
-        here = outer
-    return Unraveled(layers=tuple(found), num_slots=num_slots)
+        layers.append(_list_layer(layer, definition, slots, outer, first_level))
+        slots = outer
+    return Unraveled(layers=tuple(layers), num_slots=num_slots)
 
 
 def check_levels(levels: Levels) -> None:
@@ -193,15 +193,15 @@ def check_levels(levels: Levels) -> None:
         CorruptFileError: A level or a length is invalid.
     """
     highest = (count_lists(levels.layers), max_definition(levels.layers))
-    for name, found, limit in zip(
+    for name, part_levels, limit in zip(
         ("repetition", "definition"), (levels.repetition, levels.definition), highest, strict=True
     ):
-        if found is None:
+        if part_levels is None:
             continue
-        if found.size != levels.num_levels:
-            raise CorruptFileError(f"{found.size} {name} levels where {levels.num_levels} are expected")
-        if found.size and int(found.max()) > limit:
-            raise CorruptFileError(f"{name} level {int(found.max())} is higher than the layers allow ({limit})")
+        if part_levels.size != levels.num_levels:
+            raise CorruptFileError(f"{part_levels.size} {name} levels where {levels.num_levels} are expected")
+        if part_levels.size and int(part_levels.max()) > limit:
+            raise CorruptFileError(f"{name} level {int(part_levels.max())} is higher than the layers allow ({limit})")
     if highest[0] and levels.repetition is None and levels.num_levels:
         raise CorruptFileError("a column of lists has no repetition levels")
 
@@ -219,12 +219,12 @@ def _scope(
 
 
 def _item_layer(
-    layer: Layer, definition: LevelArray | None, here: Mask | None, num_levels: int, level: int
+    layer: Layer, definition: LevelArray | None, slots: Mask | None, num_levels: int, level: int
 ) -> ItemLayer:
-    length = num_levels if here is None else int(np.count_nonzero(here))
+    length = num_levels if slots is None else int(np.count_nonzero(slots))
     if layer is Layer.ALL_VALID_ITEM or definition is None:
         return ItemLayer(validity=None, length=length)
-    mine = definition if here is None else definition[here]
+    mine = definition if slots is None else definition[slots]
     return ItemLayer(validity=mine < level, length=length)
 
 

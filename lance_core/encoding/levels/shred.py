@@ -180,21 +180,21 @@ def _with_lists(entries: _Entries, array: Any) -> tuple[_Entries, pa.Array]:
         spread_lengths[entries.slots] = lengths
     else:
         spread_lengths = lengths
-    kept = np.where(alive, spread_lengths, 0)
+    item_counts = np.where(alive, spread_lengths, 0)
     if null_here is not None:
-        kept[null_here] = 0
+        item_counts[null_here] = 0
     below_null = not bool(alive.all() if entries.slots is None else alive[entries.slots].all())
-    entries = _mark_lists(entries, null_here, alive & (kept == 0), below_null=below_null)
-    total = int(kept.sum())
+    entries = _mark_lists(entries, null_here, alive & (item_counts == 0), below_null=below_null)
+    total = int(item_counts.sum())
     if total == int(offsets[-1] - offsets[0]):
         values = array.values.slice(int(offsets[0]), total)
     else:
         # Items of lists that are null or below a null are dropped.
         starts = np.zeros(entries.count, np.int64)
         starts[slice(None) if entries.slots is None else entries.slots] = offsets[:-1]
-        before = np.cumsum(kept) - kept
-        values = array.values.take(pa.array(np.repeat(starts - before, kept) + np.arange(total)))
-    return _expand(entries, kept), values
+        before = np.cumsum(item_counts) - item_counts
+        values = array.values.take(pa.array(np.repeat(starts - before, item_counts) + np.arange(total)))
+    return _expand(entries, item_counts), values
 
 
 def _list_offsets(array: Any) -> npt.NDArray[Any]:

@@ -151,7 +151,7 @@ def encode_v2(blobs: Sequence[Descriptor | None]) -> EncodedPage:
         blobs: The descriptors; None for a null.
     """
     count = len(blobs)
-    rows = [_NO_BLOB if one is None else one for one in blobs]
+    rows = [_NO_BLOB if blob is None else blob for blob in blobs]
     kinds = (np.uint8, np.int64, np.int64, np.uint32)
     columns = list(zip(*rows, strict=True)) or [()] * 5
     numbers = [np.array(column, kind) for column, kind in zip(columns, kinds, strict=False)]
@@ -162,7 +162,7 @@ def encode_v2(blobs: Sequence[Descriptor | None]) -> EncodedPage:
     uris = [uri.encode() for uri in columns[4]]
     ends = np.cumsum([0, *map(len, uris)], dtype=np.int32)
     parts.append(VariableBlock(offsets=ends, data=np.frombuffer(b"".join(uris), np.uint8), num_values=count))
-    nulls = np.array([one is None for one in blobs])
+    nulls = np.array([blob is None for blob in blobs])
     definition = nulls.astype(np.uint16) if nulls.any() else None
     layer = Layer.ALL_VALID_ITEM if definition is None else Layer.NULLABLE_ITEM
     levels = Levels(layers=(layer,), num_levels=count, repetition=None, definition=definition)

@@ -144,18 +144,18 @@ def take_apart(
     headers = data[starts[:, None] + np.arange(header)].view(kind)[:, 0]
     num_levels = headers["levels"].astype(np.int64)
     end = np.full(starts.size, header, np.int64)
-    found: list[ChunkBuffers] = []
+    buffers: list[ChunkBuffers] = []
     for name in map(str, range(num_level_buffers + num_values)):
         part = headers[name].astype(np.int64)
-        found.append(ChunkBuffers(data=data, starts=starts + end, sizes=part))
+        buffers.append(ChunkBuffers(data=data, starts=starts + end, sizes=part))
         if sizes.size and int((end + part - sizes).max()) > 0:
             raise CorruptFileError("a buffer ends after its chunk")
         end = end + _padded(part)
     return ChunkParts(
         num_levels=num_levels,
-        repetition=found.pop(0) if levels[0] else None,
-        definition=found.pop(0) if levels[1] else None,
-        values=tuple(found),
+        repetition=buffers.pop(0) if levels[0] else None,
+        definition=buffers.pop(0) if levels[1] else None,
+        values=tuple(buffers),
     )
 
 
@@ -178,13 +178,13 @@ def take_one_apart(chunk: memoryview, *, num_levels: int | None, num_values: int
     stated, *sizes = _header(has_levels, num_values, wide_sizes).unpack_from(chunk)
     if has_levels and stated != num_levels:
         raise CorruptFileError(f"{stated} levels for {num_levels} values")
-    found = []
+    parts = []
     for size in sizes:
         if end + size > len(chunk):
             raise CorruptFileError("a buffer ends after its chunk")
-        found.append(chunk[end : end + size])
+        parts.append(chunk[end : end + size])
         end += (size + _ALIGNMENT - 1) & -_ALIGNMENT
-    return found
+    return parts
 
 
 @lru_cache(maxsize=64)

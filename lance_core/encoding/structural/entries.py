@@ -69,18 +69,18 @@ def find_entries(form: EntryForm, data: Bytes, row_starts: Counts, row_ends: Cou
     """
     if row_starts.size and bool((row_starts >= row_ends).any()):
         raise CorruptFileError("a row has no entry")
-    found = []
+    entry_starts = []
     at, ends = row_starts, row_ends
     while at.size > _FEW_ROWS:
-        found.append(at)
+        entry_starts.append(at)
         at = at + _sizes(form, data, at)
         if bool((at > ends).any()):
             raise CorruptFileError("an entry ends after its row")
         going_on = at < ends
         at, ends = at[going_on], ends[going_on]
     for start, end in zip(at.tolist(), ends.tolist(), strict=True):
-        found.append(np.array(_walk(form, data.data, start, end), np.int64))
-    return np.sort(np.concatenate(found)) if found else row_starts
+        entry_starts.append(np.array(_walk(form, data.data, start, end), np.int64))
+    return np.sort(np.concatenate(entry_starts)) if entry_starts else row_starts
 
 
 def little_endian(data: Bytes, starts: Counts, width: int) -> Counts:
@@ -89,12 +89,12 @@ def little_endian(data: Bytes, starts: Counts, width: int) -> Counts:
     Raises:
         CorruptFileError: An integer ends after the data.
     """
-    found = np.zeros(starts.size, np.int64)
+    numbers = np.zeros(starts.size, np.int64)
     if starts.size and int(starts.max()) + width > data.size:
         raise CorruptFileError("an entry ends after the page")
     for byte in range(width):
-        found |= data[starts + byte].astype(np.int64) << (8 * byte)
-    return found
+        numbers |= data[starts + byte].astype(np.int64) << (8 * byte)
+    return numbers
 
 
 def _sizes(form: EntryForm, data: Bytes, starts: Counts) -> Counts:
@@ -114,9 +114,9 @@ def _sizes(form: EntryForm, data: Bytes, starts: Counts) -> Counts:
 def _walk(form: EntryForm, data: memoryview, start: int, end: int) -> list[int]:
     """The starts of the entries of one row."""
     width, mask, last_present = form.width, (1 << form.bits_def) - 1, form.last_present
-    found = []
+    entry_starts = []
     while start < end:
-        found.append(start)
+        entry_starts.append(start)
         value = start + width
         word = int.from_bytes(data[start:value], "little")
         if word & mask > last_present:
@@ -127,4 +127,4 @@ def _walk(form: EntryForm, data: memoryview, start: int, end: int) -> list[int]:
             start = value + form.size
     if start > end:
         raise CorruptFileError("an entry ends after its row")
-    return found
+    return entry_starts

@@ -248,11 +248,11 @@ def _places(pages: Sequence[PageInfo], rows: RowRuns, step: int) -> tuple[Counts
         start, end = page.buffer(0)
         if (end - start) // step < page.num_rows:
             raise CorruptFileError(f"{end - start} bytes are too few for {page.num_rows} values of {step} bytes")
-        own = rows if len(pages) == 1 else rows.within(first, first + page.num_rows)
-        starts.append(own.starts * step + start)
-        lengths.append((own.ends - own.starts) * step)
+        page_rows = rows if len(pages) == 1 else rows.within(first, first + page.num_rows)
+        starts.append(page_rows.starts * step + start)
+        lengths.append((page_rows.ends - page_rows.starts) * step)
         first += page.num_rows
-    owners = np.repeat(np.arange(len(pages)), [own.size for own in starts])
+    owners = np.repeat(np.arange(len(pages)), [page_starts.size for page_starts in starts])
     return np.concatenate(starts), np.concatenate(lengths), owners
 
 
@@ -267,8 +267,8 @@ def _read_indexed(page: PageInfo, rows: RowRuns) -> Steps[tuple[Bytes, Counts, C
         answers = yield [(index_start, index_end), (start, end)]
         index = as_bytes(answers[0]).view(f"<u{width}").astype(np.int64)
         _check_index(index, end - start)
-        wanted = slice(None) if rows.covers(page.num_rows) else rows.rows()
-        return as_bytes(answers[1]), index[:-1][wanted], index[1:][wanted]
+        row_numbers = slice(None) if rows.covers(page.num_rows) else rows.rows()
+        return as_bytes(answers[1]), index[:-1][row_numbers], index[1:][row_numbers]
     answers = yield [
         (index_start + a * width, index_start + (b + 1) * width)
         for a, b in zip(rows.starts.tolist(), rows.ends.tolist(), strict=True)
@@ -351,14 +351,14 @@ def _gather_fixed(data: Bytes, starts: Counts, size: int) -> Bytes:
 def _gather_variable(data: Bytes, starts: Counts, prefix: int, valid: Mask | None) -> VariableBlock:
     lengths = np.zeros(starts.size, np.int64)
     present = starts if valid is None else starts[valid]
-    found = little_endian(data, present, prefix)
-    if found.size and (int(found.min()) < 0 or int((present + prefix + found).max()) > data.size):
+    value_sizes = little_endian(data, present, prefix)
+    if value_sizes.size and (int(value_sizes.min()) < 0 or int((present + prefix + value_sizes).max()) > data.size):
         raise CorruptFileError("a value is longer than its page")
-    lengths[slice(None) if valid is None else valid] = found
+    lengths[slice(None) if valid is None else valid] = value_sizes
     offsets = np.zeros(starts.size + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     if int(offsets[-1]) > data.size:
         raise CorruptFileError("values overlap")
-    values = gather_ranges(data, present + prefix, found)
+    values = gather_ranges(data, present + prefix, value_sizes)
     narrow = prefix == 4 and int(offsets[-1]) < 2**31
     return VariableBlock(offsets=offsets.astype(np.int32) if narrow else offsets, data=values, num_values=starts.size)

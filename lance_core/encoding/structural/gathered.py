@@ -64,21 +64,21 @@ def decode_some(
         UnsupportedError: A compression is not known.
     """
     if len(buffers) == 1:
-        found = gather_values(encoding, buffers[0], counts, positions)
-        if found is not None:
-            return found
-    return _taken(decode_miniblock(encoding, buffers, counts), positions)
+        gathered = gather_values(encoding, buffers[0], counts, positions)
+        if gathered is not None:
+            return gathered
+    return _take_values(decode_miniblock(encoding, buffers, counts), positions)
 
 
 def decode_some_levels(
     encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts, positions: _Positions
 ) -> DataBlock:
     """Decode some levels of chunks, with the arguments and errors of `decode_some`."""
-    found = gather_values(encoding, buffers, counts, positions)
-    return _taken(decode_blocks(encoding, buffers, counts), positions) if found is None else found
+    gathered = gather_values(encoding, buffers, counts, positions)
+    return _take_values(decode_blocks(encoding, buffers, counts), positions) if gathered is None else gathered
 
 
-def _taken(block: DataBlock, positions: _Positions) -> DataBlock:
+def _take_values(block: DataBlock, positions: _Positions) -> DataBlock:
     count = int(positions.size)
     if isinstance(block, VariableBlock):
         starts = block.offsets[positions].astype(np.int64)
@@ -95,7 +95,7 @@ def _taken(block: DataBlock, positions: _Positions) -> DataBlock:
             data=np.packbits(loose[positions], bitorder="little"), bits_per_value=1, num_values=count
         )
     if bits in (8, 16, 32, 64):
-        found = block.view()[positions].view(np.uint8)
+        values = block.view()[positions].view(np.uint8)
     else:
-        found = block.data[: block.num_values * (bits // 8)].reshape(-1, bits // 8)[positions].reshape(-1)
-    return FixedWidthBlock(data=found, bits_per_value=bits, num_values=count)
+        values = block.data[: block.num_values * (bits // 8)].reshape(-1, bits // 8)[positions].reshape(-1)
+    return FixedWidthBlock(data=values, bits_per_value=bits, num_values=count)

@@ -232,8 +232,8 @@ def decode(pages: Sequence[PageInfo], layers: tuple[Layer, ...], rows: RowRuns) 
     data_ranges = [page.buffer(1) for page in pages]
     whole = rows.covers(total_rows) or sum(end - start for start, end in data_ranges) <= SMALL_PAGE
     own_ranges = [[page.buffer(i) for i in (0, *range(2, 2 + has_items + is_list))] for page in pages]
-    asked = [r for own in own_ranges for r in own] + (data_ranges if whole else [])
-    answers = yield asked
+    first_ranges = [r for page_ranges in own_ranges for r in page_ranges] + (data_ranges if whole else [])
+    answers = yield first_ranges
     step = 1 + has_items + is_list
     metas = answers[: step * len(pages) : step]
     chunks = _read_meta(layouts, layers, metas, data_ranges)
@@ -247,20 +247,20 @@ def decode(pages: Sequence[PageInfo], layers: tuple[Layer, ...], rows: RowRuns) 
     index = _read_index(answers[step - 1 : step * len(pages) : step], chunks, num_rows) if is_list else None
     if index is None and bool((np.add.reduceat(chunks.counts, chunks.first[:-1]) != num_rows).any()):
         raise CorruptFileError(f"{int(chunks.counts.sum())} values in pages of {total_rows} rows")
-    wanted = np.arange(chunks.counts.size, dtype=np.int64)
+    chunk_numbers = np.arange(chunks.counts.size, dtype=np.int64)
     if not rows.covers(total_rows):
-        wanted = _chunks_of_values(chunks.counts, rows) if index is None else index.chunks_of_rows(rows)
+        chunk_numbers = _chunks_of_values(chunks.counts, rows) if index is None else index.chunks_of_rows(rows)
     if whole:
         data, base = _join_whole(answers[step * len(pages) :], chunks, data_ranges)
-        starts = base[wanted]
+        starts = base[chunk_numbers]
     else:
-        starts = chunks.positions[wanted]
-        owners = np.searchsorted(chunks.first, wanted, side="right")
-        ranges, counts = merged_ranges(starts, starts + chunks.sizes[wanted], owners)
+        starts = chunks.positions[chunk_numbers]
+        owners = np.searchsorted(chunks.first, chunk_numbers, side="right")
+        ranges, counts = merged_ranges(starts, starts + chunks.sizes[chunk_numbers], owners)
         data, places = coalesced((yield ranges))
         starts += np.repeat(places - np.array([start for start, _ in ranges], np.int64), counts)
-    decoded = _decode_chunks(chunks, data, starts, wanted, index, rows)
-    return _with_items(decoded, items, chunks, wanted, rows)
+    decoded = _decode_chunks(chunks, data, starts, chunk_numbers, index, rows)
+    return _with_items(decoded, items, chunks, chunk_numbers, rows)
 
 
 def _layout_of(page: PageInfo) -> MiniBlockLayout:
@@ -371,22 +371,22 @@ def _read_index(buffers: Sequence[BytesLike], chunks: _Chunks, num_rows: Counts)
 
 
 def _decode_chunks(
-    chunks: _Chunks, data: Bytes, starts: Counts, wanted: Counts, index: _RowIndex | None, rows: RowRuns
+    chunks: _Chunks, data: Bytes, starts: Counts, chunk_numbers: Counts, index: _RowIndex | None, rows: RowRuns
 ) -> DecodedRows:
     layout = chunks.layout
     has_levels = layout.HasField("rep_compression"), layout.HasField("def_compression")
-    counts = chunks.counts[wanted]
+    counts = chunks.counts[chunk_numbers]
     parts = take_apart(
         data,
         starts,
-        chunks.sizes[wanted],
+        chunks.sizes[chunk_numbers],
         levels=has_levels,
         num_values=layout.num_buffers,
         wide_sizes=layout.has_large_chunk,
     )
     num_levels = parts.num_levels if any(has_levels) else counts
     if index is None:
-        covered = _rows_of_chunks(chunks, wanted)
+        covered = _rows_of_chunks(chunks, chunk_numbers)
         if can_gather(layout.value_compression, rows.count, int(counts.sum())):
             return _gathered(chunks, parts, counts, rows, rows.positions_in(covered))
     levels = Levels(
@@ -395,18 +395,18 @@ def _decode_chunks(
         repetition=_decode_levels(layout.rep_compression, parts.repetition, num_levels),
         definition=_decode_levels(layout.def_compression, parts.definition, num_levels),
     )
-    if index is not None and wanted.size == chunks.counts.size:
+    if index is not None and chunk_numbers.size == chunks.counts.size:
         covered = RowRuns.of_range(0, int(index.ended_before[-1]))
     elif index is not None:
-        levels, covered = _cover_lists(levels, num_levels, wanted, index)
+        levels, covered = _cover_lists(levels, num_levels, chunk_numbers, index)
     values = decode_miniblock(layout.value_compression, parts.values, counts)
     return DecodedRows(covered=covered, levels=levels, values=values)
 
 
-def _rows_of_chunks(chunks: _Chunks, wanted: Counts) -> RowRuns:
+def _rows_of_chunks(chunks: _Chunks, chunk_numbers: Counts) -> RowRuns:
     """The rows of some chunks of pages without lists."""
     ends = np.cumsum(chunks.counts)
-    runs = RowRuns.of_rows(wanted)
+    runs = RowRuns.of_rows(chunk_numbers)
     return RowRuns(starts=ends[runs.starts] - chunks.counts[runs.starts], ends=ends[runs.ends - 1])
 
 
@@ -424,7 +424,7 @@ def _gathered(chunks: _Chunks, parts: ChunkParts, counts: Counts, rows: RowRuns,
 
 
 def _with_items(
-    decoded: DecodedRows, items: tuple[DataBlock, ...], chunks: _Chunks, wanted: Counts, rows: RowRuns
+    decoded: DecodedRows, items: tuple[DataBlock, ...], chunks: _Chunks, chunk_numbers: Counts, rows: RowRuns
 ) -> DecodedRows:
     """Add the dictionaries of the pages, and make the indices count through all dictionaries."""
     values = decoded.values
@@ -433,9 +433,9 @@ def _with_items(
         shift = np.cumsum(sizes) - sizes
         if values.bits_per_value != 32 or int(sizes.sum()) >= 2**32:
             raise CorruptFileError(f"indices of {values.bits_per_value} bits into {int(sizes.sum())} items")
-        counts = chunks.counts[wanted]
+        counts = chunks.counts[chunk_numbers]
         if values.num_values == int(counts.sum()):
-            moved = np.repeat(shift[np.searchsorted(chunks.first, wanted, side="right") - 1], counts)
+            moved = np.repeat(shift[np.searchsorted(chunks.first, chunk_numbers, side="right") - 1], counts)
         else:  # only the wanted rows were decoded
             ends = np.cumsum(np.add.reduceat(chunks.counts, chunks.first[:-1]))
             moved = shift[np.searchsorted(ends, rows.rows(), side="right")]
@@ -456,12 +456,12 @@ def _as_levels(block: DataBlock) -> LevelArray:
     return block.data.view("<u2")[: block.num_values]
 
 
-def _cover_lists(levels: Levels, num_levels: Counts, wanted: Counts, index: _RowIndex) -> tuple[Levels, RowRuns]:
+def _cover_lists(levels: Levels, num_levels: Counts, chunk_numbers: Counts, index: _RowIndex) -> tuple[Levels, RowRuns]:
     """The rows of the levels of some chunks; a run of chunks may begin and end inside a row.
 
     Partial rows at both ends count as rows, so that the number of rows follows from the levels.
     """
-    runs = RowRuns.of_rows(wanted)
+    runs = RowRuns.of_rows(chunk_numbers)
     ends = np.cumsum(num_levels)
     position = np.cumsum(runs.ends - runs.starts)
     last_level = ends[position - 1]

@@ -158,8 +158,8 @@ def _encode_list(field: Field, array: Any) -> list[list[EncodedPage]]:
     encoding.list.offsets.nullable.no_nulls.values.CopyFrom(page.flat(ends, 64))
     encoding.list.null_offset_adjustment = total + 1
     encoding.list.num_items = total
-    own = EncodedPage(num_rows=count, length=count, encoding=encoding, buffers=tuple(page.buffers))
-    return [[own], *encode_field(field.children[0], values)]
+    list_page = EncodedPage(num_rows=count, length=count, encoding=encoding, buffers=tuple(page.buffers))
+    return [[list_page], *encode_field(field.children[0], values)]
 
 
 def _encode_values(page: _PageBuffers, array: Any) -> ArrayEncoding:
@@ -221,10 +221,10 @@ def _encode_few(page: _PageBuffers, array: Any) -> ArrayEncoding:
 
 def _encode_binary(page: _PageBuffers, block: VariableBlock, nulls: Any) -> ArrayEncoding:
     # The reference library reads FSST of 2.0 with offsets of 32 bits only.
-    found = fsst.compressed(block) if page.options.compression == "fsst" and block.offsets.itemsize == 4 else None
-    if found is None:
+    pair = fsst.compressed(block) if page.options.compression == "fsst" and block.offsets.itemsize == 4 else None
+    if pair is None:
         return _encode_variable(page, block, nulls)
-    table, codes = found
+    table, codes = pair
     encoding = ArrayEncoding()
     encoding.fsst.symbol_table = table
     encoding.fsst.binary.CopyFrom(_encode_variable(page, codes, nulls))

@@ -60,17 +60,17 @@ class PlainColumn:
 
     def pages_of(self, rows: RowRuns) -> list[tuple[PageInfo, RowRuns]]:
         """The pages of some rows, each with its rows, counted from its first."""
-        found = []
+        pages = []
         index = max(int(np.searchsorted(self.bounds, rows.starts[0], side="right")) - 1, 0) if rows.starts.size else 0
         while rows.starts.size and index < self.bounds.size - 1 and int(self.bounds[index]) < int(rows.ends[-1]):
             start, end = int(self.bounds[index]), int(self.bounds[index + 1])
             part = rows.clipped(start, end).shifted(-start)
             if part.count:
-                found.append((self.pages.page(index, start, end - start), part))
+                pages.append((self.pages.page(index, start, end - start), part))
             index += 1
-        if sum(part.count for _, part in found) != rows.count:
+        if sum(part.count for _, part in pages) != rows.count:
             raise CorruptFileError(f"the column has only {int(self.bounds[-1])} items")
-        return found
+        return pages
 
 
 def read_field(field: Field, columns: Mapping[int, PlainColumn], rows: RowRuns) -> Steps[pa.Array]:
@@ -108,15 +108,15 @@ def read_field(field: Field, columns: Mapping[int, PlainColumn], rows: RowRuns) 
 
 
 def _read_list(field: Field, columns: Mapping[int, PlainColumn], rows: RowRuns) -> Steps[pa.Array]:
-    lengths, valid, wanted = yield from _find_lists(columns[field.id], rows)
-    items = yield from read_field(field.children[0], columns, wanted)
+    lengths, valid, item_rows = yield from _find_lists(columns[field.id], rows)
+    items = yield from read_field(field.children[0], columns, item_rows)
     return _list_array(field, lengths, valid, items)
 
 
 def _read_listed_bytes(column: PlainColumn, inner: PlainColumn, kind: pa.DataType, rows: RowRuns) -> Steps[pa.Array]:
     """Strings or bytes that are stored as lists of bytes."""
-    lengths, valid, wanted = yield from _find_lists(column, rows)
-    parts = yield from lock_step([decode_values(page, pa.uint8(), part) for page, part in inner.pages_of(wanted)])
+    lengths, valid, item_rows = yield from _find_lists(column, rows)
+    parts = yield from lock_step([decode_values(page, pa.uint8(), part) for page, part in inner.pages_of(item_rows)])
     data = pa.concat_arrays(parts) if parts else pa.array([], pa.uint8())
     if data.null_count:
         raise CorruptFileError("bytes of a string are null")
@@ -131,10 +131,10 @@ def _find_lists(column: PlainColumn, rows: RowRuns) -> Steps[tuple[Any, Any, Row
     """Length and validity of each wanted list, and the items of all of them."""
     base = 0
     readers, bases = [], []
-    wanted = column.pages_of(rows)
+    pages = column.pages_of(rows)
     # Items of the pages before the first wanted one have to be counted as well.
     first_items = _first_items(column)
-    for page, part in wanted:
+    for page, part in pages:
         encoding = page.encoding
         if not isinstance(encoding, ArrayEncoding) or encoding.WhichOneof("array_encoding") != "list":
             raise CorruptFileError("a page of lists has another encoding")
@@ -143,7 +143,7 @@ def _find_lists(column: PlainColumn, rows: RowRuns) -> Steps[tuple[Any, Any, Row
         readers.append(read_ends(page, encoding.list.offsets, encoding.list.null_offset_adjustment, part))
     pieces = yield from lock_step(readers)
     run_starts, run_ends, lengths, valid = [], [], [], []
-    for (starts, ends, good), (_, part), base in zip(pieces, wanted, bases, strict=True):
+    for (starts, ends, good), (_, part), base in zip(pieces, pages, bases, strict=True):
         last = np.cumsum(part.ends - part.starts) - 1
         first = last - (part.ends - part.starts) + 1
         run_starts.append(starts[first] + base)
@@ -158,13 +158,13 @@ def _find_lists(column: PlainColumn, rows: RowRuns) -> Steps[tuple[Any, Any, Row
 
 def _first_items(column: PlainColumn) -> dict[int, int]:
     """For each page of lists, by its first row: the number of its first item."""
-    found, total = {}, 0
+    first_items, total = {}, 0
     for index, start in enumerate(column.bounds[:-1].tolist()):
         page = column.pages.page(index, start, int(column.bounds[index + 1]) - start)
-        found[start] = total
+        first_items[start] = total
         if isinstance(page.encoding, ArrayEncoding):
             total += page.encoding.list.num_items
-    return found
+    return first_items
 
 
 def _list_array(field: Field, lengths: Any, valid: Any, items: pa.Array) -> pa.Array:

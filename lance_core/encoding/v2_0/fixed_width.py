@@ -149,5 +149,5 @@ def _read_chunks(page: PageInfo, packed: BitpackedForNonNeg, rows: RowRuns) -> S
     data = yield from read_runs(start, chunks * size, (chunks + 1) * size)
     values = np.empty((chunks.size, fastlanes.BLOCK_VALUES), dtype)
     fastlanes.unpack(data.view(dtype).reshape(chunks.size, -1), width, values)
-    wanted = rows.rows()
-    return values[np.searchsorted(chunks, wanted // 1024), wanted % 1024].view(np.uint8)
+    row_numbers = rows.rows()
+    return values[np.searchsorted(chunks, row_numbers // 1024), row_numbers % 1024].view(np.uint8)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.encoding.concatenate import taken
+from lance_core.encoding.concatenate import take_table
 from lance_core.errors import InvalidInputError
 from lance_core.row_addresses import fragment_ids, offsets_of, row_offsets
 from lance_core.table.fragment import Fragment
@@ -122,7 +122,7 @@ def in_order(table: pa.Table, order: npt.NDArray[np.int64] | npt.NDArray[np.uint
     is_same = len(order) == table.num_rows and bool((np.diff(order) == 1).all())
     if not table.num_columns:
         return pa.Table.from_batches([rows_without_columns(len(order))], schema=table.schema)
-    return table if is_same else taken(table, pa.array(order))
+    return table if is_same else take_table(table, pa.array(order))
 
 
 def _physical_offsets(source: Snapshot, fragment: Fragment, rows: _Integers) -> _Integers:
