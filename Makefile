@@ -21,8 +21,8 @@ export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
 
 .PHONY: help
-help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+help: # List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 $(UV):
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' || \
@@ -69,12 +69,9 @@ MEMORY = $(shell df --output=avail -k /dev/shm 2>/dev/null | awk 'NR > 1 && $$1 
 
 .PHONY: test
 test: export PYTEST_DEBUG_TEMPROOT ?= $(MEMORY)
-test: java setup $(CLASSES) ## Run the tests
-	$(RUN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 40
-
-.PHONY: coverage
-coverage: java setup $(CLASSES) ## Run the tests, and report the lines that no test runs
-	$(RUN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term --cov-report=html:.coverage_html
+test: java setup $(CLASSES) ## Run the tests (COVERAGE=1 reports the lines that no test runs)
+	$(RUN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 40 \
+	  $(if $(COVERAGE),--cov --cov-report=term --cov-report=html:.coverage_html)
 
 # Where slow tests are taken from, and the profile of Hypothesis in tests/conftest.py: the `same` examples in each run, or
 # `random` ones.
@@ -87,24 +84,24 @@ test-slow: java setup $(CLASSES) ## Run the tests that take minutes (MINUTES, SE
 	  $(if $(MINUTES),--minutes $(MINUTES) --seed $(SEED) -n 2 --dist load --maxschedchunk 1) $(SLOW)
 
 .PHONY: test-connect-client
-test-connect-client: java setup $(CLASSES) | $(UV) ## Test a client that has pyspark-client alone
+test-connect-client: java setup $(CLASSES) | $(UV) # Test a client that has pyspark-client alone
 	$(UV) venv --quiet --clear --python .venv/bin/python $(CLIENT)
 	VIRTUAL_ENV=$(CLIENT) $(UV) pip install --quiet -e . "pyspark-client>=$(LOWEST_SPARK)"
 	$(RUN)/pytest tests/pyspark_lance/test_connect_client.py -m slow
 
 .PHONY: test-ui
-test-ui: setup ## Run the tests of the Dagster UI in headless Chromium
+test-ui: setup # Run the tests of the Dagster UI in headless Chromium
 	@command -v chromium >/dev/null || { echo "chromium is missing; on Debian: apt-get install chromium"; exit 1; }
 	$(RUN)/pytest -m ui tests/ui
 
 .PHONY: test-heavy
-test-heavy: setup ## Run the tests with a PostgreSQL server, from the system's package
+test-heavy: setup # Run the tests with a PostgreSQL server, from the system's package
 	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || command -v postgres >/dev/null || \
 	  { echo "PostgreSQL is missing; on Debian: apt-get install postgresql"; exit 1; }
 	$(RUN)/pytest -m heavy
 
 .PHONY: test-ceph
-test-ceph: setup ## Run the tests with Ceph's S3 gateway, from the system's packages
+test-ceph: setup # Run the tests with Ceph's S3 gateway, from the system's packages
 	@for program in ceph-mon ceph-osd ceph radosgw radosgw-admin monmaptool; do command -v $$program >/dev/null || \
 	  { echo "$$program is missing; on Debian: apt-get install ceph-mon ceph-osd ceph-common radosgw"; exit 1; }; done
 	$(RUN)/pytest -m ceph
@@ -112,7 +109,7 @@ test-ceph: setup ## Run the tests with Ceph's S3 gateway, from the system's pack
 HISTORY := .venv-history
 
 .PHONY: test-history
-test-history: setup ## Run the tests with tables of each minor release of pylance from 0.20 on
+test-history: setup # Run the tests with tables of each minor release of pylance from 0.20 on
 	@for release in $$(cat tests/history/releases.txt); do test -e $(HISTORY)/$$release/done || { \
 	  $(UV) venv --quiet --clear --python .venv/bin/python $(HISTORY)/$$release && \
 	  VIRTUAL_ENV=$(HISTORY)/$$release $(UV) pip install --quiet "pylance==$$release" pyarrow "numpy<2.3" && \
@@ -145,13 +142,13 @@ lowest-core-tests:
 	  --deselect tests/lance_core/schema/test_relabel.py::test_values_stay
 
 .PHONY: test-lowest-core
-test-lowest-core: lowest-core ## Run the core's tests with the lowest versions, then its SQL with a compiled parser
+test-lowest-core: lowest-core # Run the core's tests with the lowest versions, then its SQL with a compiled parser
 	$(MAKE) lowest-core-tests
 	VIRTUAL_ENV=$(LOWEST) $(UV) pip install --quiet "sqlglotc==$(LOWEST_SQLGLOT)"
 	$(LOWEST)/bin/python -m pytest tests/lance_core/verbs/expressions tests/interop/sql/test_sql_filters.py
 
 .PHONY: test-lowest
-test-lowest: java setup test-lowest-core ## Run the Dagster and Spark tests with the lowest versions that are supported
+test-lowest: java setup test-lowest-core # Run the Dagster and Spark tests with the lowest versions that are supported
 	$(UV) venv --quiet --clear --python .venv/bin/python $(LOWEST)
 	VIRTUAL_ENV=$(LOWEST) $(UV) pip install --quiet --group dev -e . \
 	  "dagster==$(LOWEST_DAGSTER)" "dagster-webserver==$(LOWEST_DAGSTER)" "pyspark[connect]==$(LOWEST_SPARK)"
@@ -176,8 +173,16 @@ mutants: setup ## Change the code at random places, and list the changes that no
 machines-check: java setup $(CLASSES) ## Undo mends, and see that the random machines find each (MINUTES, ONLY)
 	$(RUN)/python -m tests.machines.check $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only $(ONLY))
 
-.PHONY: test-all
-test-all: test test-slow test-ui test-heavy test-ceph test-lowest ## Run these tests, one after the other
+# test-slow, test-ui, ..., and all of them but those that install older releases and servers of their own.
+WITH ?= slow ui heavy ceph lowest
+
+.PHONY: test-with
+test-with: $(addprefix test-,$(WITH)) ## Run further tests (WITH: slow ui heavy ceph history connect-client lowest-core lowest)
+
+WHAT ?= protos module-table
+
+.PHONY: generate
+generate: $(WHAT) ## Generate again what stands in the tree (WHAT: protos module-table)
 
 .PHONY: check
 check: setup ## Lint, type-check, check the layers, the generated code and the lengths of ways
@@ -197,15 +202,15 @@ docs: setup ## Build the documentation into .site, without the network
 	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --quiet
 
 .PHONY: docs-serve
-docs-serve: setup ## Show the documentation on a loopback port
+docs-serve: setup # Show the documentation on a loopback port
 	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs serve
 
 .PHONY: module-table
-module-table: setup ## Write the table of tests in tests/README.md again
+module-table: setup # Write the table of tests in tests/README.md again
 	$(RUN)/python -m tests.module_table
 
 .PHONY: protos
-protos: setup ## Generate lance_core/_proto again
+protos: setup # Generate lance_core/_proto again
 	$(RUN)/python protos/generate.py
 
 .PHONY: bench
