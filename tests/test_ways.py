@@ -1,55 +1,44 @@
-"""What `make ways` counts as a crossed file, and as a return."""
+"""What `make ways` counts: files that a call enters, lines of code, generic names."""
 
-import sys
-import threading
+import ast
 
 import lance_core
-from tests.ways import LIMITS, WAYS, Call, Tracer, Way, rows
-
-READING, SCANNER, CLAIMS = "lance_core/dataset/reading.py", "lance_core/verbs/scan.py", "lance_core/index/claims.py"
-FIELD = "lance_core/schema/field.py"
-
-
-def way(*calls):
-    return Way(calls=dict.fromkeys(Call(*call) for call in calls))
+import lance_core.lance
+from tests.sizes import GENERIC, bound_names, code_lines, generic_names
+from tests.ways import CALLS, LIMITS, Tracer, make_rows
 
 
-def test_a_file_is_crossed_if_control_goes_on_from_it():
-    found = way((None, None, READING), (READING, "scan", SCANNER), (SCANNER, "rows", CLAIMS))
-    assert found.crossed("lance_core") == [READING, SCANNER]
-    assert found.leaves("lance_core") == [CLAIMS]
-    assert found.crossed("pyspark_lance") == []
+def test_each_call_has_a_limit():
+    assert [name for name in LIMITS if name in CALLS] == list(CALLS)
 
 
-def test_supplies_are_not_counted():
-    found = way((None, None, READING), (READING, "scan", FIELD), (READING, "scan", "lance_core/times.py"))
-    assert found.crossed("lance_core") == [READING]
-    assert found.leaves("lance_core") == []
-    assert found.returns("lance_core") == 0
+def test_files_are_those_in_which_a_function_runs(tmp_path):
+    dataset = lance_core.write_dataset(make_rows(0), str(tmp_path))
+    tracer = Tracer()
+    dataset.count_rows()
+    with tracer.recording():
+        dataset.to_table(filter="id > 5")
+    dataset.delete("id = 3")
+    assert "lance_core/dataset/reading.py" in tracer.entered
+    assert "lance_core/file/reader.py" in tracer.entered
+    assert "lance_core/verbs/rows/delete.py" not in tracer.entered
+    assert not any(file.startswith(("lance_dagster/", "tests/")) for file in tracer.entered)
 
 
-def test_a_return_is_a_call_into_a_file_that_was_entered_before():
-    found = way((None, None, READING), (READING, "scan", SCANNER), (READING, "scan", CLAIMS), (SCANNER, "rows", CLAIMS))
-    assert found.returns("lance_core") == 1
+def test_lines_of_code():
+    source = '"""Head\n\nof two lines."""\n\n# why\nx = 1  # because\ny = (\n    2\n)\n"""About y."""\n\n\ndef f():\n    """Doc."""\n    return x\n'
+    assert code_lines(source) == {6, 7, 8, 9, 13, 15}
 
 
-def test_each_way_has_a_limit():
-    assert LIMITS.keys() == WAYS.keys()
+def test_bound_names_are_those_of_all_statements():
+    code = (
+        "import a as b\ndef c(d, *e, f=1, **g):\n  h = (i := 1)\n  for j in [k for k in l]: pass\n"
+        "  try: pass\n  except E as m: pass"
+    )
+    assert sorted(name for name, _ in bound_names(ast.parse(code))) == list("bcdefghijkm")
 
 
-def test_real_calls_are_traced(tmp_path):
-    tracer, found = Tracer(), Way()
-    dataset = lance_core.write_dataset(rows(0), str(tmp_path))
-    try:
-        tracer.install()
-        dataset.count_rows()
-        with tracer.recording(found):
-            dataset.to_table(filter="id > 5")
-        dataset.schema.names.index("id")
-    finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
-    crossed = found.crossed("lance_core")
-    assert crossed[0] == READING
-    assert "lance_core/file/reader.py" in crossed
-    assert not found.entered("lance_dagster")
+def test_generic_names_are_rare_and_never_public():
+    places = generic_names()
+    assert len(places) <= LIMITS["generic names"].allowed, places
+    assert GENERIC.isdisjoint(lance_core.__all__)
