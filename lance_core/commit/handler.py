@@ -42,7 +42,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
-from lance_core.commit.relation import Relation, holds_change, relation
+from lance_core.commit.relation import Relation, holds_change, relation, replaces_content
 from lance_core.commit.versions import Listed, load_manifest, load_transaction, locate_latest
 from lance_core.errors import (
     AlreadyExistsError,
@@ -56,7 +56,6 @@ from lance_core.errors import (
 from lance_core.store import ObjectStore, gives_numbers_once, naming_after, remove_leftovers, sync_names
 from lance_core.table.flags import NO_TRANSACTION_FILES
 from lance_core.table.manifest.manifest import Manifest, ManifestLocation
-from lance_core.table.operations import Overwrite, Restore
 from lance_core.table.paths import HINT_KEY, Naming, data_key, is_detached, manifest_key, transaction_key
 from lance_core.table.transaction import Transaction
 
@@ -249,8 +248,8 @@ class VersionWriter:
                 return verdict is Relation.FOLLOWS
         if any(self._was_there_before(other, written, listed) for other in later_versions):
             return False
-        if made_by is not None and isinstance(made_by.operation, Overwrite | Restore):
-            return True  # this operation replaced all content of the version before it
+        if following is not None and made_by is not None and replaces_content(written, following, made_by):
+            return True
         raise self._overtaken(
             written, f"version {above[-1]} does not show whether it was made from version {written.version}"
         )

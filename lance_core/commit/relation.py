@@ -19,15 +19,19 @@ from lance_core.table.operations import (
     CreateIndex,
     Delete,
     Operation,
+    Overwrite,
+    Project,
     ReserveFragments,
+    Restore,
     Rewrite,
     Update,
     UpdateBases,
     UpdateConfig,
 )
+from lance_core.table.operations.base import ApplyContext
 from lance_core.table.transaction import Transaction
 
-__all__ = ["Relation", "carries_on", "holds_change", "relation"]
+__all__ = ["Relation", "carries_on", "holds_change", "relation", "replaces_content"]
 
 _Files: TypeAlias = tuple[tuple[str, ...], str | None]
 """Paths of the data files of a fragment, and the key of its deletion file."""
@@ -82,6 +86,20 @@ def holds_change(later: Manifest, version: Manifest, base: Manifest | None) -> b
         return True
     is_change = bool(added or removed) or base is None or _next_id(base) != _next_id(version)
     return is_change and added <= newest and removed.isdisjoint(newest) and _next_id(version) <= _next_id(later)
+
+
+def replaces_content(before: Manifest, after: Manifest, made_by: Transaction) -> bool:
+    """Whether an operation hides whether it was made from the version before it, and all that it keeps is there.
+
+    Args:
+        before: The earlier one of two versions with consecutive numbers.
+        after: The later one.
+        made_by: The transaction of the later one.
+    """
+    operation = made_by.operation
+    if isinstance(operation, Project):  # the columns that it drops
+        return _facts(operation.apply(before, ApplyContext(version=after.version))) == _facts(after)
+    return isinstance(operation, Overwrite | Restore)
 
 
 def _next_id(manifest: Manifest) -> int:

@@ -371,6 +371,30 @@ def test_a_commit_that_another_verb_follows_at_once_is_acknowledged(monkeypatch,
         assert verify(lance_core.dataset(uri)) == [], follower
 
 
+@pytest.mark.parametrize(
+    ("verb", "column"),
+    [("cast", "y"), ("rename", "z"), ("add nulls", "n"), ("add columns", "w"), ("index", "k"), ("metadata", "k")],
+)
+def test_a_commit_whose_column_is_dropped_at_once_is_acknowledged(monkeypatch, verb, column):
+    real, after = MemoryStore.put_if_absent, []
+
+    def followed(self, key, data, *, durable=True):
+        result = real(self, key, data, durable=durable)
+        if key.startswith("_versions/") and after:
+            after.pop()()
+        return result
+
+    monkeypatch.setattr(MemoryStore, "put_if_absent", followed)
+    uri = f"memory://dropped/{verb}"
+    dataset = lance_core.write_dataset(wide_rows(1, 2, 3), uri)
+    after.append(lambda: lance_core.dataset(uri).drop_columns([column]))
+    FOLLOWED[verb](dataset)
+    assert not after
+    opened = lance_core.dataset(uri)
+    assert column not in opened.schema.names
+    assert verify(opened) == []
+
+
 def put_aside(uri, tmp_path):
     """The manifest of version 3 of a twin of the table, in which another writer made that version."""
     twin = tmp_path / "twin"
