@@ -177,6 +177,25 @@ def test_a_server_that_ignores_the_condition_is_rejected(s3, root, monkeypatch):
     trusting.put_if_absent("k", b"x")
 
 
+def test_a_cleanup_does_not_fail_the_test_of_the_server(s3, root, monkeypatch):
+    store = open_store(root, s3.storage_options)
+    client = s3_client(store.options)
+    request_once, deleted = type(client)._once, []
+
+    async def clean_up(self, method, parameters):
+        answer = await request_once(self, method, parameters)
+        if not deleted:
+            deleted.append(parameters["Key"])
+            await request_once(self, "delete_object", {"Bucket": parameters["Bucket"], "Key": parameters["Key"]})
+        return answer
+
+    monkeypatch.setattr(type(client), "_once", clean_up)
+    monkeypatch.setattr(s3_module, "_proven", set())
+    store.put_if_absent("k", b"x")
+    assert "/.conditional-put-" in deleted[0]
+    assert [meta.key for meta in store.list("")] == ["k"]
+
+
 def test_a_first_answer_that_is_lost_does_not_fail_the_test_of_the_server(s3, root, monkeypatch):
     store = open_store(root, s3.storage_options)
     client = s3_client(store.options)
