@@ -135,7 +135,7 @@ def with_null_columns(base: Manifest, fields: Iterable[pa.Field]) -> Schema:
             check_null_is_stored(field, field.name, base.data_storage_version)
             result[at] = replace(field, metadata={**result[at].metadata, **field.metadata})
         else:
-            result[at] = _grown(result[at], field, field.name, base.data_storage_version)
+            result[at] = _extend_struct(result[at], field, field.name, base.data_storage_version)
     return replace(base.schema, fields=tuple(result)).with_ids(base.max_field_id + 1)
 
 
@@ -228,7 +228,7 @@ def commit_made(source: Snapshot, maker: ColumnMaker, batch_size: int | None = N
     with staged(source) as files:
         fragments = []
         for fragment in source.manifest.fragments:
-            kept_file = _kept_file(source, fragment, maker, columns, batch_size)
+            kept_file = _find_kept_file(source, fragment, maker, columns, batch_size)
             if kept_file is not None:
                 fragments.append(with_column_file(fragment, kept_file))
                 continue
@@ -244,7 +244,7 @@ def commit_made(source: Snapshot, maker: ColumnMaker, batch_size: int | None = N
         )
 
 
-def _kept_file(
+def _find_kept_file(
     source: Snapshot, fragment: Fragment, maker: ColumnMaker, columns: Schema, batch_size: int | None
 ) -> DataFile | None:
     """The file that a failed run wrote for a fragment, if it is still right; None otherwise.
@@ -256,7 +256,13 @@ def _kept_file(
     if cache is None:
         return None
     reads = source.manifest.schema.project([name for name in maker.reads if name not in (ROW_ID, ROW_ADDRESS)])
-    state = [fragment.files, fragment.physical_rows, list(maker.reads), _shape(reads), _shape(columns)]
+    state = [
+        fragment.files,
+        fragment.physical_rows,
+        list(maker.reads),
+        _describe_shape(reads),
+        _describe_shape(columns),
+    ]
     deletions = source.deletions(fragment)
     cache.begin_fragment(fragment.id, repr(state), BitMap() if deletions is None else deletions.bitmap, batch_size)
     cached_json = cache.get_fragment(fragment.id)
@@ -276,7 +282,7 @@ def _kept_file(
     return file
 
 
-def _shape(schema: Schema) -> list[tuple[int, str, str, bool]]:
+def _describe_shape(schema: Schema) -> list[tuple[int, str, str, bool]]:
     return [(field.id, field.name, field.logical_type, field.nullable) for field, _ in schema.walk()]
 
 
@@ -301,7 +307,7 @@ def _check_nullable(field: Field, path: str) -> None:
         raise SchemaError(f"column {path!r} must allow nulls: existing rows have no value for it")
 
 
-def _grown(old: Field, new: Field, path: str, version: str) -> Field:
+def _extend_struct(old: Field, new: Field, path: str, version: str) -> Field:
     """An existing struct with the new children that it lacks."""
     if old.logical_type != "struct" or new.logical_type != "struct":
         raise SchemaError(f"column {path!r} exists already")
@@ -319,7 +325,7 @@ def _grown(old: Field, new: Field, path: str, version: str) -> Field:
             children[child.name] = child
             changed = True
         elif child.logical_type == "struct":
-            children[child.name] = _grown(children[child.name], child, inner, version)
+            children[child.name] = _extend_struct(children[child.name], child, inner, version)
             changed = True
     if not changed:
         raise SchemaError(f"column {path!r} exists already")

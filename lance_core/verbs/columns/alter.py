@@ -59,11 +59,11 @@ def drop_columns(source: Snapshot, columns: Sequence[str]) -> Manifest:
         InvalidInputError: No column would be left.
     """
     schema = source.manifest.schema
-    removed = {_field(schema, path).id for path in columns}
+    removed = {_find_field(schema, path).id for path in columns}
     fields = tuple(left_field for field in schema.fields if (left_field := _without(field, removed)) is not None)
     if not fields:
         raise InvalidInputError("Cannot drop all columns from a dataset")
-    return _project(source, replace(schema, fields=fields), preserves_nullability=True)
+    return _commit_projection(source, replace(schema, fields=fields), preserves_nullability=True)
 
 
 def alter_columns(source: Snapshot, alterations: Sequence[Mapping[str, Any]]) -> Manifest:
@@ -75,7 +75,7 @@ def alter_columns(source: Snapshot, alterations: Sequence[Mapping[str, Any]]) ->
         UnsupportedError: A field of a list or map would no longer allow nulls.
     """
     schema = source.manifest.schema
-    changes = [_change(schema, alteration) for alteration in alterations]
+    changes = [_parse_change(schema, alteration) for alteration in alterations]
     strict = [change for change in changes if change.nullable is False and change.old.nullable]
     casts = [change for change in changes if change.cast is not None]
     if strict and casts:
@@ -88,14 +88,14 @@ def alter_columns(source: Snapshot, alterations: Sequence[Mapping[str, Any]]) ->
         _check_no_nulls(source, change.path)
     altered = schema
     for change in sorted(changes, key=lambda change: change.cast is not None):  # a cast gives the column a new id
-        altered = _altered(altered, change.old.id, change.apply)
+        altered = _alter_field(altered, change.old.id, change.apply)
     _check_names(altered.fields)
     for name in {field.name for field in altered.fields} - {field.name for field in schema.fields}:
         check_column_name(name)
     if any(change.nullable for change in changes):
         check_primary_key(altered.fields)
     if not casts:
-        return _project(source, altered, preserves_nullability=not strict)
+        return _commit_projection(source, altered, preserves_nullability=not strict)
     _check_not_indexed(source, casts)
     return _cast(source, altered.with_ids(source.manifest.max_field_id + 1), casts)
 
@@ -122,7 +122,7 @@ def retype_columns(
     changes = [
         _Alteration(
             path=path,
-            old=_field(source.manifest.schema, path),
+            old=_find_field(source.manifest.schema, path),
             name=None,
             nullable=None,
             cast=field_from_arrow(pa.field(path, kind)),
@@ -131,7 +131,7 @@ def retype_columns(
     ]
     altered = source.manifest.schema
     for change in changes:
-        altered = _altered(altered, change.old.id, change.apply)
+        altered = _alter_field(altered, change.old.id, change.apply)
     return _cast(source, altered.with_ids(source.manifest.max_field_id + 1), changes, convert, properties)
 
 
@@ -182,7 +182,7 @@ def _check_types(alteration: Mapping[str, Any]) -> None:
             raise ArgumentTypeError(f"alter_columns: {what} is {words}, not {alteration[key]!r:.80}")
 
 
-def _change(schema: Schema, alteration: Mapping[str, Any]) -> _Alteration:
+def _parse_change(schema: Schema, alteration: Mapping[str, Any]) -> _Alteration:
     if not isinstance(alteration, Mapping):
         raise InvalidInputError(
             f"alter_columns takes mappings with the key path, and name, nullable or data_type, not {alteration!r}"
@@ -198,7 +198,7 @@ def _change(schema: Schema, alteration: Mapping[str, Any]) -> _Alteration:
         )
     path = alteration["path"]
     _check_types(alteration)
-    old = _field(schema, path)
+    old = _find_field(schema, path)
     kind = alteration.get("data_type")
     cast = None
     if kind is not None:
@@ -228,7 +228,7 @@ def _check_cast_alone(changes: Sequence[_Alteration], casts: Sequence[_Alteratio
                 )
 
 
-def _project(source: Snapshot, schema: Schema, *, preserves_nullability: bool) -> Manifest:
+def _commit_projection(source: Snapshot, schema: Schema, *, preserves_nullability: bool) -> Manifest:
     operation = Project(schema=schema, preserves_nullability=preserves_nullability)
     transaction = Transaction(read_version=source.manifest.version, operation=operation)
     return commit(source.store, transaction, base=source.manifest).manifest
@@ -254,7 +254,7 @@ def _cast(
     new_ids = {node.id for node, _ in schema.walk() if node.id not in before}
     if source.manifest.data_storage_version in ("0.1", "2.0"):
         # Readers of these versions fail on a struct whose fields lie in several files.
-        new_ids, old_ids = _whole_columns(schema, new_ids), _whole_columns(source.manifest.schema, old_ids)
+        new_ids, old_ids = _find_whole_columns(schema, new_ids), _find_whole_columns(source.manifest.schema, old_ids)
     written = schema.only_ids(new_ids)
     read = source.manifest.schema.only_ids(old_ids)
     live = {node.id for node, _ in schema.walk()}
@@ -268,7 +268,7 @@ def _cast(
         return commit_merge(files, fragments, schema, preserves_nullability=True, properties=properties)
 
 
-def _whole_columns(schema: Schema, ids: set[int]) -> set[int]:
+def _find_whole_columns(schema: Schema, ids: set[int]) -> set[int]:
     """The ids of all fields of the columns that have a field with one of these ids."""
     columns = [{node.id for node, _ in top.walk()} for top in schema.fields]
     return set().union(*(column for column in columns if not ids.isdisjoint(column)))
@@ -401,7 +401,7 @@ def _check_names(fields: Sequence[Field]) -> None:
             _check_names(field.children)
 
 
-def _field(schema: Schema, path: str) -> Field:
+def _find_field(schema: Schema, path: str) -> Field:
     try:
         return schema.column(path)
     except SchemaError as error:
@@ -417,7 +417,7 @@ def _without(field: Field, removed: set[int]) -> Field | None:
     return replace(field, children=children)
 
 
-def _altered(schema: Schema, field_id: int, change: Callable[[Field], Field]) -> Schema:
+def _alter_field(schema: Schema, field_id: int, change: Callable[[Field], Field]) -> Schema:
     def visit(field: Field) -> Field:
         if field.id == field_id:
             return change(field)

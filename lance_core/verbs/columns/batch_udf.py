@@ -101,7 +101,7 @@ class BatchUDFCheckpoint:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         except OSError as error:
             raise InvalidInputError(f"{self.path} cannot be used as a checkpoint ({error.strerror})") from error
-        with self._connected() as connection, connection:
+        with self._connect() as connection, connection:
             connection.execute(
                 "CREATE TABLE IF NOT EXISTS batches (fragment_id INT, batch_index INT, result BLOB, "
                 "PRIMARY KEY (fragment_id, batch_index))"
@@ -131,7 +131,7 @@ class BatchUDFCheckpoint:
         Raises:
             InvalidInputError: The file is not a checkpoint, or has results without the state of their fragment.
         """
-        with self._connected() as connection, connection:
+        with self._connect() as connection, connection:
             row = connection.execute(
                 "SELECT state, deleted, batch_size FROM states WHERE fragment_id = ?", (fragment_id,)
             ).fetchone()
@@ -157,7 +157,7 @@ class BatchUDFCheckpoint:
         Raises:
             InvalidInputError: The file is not a checkpoint.
         """
-        with self._connected() as connection:
+        with self._connect() as connection:
             row = connection.execute(
                 "SELECT result FROM batches WHERE fragment_id = ? AND batch_index = ?", (fragment_id, batch_index)
             ).fetchone()
@@ -168,7 +168,7 @@ class BatchUDFCheckpoint:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
-        with self._connected() as connection, connection:
+        with self._connect() as connection, connection:
             connection.execute(
                 "INSERT OR REPLACE INTO batches VALUES (?, ?, ?)",
                 (fragment_id, batch_index, sink.getvalue().to_pybytes()),
@@ -180,7 +180,7 @@ class BatchUDFCheckpoint:
         Raises:
             InvalidInputError: The file is not a checkpoint.
         """
-        with self._connected() as connection:
+        with self._connect() as connection:
             row = connection.execute("SELECT data FROM fragments WHERE fragment_id = ?", (fragment_id,)).fetchone()
             if row is not None:
                 json.loads(row[0])
@@ -188,12 +188,12 @@ class BatchUDFCheckpoint:
 
     def insert_fragment(self, fragment_id: int, fragment: str) -> None:
         """Keep the JSON of a written fragment, in place of its batches."""
-        with self._connected() as connection, connection:
+        with self._connect() as connection, connection:
             connection.execute("INSERT OR REPLACE INTO fragments VALUES (?, ?)", (fragment_id, fragment))
             connection.execute("DELETE FROM batches WHERE fragment_id = ?", (fragment_id,))
 
     @contextmanager
-    def _connected(self) -> Iterator[sqlite3.Connection]:
+    def _connect(self) -> Iterator[sqlite3.Connection]:
         try:
             with closing(sqlite3.connect(self.path)) as connection:
                 yield connection

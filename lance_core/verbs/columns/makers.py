@@ -223,7 +223,7 @@ def column_maker(
         reads = list(schema.names if read_columns is None else read_columns)
         makes = udf.output_schema
         if makes is None:
-            makes = _schema_of(udf, source, reads)
+            makes = _infer_schema(udf, source, reads)
         return _Function(udf, reads, makes)
     return _Stream(*to_batches(transforms, reader_schema))
 
@@ -266,7 +266,7 @@ def joined(data: ReaderLike, schema: pa.Schema | None, columns: Schema, left_on:
     return Joined(table, left_on, right_on or left_on, kind)
 
 
-def _schema_of(udf: Callable[[pa.RecordBatch], Any], source: Snapshot, reads: Sequence[str]) -> pa.Schema:
+def _infer_schema(udf: Callable[[pa.RecordBatch], Any], source: Snapshot, reads: Sequence[str]) -> pa.Schema:
     """Call the function on one row to see what it returns."""
     options = ScanOptions(
         schema=source.manifest.schema.project([name for name in reads if name not in (ROW_ID, ROW_ADDRESS)]),

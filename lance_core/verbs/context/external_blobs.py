@@ -38,7 +38,7 @@ class ExternalObjects:
         """
         if not base_id:
             return open_object(uri, self._root, self._options, self._stores)
-        path = self._base(base_id).path
+        path = self._find_base(base_id).path
         if path not in self._stores:
             self._stores[path] = open_base(path, self._root, self._options)
         return self._stores[path], uri
@@ -51,10 +51,10 @@ class ExternalObjects:
         """
         if not base_id:
             return uri
-        place = canonical_uri(self._base(base_id).path)
+        place = canonical_uri(self._find_base(base_id).path)
         return join_uri(place if split_uri(place)[0] else f"file://{quote(place)}", quote(uri))
 
-    def _base(self, base_id: int) -> BasePath:
+    def _find_base(self, base_id: int) -> BasePath:
         if base_id not in self._bases:
             raise CorruptFileError(f"{self._root}: a blob refers to the base path {base_id}, which is not registered")
         return self._bases[base_id]

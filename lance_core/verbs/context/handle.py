@@ -25,7 +25,7 @@ from lance_core.verbs.context.snapshot import Snapshot
 __all__ = ["Handle", "TableTarget", "table_target"]
 
 
-def _not_found(store: ObjectStore, uri: str) -> DatasetNotFoundError:
+def _not_found_error(store: ObjectStore, uri: str) -> DatasetNotFoundError:
     """The error for a place without a dataset; on a local disk it states what is there instead."""
     hint = ""
     if store.is_local and Path(store.root).is_file():
@@ -67,7 +67,7 @@ class Handle:
         self._store = open_store(self._uri, self._options)
         current = manifest if manifest is not None else load_latest(self._store)
         if current is None:
-            raise _not_found(self._store, self._uri)
+            raise _not_found_error(self._store, self._uri)
         self._manifest: Manifest = current
         self._session = session if session is not None else Session()
         self._scan_defaults = dict(default_scan_options or {})
@@ -126,7 +126,7 @@ class Handle:
         """Number of the latest version, looked up now."""
         latest = latest_version(self._store)
         if latest is None:
-            raise _not_found(self._store, self._uri)
+            raise _not_found_error(self._store, self._uri)
         return latest
 
     @property
@@ -204,8 +204,8 @@ class Handle:
         """
         resolved = self._refs.resolve(version)
         if (resolved.branch, resolved.version) == (self.branch, self.version):
-            return self._beside(self._uri, self._manifest)
-        return self._beside(resolved.store.root, resolved.manifest())
+            return self._open_beside(self._uri, self._manifest)
+        return self._open_beside(resolved.store.root, resolved.manifest())
 
     def checkout_latest(self) -> None:
         """Move this handle to the latest version.
@@ -235,7 +235,7 @@ class Handle:
         """
         return self._session
 
-    def _beside(self, uri: str, manifest: Manifest) -> Self:
+    def _open_beside(self, uri: str, manifest: Manifest) -> Self:
         """A handle on another version, which shares the session of this one."""
         return type(self)(
             uri,

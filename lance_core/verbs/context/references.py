@@ -140,22 +140,22 @@ class TableRefs:
             InvalidInputError: The argument is not a reference, or no tag or branch can have the name.
         """
         if reference is None:
-            return self._at(self.branch, self.version)
+            return self._resolve_at(self.branch, self.version)
         if isinstance(reference, str):
             tag = load_tag(self.root, reference)
-            return self._at(tag.branch, tag.version)
+            return self._resolve_at(tag.branch, tag.version)
         if isinstance(reference, int | np.integer):
-            return self._at(self.branch, int(reference))
+            return self._resolve_at(self.branch, int(reference))
         if isinstance(reference, tuple | list) and len(reference) == _PAIR:
             branch, version = reference
-            return self._at(None if branch == MAIN else branch, version)
+            return self._resolve_at(None if branch == MAIN else branch, version)
         raise InvalidInputError(f"a version is given by number, tag or (branch, number), not by {reference!r}")
 
     def store_of(self, branch: str | None) -> ObjectStore:
         """Store of a branch."""
         return store_of_branch(self.root, branch)
 
-    def _at(self, branch: str | None, version: int | None) -> Resolved:
+    def _resolve_at(self, branch: str | None, version: int | None) -> Resolved:
         if branch is not None:
             if not isinstance(branch, str):
                 raise InvalidInputError(f"the name of a branch is a string, not {branch!r}; table {self.root.root}")
@@ -165,7 +165,7 @@ class TableRefs:
             version = latest_version(store)
         if version is None:
             reject_dropped_dataset(self.root)
-            raise VersionNotFoundError(_no_branch(branch or MAIN, self.root))
+            raise VersionNotFoundError(_no_branch_message(branch or MAIN, self.root))
         is_current = (branch, version) == (self.branch, self.version)
         return Resolved(branch=branch, version=version, store=store, opened=self.current if is_current else None)
 
@@ -245,7 +245,7 @@ def find_tag(root: ObjectStore, tag: str) -> TagRef | None:
     except ObjectNotFoundError:
         return None
     except CorruptFileError as error:
-        raise _torn(root, key, f"tags.delete({tag!r}) removes the tag", error) from error
+        raise _torn_error(root, key, f"tags.delete({tag!r}) removes the tag", error) from error
 
 
 def read_tags(root: ObjectStore) -> tuple[dict[str, TagRef], list[str]]:
@@ -327,10 +327,10 @@ def _read_branch(root: ObjectStore, branch: str) -> BranchRef:
     try:
         return BranchRef.from_bytes(root.get(key))
     except CorruptFileError as error:
-        raise _torn(root, key, f"branches.delete({branch!r}) removes the branch", error) from error
+        raise _torn_error(root, key, f"branches.delete({branch!r}) removes the branch", error) from error
 
 
-def _torn(root: ObjectStore, key: str, remedy: str, error: CorruptFileError) -> CorruptFileError:
+def _torn_error(root: ObjectStore, key: str, remedy: str, error: CorruptFileError) -> CorruptFileError:
     return type(error)(f"{root.root}/{key}: {error}. {remedy}")
 
 
@@ -347,10 +347,10 @@ def load_branch(root: ObjectStore, branch: str) -> BranchRef:
         return _read_branch(root, branch)
     except ObjectNotFoundError as error:
         reject_dropped_dataset(root)
-        raise VersionNotFoundError(_no_branch(branch, root)) from error
+        raise VersionNotFoundError(_no_branch_message(branch, root)) from error
 
 
-def _no_branch(branch: str, root: ObjectStore) -> str:
+def _no_branch_message(branch: str, root: ObjectStore) -> str:
     return (
         f"Ref not found error: Branch {branch} does not exist in the table {root.root}; "
         "branches.list() lists those that do"

@@ -164,14 +164,14 @@ class ChangeTask:
             >>> [batch["id"].to_pylist() for batch in task.to_batches(table)]
             [[2]]
         """
-        at = _opened(dataset)
+        at = _make_opener(dataset)
         feed, source = at(self.feed_version), at(self.version)
         reject_another(source.store, source.manifest, self.identity)  # fragments of another table have the same ids
         schema = self.columns.schema(feed.manifest)
-        columns = self._source_columns(dataset, feed, source)
+        columns = self._match_columns(dataset, feed, source)
         history = BranchHistory(dataset)
-        times = _known_times(history, source)
-        offsets, done = self._filtered(dataset), 0
+        times = _begin_times(history, source)
+        offsets, done = self._filter_offsets(dataset), 0
         if not len(offsets):
             return
         names = [*columns.read, ROW_ID, UPDATED_AT]
@@ -188,7 +188,7 @@ class ChangeTask:
             row_id = [rows.column(ROW_ID)] if self.columns.with_row_id else []
             yield pa.RecordBatch.from_arrays([*columns.of_rows(rows, schema), *feed_columns, *row_id], schema=schema)
 
-    def _filtered(self, dataset: Handle) -> npt.NDArray[np.int64]:
+    def _filter_offsets(self, dataset: Handle) -> npt.NDArray[np.int64]:
         """Offsets of the rows that meet the filter; reads only the filter's columns."""
         offsets = offsets_of(BitMap.deserialize(self.rows))
         condition = self.columns.filter
@@ -213,12 +213,12 @@ class ChangeTask:
         Raises:
             VersionNotFoundError: A version that is needed to match columns was cleaned up.
         """
-        at = _opened(dataset)
-        self._source_columns(dataset, at(self.feed_version), at(self.version))
+        at = _make_opener(dataset)
+        self._match_columns(dataset, at(self.feed_version), at(self.version))
         if self.columns.filter is not None:
             self._of_filter(self.columns.filter).check_columns(dataset)
 
-    def _source_columns(self, dataset: Handle, feed: Snapshot, source: Snapshot) -> _Columns:
+    def _match_columns(self, dataset: Handle, feed: Snapshot, source: Snapshot) -> _Columns:
         feed_fields = self.columns.options(feed.manifest).schema.fields
         same = same_columns(dataset, self.version, self.feed_version, tuple(field.name for field in feed_fields))
         source_fields = {field.name: field for field in source.manifest.schema.fields}
@@ -302,7 +302,7 @@ def rows_of_fragment(
         yield projection.apply(batch, schema)
 
 
-def _opened(dataset: Handle) -> Callable[[int], Snapshot]:
+def _make_opener(dataset: Handle) -> Callable[[int], Snapshot]:
     """A function that opens a version by its number, and opens each version once."""
     snapshots = {dataset.version: dataset.source}
 
@@ -314,7 +314,7 @@ def _opened(dataset: Handle) -> Callable[[int], Snapshot]:
     return at
 
 
-def _known_times(history: BranchHistory, source: Snapshot) -> dict[int, int | None]:
+def _begin_times(history: BranchHistory, source: Snapshot) -> dict[int, int | None]:
     """The time of an opened version, unless that is a branch's clone of its fork version."""
     version = source.manifest.version
     is_clone = history.store_of(version).root != source.store.root

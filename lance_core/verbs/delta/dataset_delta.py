@@ -112,7 +112,9 @@ class DatasetDelta:
             >>> [one.operation.name for one in table.delta(1).list_transactions()]
             ['Delete']
         """
-        return [Transaction.from_record(self._transaction(v)) for v in range(self._begin + 1, self.end_version + 1)]
+        return [
+            Transaction.from_record(self._load_transaction(v)) for v in range(self._begin + 1, self.end_version + 1)
+        ]
 
     def get_inserted_rows(self) -> pa.RecordBatchReader:
         """The rows that only the later version has, with their values in the later version.
@@ -130,7 +132,7 @@ class DatasetDelta:
             >>> table.delta(1).get_inserted_rows().read_all()["id"].to_pylist()
             [4]
         """
-        return self._rows(self._end, self._differences.inserted)
+        return self._read_rows(self._end, self._differences.inserted)
 
     def get_updated_rows(self) -> pa.RecordBatchReader:
         """The rows that both versions have and that were updated, with their values in the later version.
@@ -148,7 +150,7 @@ class DatasetDelta:
             [{'id': 2, 'n': 5}]
         """
         self._check_stable("updated rows")
-        return self._rows(self._end, self._differences.updated)
+        return self._read_rows(self._end, self._differences.updated)
 
     def get_deleted_rows(self) -> pa.RecordBatchReader:
         """The rows that only the earlier version has, with their values in the earlier version. Not in pylance.
@@ -166,7 +168,7 @@ class DatasetDelta:
             >>> table.delta(1).get_deleted_rows().read_all()["id"].to_pylist()
             [2]
         """
-        return self._rows(self._begin_source or self._end, self._differences.deleted)
+        return self._read_rows(self._begin_source or self._end, self._differences.deleted)
 
     def get_deleted_row_ids(self) -> pa.RecordBatchReader:
         """The stable row ids of the rows that only the earlier version has.
@@ -312,19 +314,19 @@ class DatasetDelta:
 
     @cached_property
     def _begin_source(self) -> Snapshot | None:
-        return self._at(self._begin)
+        return self._open_version(self._begin)
 
     @cached_property
     def _differences(self) -> RowDifferences:
-        return self._compared(self._begin_source, self._end)
+        return self._compare_versions(self._begin_source, self._end)
 
-    def _compared(self, begin: Snapshot | None, end: Snapshot) -> RowDifferences:
+    def _compare_versions(self, begin: Snapshot | None, end: Snapshot) -> RowDifferences:
         try:
             return row_differences(begin, end, self._history)
         except VersionNotFoundError as error:
             raise self._missing_version(0 if begin is None else begin.manifest.version + 1) from error
 
-    def _at(self, version: int) -> Snapshot | None:
+    def _open_version(self, version: int) -> Snapshot | None:
         """A version; None before the first one."""
         if version == self.end_version or not version:
             return self._end if version else None
@@ -333,11 +335,11 @@ class DatasetDelta:
         except VersionNotFoundError as error:
             raise self._missing_version(version) from error
 
-    def _before(self, after: Snapshot, operation: Operation) -> Snapshot | None:
+    def _open_before(self, after: Snapshot, operation: Operation) -> Snapshot | None:
         """The version before a later one; before an append that of the append without the rows that it added."""
         version = after.manifest.version - 1
         try:
-            return self._at(version)
+            return self._open_version(version)
         except VersionNotFoundError:
             if not isinstance(operation, Append):
                 raise
@@ -356,7 +358,7 @@ class DatasetDelta:
             f"begin_version={whole}, or read the whole table"
         )
 
-    def _transaction(self, version: int) -> records.Transaction:
+    def _load_transaction(self, version: int) -> records.Transaction:
         try:
             transaction = self._history.transaction(version)
         except VersionNotFoundError as error:
@@ -373,7 +375,7 @@ class DatasetDelta:
                 "(enable_stable_row_ids=True); without them, use get_inserted_rows and get_deleted_rows"
             )
 
-    def _rows(self, source: Snapshot, rows: Mapping[int, BitMap]) -> pa.RecordBatchReader:
+    def _read_rows(self, source: Snapshot, rows: Mapping[int, BitMap]) -> pa.RecordBatchReader:
         """The rows of a version, with the columns that pylance gives."""
         names = [*source.manifest.schema.names, *_ROW_COLUMNS]
         schema = scan_options(source.manifest, names).result_schema
@@ -399,17 +401,17 @@ class DatasetDelta:
         if each_version:
             steps = (
                 (end.manifest.version - 1, end.manifest.version, self._of_columns(begin, end, differences, counted))
-                for begin, end, differences in self._steps()
+                for begin, end, differences in self._compare_steps()
             )
         else:
             differences = self._of_columns(self._begin_source, self._end, self._differences, counted)
             steps = [(self._begin, self.end_version, differences)]
-        tasks = tuple(task for step in steps for task in self._tasks(columns, *step, **options))
+        tasks = tuple(task for step in steps for task in self._build_tasks(columns, *step, **options))
         for task in {task.version: task for task in tasks}.values():
             task.check_columns(self._dataset)
         return ChangePlan(schema=schema, tasks=tasks)
 
-    def _tasks(
+    def _build_tasks(
         self,
         columns: ChangeColumns,
         begin: int,
@@ -436,10 +438,10 @@ class DatasetDelta:
         identities: dict[int, str] = {}
         for kind, version, rows in parts:
             read = begin if kind in ("update_preimage", "delete") else end
-            if rows and read not in identities and (source := self._at(read)):
+            if rows and read not in identities and (source := self._open_version(read)):
                 identities[read] = identity_of(source.manifest)
             for fragment_id, offsets in rows.items():
-                for part in _parts(offsets, most):
+                for part in _split_offsets(offsets, most):
                     versions = None
                     if kind == "update_preimage":
                         places = np.searchsorted(outdated, row_addresses(fragment_id, offsets_of(part)))
@@ -469,18 +471,18 @@ class DatasetDelta:
         if columns is None or begin is None or end is None:
             return differences
         is_step = begin.manifest.version + 1 == end.manifest.version
-        return only_written(differences, begin, end, columns, None if is_step else self._snapshots)
+        return only_written(differences, begin, end, columns, None if is_step else self._open_steps)
 
-    def _steps(self) -> Iterator[tuple[Snapshot | None, Snapshot, RowDifferences]]:
+    def _compare_steps(self) -> Iterator[tuple[Snapshot | None, Snapshot, RowDifferences]]:
         """Yield each version that changed rows, after the version before it, with the differences."""
-        for before, after in self._snapshots():
-            yield before, after, self._compared(before, after)
+        for before, after in self._open_steps():
+            yield before, after, self._compare_versions(before, after)
 
-    def _snapshots(self) -> Iterator[tuple[Snapshot | None, Snapshot]]:
+    def _open_steps(self) -> Iterator[tuple[Snapshot | None, Snapshot]]:
         """Yield pairs of versions of one branch: each version that changed rows, after the version before it."""
         before: Snapshot | None = None
         for version in range(self._begin + 1, self.end_version + 1):
-            transaction = self._transaction(version)
+            transaction = self._load_transaction(version)
             if isinstance(transaction.operation, _CHANGES_NO_ROW):
                 before = None
                 continue
@@ -489,7 +491,7 @@ class DatasetDelta:
             except VersionNotFoundError as error:
                 raise self._missing_version(version) from error
             if before is None or before.store.root != after.store.root:
-                before = self._before(after, transaction.operation)
+                before = self._open_before(after, transaction.operation)
             yield before, after
             before = after
 
@@ -529,6 +531,6 @@ def delta_between(
         ) from error
 
 
-def _parts(rows: BitMap, most: int | None) -> Iterator[BitMap]:
+def _split_offsets(rows: BitMap, most: int | None) -> Iterator[BitMap]:
     for start in range(0, len(rows), most or max(len(rows), 1)):
         yield rows[start : start + (most or len(rows))]

@@ -33,14 +33,15 @@ def fitted(values: pa.Array, source: Field, target: Field, kind: pa.DataType, fi
         return values
     if pa.types.is_struct(kind) and pa.types.is_struct(values.type):
         parts = [
-            _child(values, source, child, into.type, fields) for child, into in zip(target.children, kind, strict=True)
+            _fit_child(values, source, child, into.type, fields)
+            for child, into in zip(target.children, kind, strict=True)
         ]
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=pc.is_null(values))
     if type(kind) is type(values.type) and isinstance(kind, pa.ListType | pa.LargeListType):
         whole = values.take(pa.array(range(len(values)))) if values.offset else values  # a slice takes no mask
         item = fitted(whole.values, source.children[0], target.children[0], kind.value_type, fields)
         return type(whole).from_arrays(whole.offsets, item, type=kind, mask=pc.is_null(whole))
-    if pa.types.is_nested(kind) and _names(source) != _names(target):  # Arrow casts children by their names
+    if pa.types.is_nested(kind) and _child_names(source) != _child_names(target):  # Arrow casts children by their names
         raise pa.ArrowNotImplementedError("its children have other names")
     return values.cast(kind)
 
@@ -51,11 +52,11 @@ def _are_same(source: Field, target: Field, fields: Mapping[int, int]) -> bool:
     return not fields or before == [fields.get(node.id) for child in target.children for node, _ in child.walk()]
 
 
-def _names(column: Field) -> list[str]:
+def _child_names(column: Field) -> list[str]:
     return [node.name for child in column.children for node, _ in child.walk()]
 
 
-def _child(
+def _fit_child(
     values: pa.StructArray, source: Field, target: Field, kind: pa.DataType, fields: Mapping[int, int]
 ) -> pa.Array:
     """A child of a struct, found by its field id, or by its name where the ids of children cannot be matched."""

@@ -95,7 +95,7 @@ def row_differences(begin: Snapshot | None, end: Snapshot, history: BranchHistor
         moves = RowMoves(begin)
         moves.follow(end, history)
         ids = moves.ids
-    before = row_side(begin, end, ids) if begin is not None else _side_of(end, (), ids)
+    before = row_side(begin, end, ids) if begin is not None else _build_side(end, (), ids)
     after = row_side(end, begin, ids)
     partners, lost = after.partners(before), before.partners(after) < 0
     changed = partners >= 0
@@ -136,7 +136,7 @@ def row_side(source: Snapshot, other: Snapshot | None, ids: _Ids) -> RowSide:
     other_raw = set(other.manifest.fragments.raw) if other is not None else set[bytes]()
     fragments = source.manifest.fragments
     places = [place for place, raw in enumerate(fragments.raw) if raw not in other_raw]
-    return _side_of(source, [fragments[place] for place in places], ids)
+    return _build_side(source, [fragments[place] for place in places], ids)
 
 
 def _by_version(moves: RowMoves, side: RowSide, inserted: npt.NDArray[np.bool_]) -> dict[int, RowsByFragment]:
@@ -144,7 +144,7 @@ def _by_version(moves: RowMoves, side: RowSide, inserted: npt.NDArray[np.bool_])
     return {number: rows_by_fragment(addresses[versions == number]) for number in np.unique(versions).tolist()}
 
 
-def _side_of(source: Snapshot, fragments: Sequence[Fragment], ids: _Ids) -> RowSide:
+def _build_side(source: Snapshot, fragments: Sequence[Fragment], ids: _Ids) -> RowSide:
     parts = list(_live_rows(source, fragments, ids))
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)] if parts else [np.zeros(0, np.uint64)] * 3
     order = np.argsort(columns[0], kind="stable")
@@ -164,7 +164,7 @@ def _live_rows(
             yield (
                 ids(source, fragment)[offsets],
                 row_addresses(fragment.id, offsets),
-                _updated(fragment, num_rows)[offsets],
+                _decode_updated(fragment, num_rows)[offsets],
             )
 
 
@@ -182,7 +182,7 @@ def stable_ids(source: Snapshot, fragment: Fragment) -> U64Array:
     return ids
 
 
-def _updated(fragment: Fragment, num_rows: int) -> U64Array:
+def _decode_updated(fragment: Fragment, num_rows: int) -> U64Array:
     """The version in which each row changed last; 1 where the table records none."""
     data = fragment.last_updated_at_versions
     return np.ones(num_rows, np.uint64) if data is None else decode_versions(data, num_rows)

@@ -77,7 +77,7 @@ class RowMoves:
                 self._before = history.opened(number - 1)  # the branch's own clone of its fork version
             transaction = load_transaction(after.store, after.manifest)
             if transaction is None:
-                raise self._unknown(number, "records no transaction")
+                raise self._unknown_error(number, "records no transaction")
             self._check(transaction, self._before.manifest, after.manifest)
             if isinstance(transaction.operation, Rewrite):
                 for group in transaction.operation.groups:
@@ -112,23 +112,23 @@ class RowMoves:
         """
         operation = transaction.operation
         moves = isinstance(operation, Merge) and _adds_and_takes(before, after, self._only)
-        if self._only is not None and not moves and self._leaves_alone(operation, self._only):
+        if self._only is not None and not moves and self._is_unmoved(operation, self._only):
             return
         if isinstance(operation, UnknownOperation):
-            raise self._unknown(after.version, "was committed by an operation that is not known")
+            raise self._unknown_error(after.version, "was committed by an operation that is not known")
         replaces = not {SLICES_KEY, REPLACES_KEY}.isdisjoint(transaction.properties)
         in_place = isinstance(operation, Merge | Restore) and _has_other_files(before, after)
-        updates = moves or _updates(operation)
+        updates = moves or _may_update(operation)
         if in_place or isinstance(operation, DataReplacement) or (updates and not replaces):
-            raise self._unknown(after.version, f"updated rows ({operation.name})")
+            raise self._unknown_error(after.version, f"updated rows ({operation.name})")
 
-    def _unknown(self, version: int, what: str) -> UnsupportedError:
+    def _unknown_error(self, version: int, what: str) -> UnsupportedError:
         return UnsupportedError(
             f"the changes of version {version} cannot be listed: it {what}, and {_NAMED}. Compare two versions before "
             f"version {version}, or two versions from {version} on, or read the whole table"
         )
 
-    def _leaves_alone(self, operation: Operation, only: set[int]) -> bool:
+    def _is_unmoved(self, operation: Operation, only: set[int]) -> bool:
         """Whether an operation moves none of the rows that are followed."""
         if not isinstance(operation, Update):
             return not isinstance(operation, UnknownOperation)
@@ -143,17 +143,17 @@ class RowMoves:
         ids = np.concatenate(parts) if parts else np.zeros(0, np.uint64)
         new = numbered_fragments(group, after.manifest)
         if new is None:
-            raise self._unknown(after.manifest.version, "does not hold the fragments that it wrote")
+            raise self._unknown_error(after.manifest.version, "does not hold the fragments that it wrote")
         ends = np.cumsum([physical_rows(after, fragment) for fragment in new]) if new else np.zeros(1, np.int64)
         if int(ends[-1]) != len(ids):
-            raise self._unknown(after.manifest.version, f"rewrote {len(ids)} rows as {int(ends[-1])}")
+            raise self._unknown_error(after.manifest.version, f"rewrote {len(ids)} rows as {int(ends[-1])}")
         for fragment, new_ids in zip(new, np.split(ids, ends[:-1]), strict=False):
             self._moved[fragment.id] = new_ids
         if self._only is not None and not self._only.isdisjoint(old.id for old in group.old_fragments):
             self._only.update(fragment.id for fragment in new)
 
 
-def _updates(operation: Operation) -> bool:
+def _may_update(operation: Operation) -> bool:
     """Whether an operation changes values of rows, or may do so."""
     if not isinstance(operation, Update):
         return False
@@ -180,8 +180,10 @@ def _has_other_files(before: Manifest, after: Manifest) -> bool:
     raw = set(before.fragments.raw)
     changed = (i for i, record in zip(after.fragments.ids, after.fragments.raw, strict=True) if record not in raw)
     pairs = ((before.fragments.get(i), after.fragments.get(i)) for i in changed)
-    return any(old is not None and new is not None and _files(old) != _files(new) for old, new in pairs)
+    return any(
+        old is not None and new is not None and _fragment_files(old) != _fragment_files(new) for old, new in pairs
+    )
 
 
-def _files(fragment: Fragment) -> set[tuple[int, str]]:
+def _fragment_files(fragment: Fragment) -> set[tuple[int, str]]:
     return {(field, file.path) for file in fragment.files for field in file.fields if field != TOMBSTONE}

@@ -103,16 +103,16 @@ class _History:
 
     def schema(self, version: int) -> Schema:
         """The columns of a version."""
-        return self._at(version).source.manifest.schema
+        return self._open_version(version).source.manifest.schema
 
     def shared_fields(self, version: int, other_version: int) -> set[int]:
         """The ids of fields in data files that two versions share: in both, such an id stands for the same column."""
-        files = {_place(file): file.fields for fragment in self._fragments(version) for file in fragment.files}
-        other_files = (file for fragment in self._fragments(other_version) for file in fragment.files)
+        files = {_place(file): file.fields for fragment in self._load_fragments(version) for file in fragment.files}
+        other_files = (file for fragment in self._load_fragments(other_version) for file in fragment.files)
         return {number for file in other_files for number in {*file.fields} & {*files.get(_place(file), ())}}
 
-    def _fragments(self, version: int) -> Iterable[Fragment]:
-        return self._at(version).source.manifest.fragments
+    def _load_fragments(self, version: int) -> Iterable[Fragment]:
+        return self._open_version(version).source.manifest.fragments
 
     def origins(self, source: int, feed: int) -> _Origins:
         """The fields of a version by id, each with its id in another version that is earlier or later.
@@ -125,55 +125,55 @@ class _History:
         ids = {node.id: node.id for node, _ in self.schema(feed).walk()}
         version = feed
         while version > source:
-            restored = self._restored(version)
+            restored = self._find_restored(version)
             if restored is not None and restored >= source:
                 version = restored
                 continue
-            step = self._step(version) if restored is None else self.origins(source, restored)
+            step = self._trace_step(version) if restored is None else self.origins(source, restored)
             ids = {now: step[then] for now, then in ids.items() if then in step}
             version = version - 1 if restored is None else source
         return ids
 
-    def _at(self, version: int) -> Handle:
+    def _open_version(self, version: int) -> Handle:
         return self._dataset if version == self._dataset.version else version_before(self._dataset, version)
 
-    def _restored(self, version: int) -> int | None:
+    def _find_restored(self, version: int) -> int | None:
         """The version that another one restored; None for other versions."""
-        operation = self._operation(version)
+        operation = self._load_operation(version)
         return operation.version if isinstance(operation, Restore) else None
 
-    def _operation(self, version: int) -> Operation | None:
+    def _load_operation(self, version: int) -> Operation | None:
         if version not in self._operations:
             transaction = self._commits.transaction(version)
             self._operations[version] = None if transaction is None else transaction.operation
         return self._operations[version]
 
-    def _step(self, version: int) -> _Origins:
+    def _trace_step(self, version: int) -> _Origins:
         """The fields of a version by id, each with its id in the version before it."""
         if version not in self._steps:
-            self._steps[version] = self._continued(version, self._operation(version))
+            self._steps[version] = self._trace_operation(version, self._load_operation(version))
         return self._steps[version]
 
-    def _continued(self, version: int, operation: Operation | None) -> _Origins:
+    def _trace_operation(self, version: int, operation: Operation | None) -> _Origins:
         before, after = self.schema(version - 1), self.schema(version)
         if isinstance(operation, Overwrite):
-            before_ids = {path: field.id for path, field in _paths(before.fields)}
-            return {field.id: before_ids[path] for path, field in _paths(after.fields) if path in before_ids}
+            before_ids = {path: field.id for path, field in _walk_paths(before.fields)}
+            return {field.id: before_ids[path] for path, field in _walk_paths(after.fields) if path in before_ids}
         if operation is None or isinstance(operation, Clone | UnknownOperation):
             if list(map(_shape, before.fields)) != list(map(_shape, after.fields)):
                 raise VersionNotFoundError(f"version {version} does not record what it did to the columns")
             return {node.id: node.id for node, _ in after.walk()}
-        return _altered(before, after)
+        return _trace_altered(before, after)
 
 
-def _altered(before: Schema, after: Schema) -> _Origins:
+def _trace_altered(before: Schema, after: Schema) -> _Origins:
     """The fields after an operation by id, each with its id before; only cast columns have other ids."""
     shared_ids = {node.id for node, _ in before.walk()} & {node.id for node, _ in after.walk()}
-    by_path = {path: field.id for path, field in _paths(before.fields) if field.id not in shared_ids}
+    by_path = {path: field.id for path, field in _walk_paths(before.fields) if field.id not in shared_ids}
     ids_before = {number: number for number in shared_ids}
     ids_before |= {
         field.id: by_path[path]
-        for path, field in _paths(after.fields)
+        for path, field in _walk_paths(after.fields)
         if field.id not in shared_ids and path in by_path
     }
     if len(before.fields) == len(after.fields):  # a column that is renamed and cast at once keeps its position
@@ -184,12 +184,12 @@ def _altered(before: Schema, after: Schema) -> _Origins:
     return ids_before
 
 
-def _paths(fields: Sequence[Field], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Field]]:
+def _walk_paths(fields: Sequence[Field], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Field]]:
     """Yield all fields, each with its path."""
     for node in fields:
         path = (*above, node.name)
         yield path, node
-        yield from _paths(node.children, path)
+        yield from _walk_paths(node.children, path)
 
 
 def _place(file: DataFile) -> tuple[str, int | None]:

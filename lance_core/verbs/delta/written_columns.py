@@ -44,14 +44,14 @@ def only_written(
     fields = frozenset(node.id for node, _ in columns.walk())
     if not differences.updated:
         return differences
-    differences = with_updates(differences, _written_ids(begin, end, fields))
+    differences = with_updates(differences, _find_written_ids(begin, end, fields))
     if not differences.updated or steps is None:
         return differences
     unwritten = differences.updates[0]
     try:
         for before, after in steps():
             if before is not None:
-                unwritten = np.setdiff1d(unwritten, _written_ids(before, after, fields))
+                unwritten = np.setdiff1d(unwritten, _find_written_ids(before, after, fields))
             if not len(unwritten):
                 return differences
     except VersionNotFoundError:
@@ -59,7 +59,7 @@ def only_written(
     return with_updates(differences, np.setdiff1d(differences.updates[0], unwritten))
 
 
-def _written_ids(before: Snapshot, after: Snapshot, fields: frozenset[int]) -> U64Array:
+def _find_written_ids(before: Snapshot, after: Snapshot, fields: frozenset[int]) -> U64Array:
     """The ids of rows whose place, or whose files with values of some fields, differ between two versions."""
     old, new = row_side(before, after, stable_ids), row_side(after, before, stable_ids)
     shared = np.unique(new.addresses >> np.uint64(32)).tolist()
@@ -82,11 +82,11 @@ def _with_same_files(
         return
     for fragment_id in fragment_ids:
         old, new = (snapshot.manifest.fragments.get(fragment_id) for snapshot in (before, after))
-        if old is not None and new is not None and _places(old, fields) == _places(new, fields):
+        if old is not None and new is not None and _field_places(old, fields) == _field_places(new, fields):
             yield fragment_id
 
 
-def _places(fragment: Fragment, fields: frozenset[int]) -> set[tuple[int, str, int | None, int]]:
+def _field_places(fragment: Fragment, fields: frozenset[int]) -> set[tuple[int, str, int | None, int]]:
     """Where the values of fields lie: field, file, base path and column of the file."""
     return {
         (number, file.path, file.base_id, file.column_indices[at] if at < len(file.column_indices) else -1)

@@ -78,7 +78,7 @@ def stored_types(schema: Schema | pa.Schema) -> pa.Schema:
 
 def columns_of(expression: pc.Expression) -> list[str]:
     """Names of the top-level columns that an expression refers to, in order of first use."""
-    serialized = _serialized(expression)
+    serialized = _serialize(expression)
     if serialized.buffer.size <= _SMALL:
         return list(_known_columns(serialized.buffer.to_pybytes()))
     if serialized.columns is None:
@@ -105,7 +105,7 @@ class _Recent:
 _recent: Final = _Recent()
 
 
-def _serialized(expression: pc.Expression) -> _Serialized:
+def _serialize(expression: pc.Expression) -> _Serialized:
     """The serialized expression; the last long one is cached."""
     last = _recent.last
     if last is not None and last.expression is expression:
@@ -142,16 +142,16 @@ def _columns(buffer: pa.Buffer) -> tuple[str, ...]:
 
 def calls_of(expression: pc.Expression) -> list[str]:
     """Names of the functions that an expression calls."""
-    return [value.decode() for key, value in _entries(expression) if key == b"call"]
+    return [value.decode() for key, value in _read_entries(expression) if key == b"call"]
 
 
 def prepare(expression: pc.Expression) -> None:
     """Register this library's functions that an expression calls with Arrow, as it may come from another process."""
-    buffer = _serialized(expression).buffer
+    buffer = _serialize(expression).buffer
     if b"lance." in memoryview(buffer).tobytes():
         from lance_core.verbs.expressions.sql.python_functions import register  # noqa: PLC0415 - it imports the SQL parser
 
-        register(value.decode() for key, value in _entries(expression) if key == b"call")
+        register(value.decode() for key, value in _read_entries(expression) if key == b"call")
 
 
 def evaluated(rows: pa.RecordBatch | pa.Table, expressions: Mapping[str, pc.Expression]) -> pa.Table:
@@ -165,7 +165,7 @@ def evaluated(rows: pa.RecordBatch | pa.Table, expressions: Mapping[str, pc.Expr
     for expression in expressions.values():
         prepare(expression)
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
-    parts = {name: _pieces(expression) for name, expression in expressions.items()}
+    parts = {name: _split_if_large(expression) for name, expression in expressions.items()}
     leaves = [leaf for part in parts.values() for leaf in leaves_of(part)]
     try:
         project = acero.ProjectNodeOptions(leaves, [str(position) for position in range(len(leaves))])
@@ -179,9 +179,9 @@ def evaluated(rows: pa.RecordBatch | pa.Table, expressions: Mapping[str, pc.Expr
         raise InvalidInputError(f"{', '.join(map(printed, expressions.values()))}: {error}") from error
 
 
-def _pieces(expression: pc.Expression) -> Split | pc.Expression:
+def _split_if_large(expression: pc.Expression) -> Split | pc.Expression:
     """The expression, or its pieces if it is large: the time that Arrow takes grows with the square of its size."""
-    buffer = _serialized(expression).buffer
+    buffer = _serialize(expression).buffer
     return expression if buffer.size <= LARGE else split(buffer.to_pybytes())
 
 
@@ -191,7 +191,7 @@ def matching(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array:
     Raises:
         InvalidInputError: The expression does not fit the columns, or its values are not booleans.
     """
-    plain = _plain(batch, expression)
+    plain = _compare_plainly(batch, expression)
     if plain is not None:
         return _without_nulls(plain)
     try:
@@ -203,9 +203,9 @@ def matching(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array:
     return _without_nulls(keep.combine_chunks())
 
 
-def _plain(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array | None:
+def _compare_plainly(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array | None:
     """Compare a column, or its remainder, with a value, without Arrow's execution plan; None for other expressions."""
-    buffer = _serialized(expression).buffer
+    buffer = _serialize(expression).buffer
     if buffer.size > _SMALL:
         return None  # parsing a long condition takes longer than the plan
     test = condition_of(expression)
@@ -270,7 +270,7 @@ def matching_all(batch: pa.RecordBatch, expressions: Sequence[pc.Expression], ma
     return mask
 
 
-def _entries(expression: pc.Expression) -> Iterator[tuple[bytes, bytes]]:
+def _read_entries(expression: pc.Expression) -> Iterator[tuple[bytes, bytes]]:
     """The entries of the serialized expression, which `_columns` describes."""
     _, (buffer,) = expression.__reduce__()
     yield from exported_metadata(pa.ipc.open_file(buffer).schema)

@@ -76,26 +76,26 @@ def split(data: bytes) -> Split | pc.Expression:
 
 def _split(entries: list[Entry], columns: list[pa.Array], level: int) -> Split | pc.Expression:
     if len(entries) <= _PIECE or entries[0][0] != b"call" or entries[0][1] not in _CHAINS or level > _MOST_LEVELS:
-        return _alone(entries, columns)
+        return _detach(entries, columns)
     name = entries[0][1]
     parts: list[Split | pc.Expression] = []
     waiting: list[Node] = []
     size = 0
-    for start, stop in _links(entries, name):
+    for start, stop in _find_links(entries, name):
         if stop - start > _PIECE:
             parts.append(_split(entries[start:stop], columns, level + 1))
             continue
         waiting.append(entries[start:stop])
         size += stop - start
         if size > _PIECE:
-            parts.append(_alone(_chained(name, waiting), columns))
+            parts.append(_detach(_chain(name, waiting), columns))
             waiting, size = [], 0
     if waiting:
-        parts.append(_alone(_chained(name, waiting), columns))
+        parts.append(_detach(_chain(name, waiting), columns))
     return Split(name.decode(), tuple(parts))
 
 
-def _links(entries: list[Entry], name: bytes) -> list[tuple[int, int]]:
+def _find_links(entries: list[Entry], name: bytes) -> list[tuple[int, int]]:
     """The start and the end of each part of a chain, as positions among its entries."""
     links: list[tuple[int, int]] = []
     position, end = 0, len(entries)
@@ -114,7 +114,7 @@ def _links(entries: list[Entry], name: bytes) -> list[tuple[int, int]]:
     return links
 
 
-def _chained(name: bytes, parts: list[Node]) -> Node:
+def _chain(name: bytes, parts: list[Node]) -> Node:
     """Join the parts in pairs, so that the tree has few levels."""
     while len(parts) > 1:
         pairs: list[Node] = [
@@ -125,7 +125,7 @@ def _chained(name: bytes, parts: list[Node]) -> Node:
     return parts[0]
 
 
-def _alone(node: Node, columns: list[pa.Array]) -> pc.Expression:
+def _detach(node: Node, columns: list[pa.Array]) -> pc.Expression:
     """A piece as a separate expression, with only the literals and options that it needs."""
     piece_columns: list[pa.Array] = []
     entries: list[Entry] = []

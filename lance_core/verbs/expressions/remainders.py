@@ -40,7 +40,7 @@ def matching_remainders(
     if len(entries) != len(_ENTRIES) or entries[0][1] not in _TESTS:
         return None
     name = entries[2][1]
-    if list(entries) != _entries(entries[0][1], name):
+    if list(entries) != _build_entries(entries[0][1], name):
         return None
     position = batch.schema.get_field_index(name.decode())
     column = batch.column(position) if position >= 0 else None
@@ -58,7 +58,7 @@ def matching_remainders(
     return pa.Array.from_buffers(pa.bool_(), len(column), [validity, bits])
 
 
-def _entries(test: bytes, name: bytes) -> list[tuple[bytes, bytes]]:
+def _build_entries(test: bytes, name: bytes) -> list[tuple[bytes, bytes]]:
     """The entries of a test of the remainder of a column."""
     return [(key, {b"?": test, b"*": name}.get(value, value)) for key, value in _ENTRIES]
 

@@ -99,12 +99,12 @@ def with_sql_meaning(expression: pc.Expression, schema: pa.Schema) -> pc.Express
         compares = any(name in data for name in _OPERATORS)
         if not (compares and _may_be_floats(buffer, schema)):
             return expression
-    return _rewrite_cached(data, schema) if buffer.size <= _SMALL else _rewritten(buffer, schema)
+    return _rewrite_cached(data, schema) if buffer.size <= _SMALL else _rewrite(buffer, schema)
 
 
 @lru_cache(maxsize=256)
 def _rewrite_cached(data: bytes, schema: pa.Schema) -> pc.Expression:
-    return _rewritten(pa.py_buffer(data), schema)
+    return _rewrite(pa.py_buffer(data), schema)
 
 
 def _may_be_floats(buffer: pa.Buffer, schema: pa.Schema) -> bool:
@@ -138,7 +138,7 @@ def _is_wide(kind: pa.DataType) -> bool:
     return bool(pa.types.is_uint64(kind) or pa.types.is_decimal(kind))
 
 
-def _rewritten(buffer: pa.Buffer, schema: pa.Schema) -> pc.Expression:
+def _rewrite(buffer: pa.Buffer, schema: pa.Schema) -> pc.Expression:
     pieces = entries_of(buffer)
     writer = _SqlRewriter(schema, pieces.columns)
     root = writer.read(pieces.entries)
@@ -152,7 +152,7 @@ def _rewritten(buffer: pa.Buffer, schema: pa.Schema) -> pc.Expression:
     return pc.Expression._deserialize(buffer)  # noqa: SLF001 - Arrow has no public way
 
 
-def _linked(call: _Call, end: Entry) -> _ExpressionPart:
+def _link(call: _Call, end: Entry) -> _ExpressionPart:
     """AND or OR of two parts; a part that is a chain of the same function is replaced by its links."""
     name = end[1]
     left, right = call.arguments
@@ -164,11 +164,11 @@ def _linked(call: _Call, end: Entry) -> _ExpressionPart:
         links.appendleft(left)
     else:
         links = deque((left, right))
-    joined = _joined(name, left, right)
+    joined = _join(name, left, right)
     return _ExpressionPart(joined.node, pa.bool_(), levels=joined.levels, chain=name, links=links)
 
 
-def _joined(name: bytes, left: _ExpressionPart, right: _ExpressionPart) -> _ExpressionPart:
+def _join(name: bytes, left: _ExpressionPart, right: _ExpressionPart) -> _ExpressionPart:
     node = [(b"call", name), left.node, right.node, (b"end", name)]
     return _ExpressionPart(node, pa.bool_(), levels=1 + max(left.levels, right.levels))
 
@@ -197,7 +197,7 @@ class _SqlRewriter:
                 calls.append(_Call(entry))
             elif kind == b"end":
                 calls.pop()
-                calls[-1].arguments.append(self._called(top, entry))
+                calls[-1].arguments.append(self._end_call(top, entry))
             elif kind == b"options":
                 top.options = entry
             elif kind == b"literal":
@@ -208,13 +208,13 @@ class _SqlRewriter:
                 top.arguments.append(
                     _ExpressionPart(path, self._type_of_field([name for key, name in path if key == b"field_ref"]))
                 )
-        return self._closed(calls[0].arguments[0])
+        return self._close_chain(calls[0].arguments[0])
 
-    def _called(self, call: _Call, end: Entry) -> _ExpressionPart:
+    def _end_call(self, call: _Call, end: Entry) -> _ExpressionPart:
         name = end[1]
         if name in _CHAINS and len(call.arguments) == 2:
-            return _linked(call, end)
-        call.arguments = [self._closed(part) for part in call.arguments]
+            return _link(call, end)
+        call.arguments = [self._close_chain(part) for part in call.arguments]
         node: list[Any] = [call.start, *(part.node for part in call.arguments)]
         if call.options is not None:
             node.append(call.options)
@@ -222,23 +222,23 @@ class _SqlRewriter:
             [*node, end], levels=1 + max((argument.levels for argument in call.arguments), default=0)
         )
         if name in _OPERATORS and len(call.arguments) == 2:
-            return self._compared(_OPERATORS[name], call.arguments) or plain
+            return self._compare(_OPERATORS[name], call.arguments) or plain
         if name == b"is_in" and len(call.arguments) == 1 and call.options is not None:
-            return self._looked_up(call.arguments[0], self.columns[int(call.options[1])][0]) or plain
+            return self._look_up(call.arguments[0], self.columns[int(call.options[1])][0]) or plain
         return plain
 
-    def _closed(self, part: _ExpressionPart) -> _ExpressionPart:
+    def _close_chain(self, part: _ExpressionPart) -> _ExpressionPart:
         """A part that is complete: a long chain becomes a tree of few levels with the same value, null included."""
         if not part.chain or part.levels <= _SHORT:
             return part
         self.changed = True
-        links = [self._closed(link) if link.chain else link for link in part.links]
+        links = [self._close_chain(link) if link.chain else link for link in part.links]
         while len(links) > 1:
-            pairs = [_joined(part.chain, *links[position : position + 2]) for position in range(0, len(links) - 1, 2)]
+            pairs = [_join(part.chain, *links[position : position + 2]) for position in range(0, len(links) - 1, 2)]
             links = [*pairs, *links[2 * len(pairs) :]]
         return links[0]
 
-    def _compared(self, operator: str, sides: list[_ExpressionPart]) -> _ExpressionPart | None:
+    def _compare(self, operator: str, sides: list[_ExpressionPart]) -> _ExpressionPart | None:
         """SQL's comparison of floats, or of uint64 or decimals with other integers; None for all other types."""
         kinds = [self._kind(side) for side in sides]
         floats = any(map(pa.types.is_floating, kinds))
@@ -258,7 +258,7 @@ class _SqlRewriter:
             return None
         return self._of_template((compare_floats if floats else compare)(operator, *typed).expression, sides)
 
-    def _looked_up(self, side: _ExpressionPart, options: Any) -> _ExpressionPart | None:
+    def _look_up(self, side: _ExpressionPart, options: Any) -> _ExpressionPart | None:
         """SQL's `IN`, null where the result depends on a null; None if the expression does not fit the columns."""
         from lance_core.verbs.expressions.sql.compare import in_set  # noqa: PLC0415 - it imports the SQL parser
         from lance_core.verbs.expressions.sql.typed import Typed  # noqa: PLC0415 - it imports the SQL parser

@@ -61,13 +61,13 @@ def check_blobs(schema: pa.Schema, version: FileVersion, *, binary: bool = False
         UnsupportedError: The version has no blobs, or a blob lies inside of another type.
     """
     for field in schema:
-        for below, path in _inside(field, field.name):
-            if _asks(below):
+        for below, path in _walk_children(field, field.name):
+            if _asks_for_blobs(below):
                 raise UnsupportedError(
                     f"field {path!r}: blobs inside of other types are not offered; make it a column of its own, or "
                     f"leave out the metadata {_NAME}"
                 )
-        if not _asks(field):
+        if not _asks_for_blobs(field):
             continue
         if version is FileVersion.V0_1:
             raise UnsupportedError(
@@ -128,7 +128,7 @@ def _check_place(name: str, uri: str, places: tuple[str, ...]) -> None:
         )
 
 
-def _inside(field: pa.Field, path: str) -> Iterator[tuple[pa.Field, str]]:
+def _walk_children(field: pa.Field, path: str) -> Iterator[tuple[pa.Field, str]]:
     """Yield all fields below a field, with their paths."""
     kind = field.type
     if not pa.types.is_nested(kind):
@@ -136,15 +136,15 @@ def _inside(field: pa.Field, path: str) -> Iterator[tuple[pa.Field, str]]:
     for index in range(kind.num_fields):
         child = kind.field(index)
         yield child, f"{path}.{child.name}"
-        yield from _inside(child, f"{path}.{child.name}")
+        yield from _walk_children(child, f"{path}.{child.name}")
 
 
-def _asks(field: pa.Field) -> bool:
+def _asks_for_blobs(field: pa.Field) -> bool:
     return bool((field.metadata or {}).get(_KEY, b"").lower() == b"true")
 
 
 def _is_blob(field: pa.Field) -> bool:
-    return _asks(field) and field.type in _BYTES
+    return _asks_for_blobs(field) and field.type in _BYTES
 
 
 def _blob_type(field: pa.Field) -> pa.Field:

@@ -73,19 +73,19 @@ def spread(rows: pa.Table, mask: Mask) -> pa.Table:
     if mask.all():
         return rows
     if not rows.num_rows:
-        return pa.table([_unread(field.type, len(mask)) for field in rows.schema], schema=rows.schema)
+        return pa.table([_fill_unread(field.type, len(mask)) for field in rows.schema], schema=rows.schema)
     return rows.take(pa.array(np.maximum(np.cumsum(mask) - 1, 0)))
 
 
-def _unread(kind: Any, count: int) -> pa.Array:
+def _fill_unread(kind: Any, count: int) -> pa.Array:
     """Any values of a type; no null where some version of files cannot store it."""
     if isinstance(kind, pa.BaseExtensionType):
-        return kind.wrap_array(_unread(kind.storage_type, count))
+        return kind.wrap_array(_fill_unread(kind.storage_type, count))
     if pa.types.is_struct(kind):
-        children = [_unread(field.type, count) for field in kind]
+        children = [_fill_unread(field.type, count) for field in kind]
         return pa.Array.from_buffers(kind, count, [None], children=children)
     if pa.types.is_fixed_size_list(kind):
-        items = _unread(kind.value_type, count * kind.list_size)
+        items = _fill_unread(kind.value_type, count * kind.list_size)
         return pa.Array.from_buffers(kind, count, [None], children=[items])
     nulls = pa.nulls(count, kind)
     if pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind):
@@ -153,7 +153,7 @@ def write_column_file(
         for table in tables:
             writer.write(conform(table, schema))
         _check_rows(fragment, writer.num_rows, physical_rows(source, fragment))
-        written = _finished(writer, version, files)
+        written = _finish_file(writer, version, files)
     except BaseException:
         writer.abort()
         raise
@@ -163,7 +163,7 @@ def write_column_file(
     return file
 
 
-def _finished(writer: DataFileWriter, version: FileVersion, files: UncommittedFiles) -> WrittenFile:
+def _finish_file(writer: DataFileWriter, version: FileVersion, files: UncommittedFiles) -> WrittenFile:
     """Close a file: it is durable now, or, on a local disk and in versions after 0.1, after the pending writes."""
     if files.pending is None or version is FileVersion.V0_1 or files.source.store.put_is_a_request:
         return writer.finish()

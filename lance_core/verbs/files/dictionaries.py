@@ -36,7 +36,7 @@ def with_dictionaries(schema: Schema, fragments: Sequence[Fragment], store: Obje
         SchemaError: The dictionary of one file is not a prefix of that of another.
         UnsupportedError: A file lies in a base path.
     """
-    pairs = list(_dictionaries(schema, fragments, store))
+    pairs = list(_read_dictionaries(schema, fragments, store))
     longest: dict[int, pa.Array] = {}
     for field, values in pairs:
         if field.id not in longest or len(values) > len(longest[field.id]):
@@ -54,7 +54,7 @@ def check_dictionaries(schema: Schema, fragments: Sequence[Fragment], store: Obj
         SchemaError: A file has a value that the dictionary of the dataset lacks, or has in another place.
         UnsupportedError: A file lies in a base path.
     """
-    for field, values in _dictionaries(schema, fragments, store):
+    for field, values in _read_dictionaries(schema, fragments, store):
         _check(field, values, field.dictionary_values)
 
 
@@ -66,7 +66,7 @@ def _check(field: Field, values: pa.Array, recorded: pa.Array | None) -> None:
         )
 
 
-def _dictionaries(
+def _read_dictionaries(
     schema: Schema, fragments: Sequence[Fragment], store: ObjectStore
 ) -> Iterator[tuple[Field, pa.Array]]:
     """Yield the dictionary fields of a schema, each with the values that a 0.1 file has for it, file by file."""

@@ -146,7 +146,7 @@ class FragmentWriter:
             InvalidInputError: A blob is given by a URI that is not allowed, or the values of a column do not fit into
                 its dictionary.
         """
-        rows = batch if is_alike(self._schema, batch.schema) else self._conformed(batch)
+        rows = batch if is_alike(self._schema, batch.schema) else self._conform_batch(batch)
         if not self._divides:
             self._write(rows)
             return
@@ -166,7 +166,7 @@ class FragmentWriter:
             if file.num_rows >= self._max_rows or file.has_reached(self._max_bytes):
                 self._end_file()
 
-    def _conformed(self, batch: pa.RecordBatch | pa.Table) -> pa.Table:
+    def _conform_batch(self, batch: pa.RecordBatch | pa.Table) -> pa.Table:
         batch_names = set(batch.schema.names)
         missing = [name for name in self._schema.names if name not in batch_names]
         if missing:
@@ -188,7 +188,7 @@ class FragmentWriter:
             pending: Waits until the files are durable; None if they must be durable when this method returns.
             requests: Whether `pending` may wait for requests to object storage as well as for a disk.
         """
-        in_background = pending is not None and (requests or not self._target().store.put_is_a_request)
+        in_background = pending is not None and (requests or not self._choose_target().store.put_is_a_request)
         self._end_file(is_last=True, in_background=in_background)
         waiting = self._pending
         if pending is not None:
@@ -232,7 +232,7 @@ class FragmentWriter:
 
     def _open_file(self) -> DataFileWriter:
         if self._file is None:
-            target = self._target()
+            target = self._choose_target()
             name = self._prefix + new_data_file_name()
             note_begun(data_key(name))
             self._file = DataFileWriter(
@@ -260,7 +260,7 @@ class FragmentWriter:
         """
         if self._file is None:
             return
-        file, target = self._file, self._target()
+        file, target = self._file, self._choose_target()
         file.complete()
         self._num_ended += 1
         is_alone = is_last and self._num_ended == 1
@@ -273,7 +273,7 @@ class FragmentWriter:
             if is_alone:
                 self._pending.add_all(file.close_early())
             else:
-                self._pending.add(_closed, file)
+                self._pending.add(_close_file, file)
         self._file = None
         record = records.Fragment(
             files=(data_file_record(written, target.base_id, target.prefix),), physical_rows=written.num_rows
@@ -283,12 +283,12 @@ class FragmentWriter:
             self._progress.complete(FragmentMetadata.from_record(replace(record, id=self._begun.id)))
         self._pending.wait(CLOSING_AT_A_TIME)
 
-    def _target(self) -> WriteTarget:
+    def _choose_target(self) -> WriteTarget:
         """The target of the file that is being written."""
         return self._targets[self._num_ended % len(self._targets)]
 
 
-def _closed(file: DataFileWriter) -> None:
+def _close_file(file: DataFileWriter) -> None:
     """Close a complete file, whose name is made durable later; if that fails, nothing of the file is left."""
     try:
         file.close(durable_name=False)
@@ -319,17 +319,17 @@ def to_batches(
     if hasattr(data, "to_reader"):
         return to_batches(data.to_reader())
     if hasattr(data, "__arrow_c_stream__"):
-        return to_batches(_stream_of(data))
+        return to_batches(_open_stream(data))
     if hasattr(data, "to_batches") and hasattr(data, "schema"):
         return data.schema, data.to_batches()
     if isinstance(data, Iterable):
         if schema is None:
             raise InvalidInputError("an iterable of batches needs the argument schema")
-        return schema, _checked(data, schema)
+        return schema, _check_batches(data, schema)
     raise ArgumentTypeError(f"rows cannot be taken from {type(data).__name__}")
 
 
-def _stream_of(data: Any) -> pa.RecordBatchReader:
+def _open_stream(data: Any) -> pa.RecordBatchReader:
     try:
         return pa.RecordBatchReader.from_stream(data)
     except pa.ArrowInvalid as error:  # types that are nested deeper than Arrow's C interface allows
@@ -381,7 +381,7 @@ def lance_schema(
     return fit(stored, schema, fills_structs=True)
 
 
-def _checked(batches: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch | pa.Table]:
+def _check_batches(batches: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch | pa.Table]:
     for batch in batches:
         if not isinstance(batch, pa.RecordBatch | pa.Table):
             raise InvalidInputError(

@@ -32,11 +32,11 @@ def table_of_columns(columns: Mapping[Any, Any], schema: pa.Schema | None = None
     for name in columns:
         if not isinstance(name, str | bytes):
             raise ArgumentTypeError(f"columns by name: a name is a string, not {name!r}")
-    missing = [name for name in names if name not in columns and _encoded(name) not in columns]
+    missing = [name for name in names if name not in columns and _encode_name(name) not in columns]
     if missing:
         raise SchemaError(f"the data has no column {missing[0]!r}, which the schema has; its columns are {[*columns]}")
     arrays = [
-        _array(name, columns[name if name in columns else _encoded(name)], kind)
+        _build_array(name, columns[name if name in columns else _encode_name(name)], kind)
         for name, kind in zip(names, types, strict=True)
     ]
     for name, array in zip(names, arrays, strict=True):
@@ -83,12 +83,12 @@ def table_of_frame(frame: Any, schema: pa.Schema | None = None, *, with_index: b
     try:
         return pa.Table.from_pandas(frame, schema=schema, preserve_index=None if with_index else False)
     except NotImplementedError as error:
-        raise UnsupportedError(f"a frame of pandas: {_words(error)}") from error
+        raise UnsupportedError(f"a frame of pandas: {_format_message(error)}") from error
     except (ValueError, TypeError, OverflowError, KeyError) as error:
-        raise SchemaError(f"a frame of pandas: {_words(error)}") from error
+        raise SchemaError(f"a frame of pandas: {_format_message(error)}") from error
 
 
-def _array(name: str | bytes, values: Any, kind: pa.DataType | None) -> pa.Array | pa.ChunkedArray:
+def _build_array(name: str | bytes, values: Any, kind: pa.DataType | None) -> pa.Array | pa.ChunkedArray:
     try:
         if isinstance(values, pa.Array | pa.ChunkedArray):
             return values if kind is None or values.type.equals(kind) else values.cast(kind)
@@ -96,20 +96,20 @@ def _array(name: str | bytes, values: Any, kind: pa.DataType | None) -> pa.Array
     except InvalidInputError:
         raise
     except NotImplementedError as error:
-        raise UnsupportedError(f"column {name!r}: {_words(error)}") from error
+        raise UnsupportedError(f"column {name!r}: {_format_message(error)}") from error
     except (ValueError, TypeError, OverflowError) as error:
         if not any(hasattr(values, way) for way in ("__iter__", "__array__", "__arrow_array__", "__arrow_c_array__")):
             raise ArgumentTypeError(
                 f"column {name!r}: a list or an array of values is needed, not {type(values).__name__}"
             ) from error
-        raise SchemaError(f"column {name!r}: {_words(error)}") from error
+        raise SchemaError(f"column {name!r}: {_format_message(error)}") from error
 
 
-def _encoded(name: Any) -> Any:
+def _encode_name(name: Any) -> Any:
     """The name as bytes, as the mapping may have bytes as its keys."""
     return name.encode(errors="surrogatepass") if isinstance(name, str) else name
 
 
-def _words(error: Exception) -> str:
+def _format_message(error: Exception) -> str:
     """The message of an error; pyarrow adds the column as another argument."""
     return "; ".join(map(str, error.args))

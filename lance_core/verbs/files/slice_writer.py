@@ -71,7 +71,7 @@ class SliceWriter:
         if self._assign is None:
             self._write_to(0, batch)
             return
-        for position, part in _parts(batch, self._assign(batch)):
+        for position, part in _split_rows(batch, self._assign(batch)):
             self._write_to(position, part)
 
     def finish(self) -> list[FragmentMetadata]:
@@ -93,7 +93,7 @@ class SliceWriter:
         if writer is None:
             if self._max_open is not None and len(self._open) >= self._max_open:
                 self._finish(next(iter(self._open)))
-            writer = self._open[position] = self._another()
+            writer = self._open[position] = self._open_another()
             self._all.append(writer)
         self._open.move_to_end(position)
         # The bytes of a file are counted between batches.
@@ -101,7 +101,7 @@ class SliceWriter:
             writer.write(batch)
         self.rows[position] = self.rows.get(position, 0) + part.num_rows
 
-    def _another(self) -> FragmentWriter:
+    def _open_another(self) -> FragmentWriter:
         if self._first is None:
             self._first = self._new_writer()
         return self._first.another()
@@ -111,7 +111,7 @@ class SliceWriter:
         self._pending.wait(FINISHING_AT_A_TIME)
 
 
-def _parts(batch: Any, positions: npt.NDArray[np.integer[Any]]) -> Iterator[tuple[int, Any]]:
+def _split_rows(batch: Any, positions: npt.NDArray[np.integer[Any]]) -> Iterator[tuple[int, Any]]:
     """Yield the rows of each slice in their order; rows are copied only if the slices are mixed.
 
     Args:

@@ -70,7 +70,7 @@ class Slice:
     conditions: Mapping[str, Condition]
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     """A value for messages: dates and times as such."""
     return str(value) if isinstance(value, dt.date) else repr(value)
 
@@ -136,7 +136,7 @@ class Slices:
 
     def identities(self) -> list[str]:
         """A digest of each slice's conditions, equal for equal slices in any process."""
-        return [_identity(part) for part in self.slices]
+        return [_hash_conditions(part) for part in self.slices]
 
     def check(self, schema: pa.Schema) -> None:
         """Check that rows of this schema can be assigned to the slices exactly.
@@ -145,7 +145,7 @@ class Slices:
             SchemaError: A column is missing, or of a type that cannot hold the values exactly.
             InvalidInputError: Slices overlap.
         """
-        self._lookup(schema)
+        self._build_lookup(schema)
 
     def assign(self, batch: pa.RecordBatch | pa.Table) -> npt.NDArray[np.int32]:
         """The position of the slice that each row lies in, `OUTSIDE` (-1) for none.
@@ -156,7 +156,7 @@ class Slices:
             SchemaError: A column is missing, or of a type that cannot hold the values exactly.
             InvalidInputError: Slices overlap.
         """
-        codes, steps = self._lookup(batch.schema)
+        codes, steps = self._build_lookup(batch.schema)
         code = np.zeros(batch.num_rows, dtype=np.int64)
         outside = np.zeros(batch.num_rows, dtype=bool)
         for conditions, known_pairs in steps:
@@ -186,7 +186,7 @@ class Slices:
         names, shown_names = self.names, self._shown_names
         columns = [batch.column(name).take(pa.array(outside[:_LOOKED_AT])) for name in self.columns]
         rows = dict.fromkeys(
-            " and ".join(f"{name} = {_shown(value)}" for name, value in zip(self.columns, row, strict=True))
+            " and ".join(f"{name} = {_format_value(value)}" for name, value in zip(self.columns, row, strict=True))
             for row in zip(*(column.to_pylist() for column in columns), strict=True)
         )
         examples = "; ".join(list(rows)[:_NAMED]) + ("; .." if len(rows) > _NAMED else "")
@@ -207,7 +207,7 @@ class Slices:
         Raises:
             InvalidInputError: The row lies in none of the slices, as the caller has found out before the call.
         """
-        values = " and ".join(f"{name} = {_shown(row[name])}" for name in self.columns)
+        values = " and ".join(f"{name} = {_format_value(row[name])}" for name in self.columns)
         where = f"table {uri}" if self.owner is None else f"{self.owner}, table {uri}"
         columns = ", ".join(map(repr, self.columns))
         raise InvalidInputError(
@@ -233,7 +233,7 @@ class Slices:
         rows = [tuple(part.conditions[name] for name in self.columns) for part in self.slices]
         return _expression([schema.field(name) for name in self.columns], rows)
 
-    def _lookup(self, schema: pa.Schema) -> tuple[_Codes, list[tuple[_Equal | _Ranges, _Codes]]]:
+    def _build_lookup(self, schema: pa.Schema) -> tuple[_Codes, list[tuple[_Equal | _Ranges, _Codes]]]:
         """A code for each slice, and for each column its conditions and the pairs that occur among the slices.
 
         The code of a slice for its first columns and the position of its condition on the next column (the digit) make
@@ -268,7 +268,7 @@ class _Equal:
     def find(self, column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
         """The position of each row's value among the conditions, -1 if it is not among them."""
         positions = pc.index_in(_of_equal_floats(column), value_set=self.values)
-        return _numpy(pc.fill_null(positions, -1)).astype(np.int64)
+        return _as_numpy(pc.fill_null(positions, -1)).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,8 +286,8 @@ class _Ranges:
 
     def find(self, column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
         """The position of the range that each row lies in, -1 for none."""
-        values = _numpy(pc.fill_null(_physical(column), 0))
-        valid = _numpy(pc.is_valid(column))
+        values = _as_numpy(pc.fill_null(_as_physical(column), 0))
+        valid = _as_numpy(pc.is_valid(column))
         place = np.searchsorted(self.starts, values, side="right") - 1
         inside = valid & (place >= 0) & (values < self.ends[np.maximum(place, 0)])
         return np.where(inside, place, OUTSIDE)
@@ -297,21 +297,21 @@ def _column_conditions(schema: pa.Schema, name: str, conditions: list[Condition]
     kind = _column_type(schema, name)
     if all(isinstance(c, Equals) for c in conditions):
         equal_values = [c.value for c in conditions if isinstance(c, Equals)]
-        values = pa.array([v if v is None else _exact(v, kind, name) for v in equal_values], type=kind)
+        values = pa.array([v if v is None else _check_exact(v, kind, name) for v in equal_values], type=kind)
         encoded = _of_equal_floats(values).dictionary_encode("encode")
-        return _Equal(name, encoded.dictionary, _numpy(encoded.indices).astype(np.int64))
+        return _Equal(name, encoded.dictionary, _as_numpy(encoded.indices).astype(np.int64))
     if not all(isinstance(c, Between) for c in conditions):
         raise InvalidInputError(f"column {name!r}: some slices give a value and others a range")
-    return _ranges(name, kind, [c for c in conditions if isinstance(c, Between)])
+    return _build_ranges(name, kind, [c for c in conditions if isinstance(c, Between)])
 
 
-def _ranges(name: str, kind: pa.DataType, conditions: list[Between]) -> _Ranges:
+def _build_ranges(name: str, kind: pa.DataType, conditions: list[Between]) -> _Ranges:
     types = pa.types
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_date32(kind) or types.is_timestamp(kind)):
         raise SchemaError(f"column {name!r} of type {kind} cannot be divided into ranges")
-    bounds = [(_exact(c.start, kind, name), _exact(c.end, kind, name)) for c in conditions]
-    starts = _numpy(_physical(pa.array([start for start, _ in bounds], type=kind)))
-    ends = _numpy(_physical(pa.array([end for _, end in bounds], type=kind)))
+    bounds = [(_check_exact(c.start, kind, name), _check_exact(c.end, kind, name)) for c in conditions]
+    starts = _as_numpy(_as_physical(pa.array([start for start, _ in bounds], type=kind)))
+    ends = _as_numpy(_as_physical(pa.array([end for _, end in bounds], type=kind)))
     if (starts >= ends).any():
         raise InvalidInputError(f"column {name!r}: range {conditions[int(np.argmax(starts >= ends))]} is empty")
     unique, digits = np.unique(np.stack([starts, ends]), axis=1, return_inverse=True)
@@ -328,7 +328,7 @@ def _column_type(schema: pa.Schema, name: str) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-def _exact(value: object, kind: pa.DataType, name: str) -> object:
+def _check_exact(value: object, kind: pa.DataType, name: str) -> object:
     """The value, after a check that the column's type represents it without loss."""
     if value is None:
         raise InvalidInputError(f"column {name!r}: null is not a bound of a range")
@@ -361,17 +361,17 @@ def _of_equal_floats(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.Chunke
     return pc.if_else(pc.is_nan(values), pa.scalar(math.nan, values.type), pc.add(values, pa.scalar(0.0, values.type)))
 
 
-def _physical(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+def _as_physical(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Dates and timestamps as the integers that store them."""
     kind = values.type
     if pa.types.is_dictionary(kind):
-        return _physical(pc.cast(values, kind.value_type))
+        return _as_physical(pc.cast(values, kind.value_type))
     if pa.types.is_date32(kind):
         return pc.cast(values, pa.int32())
     return pc.cast(values, pa.int64()) if pa.types.is_timestamp(kind) else values
 
 
-def _numpy(values: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
+def _as_numpy(values: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
     if isinstance(values, pa.ChunkedArray):
         return np.asarray(values.to_numpy())
     return np.asarray(values.to_numpy(zero_copy_only=False))
@@ -413,16 +413,16 @@ def _any_of(field: pa.Field, conditions: list[Condition]) -> pc.Expression:
     return reduce(or_, ranges)
 
 
-def _identity(item: Slice) -> str:
+def _hash_conditions(item: Slice) -> str:
     """A digest of a slice's conditions with the Python types of their values; times with a zone are taken in UTC."""
     parts = []
     for name, condition in sorted(item.conditions.items()):
         bounds = [condition.value] if isinstance(condition, Equals) else [condition.start, condition.end]
-        parts.append([name, type(condition).__name__, *([type(b).__name__, _string(b)] for b in bounds)])
+        parts.append([name, type(condition).__name__, *([type(b).__name__, _format_condition(b)] for b in bounds)])
     return hashlib.blake2b(json.dumps(parts).encode(), digest_size=10).hexdigest()
 
 
-def _string(value: object) -> str:
+def _format_condition(value: object) -> str:
     if isinstance(value, dt.datetime) and value.tzinfo is not None:
         return value.astimezone(dt.UTC).isoformat()
     if isinstance(value, float):

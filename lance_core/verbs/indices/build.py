@@ -59,7 +59,7 @@ def indexed_field(schema: Schema, field_id: int) -> IndexedField:
         InvalidInputError: The dataset has no field of that id.
     """
     for top in schema.fields:
-        nodes = _way_to(top, field_id)
+        nodes = _find_way(top, field_id)
         if nodes:
             if any(node.logical_type != "struct" for node in nodes[:-1]):
                 raise UnsupportedError(
@@ -69,11 +69,11 @@ def indexed_field(schema: Schema, field_id: int) -> IndexedField:
     raise InvalidInputError(f"the dataset has no field {field_id}")
 
 
-def _way_to(node: Field, field_id: int) -> list[Field]:
+def _find_way(node: Field, field_id: int) -> list[Field]:
     if node.id == field_id:
         return [node]
     for child in node.children:
-        way = _way_to(child, field_id)
+        way = _find_way(child, field_id)
         if way:
             return [node, *way]
     return []
@@ -110,26 +110,26 @@ def _read(
 ) -> Iterator[tuple[FragmentScan, Sequence[IndexedRows]]]:
     """Yield the rows of each fragment in order; several fragments are read in parallel."""
     if at_once == 1:
-        yield from ((scan, _rows(scan, field)) for scan in scans)
+        yield from ((scan, _read_rows(scan, field)) for scan in scans)
         return
     waiting: deque[tuple[FragmentScan, Sequence[IndexedRows] | Future[Sequence[IndexedRows]]]] = deque()
     with ThreadPool(at_once) as pool:
         for scan in scans:
             is_read = scan.read_rows is not None
-            waiting.append((scan, _rows(scan, field) if is_read else pool.submit(_rows, scan, field)))
+            waiting.append((scan, _read_rows(scan, field) if is_read else pool.submit(_read_rows, scan, field)))
             if len(waiting) > at_once:
-                yield _done(*waiting.popleft())
+                yield _finish_rows(*waiting.popleft())
         for scan, rows in waiting:
-            yield _done(scan, rows)
+            yield _finish_rows(scan, rows)
 
 
-def _done(
+def _finish_rows(
     scan: FragmentScan, rows: Sequence[IndexedRows] | Future[Sequence[IndexedRows]]
 ) -> tuple[FragmentScan, Sequence[IndexedRows]]:
     return scan, rows.result() if isinstance(rows, Future) else rows
 
 
-def _rows(scan: FragmentScan, field: IndexedField) -> Sequence[IndexedRows]:
+def _read_rows(scan: FragmentScan, field: IndexedField) -> Sequence[IndexedRows]:
     parts = []
     for batch in scan.batches():
         addresses = batch.column(ROW_ADDRESS).to_numpy()

@@ -82,11 +82,11 @@ def kind_and_parameters(index_type: Any, arguments: Mapping[str, Any]) -> tuple[
         if key not in parameters:
             parameter_names = ", ".join(parameters) or "none"
             raise InvalidInputError(f"{kind.name} has no parameter {key!r}; it has {parameter_names}")
-        parameters[key] = _checked(kind, key, value)
+        parameters[key] = _check_parameter(kind, key, value)
     return kind, parameters
 
 
-def _checked(kind: Kind, key: str, value: Any) -> int | float:
+def _check_parameter(kind: Kind, key: str, value: Any) -> int | float:
     """The checked value of a parameter: a positive integer, or a probability between 0 and 1."""
     if isinstance(kind.parameters[key], float):
         if isinstance(value, float) and 0 < value < 1:

@@ -67,7 +67,7 @@ def optimize_indices(
     merged = 1 if num_indices_to_merge is None else num_indices_to_merge
 
     def attempt(base: Snapshot) -> Manifest:
-        groups = _groups(base.manifest, index_names)
+        groups = _group_segments(base.manifest, index_names)
         with staged(base) as files:
             changes = [_Optimizer(files, group, replaced).run(merged, retrain=retrain) for group in groups]
             new = tuple(index for added, _ in changes for index in added)
@@ -96,7 +96,7 @@ def expected_changes(
         UnsupportedError: An index of `index_names` is of a kind that this library cannot build.
     """
     new, dropped = list[IndexMetadata](), list[IndexMetadata]()
-    for group in _groups(source.manifest, index_names):
+    for group in _group_segments(source.manifest, index_names):
         choice = _SegmentChoice(source, group, unwritten).merging(1)
         if choice is None:
             continue
@@ -124,7 +124,7 @@ def uncovered_fragments(manifest: Manifest, segments: Sequence[IndexMetadata]) -
     return [i for i in manifest.fragments.ids if i not in covered]
 
 
-def _groups(manifest: Manifest, names: Collection[str] | None) -> list[list[IndexMetadata]]:
+def _group_segments(manifest: Manifest, names: Collection[str] | None) -> list[list[IndexMetadata]]:
     """The segments of each index that this library can build, in order of the names.
 
     System indices, such as the fragment reuse index, are listed like others, and hold no entries to build.
@@ -261,12 +261,12 @@ class _Optimizer:
         """Write new segments, and return these and the segments that they replace."""
         choice = _SegmentChoice(self.files.source, self.segments)
         if retrain:
-            return [self._segment([], BitMap(self.files.source.manifest.fragments.ids))], list(self.segments)
+            return [self._write_segment([], BitMap(self.files.source.manifest.fragments.ids))], list(self.segments)
         chosen = choice.merging(num_merged)
         if chosen is None:
             return [], []
-        new = [self._segment([segment], fragments) for segment, fragments in chosen.left]
-        return [*new, self._segment(chosen.merged, chosen.covered)], chosen.dropped
+        new = [self._write_segment([segment], fragments) for segment, fragments in chosen.left]
+        return [*new, self._write_segment(chosen.merged, chosen.covered)], chosen.dropped
 
     @property
     def _kind(self) -> Kind:
@@ -276,18 +276,18 @@ class _Optimizer:
     def _field(self) -> IndexedField:
         return indexed_field(self.files.source.manifest.schema, self.segments[0].fields[0])
 
-    def _segment(self, merged: Sequence[IndexMetadata], covered: BitMap) -> IndexMetadata:
+    def _write_segment(self, merged: Sequence[IndexMetadata], covered: BitMap) -> IndexMetadata:
         """Write a segment over some live fragments, from entries of merged segments; other fragments are read."""
         source, kind, field = self.files.source, self._kind, self._field
         view = _view_of_live_rows(source)
-        contents, merged_fragments = self._contents(merged, view)
+        contents, merged_fragments = self._keep_contents(merged, view)
         last = self.segments[-1]
         parameters = dict(kind.parameters)
         for segment in self.segments:
             content = source.indices.try_read(segment, field.type)
             if content is not None:
                 parameters |= content.parameters()
-        for zones in self._moved(merged, covered - merged_fragments):
+        for zones in self._derive_zones(merged, covered - merged_fragments):
             contents.append(zones)
             merged_fragments |= zones.fragments()
         missing = covered - merged_fragments
@@ -296,7 +296,7 @@ class _Optimizer:
         content = kind.merge(contents, parameters)
         return write_segment(self.files, kind, content, last.name, field, covered, last.details)
 
-    def _contents(self, merged: Sequence[IndexMetadata], view: View) -> tuple[list[Any], BitMap]:
+    def _keep_contents(self, merged: Sequence[IndexMetadata], view: View) -> tuple[list[Any], BitMap]:
         """The entries of segments that are still valid, and their fragments; each fragment's entries are taken once."""
         source, contents, merged_fragments = self.files.source, list[Any](), BitMap()
         for segment in merged:
@@ -311,7 +311,7 @@ class _Optimizer:
             merged_fragments |= BitMap(view.ids[np.flatnonzero(chosen)].tolist())
         return contents, merged_fragments
 
-    def _moved(self, merged: Sequence[IndexMetadata], missing: BitMap) -> Iterator[ZoneMap]:
+    def _derive_zones(self, merged: Sequence[IndexMetadata], missing: BitMap) -> Iterator[ZoneMap]:
         """Yield zone maps of fragments that a compaction wrote, from the zones of the fragments that it replaced."""
         if self._kind is not KINDS["ZoneMap"] or not self.replaced:
             return

@@ -25,7 +25,7 @@ def prewarm(source: Snapshot, name: str, segments: Iterable[str | uuid.UUID] | N
     own_segments = {index.uuid: index for index in source.manifest.indices if index.name == name}
     if not own_segments:
         raise IndexNotFoundError(f"Lance index not found: name={name}; list_indices() lists those of the table")
-    keys = list(own_segments) if segments is None else [_key(segment) for segment in segments]
+    keys = list(own_segments) if segments is None else [_parse_key(segment) for segment in segments]
     for key in keys:
         index = own_segments.get(key)
         if index is None:
@@ -38,7 +38,7 @@ def prewarm(source: Snapshot, name: str, segments: Iterable[str | uuid.UUID] | N
         source.indices.read(index, indexed_field(source.manifest.schema, index.fields[0]).type)
 
 
-def _key(segment: str | uuid.UUID) -> uuid.UUID:
+def _parse_key(segment: str | uuid.UUID) -> uuid.UUID:
     try:
         return uuid.UUID(str(segment))
     except ValueError as error:

@@ -90,7 +90,7 @@ def merge_segments(source: Snapshot, segments: Sequence[IndexMetadata]) -> Index
         CorruptFileError: A segment cannot be read.
         IncompatibleConflictError: The table was dropped and created again since the segments were built.
     """
-    kind, field = _checked(source, segments)
+    kind, field = _check_segments(source, segments)
     _check_versions(source, segments)
     contents = [source.indices.read(segment, field.type) for segment in segments]
     parameters = {**kind.parameters, **contents[0].parameters()}
@@ -130,12 +130,12 @@ def commit_segments(
         RetryableConflictError: Rows or values that a segment covers have changed since it was built.
         IncompatibleConflictError: The table was dropped and created again since the segments were built.
     """
-    kind, field = _checked(source, segments)
+    kind, field = _check_segments(source, segments)
     _check_versions(source, segments)
     if target_field(source, column, kind).node.id != field.node.id:
         raise InvalidInputError(f"index {name!r}: the segments are on column {field.path!r}, not on {column!r}")
     current = _without_changed(source, [replace(segment, name=name) for segment in segments])
-    removed = _replaced(source.manifest, name, kind, field, current)
+    removed = _find_replaced(source.manifest, name, kind, field, current)
     files = UncommittedFiles(source)  # the segments' files are not added: they stay for another attempt
     try:
         return files.commit(CreateIndex(new_indices=tuple(current), removed_indices=tuple(removed)))
@@ -163,7 +163,7 @@ def _check_versions(source: Snapshot, segments: Sequence[IndexMetadata]) -> None
             )
 
 
-def _checked(source: Snapshot, segments: Sequence[IndexMetadata]) -> tuple[Kind, IndexedField]:
+def _check_segments(source: Snapshot, segments: Sequence[IndexMetadata]) -> tuple[Kind, IndexedField]:
     """The kind and the field that all segments have, if they can be one index."""
     if not segments:
         raise InvalidInputError("at least one index segment is needed")
@@ -221,7 +221,7 @@ def _without_changed(source: Snapshot, segments: Sequence[IndexMetadata]) -> lis
     return list(current)
 
 
-def _replaced(
+def _find_replaced(
     manifest: Manifest, name: str, kind: Kind, field: IndexedField, segments: Sequence[IndexMetadata]
 ) -> list[IndexMetadata]:
     """The segments of an index that new segments replace, because the new segments cover the same fragments."""

@@ -20,22 +20,22 @@ _STEP = "    "
 @checked
 def format_schema(dataset: Handle) -> str:
     """The columns of a dataset, with the ids of their fields."""
-    return _indented(dataset.source.manifest.schema)
+    return _indent(dataset.source.manifest.schema)
 
 
 @checked
 def format_manifest(dataset: Handle) -> str:
     """The manifest of the dataset's version."""
-    return _indented(dataset.source.manifest)
+    return _indent(dataset.source.manifest)
 
 
 @checked
 def format_fragment(fragment: FragmentMetadata, dataset: Handle) -> str:
     """A fragment, and for each of its files the fields of the dataset that are in the file."""
     record = fragment.to_record()
-    lines = [_indented(record)]
+    lines = [_indent(record)]
     lines += [
-        f"{file.path}: {_indented(dataset.source.manifest.schema.only_ids(set(file.fields)))}" for file in record.files
+        f"{file.path}: {_indent(dataset.source.manifest.schema.only_ids(set(file.fields)))}" for file in record.files
     ]
     return "\n".join(lines)
 
@@ -52,15 +52,15 @@ def list_transactions(dataset: Handle, /, max_transactions: int = 10) -> list[st
             transaction = load_transaction(store, load_manifest(store, number))
         except VersionNotFoundError:
             continue  # cleaned up since it was listed
-        transactions.append(None if transaction is None else _indented(transaction))
+        transactions.append(None if transaction is None else _indent(transaction))
     return transactions
 
 
-def _indented(record: Any) -> str:
-    return "\n".join(_lines("", record, ""))
+def _indent(record: Any) -> str:
+    return "\n".join(_format_lines("", record, ""))
 
 
-def _lines(head: str, value: Any, indent: str) -> Iterator[str]:
+def _format_lines(head: str, value: Any, indent: str) -> Iterator[str]:
     """Yield the lines of a value; the first line begins with `head`."""
     tail = "," if indent else ""
     if is_dataclass(value) and not isinstance(value, type):
@@ -71,16 +71,16 @@ def _lines(head: str, value: Any, indent: str) -> Iterator[str]:
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
         parts, opening, closing = [("", item) for item in value], "[", "]"
     else:
-        yield f"{indent}{head}{_plain(value)}{tail}"
+        yield f"{indent}{head}{_format_plain(value)}{tail}"
         return
     if not parts:
         yield f"{indent}{head}{opening}{closing}{tail}"
         return
     yield f"{indent}{head}{opening}"
     for name, item in parts:
-        yield from _lines(name, item, indent + _STEP)
+        yield from _format_lines(name, item, indent + _STEP)
     yield f"{indent}{closing}{tail}"
 
 
-def _plain(value: Any) -> str:
+def _format_plain(value: Any) -> str:
     return f"{len(value)} bytes" if isinstance(value, bytes | memoryview) else repr(value)

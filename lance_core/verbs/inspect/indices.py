@@ -136,8 +136,10 @@ class _CoveredSegment:
 
 def describe_indices(source: Snapshot) -> list[IndexDescription]:
     """All indices of a version, by name."""
-    counts = _live_rows(source)
-    return [_description(source.manifest.schema, group, counts) for _, group in sorted(_by_name(source).items())]
+    counts = _count_live_rows(source)
+    return [
+        _describe_index(source.manifest.schema, group, counts) for _, group in sorted(_group_by_name(source).items())
+    ]
 
 
 def index_statistics(source: Snapshot, name: str) -> IndexStatistics:
@@ -148,7 +150,7 @@ def index_statistics(source: Snapshot, name: str) -> IndexStatistics:
         UnsupportedError: The index belongs to the write-ahead log, or keeps its details in a file.
         CorruptFileError: A file of the index cannot be read.
     """
-    group = _by_name(source).get(name)
+    group = _group_by_name(source).get(name)
     if group is None:
         raise IndexNotFoundError(f"Index {name!r} not found")
     first = group[0].index
@@ -156,7 +158,7 @@ def index_statistics(source: Snapshot, name: str) -> IndexStatistics:
         return {"num_versions": num_reuse_versions(first)}
     if first.is_system:
         raise UnsupportedError(f"statistics of {name!r} are not supported, as it is an index of the write-ahead log")
-    counts = _live_rows(source)
+    counts = _count_live_rows(source)
     covered = BitMap.union(*(segment.covered for segment in group))
     indexed = [count for fragment_id, count in counts.items() if fragment_id in covered]
     times = [segment.index.created_at_ms for segment in group if segment.index.created_at_ms is not None]
@@ -191,7 +193,7 @@ def _content_statistics(source: Snapshot, segments: Sequence[IndexMetadata]) -> 
     ]
 
 
-def _live_rows(source: Snapshot) -> dict[int, int]:
+def _count_live_rows(source: Snapshot) -> dict[int, int]:
     """Live rows of each fragment."""
     return {fragment.id: live_count(source, fragment) for fragment in source.manifest.fragments}
 
@@ -200,7 +202,7 @@ def _num_rows(covered: BitMap, counts: dict[int, int]) -> int:
     return sum(count for fragment_id, count in counts.items() if fragment_id in covered)
 
 
-def _by_name(source: Snapshot) -> dict[str, list[_CoveredSegment]]:
+def _group_by_name(source: Snapshot) -> dict[str, list[_CoveredSegment]]:
     indices = source.manifest.indices
     covered = {index.uuid: fragments for index, fragments in live_coverage(indices)}
     groups: dict[str, list[_CoveredSegment]] = {}
@@ -211,16 +213,16 @@ def _by_name(source: Snapshot) -> dict[str, list[_CoveredSegment]]:
     return groups
 
 
-def _description(schema: Schema, group: Sequence[_CoveredSegment], counts: dict[int, int]) -> IndexDescription:
+def _describe_index(schema: Schema, group: Sequence[_CoveredSegment], counts: dict[int, int]) -> IndexDescription:
     first = group[0].index
-    segments = [_segment_description(segment) for segment in group]
+    segments = [_describe_segment(segment) for segment in group]
     sizes = [segment.size_bytes for segment in segments if segment.size_bytes is not None]
     return IndexDescription(
         name=first.name,
         index_type=first.kind,
         type_url=first.details_type_url,
         fields=list(first.fields),
-        field_names=[_path(schema, i) for i in first.fields],
+        field_names=[_find_path(schema, i) for i in first.fields],
         num_rows_indexed=_num_rows(BitMap.union(*(segment.covered for segment in group)), counts),
         segments=segments,
         total_size_bytes=sum(sizes) if len(sizes) == len(segments) else None,
@@ -228,7 +230,7 @@ def _description(schema: Schema, group: Sequence[_CoveredSegment], counts: dict[
     )
 
 
-def _segment_description(segment: _CoveredSegment) -> IndexSegmentDescription:
+def _describe_segment(segment: _CoveredSegment) -> IndexSegmentDescription:
     index = segment.index
     created = index.created_at_ms
     return IndexSegmentDescription(
@@ -243,7 +245,7 @@ def _segment_description(segment: _CoveredSegment) -> IndexSegmentDescription:
     )
 
 
-def _path(schema: Schema, field_id: int) -> str:
+def _find_path(schema: Schema, field_id: int) -> str:
     parents = {node.id: (node, parent) for node, parent in schema.walk()}
     parts: list[str] = []
     while field_id in parents:

@@ -114,7 +114,7 @@ def find_tables(root_uri: str | PathLike[str], *, storage_options: Mapping[str, 
         return [FoundTable(path=path) for path in list_tables(root_uri, storage_options=storage_options)]
     shows_versions = store.data_root == store.root
     tables = [
-        FoundTable(path=escaped_path(path), versions=_numbers(keys) if shows_versions else None)
+        FoundTable(path=escaped_path(path), versions=_parse_numbers(keys) if shows_versions else None)
         for path, keys in _read_keys(store, most_versions=None if shows_versions else 1)
         if keys
     ]
@@ -130,7 +130,7 @@ def is_deregistered(store: ObjectStore) -> bool:
     return True
 
 
-def _numbers(keys: list[str]) -> tuple[int, ...] | None:
+def _parse_numbers(keys: list[str]) -> tuple[int, ...] | None:
     """The version numbers in keys of manifests; None if no version can be opened by its number."""
     parsed = [parse_manifest_key(key) for key in keys]
     numbers = sorted({name.version for name in parsed if name is not None and not is_detached(name.version)})
@@ -199,7 +199,7 @@ def _read_keys(store: ObjectStore, most_versions: int | None = None) -> Iterator
     """
     keys = _Keys(store)
     while keys.current is not None:
-        table = _table_of(keys.current)
+        table = _find_table(keys.current)
         if table is None:
             keys.skip(keys.current)
             continue
@@ -215,7 +215,7 @@ def _read_keys(store: ObjectStore, most_versions: int | None = None) -> Iterator
         keys.skip(f"{table}/{_AFTER_EVERYTHING}")
 
 
-def _table_of(key: str) -> str | None:
+def _find_table(key: str) -> str | None:
     """The outermost table that a key lies in; None if it lies in none."""
     parts = key.split("/")
     depth = next((i for i, part in enumerate(parts[:-1]) if part.endswith(SUFFIX)), None)
@@ -228,14 +228,14 @@ class _Keys:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._listing, self._taken = store.list(""), 0
-        self.current = self._next()
+        self.current = self._next_key()
 
     def skip(self, last: str) -> None:
         """Go to the first key after `last`; if it is not on the current page, begin a new listing there."""
         while self.current is not None and self.current <= last:
             if self._taken % _PAGE == 0:
                 self._listing, self._taken = self._store.list("", start_after=last), 0
-            self.current = self._next()
+            self.current = self._next_key()
 
     def has(self, key: str, table: str) -> bool:
         """Skip to a key in the folder of a table that begins with a dot, and return whether it exists."""
@@ -243,7 +243,7 @@ class _Keys:
             self.skip(self.current)
         return self.current == key
 
-    def _next(self) -> str | None:
+    def _next_key(self) -> str | None:
         meta = next(self._listing, None)
         self._taken += 1
         return None if meta is None else meta.key

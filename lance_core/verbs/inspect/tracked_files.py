@@ -55,7 +55,7 @@ def tracked_files(
                 manifest = load_manifest(source.store, number)
             except VersionNotFoundError:
                 continue  # cleaned up meanwhile
-            yield _tracked(source.at(manifest))
+            yield _build_batch(source.at(manifest))
             if progress is not None:
                 progress(done, len(versions))
 
@@ -81,8 +81,8 @@ def all_files(store: ObjectStore) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(ALL_SCHEMA, [batch])
 
 
-def _tracked(source: Snapshot) -> pa.RecordBatch:
-    rows = list(_files(source, source.manifest))
+def _build_batch(source: Snapshot) -> pa.RecordBatch:
+    rows = list(_find_files(source, source.manifest))
     kinds = pa.array([kind for _, _, kind in rows], pa.string()).dictionary_encode().cast(TRACKED_SCHEMA.field(3).type)
     columns = [
         pa.array([source.manifest.version] * len(rows), pa.int64()),
@@ -93,7 +93,7 @@ def _tracked(source: Snapshot) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=TRACKED_SCHEMA)
 
 
-def _files(source: Snapshot, manifest: Manifest) -> Iterator[tuple[str, str, str]]:
+def _find_files(source: Snapshot, manifest: Manifest) -> Iterator[tuple[str, str, str]]:
     """Yield root, key and kind of the files that a version refers to."""
     root = source.store.root
     if manifest.location is not None:

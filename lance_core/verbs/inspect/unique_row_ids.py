@@ -27,7 +27,7 @@ def row_id_problems(source: Snapshot) -> Iterator[tuple[int, str]]:
 
     Fragments whose row ids or deletion files cannot be read are skipped.
     """
-    spans = sorted(_spans(source), key=lambda span: span[:2])
+    spans = sorted(_find_spans(source), key=lambda span: span[:2])
     free = source.manifest.next_row_id
     group: list[_Span] = []
     highest = -1
@@ -35,14 +35,14 @@ def row_id_problems(source: Snapshot) -> Iterator[tuple[int, str]]:
         if span[1] >= free:
             yield span[3].id, f"row id {span[1]} is in use, and the manifest says that {free} and higher ids are free"
         if group and span[0] > highest:
-            yield from _problems_of(source, group)
+            yield from _find_problems(source, group)
             group = []
         group.append(span)
         highest = max(highest, span[1])
-    yield from _problems_of(source, group)
+    yield from _find_problems(source, group)
 
 
-def _spans(source: Snapshot) -> Iterator[_Span]:
+def _find_spans(source: Snapshot) -> Iterator[_Span]:
     for fragment in source.manifest.fragments:
         try:
             ids = row_ids_of(fragment)
@@ -52,7 +52,7 @@ def _spans(source: Snapshot) -> Iterator[_Span]:
             yield int(ids.min()), int(ids.max()), bool((ids[1:] > ids[:-1]).all()), fragment
 
 
-def _problems_of(source: Snapshot, group: list[_Span]) -> Iterator[tuple[int, str]]:
+def _find_problems(source: Snapshot, group: list[_Span]) -> Iterator[tuple[int, str]]:
     """The problems of fragments whose spans overlap."""
     if not group or (len(group) == 1 and group[0][2]):
         return

@@ -47,10 +47,10 @@ def manifest_problems(manifest: Manifest) -> Iterator[str]:
     uuids = [index.uuid for index in manifest.indices]
     if len(set(uuids)) < len(uuids):
         yield "Duplicate index id"
-    yield from _coverage_problems(manifest.indices, BitMap(ids))
+    yield from _find_coverage_problems(manifest.indices, BitMap(ids))
 
 
-def _coverage_problems(indices: Sequence[IndexMetadata], live: BitMap) -> Iterator[str]:
+def _find_coverage_problems(indices: Sequence[IndexMetadata], live: BitMap) -> Iterator[str]:
     """Yield the indices of which two segments cover a live fragment."""
     covered: dict[str, BitMap] = {}
     for index in indices:

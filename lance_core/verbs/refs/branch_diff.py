@@ -119,7 +119,7 @@ def branch_diff(table: TableRefs, name: str, partition_by: Sequence[str] | None 
     fork, head = branch.parent.manifest, branch.head.manifest
     rows: Mapping[str, tuple[int, int]] = {}
     if partition_by is not None:
-        rows = _partition_rows(branch, changes, list(partition_by))
+        rows = _count_partition_rows(branch, changes, list(partition_by))
         names = list(rows)
     else:
         commits = commits_between(branch.head.store, fork.version, head.version)
@@ -143,7 +143,7 @@ def branch_diff(table: TableRefs, name: str, partition_by: Sequence[str] | None 
         ),
         partitions=tuple(names),
         partition_rows=rows,
-        schema=_schema_changes(fork.schema, head.schema),
+        schema=_compare_schemas(fork.schema, head.schema),
         left_behind=left_behind(branch),
         num_bytes=OwnFiles.of(table.root, branch, changes).num_bytes,
         commits=head.version - fork.version,
@@ -151,7 +151,7 @@ def branch_diff(table: TableRefs, name: str, partition_by: Sequence[str] | None 
     )
 
 
-def _schema_changes(before: Schema, after: Schema) -> SchemaChanges:
+def _compare_schemas(before: Schema, after: Schema) -> SchemaChanges:
     old, new = ({top.name: top for top in schema.fields} for schema in (before, after))
     return SchemaChanges(
         added=tuple(name for name in new if name not in old),
@@ -160,7 +160,7 @@ def _schema_changes(before: Schema, after: Schema) -> SchemaChanges:
     )
 
 
-def _partition_rows(branch: Branch, changes: BranchChanges, columns: list[str]) -> dict[str, tuple[int, int]]:
+def _count_partition_rows(branch: Branch, changes: BranchChanges, columns: list[str]) -> dict[str, tuple[int, int]]:
     """Numbers of removed and of added rows, by the values of columns."""
     branch.head.manifest.schema.project(columns)
     branch.parent.manifest.schema.project(columns)
@@ -187,16 +187,16 @@ def _count(source: Snapshot, fragment: Fragment, columns: Sequence[str], only: B
         if only is not None:
             mask = np.isin(np.asarray(offsets), offsets_of(only))
             rows = batch.filter(pa.array(mask))
-        counts.update(_names(rows, columns))
+        counts.update(_name_partitions(rows, columns))
     return counts
 
 
-def _names(rows: pa.RecordBatch, columns: Sequence[str]) -> Iterator[str]:
+def _name_partitions(rows: pa.RecordBatch, columns: Sequence[str]) -> Iterator[str]:
     for values in zip(*(rows.column(name).to_pylist() for name in columns), strict=True):
-        yield "|".join(map(_value, values))
+        yield "|".join(map(_format_value, values))
 
 
-def _value(value: object) -> str:
+def _format_value(value: object) -> str:
     """A value in the name of a partition; a string that could be read as null, or as two values, is quoted (JSON)."""
     if value is None:
         return _NULL

@@ -335,7 +335,7 @@ class Branches:
         tags, torn_tags = read_tags(root)
         (report_torn if branch in torn else reject_torn)([*torn.values(), *torn_tags])
         branch_ref = refs.pop(branch, None)
-        own_tags = [name for name, tag in tags.items() if _goes_with(name, tag, branch, branch_ref)]
+        own_tags = [name for name, tag in tags.items() if _is_removed_with(name, tag, branch, branch_ref)]
         table = manifest_table(self._refs.store_of(branch))
         has_rows = table is not None and table.latest() is not None
         exists = branch_ref is not None or branch in torn
@@ -429,7 +429,7 @@ def create_branch(table: TableRefs, branch: str, reference: Reference, opened: M
         remove_leftovers(table.root, [tag_ref_key(tag)])
         raise
     try:
-        _make_known(table, branch, replace(ref, manifest_size=manifest_size(first)), first)
+        _register_branch(table, branch, replace(ref, manifest_size=manifest_size(first)), first)
     except InvalidInputError:  # for other errors the tag stays: `ensure` finishes the creation
         remove_leftovers(table.root, [tag_ref_key(tag)])
         raise
@@ -470,7 +470,9 @@ def _reject_referenced(
             f" forked from it, can not delete; branches.delete({children[0]!r}) deletes the first of them"
         )
     named = [
-        name for name, tag in tags.items() if tag.branch == branch and not _goes_with(name, tag, branch, branch_ref)
+        name
+        for name, tag in tags.items()
+        if tag.branch == branch and not _is_removed_with(name, tag, branch, branch_ref)
     ]
     if named:
         raise InvalidInputError(
@@ -494,7 +496,7 @@ def _check_deletable(store: ObjectStore) -> None:
         latest.check_writable()
 
 
-def _make_known(table: TableRefs, branch: str, ref: BranchRef, first: Manifest) -> None:
+def _register_branch(table: TableRefs, branch: str, ref: BranchRef, first: Manifest) -> None:
     """Write the reference of a branch whose first version exists.
 
     Raises:
@@ -524,7 +526,7 @@ def _own_files(root: ObjectStore, branch: str, other_branches: Iterable[str]) ->
     return [meta.key for meta in root.list_owned(f"{branch_root(branch)}/") if not meta.key.startswith(other_roots)]
 
 
-def _goes_with(name: str, tag: TagRef, branch: str, branch_ref: BranchRef | None) -> bool:
+def _is_removed_with(name: str, tag: TagRef, branch: str, branch_ref: BranchRef | None) -> bool:
     """Whether a tag is removed with a branch.
 
     The tag is removed if it keeps the branch's fork version, or a version of the branch that a reader has consumed; if

@@ -199,7 +199,7 @@ def left_behind(branch: Branch) -> tuple[str, ...]:
         ("configuration", before.config, after.config),
         ("table metadata", before.table_metadata, after.table_metadata),
         ("schema metadata", before.schema.metadata, after.schema.metadata),
-        ("index", _indices(before), _indices(after)),
+        ("index", _read_indices(before), _read_indices(after)),
     )
     changes = [
         f"{what} {key!r} ({'added' if key not in old else 'removed' if key not in new else 'changed'})"
@@ -215,7 +215,7 @@ def left_behind(branch: Branch) -> tuple[str, ...]:
     )
 
 
-def _indices(manifest: Manifest) -> dict[str, object]:
+def _read_indices(manifest: Manifest) -> dict[str, object]:
     """Each index with its fields, regardless of the fragments that it covers."""
     return {index.name: (index.fields, index.details_type_url) for index in manifest.indices if not index.is_system}
 

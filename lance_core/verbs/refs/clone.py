@@ -91,7 +91,7 @@ def deep_clone(
         raise DatasetExistsError(f"Dataset already exists: {store.root}; clone to another place, or drop it first")
     source = Snapshot(version.store, manifest, version.store.options)
     (copier or _copy_in_parallel)(
-        [FileCopy(origin, key, store, target_key) for origin, key, target_key in dict.fromkeys(_files(source))]
+        [FileCopy(origin, key, store, target_key) for origin, key, target_key in dict.fromkeys(_copied_files(source))]
     )
     return _commit(version, manifest, store, is_shallow=False)
 
@@ -113,7 +113,7 @@ def _commit(version: Resolved, manifest: Manifest, store: ObjectStore, *, is_sha
     return commit(store, transaction, source=manifest).manifest
 
 
-def _files(source: Snapshot) -> Iterator[tuple[ObjectStore, str, str]]:
+def _copied_files(source: Snapshot) -> Iterator[tuple[ObjectStore, str, str]]:
     """Yield the store of each file of a version, its key, and its key in the copy."""
     for fragment in source.manifest.fragments:
         for file in fragment.files:

@@ -103,7 +103,7 @@ def protected(table: TableRefs, branch: str | None, manifest: Manifest, target: 
     written_tags: list[tuple[ObjectStore, str]] = []
     may_exist = False
     try:
-        for refs, where, version in [(table, branch, manifest), *_further(table, manifest)]:
+        for refs, where, version in [(table, branch, manifest), *_find_further(table, manifest)]:
             name = f"{CLONE_TAG_PREFIX}{uuid.uuid4().hex[:12]}"
             try:
                 write_tag(refs, name, where, version, {CLONE_KEY: canonical_uri(target.root)})
@@ -131,10 +131,10 @@ def _warn(table: TableRefs, manifest: Manifest, target: ObjectStore, error: Exce
     )
 
 
-def _further(table: TableRefs, manifest: Manifest) -> Iterator[tuple[TableRefs, str | None, Manifest]]:
+def _find_further(table: TableRefs, manifest: Manifest) -> Iterator[tuple[TableRefs, str | None, Manifest]]:
     """Yield, if the source is itself a clone, the versions of other datasets that are tagged for it."""
     own_uris = {canonical_uri(table.root.root)}
-    for root in sorted(_roots(manifest) - own_uris):
+    for root in sorted(_find_roots(manifest) - own_uris):
         store = open_store(root, table.root.options)
         latest = load_latest(store)
         if latest is None:
@@ -146,7 +146,7 @@ def _further(table: TableRefs, manifest: Manifest) -> Iterator[tuple[TableRefs, 
                 yield other, ref.branch, resolved.manifest()
 
 
-def _roots(manifest: Manifest) -> set[str]:
+def _find_roots(manifest: Manifest) -> set[str]:
     """The roots of the datasets to whose files a version refers; the base path of a branch has the branch's name."""
     bases = [base for base in manifest.base_paths if base.is_dataset_root]
     return {
@@ -168,7 +168,7 @@ def reject_clones(root: ObjectStore) -> None:
     for uri in uris:
         try:
             latest = load_latest(open_store(uri, root.options))
-            if latest is None or canonical_uri(root.root) not in _roots(latest):
+            if latest is None or canonical_uri(root.root) not in _find_roots(latest):
                 continue  # it was never finished, or deleted, perhaps for another table
             reason = "needs its files"
         except (LanceError, OSError) as error:
@@ -187,7 +187,7 @@ def release_tags(store: ObjectStore, manifest: Manifest) -> None:
         manifest: The latest version of the clone.
     """
     clone_uri = canonical_uri(store.root)
-    for root in sorted(_roots(manifest) - {clone_uri}):
+    for root in sorted(_find_roots(manifest) - {clone_uri}):
         try:
             source = open_store(root, store.options)
             latest = load_latest(source)

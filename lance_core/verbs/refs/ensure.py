@@ -52,7 +52,7 @@ def ensure_branch(
     for attempt in range(ATTEMPTS):
         latest = load_latest(table.store_of(branch))
         if latest is not None:
-            ref = _make_known(table, branch)
+            ref = _register_clone(table, branch)
             if not renew_promoted or not _is_spent(table.store_of(branch), ref, latest):
                 return latest
             Branches(table).delete(branch)
@@ -83,12 +83,12 @@ def _adds_nothing(transaction: Transaction) -> bool:
     return isinstance(transaction.operation, _ADDS_NO_ROW) or TAKES_BACK_KEY in transaction.properties
 
 
-def _make_known(table: TableRefs, branch: str) -> BranchRef:
+def _register_clone(table: TableRefs, branch: str) -> BranchRef:
     """The reference of a branch, which is written if there is none."""
     try:
         return load_branch(table.root, branch)
     except NotFoundError:
-        ref = _reference_of(table, branch)
+        ref = _build_reference(table, branch)
     try:
         put_reference(table.root, branch_ref_key(branch), ref.to_bytes())
     except AlreadyExistsError:
@@ -96,7 +96,7 @@ def _make_known(table: TableRefs, branch: str) -> BranchRef:
     return ref
 
 
-def _reference_of(table: TableRefs, branch: str) -> BranchRef:
+def _build_reference(table: TableRefs, branch: str) -> BranchRef:
     """The reference of a branch that has one version, the clone that it begins with."""
     store = table.store_of(branch)
     versions = list_versions(store)

@@ -74,7 +74,7 @@ class Readers:
             >>> table.cleanup_old_versions(retain_versions=1, error_if_tagged_old_versions=False).old_versions
             0
         """
-        name, branch = self._name(reader), self._refs.branch
+        name, branch = self._tag_name(reader), self._refs.branch
         version, metadata = self._refs.resolve(None).manifest(), {READER_KEY: reader}
         try:
             write_tag(self._refs, name, branch, version, metadata)
@@ -147,7 +147,7 @@ class Readers:
     def _load(self) -> dict[str, TagRef]:
         return {name: ref for name, ref in load_tags(self._refs).items() if is_reader_tag(name, ref)}
 
-    def _name(self, reader: str) -> str:
+    def _tag_name(self, reader: str) -> str:
         """The name of the tag of a reader on this version."""
         branch = self._refs.branch
         digest = hashlib.sha256((reader if branch is None else json.dumps([reader, branch])).encode()).hexdigest()[:8]

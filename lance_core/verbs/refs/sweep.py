@@ -111,9 +111,11 @@ def find_orphans(table: TableRefs, refs: Collection[str], older_than: timedelta)
     newest: dict[str, float] = {}
     branch_roots = {branch_root(name) + "/" for name in refs}
     for meta in table.root.list(TREE_PREFIX):
-        if any(meta.key.startswith(root + folder) for root in _roots_of(meta.key, branch_roots) for folder in _FOLDERS):
+        if any(
+            meta.key.startswith(root + folder) for root in _find_roots(meta.key, branch_roots) for folder in _FOLDERS
+        ):
             continue
-        name = _name_of(meta.key)
+        name = _find_name(meta.key)
         if name is not None and name not in refs:
             newest[name] = max(newest.get(name, 0.0), meta.modified)
     limit = time.time() - older_than.total_seconds()
@@ -137,7 +139,7 @@ def last_commit(table: TableRefs, name: str, ref: BranchRef) -> datetime:
     return max(created, latest.timestamp, datetime.fromtimestamp(stored, UTC))
 
 
-def _roots_of(key: str, names: set[str]) -> Iterator[str]:
+def _find_roots(key: str, names: set[str]) -> Iterator[str]:
     """Yield the roots of branches below which a key lies."""
     position = key.find("/", len(TREE_PREFIX))
     while position >= 0:
@@ -146,7 +148,7 @@ def _roots_of(key: str, names: set[str]) -> Iterator[str]:
         position = key.find("/", position + 1)
 
 
-def _name_of(key: str) -> str | None:
+def _find_name(key: str) -> str | None:
     """The name of the branch that a key would belong to; None if the key is not in a folder of a dataset."""
     path = key.removeprefix(TREE_PREFIX)
     for folder in _FOLDERS:

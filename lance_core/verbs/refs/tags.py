@@ -246,12 +246,12 @@ def describe_tag(ref: TagRef) -> dict[str, Any]:
     return {
         "branch": ref.branch,
         "version": ref.version,
-        "created_at": _time(ref.created_at),
-        "updated_at": _time(ref.updated_at),
+        "created_at": _parse_time(ref.created_at),
+        "updated_at": _parse_time(ref.updated_at),
         "manifest_size": ref.manifest_size,
         "metadata": dict(ref.metadata),
     }
 
 
-def _time(string: str | None) -> datetime | None:
+def _parse_time(string: str | None) -> datetime | None:
     return None if string is None else datetime.fromisoformat(string)

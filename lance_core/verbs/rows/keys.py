@@ -40,14 +40,14 @@ class KeyIndex:
 
     def __init__(self, table: pa.Table, columns: Sequence[str]) -> None:
         self._columns = list(columns)
-        self._values = [_unique(table.column(name)) for name in self._columns]
+        self._values = [_unique_values(table.column(name)) for name in self._columns]
         self._pairs: list[Codes] = []
         self._table: _LookupTable | None = None
-        codes = _index_in(table.column(self._columns[0]), self._values[0])
+        codes = _find_codes(table.column(self._columns[0]), self._values[0])
         for name, values in zip(self._columns[1:], self._values[1:], strict=True):
-            pairs = _paired(codes, _index_in(table.column(name), values), len(values))
+            pairs = _pair_codes(codes, _find_codes(table.column(name), values), len(values))
             self._pairs.append(np.unique(pairs[pairs >= 0]))
-            codes = _positions(self._pairs[-1], pairs)
+            codes = _search_codes(self._pairs[-1], pairs)
         self.codes = codes
         has_key = codes >= 0
         size = int(codes.max(initial=-1)) + 1
@@ -75,22 +75,22 @@ class KeyIndex:
     def look_up(self, table: pa.Table) -> tuple[Codes, Codes]:
         """The ascending numbers of another table's rows whose keys are in the index, and the numbers of these keys."""
         first = table.column(self._columns[0])
-        lookup = self._lookup_table(first)
+        lookup = self._build_lookup_table(first)
         if lookup is not None:
             numbers = lookup.look_up(first)
             rows = np.flatnonzero(numbers >= 0)
             return rows, numbers[rows].astype(np.int64)
-        positions = _positions_of(first, self._values[0])
+        positions = _find_positions(first, self._values[0])
         if len(self._columns) == 1:
             rows = np.flatnonzero(pc.is_valid(positions).to_numpy())
             return rows, positions.drop_null().to_numpy().astype(np.int64)
-        codes = _dense(positions)
+        codes = _as_codes(positions)
         for name, values, pairs in zip(self._columns[1:], self._values[1:], self._pairs, strict=True):
-            codes = _positions(pairs, _paired(codes, _index_in(table.column(name), values), len(values)))
+            codes = _search_codes(pairs, _pair_codes(codes, _find_codes(table.column(name), values), len(values)))
         rows = np.flatnonzero(codes >= 0)
         return rows, codes[rows]
 
-    def _lookup_table(self, column: pa.ChunkedArray) -> _LookupTable | None:
+    def _build_lookup_table(self, column: pa.ChunkedArray) -> _LookupTable | None:
         """The table in which the values of a column are looked up; None if they are not integers, or far apart."""
         keys = self._values[0]
         if len(self._columns) > 1 or not pa.types.is_integer(column.type) or column.type != keys.type:
@@ -166,7 +166,7 @@ def key_hashes(table: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> npt.
         >>> lance.key_hashes(narrow, ["id"]).tolist() == lance.key_hashes(wide, ["id"]).tolist()
         True
     """
-    rows = zip(*(_hashable(table.column(name)).to_pylist() for name in columns), strict=True)
+    rows = zip(*(_as_hashable(table.column(name)).to_pylist() for name in columns), strict=True)
     digests = b"".join(blake2b(repr(row).encode(), digest_size=8).digest() for row in rows)
     return np.frombuffer(digests, "<u8").astype(np.uint64)
 
@@ -190,8 +190,8 @@ def key_filter(hashes: Iterable[int] | None, field_ids: Sequence[int]) -> KeyExi
     return KeyExistenceFilter(field_ids=tuple(field_ids), key_hashes=frozenset(hashes))
 
 
-def _unique(column: pa.ChunkedArray) -> pa.Array:
-    values = _plain(column)
+def _unique_values(column: pa.ChunkedArray) -> pa.Array:
+    values = _as_comparable(column)
     try:
         unique = pc.unique(values)
     except pa.ArrowNotImplementedError as error:
@@ -199,21 +199,21 @@ def _unique(column: pa.ChunkedArray) -> pa.Array:
     return unique.drop_null()
 
 
-def _positions_of(column: pa.ChunkedArray, values: pa.Array) -> pa.ChunkedArray:
+def _find_positions(column: pa.ChunkedArray, values: pa.Array) -> pa.ChunkedArray:
     """The position of each value of a column in an array; null if the value is not in the array."""
-    return pc.index_in(_plain(column), value_set=values, skip_nulls=True)
+    return pc.index_in(_as_comparable(column), value_set=values, skip_nulls=True)
 
 
-def _dense(values: pa.ChunkedArray) -> Codes:
+def _as_codes(values: pa.ChunkedArray) -> Codes:
     codes: Codes = pc.fill_null(values, -1).to_numpy().astype(np.int64)
     return codes
 
 
-def _index_in(column: pa.ChunkedArray, values: pa.Array) -> Codes:
-    return _dense(_positions_of(column, values))
+def _find_codes(column: pa.ChunkedArray, values: pa.Array) -> Codes:
+    return _as_codes(_find_positions(column, values))
 
 
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _as_comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The column in a type that can be looked up."""
     column = unwrapped(column)
     kind = column.type
@@ -222,19 +222,19 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column
 
 
-def _hashable(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+def _as_hashable(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """The column in a type whose values Python can represent."""
-    column = _plain(column)
+    column = _as_comparable(column)
     is_fine = getattr(column.type, "unit", None) == "ns"  # only pandas has a type for it
     return column.cast(pa.int64()) if is_fine else column
 
 
-def _paired(left: Codes, right: Codes, width: int) -> Codes:
+def _pair_codes(left: Codes, right: Codes, width: int) -> Codes:
     """One code for each pair of codes; -1 if either is -1."""
     return np.where((left < 0) | (right < 0), -1, left * width + right)
 
 
-def _positions(ascending: Codes, codes: Codes) -> Codes:
+def _search_codes(ascending: Codes, codes: Codes) -> Codes:
     """The positions of codes in an ascending array; -1 for missing codes."""
     if not len(ascending):
         return np.full(len(codes), -1, np.int64)

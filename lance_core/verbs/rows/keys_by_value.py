@@ -48,17 +48,19 @@ def keys_by_value(keys: pa.Table, target: pa.Schema) -> pa.Table:
         if column.type == kind or not _are_comparable(column.type, kind):
             columns.append(column)
             continue
-        values, exact = _exactly(column, kind)
+        values, exact = _convert_exactly(column, kind)
         columns.append(values)
         fitting &= exact
     converted_keys = pa.table(columns, names=keys.column_names)
     return converted_keys if fitting.all() else converted_keys.filter(pa.array(fitting))
 
 
-def _exactly(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.ChunkedArray, npt.NDArray[np.bool_]]:
+def _convert_exactly(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.ChunkedArray, npt.NDArray[np.bool_]]:
     """The values in another type, null where it cannot hold them exactly, and a mask of the values that it holds."""
-    if all(any(is_one(side) for is_one in _KINDS[0][1:]) for side in (column.type, kind)) or _mixed(column.type, kind):
-        new_values = [None if value is None else _number(value, kind) for value in column.to_pylist()]
+    if all(any(is_one(side) for is_one in _KINDS[0][1:]) for side in (column.type, kind)) or _is_mixed(
+        column.type, kind
+    ):
+        new_values = [None if value is None else _convert_number(value, kind) for value in column.to_pylist()]
     else:
         try:
             return column.cast(kind), np.ones(len(column), np.bool_)
@@ -66,15 +68,15 @@ def _exactly(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.ChunkedArra
             new_values = [_cast(value, kind) for value in column]
     missing = column.is_null().to_numpy()
     exact = np.array([value is not None for value in new_values], np.bool_) | missing
-    return pa.chunked_array([pa.array([_plain(value) for value in new_values], kind)]), exact
+    return pa.chunked_array([pa.array([_as_python(value) for value in new_values], kind)]), exact
 
 
-def _mixed(left: pa.DataType, right: pa.DataType) -> bool:
+def _is_mixed(left: pa.DataType, right: pa.DataType) -> bool:
     """Whether one type is an integer and the other a float or a decimal."""
     return pa.types.is_integer(left) != pa.types.is_integer(right) and any(is_one(left) for is_one in _KINDS[0])
 
 
-def _plain(value: Any) -> Any:
+def _as_python(value: Any) -> Any:
     return value.as_py() if isinstance(value, pa.Scalar) else value
 
 
@@ -86,7 +88,7 @@ def _cast(value: pa.Scalar, kind: pa.DataType) -> pa.Scalar | None:
         return None
 
 
-def _number(value: float | Decimal, kind: pa.DataType) -> Any:
+def _convert_number(value: float | Decimal, kind: pa.DataType) -> Any:
     """A number in another type; None if that type cannot hold it."""
     if pa.types.is_floating(kind):
         with np.errstate(over="ignore"):

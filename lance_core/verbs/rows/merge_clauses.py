@@ -119,7 +119,7 @@ def merge_source(source: SourceRows, schema: Schema, clauses: MergeClauses) -> M
     if lacking:
         raise SchemaError(f"merge_insert: the source lacks the key columns {lacking}; it has {source_schema.names}")
     if clauses.only_deletes_matched:
-        source = _keys_of(source, schema, clauses.on)
+        source = _fit_keys(source, schema, clauses.on)
         source_schema = source.schema
     source_names = set(source_schema.names)
     present = tuple(field for field in schema.fields if field.name in source_names)
@@ -135,7 +135,7 @@ def merge_source(source: SourceRows, schema: Schema, clauses: MergeClauses) -> M
         raise InvalidInputError(
             f"write mode rewrite_columns cannot express this merge insert: {reason}. Use auto or rewrite_rows instead."
         )
-    checked = fitted if clauses.writes_rows else replace(fitted, fields=tuple(_nullable(f) for f in fitted.fields))
+    checked = fitted if clauses.writes_rows else replace(fitted, fields=tuple(_make_nullable(f) for f in fitted.fields))
     target = schema_to_arrow(checked)
     is_alike = source_schema.equals(target, check_metadata=True)
     rows = source if is_alike else source.converted(target, lambda table: conform(table, checked))
@@ -148,7 +148,7 @@ def merge_source(source: SourceRows, schema: Schema, clauses: MergeClauses) -> M
     )
 
 
-def _keys_of(source: SourceRows, schema: Schema, on: Sequence[str]) -> SourceRows:
+def _fit_keys(source: SourceRows, schema: Schema, on: Sequence[str]) -> SourceRows:
     """Only the keys, in the dataset's types, without keys that these types cannot hold: no row has them."""
     arrow = schema_to_arrow(schema)
     names = [name for name in source.schema.names if name in on]
@@ -185,7 +185,7 @@ def join_columns(on: str | Sequence[str] | None, schema: Schema) -> tuple[str, .
     return columns
 
 
-def _nullable(field: Field) -> Field:
+def _make_nullable(field: Field) -> Field:
     return replace(field, nullable=True)
 
 

@@ -229,7 +229,7 @@ class MergeInsertBuilder:
             RetryableConflictError: Other writers changed the same rows in every attempt.
             SupersededError, EarlierAttemptCommittedError: See `write_attempt`.
         """
-        table = self._table(data_obj, schema)
+        table = self._read_source(data_obj, schema)
         began = self._dataset.source.manifest.version
         options = CommitOptions(write_attempt=self._write, checked_through=None if self._write is None else began)
 
@@ -255,7 +255,7 @@ class MergeInsertBuilder:
         """
         base = self._dataset.source
         with staged(base) as files:
-            merged = self._merge(base, self._table(data_obj, schema), files)
+            merged = self._merge(base, self._read_source(data_obj, schema), files)
         record = records.Transaction(
             read_version=base.manifest.version, operation=merged.operation, properties=self._transaction_properties
         )
@@ -278,7 +278,7 @@ class MergeInsertBuilder:
         self._clauses.check()
         self._check_joins(source)
         data_schema = typed_schema(source.manifest.schema) if schema is None else schema
-        self._fitted(SourceRows(empty_table(data_schema)), source)
+        self._fit_source(SourceRows(empty_table(data_schema)), source)
         return "\n".join(merge_steps(source, self._clauses, data_schema).lines())
 
     def analyze_plan(self, data_obj: ReaderLike, *, schema: pa.Schema | None = None) -> str:
@@ -286,7 +286,7 @@ class MergeInsertBuilder:
 
         Its files are deleted. Arguments and errors are those of `execute` and `explain_plan`.
         """
-        source, table = self._dataset.source, self._table(data_obj, schema)
+        source, table = self._dataset.source, self._read_source(data_obj, schema)
         self._check_joins(source)
         started = time.perf_counter()
         with staged(source) as files:
@@ -329,21 +329,21 @@ class MergeInsertBuilder:
         """The properties of the commit."""
         return {**self._properties, **({} if self._write is None else self._write.properties)}
 
-    def _table(self, data_obj: ReaderLike, schema: pa.Schema | None) -> SourceRows:
+    def _read_source(self, data_obj: ReaderLike, schema: pa.Schema | None) -> SourceRows:
         self._clauses.check()
         data_schema, batches = to_batches(data_obj, schema)
         # A source that cannot be merged is rejected before its stream is read.
-        self._fitted(SourceRows(empty_table(data_schema)), self._dataset.source)
+        self._fit_source(SourceRows(empty_table(data_schema)), self._dataset.source)
         return SourceRows.of(data_schema, batches, is_stream=not isinstance(batches, list))
 
-    def _fitted(self, table: SourceRows, base: Snapshot) -> MergeSource:
+    def _fit_source(self, table: SourceRows, base: Snapshot) -> MergeSource:
         """The rows of the source, fitted to the dataset, after a check of the conditions."""
         rows = merge_source(table, base.manifest.schema, self._clauses)
         check_conditions(self._clauses, rows.rows.schema, base.manifest)
         return rows
 
     def _merge(self, base: Snapshot, table: SourceRows, files: UncommittedFiles) -> Merged:
-        rows = self._fitted(table, base)
+        rows = self._fit_source(table, base)
         targets: list[WriteTarget] | None = None
         if self._target_bases is not None or self._target_all_bases is not None:
             targets = write_targets(

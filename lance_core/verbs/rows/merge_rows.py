@@ -139,7 +139,7 @@ class _MergeAttempt:
         present = np.zeros(len(index.counts), np.bool_)
         for match in matches:
             present[index.codes[match.source_rows]] = True
-        matches = [self._acting(index, match) for match in matches]
+        matches = [self._find_acting(index, match) for match in matches]
         self._check(matches)
         new = np.flatnonzero(~np.append(present, False)[index.codes]) if self.clauses.inserts else np.zeros(0, np.int64)
         new = new if deletes is None else new[~deletes[new]]
@@ -157,9 +157,9 @@ class _MergeAttempt:
         changed = [match.fragment for match in matches if len(match.offsets)]
         if mode is WriteMode.FEWEST_BYTES:
             changes = [(match.fragment, match.offsets) for match in matches if len(match.offsets)]
-            return self.rows.fits_columns and writes_less_by_columns(self.base, changes, self._values())
+            return self.rows.fits_columns and writes_less_by_columns(self.base, changes, self._value_columns())
         if mode is WriteMode.REWRITE_COLUMNS:
-            check_columns_can_be_replaced(manifest, changed, self._values())
+            check_columns_can_be_replaced(manifest, changed, self._value_columns())
         if mode is not WriteMode.AUTO:
             return mode is WriteMode.REWRITE_COLUMNS
         deletes = clauses.deletes_others or clauses.source_deletes is not None
@@ -167,10 +167,10 @@ class _MergeAttempt:
             return False
         if clauses.inserts and manifest.data_storage_version == "0.1":
             return False  # files of 0.1 have all columns
-        if not can_replace_columns(manifest, changed, self._values()):
+        if not can_replace_columns(manifest, changed, self._value_columns()):
             return False
         exact = {i.fields for i in manifest.indices if i.kind in ("BTree", "Bitmap")}
-        return clauses.use_index and all((field_id,) in exact for field_id in self._ids(clauses.on))
+        return clauses.use_index and all((field_id,) in exact for field_id in self._field_ids(clauses.on))
 
     def _join(self, index: KeyIndex) -> list[_Match]:
         """Look up the keys of live rows, several fragments at a time; an index may exclude fragments."""
@@ -197,9 +197,9 @@ class _MergeAttempt:
             return _Match(fragment, np.repeat(matched_offsets, repeats), source_rows, unmatched_rows)
 
         def join() -> list[_Match]:
-            selection = self._possible(index)
+            selection = self._find_possible(index)
             parts = parts_of(self.base, self.base.manifest.fragments, selection)
-            claims = [self._claim(selection, fragment) for fragment, _ in parts]
+            claims = [self._find_claim(selection, fragment) for fragment, _ in parts]
             if len(parts) == 1:
                 return [look(parts[0], claims[0])]
             with ThreadPool(parallel_fragments(self.base.store)) as pool:
@@ -207,7 +207,7 @@ class _MergeAttempt:
 
         return until_consistent(join)
 
-    def _claim(self, selection: Selection | None, fragment: Fragment) -> Claim | None:
+    def _find_claim(self, selection: Selection | None, fragment: Fragment) -> Claim | None:
         """The claim of an index that rows of a fragment have a key of the source; None if no index claims it.
 
         With several key columns, a row can have a value of the source in each column, but no key of it; floats have two
@@ -217,7 +217,7 @@ class _MergeAttempt:
         is_float = pa.types.is_floating(self.rows.rows.schema.field(self.clauses.on[0]).type)
         return claims[0] if claims and not is_float else None
 
-    def _possible(self, index: KeyIndex) -> Selection | None:
+    def _find_possible(self, index: KeyIndex) -> Selection | None:
         """The rows that can have a key of the source according to indices; None if any row can."""
         clauses = self.clauses
         keys = index.values() if clauses.use_index and not clauses.deletes_others else None
@@ -252,7 +252,7 @@ class _MergeAttempt:
                 f"({self._key(with_keys[first[counts > 1].min()])}). Please ensure that the source has each key once."
             )
 
-    def _acting(self, index: KeyIndex, match: _Match) -> _Match:
+    def _find_acting(self, index: KeyIndex, match: _Match) -> _Match:
         """The matches that change a row: the condition of the update is true, or a source row with the key deletes."""
         clauses = self.clauses
         acts = self._is_changed(match) if clauses.matched is not WhenMatched.NOTHING else np.zeros(1, np.bool_)
@@ -267,8 +267,8 @@ class _MergeAttempt:
         within = self.clauses.within
         if within is None or set(within.columns) <= set(self.clauses.on) or not len(match.offsets):
             return  # the slices contain the rows of the source, and thus rows with the same key
-        for part in self._parts(match):
-            rows = self._target_rows(part, self._schema(within.columns))
+        for part in self._split_match(match):
+            rows = self._read_target_rows(part, self._select_columns(within.columns))
             outside = np.flatnonzero(within.assign(rows) < 0)
             if len(outside):
                 key, row = self._key(part.source_rows[outside[0]]), rows.slice(outside[0], 1).to_pylist()[0]
@@ -289,7 +289,7 @@ class _MergeAttempt:
                 if rows:
                     removed_rows.append((match.fragment, rows))
             for part in self.rows.rows.steps(new):
-                moved.write(self._complete(self._source(part), None))
+                moved.write(self._complete(self._take_source(part), None))
             fragments = moved.finish()
             removal = remove_rows(self.base, removed_rows, self.files)
         self.stats.inserted = len(new)
@@ -309,14 +309,14 @@ class _MergeAttempt:
             key = self.clauses.on if self.clauses.records_keys else ()
         if not self.clauses.inserts or not key:
             return None
-        return inserted_keys(self.rows.rows.select(key).take(pa.array(new)), key, self._ids(key))
+        return inserted_keys(self.rows.rows.select(key).take(pa.array(new)), key, self._field_ids(key))
 
-    def _partial_rows(self, new: Rows) -> tuple[Fragment, ...]:
+    def _write_partial_rows(self, new: Rows) -> tuple[Fragment, ...]:
         """Write inserted rows with only the source's columns; the other columns are null."""
         source_names = set(self.rows.schema.names)
         version = self.data_storage_version or self.base.manifest.data_storage_version
         check_lacking_columns(self.base.manifest.schema, source_names, version)
-        schema = self._schema([name for name in self.base.manifest.schema.names if name in source_names])
+        schema = self._select_columns([name for name in self.base.manifest.schema.names if name in source_names])
         with MovedRows(
             self.base,
             self.files,
@@ -325,7 +325,7 @@ class _MergeAttempt:
             schema=schema,
         ) as writer:
             for rows in self.rows.rows.steps(new):
-                writer.write(self._source(rows).select(schema.names))
+                writer.write(self._take_source(rows).select(schema.names))
             return writer.finish()
 
     def _take_away(self, match: _Match, moved: MovedRows) -> BitMap:
@@ -341,13 +341,13 @@ class _MergeAttempt:
             return removed_rows | bitmap_of(match.offsets)
         if self.clauses.matched is not WhenMatched.UPDATE or not len(match.offsets):
             return removed_rows
-        for part in self._parts(match):
-            table = self._complete(self._source(part.source_rows), part)
+        for part in self._split_match(match):
+            table = self._complete(self._take_source(part.source_rows), part)
             moved.write(table, _row_ids(part.fragment, part.offsets))
         self.stats.updated += len(match.offsets)
         return removed_rows | bitmap_of(match.offsets)
 
-    def _parts(self, match: _Match) -> Iterator[_Match]:
+    def _split_match(self, match: _Match) -> Iterator[_Match]:
         """Split the matches into parts whose rows fit into memory."""
         for places in self.rows.rows.steps(np.arange(len(match.offsets))):
             yield replace(match, offsets=match.offsets[places], source_rows=match.source_rows[places])
@@ -358,9 +358,9 @@ class _MergeAttempt:
         if condition is None or not len(match.offsets):
             return np.ones(len(match.offsets), np.bool_)
         schema, masks = self.base.manifest.schema, []
-        for part in self._parts(match):
+        for part in self._split_match(match):
             rows, places = np.unique(part.offsets, return_inverse=True)
-            target = self._target_rows(replace(part, offsets=rows), schema)
+            target = self._read_target_rows(replace(part, offsets=rows), schema)
             target = target if len(rows) == len(places) else target.take(pa.array(places))
             masks.append(is_updated(condition, self.rows.rows.take(part.source_rows), target, schema))
         return np.concatenate(masks)
@@ -370,7 +370,7 @@ class _MergeAttempt:
         """Some of the matches."""
         return replace(match, offsets=match.offsets[mask], source_rows=match.source_rows[mask])
 
-    def _source(self, numbers: Rows) -> pa.Table:
+    def _take_source(self, numbers: Rows) -> pa.Table:
         """Rows of the source by their numbers, after a check that base paths contain their external blobs."""
         rows = self.rows.rows.take(numbers)
         check_external(rows, self.rows.schema, external_places(self.base.manifest.base_paths))
@@ -382,19 +382,19 @@ class _MergeAttempt:
             if match is None:
                 rows = rows.append_column(missing, pa.nulls(rows.num_rows, missing.type))
         if match is not None and (self.rows.missing.fields or self.rows.partial):
-            old = self._target_rows(match, self._schema([*self.rows.missing.names, *self.rows.partial]))
+            old = self._read_target_rows(match, self._select_columns([*self.rows.missing.names, *self.rows.partial]))
             rows = with_old_fields(rows, old, self.rows.partial)
             for name in self.rows.missing.names:
                 rows = rows.append_column(old.schema.field(name), old.column(name))
         return rows.select(self.base.manifest.schema.names)
 
-    def _target_rows(self, match: _Match, schema: Schema) -> pa.Table:
+    def _read_target_rows(self, match: _Match, schema: Schema) -> pa.Table:
         batches = read_fragment(self.base, match.fragment, schema, match.offsets)
         return pa.Table.from_batches(batches, schema=schema_to_arrow(schema))
 
     def _rewrite_columns(self, matches: Sequence[_Match], new: Rows) -> Merged:
         """Rewrite the source's columns in fragments with updated rows; inserted rows have only the source's columns."""
-        schema = self._values()
+        schema = self._value_columns()
         updated, offsets = [], {}
         is_update = self.clauses.matched is WhenMatched.UPDATE
         for match in matches if is_update else ():
@@ -402,7 +402,7 @@ class _MergeAttempt:
                 continue
             fragment = match.fragment
             if schema.fields:
-                tables = self._patched(match, schema)
+                tables = self._patch_fragment(match, schema)
                 fragment = replaced_columns(
                     fragment, write_column_file(self.base, fragment, schema, tables, self.files)
                 )
@@ -412,7 +412,7 @@ class _MergeAttempt:
             self.stats.updated += len(match.offsets)
         operation = Update(
             updated_fragments=tuple(updated),
-            new_fragments=self._partial_rows(new) if len(new) else (),
+            new_fragments=self._write_partial_rows(new) if len(new) else (),
             fields_modified=tuple(node.id for node, _ in schema.walk()) if updated else (),
             update_mode=UpdateMode.REWRITE_COLUMNS,
             updated_fragment_offset_bitmaps=offsets,
@@ -421,24 +421,24 @@ class _MergeAttempt:
         self.stats.inserted = len(new)
         return Merged(operation=operation, removal=None, stats=self.stats)
 
-    def _patched(self, match: _Match, schema: Schema) -> Iterator[pa.Table]:
+    def _patch_fragment(self, match: _Match, schema: Schema) -> Iterator[pa.Table]:
         """Yield the columns of a fragment with the source's values in the matched rows."""
 
         def new(old: pa.RecordBatch, first: int, last: int) -> pa.Table:
-            rows = self._source(match.source_rows[first:last]).select(schema.names)
+            rows = self._take_source(match.source_rows[first:last]).select(schema.names)
             self.rows.rows.release()
             return with_old_fields(rows, old, self.rows.partial)
 
         return patched(self.base, match.fragment, schema, match.offsets, new)
 
-    def _values(self) -> Schema:
+    def _value_columns(self) -> Schema:
         """The columns of the source that are not in the key."""
-        return self._schema([name for name in self.rows.schema.names if name not in self.clauses.on])
+        return self._select_columns([name for name in self.rows.schema.names if name not in self.clauses.on])
 
-    def _schema(self, columns: Sequence[str]) -> Schema:
+    def _select_columns(self, columns: Sequence[str]) -> Schema:
         return self.base.manifest.schema.project(list(columns))
 
-    def _ids(self, columns: Sequence[str]) -> list[int]:
+    def _field_ids(self, columns: Sequence[str]) -> list[int]:
         return [self.base.manifest.schema.column(name).id for name in columns]
 
 

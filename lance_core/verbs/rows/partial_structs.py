@@ -36,7 +36,7 @@ def with_old_fields(new: pa.Table, old: pa.Table | pa.RecordBatch, columns: Mapp
     for name, source in columns.items():
         index = new.schema.get_field_index(name)
         if index >= 0:
-            array = _completed(_whole(new.column(index)), _whole(old.column(name)), source)
+            array = _complete_struct(_complete_list(new.column(index)), _complete_list(old.column(name)), source)
             new = new.set_column(index, new.schema.field(index), array)
     return new
 
@@ -48,18 +48,18 @@ def _lacks_fields(dataset: Field, data: Field) -> bool:
     return any(child.name not in by_name or _lacks_fields(child, by_name[child.name]) for child in dataset.children)
 
 
-def _completed(new: Any, old: Any, source: Field) -> pa.Array:
+def _complete_struct(new: Any, old: Any, source: Field) -> pa.Array:
     if source.logical_type != "struct":
         return new
     by_name = {child.name: child for child in source.children}
     pairs = zip(new.type, new.flatten(), old.flatten(), strict=True)
     children = [
-        _completed(new_values, old_values, by_name[field.name]) if field.name in by_name else old_values
+        _complete_struct(new_values, old_values, by_name[field.name]) if field.name in by_name else old_values
         for field, new_values, old_values in pairs
     ]
     mask = pc.and_(new.is_null(), old.is_null()) if new.null_count and old.null_count else None
     return pa.StructArray.from_arrays(children, fields=list(new.type), mask=mask)
 
 
-def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+def _complete_list(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) and column.num_chunks else column

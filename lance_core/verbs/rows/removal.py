@@ -105,14 +105,14 @@ def each_fragment(
     def find_rows() -> Iterable[tuple[Fragment, BitMap]]:
         plan = ScanPlan.of(source, source.manifest.fragments, options) if plan_of is None else plan_of()
         places = {fragment.id: place for place, (fragment, _) in enumerate(plan.parts)}
-        pairs = heapq.merge(_whole(plan), _looked_at(plan, look), key=lambda pair: places[pair[0].id])
+        pairs = heapq.merge(_find_whole(plan), _look_at_fragments(plan, look), key=lambda pair: places[pair[0].id])
         # If indices make claims, all rows, which are few then, are checked before the first is yielded.
         return pairs if plan.selection is None or not plan.selection.claims else list(pairs)
 
     yield from until_consistent(find_rows)
 
 
-def _looked_at(plan: ScanPlan, look: Callable[[FragmentScan], BitMap]) -> Iterator[tuple[Fragment, BitMap]]:
+def _look_at_fragments(plan: ScanPlan, look: Callable[[FragmentScan], BitMap]) -> Iterator[tuple[Fragment, BitMap]]:
     scans = coalesced(plan.scans(with_whole=False), at_once=True)
     if len(plan.parts) == 1:
         yield from ((scan.fragment, rows) for scan in scans if (rows := look(scan)))
@@ -128,7 +128,7 @@ def _looked_at(plan: ScanPlan, look: Callable[[FragmentScan], BitMap]) -> Iterat
             yield from _with_rows(fragment, offsets)
 
 
-def _whole(plan: ScanPlan) -> Iterator[tuple[Fragment, BitMap]]:
+def _find_whole(plan: ScanPlan) -> Iterator[tuple[Fragment, BitMap]]:
     """Yield the fragments all of whose rows match, and the offsets of their live rows; only deletion files are read."""
     for fragment, _ in plan.parts:
         if fragment.id in plan.whole:
@@ -155,10 +155,10 @@ def each_matching(
     """
     if expression is None:
         return ((fragment, rows) for fragment in source.manifest.fragments if (rows := live_offsets(source, fragment)))
-    return each_fragment(source, _where(expression, dataset), _offsets_of)
+    return each_fragment(source, _filter_options(expression, dataset), _find_offsets)
 
 
-def _offsets_of(scan: FragmentScan) -> BitMap:
+def _find_offsets(scan: FragmentScan) -> BitMap:
     """Offsets of the rows that match the filter of a scan."""
     matches = BitMap()
     for offsets in scan.offsets():
@@ -166,7 +166,7 @@ def _offsets_of(scan: FragmentScan) -> BitMap:
     return matches
 
 
-def _where(expression: pc.Expression, dataset: Schema | None = None) -> ScanOptions:
+def _filter_options(expression: pc.Expression, dataset: Schema | None = None) -> ScanOptions:
     return ScanOptions(schema=Schema(fields=()), filter=expression, dataset=dataset)
 
 
@@ -178,7 +178,7 @@ def matching_rows(
     names = columns_of(expression)
     if dataset is not None or not names or not set(names) <= set(columns.names):
         # The condition has no columns, row columns such as `_rowid`, or columns in types other than the stored ones.
-        return _offsets_of(FragmentScan(source, fragment, _where(expression, dataset)))
+        return _find_offsets(FragmentScan(source, fragment, _filter_options(expression, dataset)))
     matches = BitMap()
     for rows, offsets in live_rows(source, fragment, names):
         keep = matching(rows, expression).to_numpy(zero_copy_only=False)
@@ -227,7 +227,7 @@ def _with_offsets(
         start += batch.num_rows
 
 
-def _rows_at(
+def _read_rows(
     source: Snapshot, fragment: Fragment, rows: BitMap
 ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int64]]]:
     """Yield rows of a fragment with all columns, in storage types, each batch with the offsets of its rows."""
@@ -262,7 +262,7 @@ def rows_of(
     """
     if len(parts) == 1 or sum(len(rows) for _, rows in parts) > SMALL_FILE_ROWS:
         for fragment, rows in parts:
-            for batch, offsets in _rows_at(source, fragment, rows):
+            for batch, offsets in _read_rows(source, fragment, rows):
                 yield fragment, batch, offsets
         return
     options = ScanOptions(schema=source.manifest.schema)
@@ -291,7 +291,7 @@ def remove_rows(source: Snapshot, rows: Iterable[tuple[Fragment, BitMap]], files
         if source.store.put_is_a_request:
             waiting.append((fragment, deleted))
             continue
-        hidden = _hidden(source, fragment, deleted)
+        hidden = _hide_rows(source, fragment, deleted)
         updated.append(hidden.fragment)
         files.add(source.store, hidden.key)
         unwritten.append(hidden)
@@ -328,13 +328,13 @@ def _put(source: Snapshot, hidden: list[_Hidden]) -> None:
 
 def with_deletions(source: Snapshot, fragment: Fragment, deleted: BitMap, files: UncommittedFiles) -> Fragment:
     """Write a deletion file for further rows of a fragment, not durable yet, and return the changed fragment."""
-    hidden = _hidden(source, fragment, deleted)
+    hidden = _hide_rows(source, fragment, deleted)
     source.store.put(hidden.key, hidden.data)
     files.add(source.store, hidden.key)
     return hidden.fragment
 
 
-def _hidden(source: Snapshot, fragment: Fragment, deleted: BitMap) -> _Hidden:
+def _hide_rows(source: Snapshot, fragment: Fragment, deleted: BitMap) -> _Hidden:
     hidden = (source.deletions(fragment) or DeletionVector()) | deleted
     data, kind = hidden.to_bytes()
     file = DeletionFile(

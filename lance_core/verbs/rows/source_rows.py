@@ -154,13 +154,13 @@ class SourceRows:
             SchemaError: A string is not UTF-8; the message names column and row.
         """
         waiting: list[pa.Table] = []
-        num_bytes, tables = 0, _tables(batches)
+        num_bytes, tables = 0, _read_tables(batches)
         for table in tables:
             waiting.append(table)
             num_bytes += _bytes_of(table)
             if is_stream and num_bytes > SPOOLED_BYTES:
                 del table
-                return cls(_mapped(chain(_drained(waiting), tables)))
+                return cls(_map_to_disk(chain(_drain(waiting), tables)))
         return cls(pa.concat_tables(waiting) if waiting else empty_table(schema))
 
     @property
@@ -183,7 +183,7 @@ class SourceRows:
             return SourceRows(convert(self._rows))
         if all(field.type == self.schema.field(field.name).type for field in schema):
             return SourceRows(self._rows.relabelled(schema))
-        batches = _mapped(convert(pa.Table.from_batches([batch])) for batch in self._batches)
+        batches = _map_to_disk(convert(pa.Table.from_batches([batch])) for batch in self._batches)
         self._rows.release()
         return SourceRows(batches)
 
@@ -220,7 +220,7 @@ class SourceRows:
             self._rows.release()
 
 
-def _tables(batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
+def _read_tables(batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
     row = 0
     for rows in one_by_one(batches):
         check_rows(rows, row)  # not only where they are written: the message has the row of the source
@@ -236,7 +236,7 @@ def _bytes_of(rows: pa.Table | _Parts) -> int:
     return int(rows.nbytes)
 
 
-def _drained(tables: list[pa.Table]) -> Iterator[pa.Table]:
+def _drain(tables: list[pa.Table]) -> Iterator[pa.Table]:
     """Yield the tables, and remove each from the list, so that its memory can be freed."""
     tables.reverse()
     while tables:
@@ -252,13 +252,13 @@ def _of_size(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         num_bytes += _bytes_of(table)
         del table  # frees its memory before the next table is made
         if num_bytes >= STEP_BYTES:
-            yield pa.concat_tables(_drained(waiting))
+            yield pa.concat_tables(_drain(waiting))
             num_bytes = 0
     if waiting:
-        yield pa.concat_tables(_drained(waiting))
+        yield pa.concat_tables(_drain(waiting))
 
 
-def _mapped(tables: Iterator[pa.Table]) -> _Parts:
+def _map_to_disk(tables: Iterator[pa.Table]) -> _Parts:
     """Write at least one table to an unnamed temporary file, and map it into memory."""
     schema: pa.Schema | None = None
     ends: list[int] = []

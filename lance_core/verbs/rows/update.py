@@ -69,19 +69,19 @@ def update_rows(
         )
 
     def attempt(base: Snapshot) -> tuple[Manifest, int]:
-        return _attempt(base, updates, where, data_storage_version, write_mode)
+        return _attempt_update(base, updates, where, data_storage_version, write_mode)
 
     return retrying_on_latest(source, attempt, conflict_retries=conflict_retries, retry_timeout=retry_timeout)
 
 
-def _attempt(
+def _attempt_update(
     base: Snapshot,
     updates: Mapping[str, str | pc.Expression],
     where: str | pc.Expression | None,
     data_storage_version: str | None,
     write_mode: WriteMode,
 ) -> tuple[Manifest, int]:
-    values = _expressions(updates, base.manifest.schema)
+    values = _parse_values(updates, base.manifest.schema)
     described = described_columns(base.manifest)
     condition = None if where is None else to_condition(where, described or base.manifest.schema)
     rows = list(each_matching(base, condition, described))
@@ -115,7 +115,7 @@ def _by_rows(
         for fragment, batch, offsets in rows_of(base, rows):
             if fragment is not numbered:
                 ids, numbered = row_ids_of(fragment), fragment
-            moved.write(_changed(batch, values, arrow), None if ids is None else ids[offsets])
+            moved.write(_change_rows(batch, values, arrow), None if ids is None else ids[offsets])
         fragments = moved.finish()
         removal = remove_rows(base, rows, files)
     operation = Update(
@@ -140,7 +140,7 @@ def _by_columns(
     reads = Schema(fields=tuple(field for field in base.manifest.schema.fields if field.name in needed))
 
     def new(old: pa.RecordBatch, _first: int, _last: int) -> pa.Table:
-        return _changed(old, values, arrow)
+        return _change_rows(old, values, arrow)
 
     updated, changed = [], {}
     for fragment, bitmap in rows:
@@ -161,7 +161,7 @@ def _leaf_ids(manifest: Manifest, updates: Mapping[str, object]) -> Iterator[int
         yield from (node.id for node, _ in manifest.schema.column(name).walk())
 
 
-def _expressions(updates: Mapping[str, str | pc.Expression], schema: Schema) -> dict[str, pc.Expression]:
+def _parse_values(updates: Mapping[str, str | pc.Expression], schema: Schema) -> dict[str, pc.Expression]:
     for name in updates:
         if name not in schema.names:
             _reject(name, updates[name], schema)
@@ -188,7 +188,7 @@ def _reject(name: str, value: str | pc.Expression, schema: Schema) -> NoReturn:
         top = schema.column(schema.project([name]).fields[0].name)
         if schema.column(name).id != top.id:
             new = value if isinstance(value, str) else "value"
-            whole = _whole(top, _quoted(top.name), schema.column(name).id, new)
+            whole = _rebuild_struct(top, _quote(top.name), schema.column(name).id, new)
             raise UnsupportedError(
                 f"{name!r} is a field of a struct, which cannot be updated by itself; "
                 f"give {top.name!r} a new value as a whole, which keeps null structs null: {whole}"
@@ -196,26 +196,26 @@ def _reject(name: str, value: str | pc.Expression, schema: Schema) -> NoReturn:
     raise InvalidInputError(f"Column {name!r} does not exist in dataset schema; it has {schema.names}")
 
 
-def _whole(field: Field, path: str, changed: int, value: str) -> str:
+def _rebuild_struct(field: Field, path: str, changed: int, value: str) -> str:
     """SQL for a struct value in which one field, given by its id, has a new value."""
     parts = []
     for child in field.children:
-        child_value = f"{path}.{_quoted(child.name)}"
+        child_value = f"{path}.{_quote(child.name)}"
         if child.id == changed:
             child_value = value
         elif any(node.id == changed for node, _ in child.walk()):
-            child_value = _whole(child, child_value, changed, value)
+            child_value = _rebuild_struct(child, child_value, changed, value)
         name = child.name.replace("'", "''")
         parts.append(f"'{name}', {child_value}")
     return f"CASE WHEN {path} IS NOT NULL THEN named_struct({', '.join(parts)}) END"
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     """A name as an SQL identifier."""
     return name if _PLAIN.fullmatch(name) else f"`{name}`"
 
 
-def _changed(rows: pa.RecordBatch, values: Mapping[str, pc.Expression], schema: pa.Schema) -> pa.Table:
+def _change_rows(rows: pa.RecordBatch, values: Mapping[str, pc.Expression], schema: pa.Schema) -> pa.Table:
     """The rows with their new values, cast to the types of the columns."""
     table = pa.Table.from_batches([rows])
     computed = evaluate(table, values)

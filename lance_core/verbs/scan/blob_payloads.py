@@ -84,16 +84,16 @@ def with_payloads(
     """
     fields = [field for field in schema.fields if gives_payloads(field)]
     sizes = sum((_sizes(field, batch.column(field.name)) for field in fields), np.zeros(batch.num_rows, np.int64))
-    for start, end in _steps(sizes):
+    for start, end in _split_rows(sizes):
         part = batch.slice(start, end - start)
         arrays = {
-            field.name: _column(source, files.get(field.name), part.column(field.name), field) for field in fields
+            field.name: _read_column(source, files.get(field.name), part.column(field.name), field) for field in fields
         }
         columns = [arrays.get(name, column) for name, column in zip(arrow.names, part.columns, strict=True)]
         yield pa.RecordBatch.from_arrays(columns, schema=arrow)
 
 
-def _steps(sizes: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+def _split_rows(sizes: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Yield ranges of rows whose payloads have at most `_BATCH_BYTES`, or of one row; one empty range for no rows."""
     if not len(sizes):
         yield 0, 0
@@ -117,17 +117,19 @@ def _sizes(field: Field, entries: Any) -> npt.NDArray[np.int64]:
     return np.where(present, sizes, 0).astype(np.int64)
 
 
-def _column(source: Snapshot, file: Place | None, entries: Any, field: Field) -> pa.Array:
+def _read_column(source: Snapshot, file: Place | None, entries: Any, field: Field) -> pa.Array:
     """The values of a blob column for some descriptors: payloads, or references to external blobs."""
     kind = arrow_type_of(field)
     rows: list[dict[str, Any] | None] = entries.to_pylist()
     if file is None or not any(row is not None for row in rows):
         return pa.nulls(len(rows), kind)
     if is_blob_v2_payload(field):
-        return pa.array(_payloads(source, file, rows), pa.large_binary()).cast(kind)
+        return pa.array(_read_payloads(source, file, rows), pa.large_binary()).cast(kind)
     names = [child.name for child in field.children]
-    by_reference = [row is not None and row["kind"] == BlobKind.EXTERNAL and _fits(row, names) for row in rows]
-    data = _payloads(source, file, [None if keep else row for row, keep in zip(rows, by_reference, strict=True)])
+    by_reference = [
+        row is not None and row["kind"] == BlobKind.EXTERNAL and _can_hold_reference(row, names) for row in rows
+    ]
+    data = _read_payloads(source, file, [None if keep else row for row, keep in zip(rows, by_reference, strict=True)])
     values = [
         None if row is None else _reference(source, row, names) if keep else {"data": payload}
         for row, keep, payload in zip(rows, by_reference, data, strict=True)
@@ -136,7 +138,7 @@ def _column(source: Snapshot, file: Place | None, entries: Any, field: Field) ->
     return pa.ExtensionArray.from_storage(kind, storage) if isinstance(kind, pa.BaseExtensionType) else storage
 
 
-def _fits(row: Mapping[str, Any], names: Sequence[str]) -> bool:
+def _can_hold_reference(row: Mapping[str, Any], names: Sequence[str]) -> bool:
     """Whether a struct with these children can hold a reference to an external blob; otherwise it holds the payload."""
     return not row["size"] or "size" in names
 
@@ -147,13 +149,13 @@ def _reference(source: Snapshot, row: Mapping[str, Any], names: Sequence[str]) -
     return {**whole, "position": row["position"], "size": row["size"]} if row["size"] and "size" in names else whole
 
 
-def _payloads(source: Snapshot, file: Place, rows: Sequence[Mapping[str, Any] | None]) -> list[bytes | None]:
+def _read_payloads(source: Snapshot, file: Place, rows: Sequence[Mapping[str, Any] | None]) -> list[bytes | None]:
     """The payloads of descriptors; objects are read in parallel, and the ranges of one object in one call."""
     contents: list[Any] = [None if row is None else b"" for row in rows]
     parts_by_object: dict[tuple[int, str], list[tuple[int, _PayloadRange]]] = {}
     for number, row in enumerate(rows):
         if row is not None and (row["size"] or row["kind"] >= BlobKind.EXTERNAL):
-            part = _part(source, file, row)
+            part = _find_range(source, file, row)
             parts_by_object.setdefault((id(part.place[0]), part.place[1]), []).append((number, part))
     groups = list(parts_by_object.values())
 
@@ -171,7 +173,7 @@ def _payloads(source: Snapshot, file: Place, rows: Sequence[Mapping[str, Any] | 
     return contents
 
 
-def _part(source: Snapshot, file: Place, row: Mapping[str, Any]) -> _PayloadRange:
+def _find_range(source: Snapshot, file: Place, row: Mapping[str, Any]) -> _PayloadRange:
     kind, start, size = row["kind"], row["position"], row["size"]
     if max(start, size) >= _MAX_FILE:
         raise CorruptFileError(f"{file[1]}: a blob at position {start} of {size} bytes is beyond any file")

@@ -71,7 +71,7 @@ def scanned_columns(manifest: Manifest, handling: str | None = None) -> Schema:
         has_blobs = any(is_blob(field) or is_blob_v2(field) for field in schema.fields)
         columns = schema
         if has_blobs and manifest.data_storage_version not in ("0.1", "legacy"):
-            view = _payload if handling == AS_BYTES else _description
+            view = _payload_field if handling == AS_BYTES else _describe_field
             columns = Schema(fields=tuple(map(view, schema.fields)), metadata=schema.metadata)
         schema.memo[name] = columns
     return columns
@@ -88,7 +88,7 @@ def is_description(field: pa.Field) -> bool:
     return pa.types.is_struct(field.type) and (field.metadata or {}).get(b"lance-encoding:blob") == b"true"
 
 
-def _description(field: Field) -> Field:
+def _describe_field(field: Field) -> Field:
     if is_blob_v2(field):
         return replace(described(field), metadata={**_DESCRIBED, "lance-encoding:packed": b"true"}, extension_name="")
     if not is_blob(field):
@@ -97,7 +97,7 @@ def _description(field: Field) -> Field:
     return replace(field, logical_type="struct", children=parts, encoding=0, metadata=_DESCRIBED)
 
 
-def _payload(field: Field) -> Field:
+def _payload_field(field: Field) -> Field:
     if not is_blob_v2(field):
         return field
     metadata = {key: value for key, value in field.metadata.items() if key != _EXTENSION_NAME}

@@ -112,23 +112,25 @@ def scan_steps(
     else:
         reads = filter_reads(options.dataset or source.manifest.schema, options, options.filter)
         below = _read(source, options, parts, reads.early, read_ahead=read_ahead, verbose=verbose)
-        queries = tuple(_index_queries(source, options, selection)) if selection is not None else ()
+        queries = tuple(_describe_index_queries(source, options, selection)) if selection is not None else ()
         below = replace(below, facts=(*below.facts, *measured), inputs=(*queries, *below.inputs))
         step = PlanStep(name="Filter", facts=tuple(_filter_facts(source, options, parts, selection)), inputs=(below,))
         if reads.late is not None:
-            step = PlanStep(name="Take", facts=(_columns(reads.late, source), "of=rows that match"), inputs=(step,))
+            step = PlanStep(
+                name="Take", facts=(_describe_columns(reads.late, source), "of=rows that match"), inputs=(step,)
+            )
         if options.limit is not None or options.offset:
             step = PlanStep(name="Limit", facts=tuple(_limit_facts(options)), inputs=(step,))
-    return _result(options, step)
+    return _add_last_steps(options, step)
 
 
 def order_steps(source: Snapshot, options: ScanOptions, keys: PlanStep) -> PlanStep:
     """The steps of a scan with `order_by`: `keys` reads the columns to order by, the others are read by row address."""
     stop = "the last" if options.limit is None else f"{options.offset + options.limit}"
-    facts = (_list("by", map(_ordering, options.order_by)), f"rows={options.offset} to {stop}")
+    facts = (_list("by", map(_describe_ordering, options.order_by)), f"rows={options.offset} to {stop}")
     order = PlanStep(name="Order", facts=facts, inputs=(keys,))
-    take = PlanStep(name="Take", facts=(_columns(options.schema, source), "of=rows in order"), inputs=(order,))
-    return _result(options, take)
+    take = PlanStep(name="Take", facts=(_describe_columns(options.schema, source), "of=rows in order"), inputs=(order,))
+    return _add_last_steps(options, take)
 
 
 def nearest_steps(source: Snapshot, options: ScanOptions, search: PlanStep, *, prefilter: bool) -> PlanStep:
@@ -140,14 +142,18 @@ def nearest_steps(source: Snapshot, options: ScanOptions, search: PlanStep, *, p
     if options.limit is not None or options.offset:
         stop = "the last" if options.limit is None else f"{options.offset + options.limit}"
         step = PlanStep(name="Limit", facts=(f"rows={options.offset} to {stop}",), inputs=(step,))
-    take = PlanStep(name="Take", facts=(_columns(options.schema, source), "of=rows that are nearest"), inputs=(step,))
-    return _result(options, take)
+    take = PlanStep(
+        name="Take", facts=(_describe_columns(options.schema, source), "of=rows that are nearest"), inputs=(step,)
+    )
+    return _add_last_steps(options, take)
 
 
-def _result(options: ScanOptions, step: PlanStep) -> PlanStep:
+def _add_last_steps(options: ScanOptions, step: PlanStep) -> PlanStep:
     """Add the last steps: computed columns, and the size of batches."""
     if options.projection is not None:
-        step = PlanStep(name="Project", facts=(_list("columns", _outputs(options.projection)),), inputs=(step,))
+        step = PlanStep(
+            name="Project", facts=(_list("columns", _describe_outputs(options.projection)),), inputs=(step,)
+        )
     sizes = []
     if options.batch_size is not None or options.strict_batch_size:
         size = options.batch_size or STRICT_ROWS
@@ -167,7 +173,7 @@ def _read(
     verbose: bool,
 ) -> PlanStep:
     total = len(source.manifest.fragments)
-    ids = f" ({_ranges(part.fragment.id for part in parts)})" if parts else ""
+    ids = f" ({_format_ranges(part.fragment.id for part in parts)})" if parts else ""
     num_rows = sum(part.num_rows if part.rows is None else len(part.rows) for part in parts)
     files = [file for part in parts for file, _, _ in files_of(part.fragment, schema)]
     versions = {(file.file_major_version, file.file_minor_version) for file in files}
@@ -183,12 +189,12 @@ def _read(
     if versions:
         facts.append(_list("file versions", sorted(_VERSIONS.get(v, "unknown") for v in versions)))
     scans = [FragmentScan(source, part.fragment, options) for part in parts]
-    facts += _ahead(options, scans) if read_ahead else []
-    below = tuple(_fragment(source, options, part, schema) for part in parts) if verbose else ()
+    facts += _describe_read_ahead(options, scans) if read_ahead else []
+    below = tuple(_describe_fragment(source, options, part, schema) for part in parts) if verbose else ()
     return PlanStep(name="LanceRead", facts=tuple(facts), inputs=below)
 
 
-def _ahead(options: ScanOptions, scans: Sequence[FragmentScan]) -> list[str]:
+def _describe_read_ahead(options: ScanOptions, scans: Sequence[FragmentScan]) -> list[str]:
     """How many fragments are decoded together, and how many are read in parallel."""
     groups = [group for group in grouped(scans) if len(group) >= FEWEST]
     facts = []
@@ -200,7 +206,7 @@ def _ahead(options: ScanOptions, scans: Sequence[FragmentScan]) -> list[str]:
     return facts
 
 
-def _fragment(source: Snapshot, options: ScanOptions, part: FragmentPart, schema: Schema) -> PlanStep:
+def _describe_fragment(source: Snapshot, options: ScanOptions, part: FragmentPart, schema: Schema) -> PlanStep:
     facts = [f"rows={part.num_rows}"]
     if part.rows is not None:
         facts.append(f"read={part.rows.start} to {part.rows.stop}")
@@ -228,7 +234,7 @@ def _filter_facts(
     if python_functions:
         yield _list("in Python", sorted(python_functions))
     prunable = [part.fragment.id for part in parts if is_prunable(source, part.fragment, expression)]
-    yield f"page skipping={f'statistics of 0.1 files in fragments {_ranges(prunable)}' if prunable else 'none'}"
+    yield f"page skipping={f'statistics of 0.1 files in fragments {_format_ranges(prunable)}' if prunable else 'none'}"
     names = columns_of(expression)
     ids = {node.id for top in source.manifest.schema.fields if top.name in names for node, _ in top.walk()}
     used = set(selection.indices) if selection is not None else set()
@@ -241,7 +247,7 @@ def _filter_facts(
         yield _list("unused indices", sorted(unused))
 
 
-def _index_queries(source: Snapshot, options: ScanOptions, selection: Selection) -> Iterator[PlanStep]:
+def _describe_index_queries(source: Snapshot, options: ScanOptions, selection: Selection) -> Iterator[PlanStep]:
     """The query of each index: the conditions on its fields."""
     assert options.filter is not None
     schema = source.manifest.schema
@@ -270,12 +276,12 @@ def _limit_facts(options: ScanOptions) -> Iterator[str]:
         yield f"looks at={FIRST_WINDOW_ROWS} rows of a fragment first, then at four times as many"
 
 
-def _ordering(ordering: ColumnOrdering) -> str:
+def _describe_ordering(ordering: ColumnOrdering) -> str:
     direction = "ascending" if ordering.ascending else "descending"
     return f"{ordering.column_name} {direction} nulls {'first' if ordering.nulls_first else 'last'}"
 
 
-def _outputs(projection: Projection) -> Iterator[str]:
+def _describe_outputs(projection: Projection) -> Iterator[str]:
     for output in projection.outputs or ():
         if output.expression is not None:
             yield f"{output.field.name} = {printed(output.expression)}"
@@ -284,7 +290,7 @@ def _outputs(projection: Projection) -> Iterator[str]:
             yield path if path == output.field.name else f"{output.field.name} = {path}"
 
 
-def _columns(schema: Schema, source: Snapshot) -> str:
+def _describe_columns(schema: Schema, source: Snapshot) -> str:
     """The columns of a schema; for a column that is read in part, the fields that are read."""
     return _list("columns", _paths(schema, source))
 
@@ -307,7 +313,7 @@ def _list(name: str, items: Iterable[str]) -> str:
     return f"{name}=[{', '.join(items)}]"
 
 
-def _ranges(ids: Iterable[int]) -> str:
+def _format_ranges(ids: Iterable[int]) -> str:
     """Ids as ranges, such as `0-3, 7`, in the given order."""
     numbers = list(ids)
     starts = [0, *(i for i, (a, b) in enumerate(pairwise(numbers), 1) if b != a + 1), len(numbers)]

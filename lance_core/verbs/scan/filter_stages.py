@@ -87,12 +87,12 @@ def zipped_columns(
                 waiting, _ = next(other_columns)
             count = min(waiting.num_rows, batch.num_rows - position)
             part = slice(position, position + count)
-            joined = _joined(batch.slice(position, count), waiting.slice(0, count), schema)
+            joined = _join_columns(batch.slice(position, count), waiting.slice(0, count), schema)
             yield joined, where[part], mask.slice(position, count)
             waiting, position = waiting.slice(count), position + count
 
 
-def _joined(batch: pa.RecordBatch, other_batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _join_columns(batch: pa.RecordBatch, other_batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     other_names = set(other_batch.schema.names)
     columns = [(other_batch if field.name in other_names else batch).column(field.name) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -131,7 +131,9 @@ class BufferedRows:
         part = rows.slice(self._position, other_columns.num_rows)
         self._position += other_columns.num_rows
         batches = part.to_batches()
-        return _joined(batches[0] if batches else pa.RecordBatch.from_pylist([], part.schema), other_columns, schema)
+        return _join_columns(
+            batches[0] if batches else pa.RecordBatch.from_pylist([], part.schema), other_columns, schema
+        )
 
 
 def rows_in_mask(batch: pa.RecordBatch, mask: pa.Array) -> pa.RecordBatch:

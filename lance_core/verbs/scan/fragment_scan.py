@@ -198,9 +198,9 @@ class FragmentScan:
             for batch, _ in self._read(self.options.schema, rows, keep, live):
                 yield batch
             return
-        for window in [rows] if most is None else _windows(rows):
-            for possible in self._possible(expression, window, keep):
-                yield from self._filtered(expression, possible, keep, live, most)
+        for window in [rows] if most is None else _split_windows(rows):
+            for possible in self._find_possible(expression, window, keep):
+                yield from self._filter_rows(expression, possible, keep, live, most)
 
     def offsets(self) -> Iterator[Rows]:
         """Yield the offsets of the rows that are alive and match the filter."""
@@ -211,22 +211,22 @@ class FragmentScan:
             places = true_places(self.read_rows.matches)
             yield places if live is None else places[live[places]]
             return
-        for possible in self._possible(expression, range(num_rows), live):
+        for possible in self._find_possible(expression, range(num_rows), live):
             reads = filter_reads(self.columns, self.options, expression)
             for _, where, mask in self._find_rows(expression, reads, possible, live, live)[0]:
                 if mask.true_count:
-                    yield _where_true(where, mask)
+                    yield _take_true(where, mask)
 
-    def _possible(self, expression: pc.Expression, rows: range, keep: _Mask) -> Iterator[Rows]:
+    def _find_possible(self, expression: pc.Expression, rows: range, keep: _Mask) -> Iterator[Rows]:
         """The rows that can match according to indices and the statistics of 0.1 files."""
         has_statistics = any(file.file_major_version == 0 for file in self.fragment.files)
-        for part in self._indexed(rows, keep):
+        for part in self._find_indexed(rows, keep):
             if has_statistics and isinstance(part, range):
                 yield from possible_rows(self.source, self.fragment, expression, part, self.opened)
             else:
                 yield part
 
-    def _indexed(self, rows: range, keep: _Mask) -> list[Rows]:
+    def _find_indexed(self, rows: range, keep: _Mask) -> list[Rows]:
         """The rows that can match according to indices: offsets if they are few or sparse, otherwise one range."""
         if self.possible is None or self.read_rows is not None:
             return [rows]
@@ -249,7 +249,7 @@ class FragmentScan:
         num_rows = physical_rows(self.source, self.fragment)
         return num_rows, deletions.live_rows(num_rows) if deletions is not None else None
 
-    def _filtered(
+    def _filter_rows(
         self, expression: pc.Expression, rows: Rows, keep: _Mask, live: _Mask, most: int | None
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows that match; the scan may end once `most` of them are found."""
@@ -260,7 +260,7 @@ class FragmentScan:
         batches, is_bare = self._find_rows(expression, reads, rows, keep, live)
         if reads.late is not None:
             out_of = int(rows[-1]) - int(rows[0]) + 1 if len(rows) else 0
-            yield from self._two_steps(reads.early.names, reads.late, batches, out_of, live, most)
+            yield from self._filter_in_two_steps(reads.early.names, reads.late, batches, out_of, live, most)
             return
         columns = self._row_columns(live).values() if is_bare else ()
         hidden = live if self.options.include_deleted_rows else None
@@ -269,28 +269,28 @@ class FragmentScan:
             if mask.true_count:
                 rest = rows_in_mask(batch.select([name for name in batch.schema.names if name in output_names]), mask)
                 if columns:
-                    rest = with_row_columns(rest, columns, _where_true(where, mask), hidden)
+                    rest = with_row_columns(rest, columns, _take_true(where, mask), hidden)
                 yield self._select(rest, self.options.schema)
 
     def _find_rows(
         self, expression: pc.Expression, reads: FilterReads, rows: Rows, keep: _Mask, live: _Mask
     ) -> tuple[Iterable[Found], bool]:
         """Batches with a mask of the rows that match, and whether they still lack the requested row columns."""
-        scan = self._needing(reads.row_names)
-        stages = self._stages(reads, rows)
+        scan = self._add_row_columns(reads.row_names)
+        stages = self._choose_stages(reads, rows)
         early, entries = reads.early, set[str]()
         if self.read_rows is None and len(rows) >= ENTRY_ROWS and not self.claims:
             early, entries = with_dictionaries(self.source, self.fragment, reads.early, self.opened)
         # Row columns need no read, so they are computed only for the rows that match.
         is_bare = bool(early.fields) and not reads.row_names and stages is None and reads.late is None
         if stages is not None:
-            batches: Iterable[Found] = self._staged(stages, early, rows, keep, live, entries)
+            batches: Iterable[Found] = self._filter_in_stages(stages, early, rows, keep, live, entries)
         else:
             read = scan._read(early, rows, keep, live, is_bare=is_bare)  # noqa: SLF001 - the same class
-            batches = ((batch, where, self._matches(expression, batch, where, entries)) for batch, where in read)
-        return self._claimed(batches) if self.claims else batches, is_bare
+            batches = ((batch, where, self._match_rows(expression, batch, where, entries)) for batch, where in read)
+        return self._check_claims(batches) if self.claims else batches, is_bare
 
-    def _claimed(self, batches: Iterable[Found]) -> Iterator[Found]:
+    def _check_claims(self, batches: Iterable[Found]) -> Iterator[Found]:
         """Check what indices claim about the rows of each batch, and yield the batch."""
         for batch, where, mask in batches:
             if mask.true_count < len(mask):
@@ -315,7 +315,7 @@ class FragmentScan:
             if wrong:
                 claim.reject(self.fragment.id, wrong[0])
 
-    def _matches(self, expression: pc.Expression, batch: pa.RecordBatch, where: Rows, entries: set[str]) -> pa.Array:
+    def _match_rows(self, expression: pc.Expression, batch: pa.RecordBatch, where: Rows, entries: set[str]) -> pa.Array:
         """For each row of a batch, whether it matches; `entries` names the columns that were read as dictionaries."""
         matches = self.read_rows.matches if self.read_rows is not None else None
         conditions = self.options.conjuncts or (expression,)
@@ -323,7 +323,7 @@ class FragmentScan:
             return matching_entries(batch, conditions, entries) if entries else matching_all(batch, conditions)
         return matches.slice(where.start, len(where)) if isinstance(where, range) else matches.take(pa.array(where))
 
-    def _stages(self, reads: FilterReads, rows: Rows) -> Stages | None:
+    def _choose_stages(self, reads: FilterReads, rows: Rows) -> Stages | None:
         """The stages in which conditions are evaluated and columns read; None to evaluate all conditions at once."""
         if self.read_rows is not None or self.claims:
             return None
@@ -335,7 +335,7 @@ class FragmentScan:
         stages = stages_of(reads.early, self.options.conjuncts)
         return stages if stages is not None and len(rows) * stages.row_bytes <= KEPT_BYTES else None
 
-    def _staged(
+    def _filter_in_stages(
         self, stages: Stages, columns: Schema, rows: Rows, keep: _Mask, live: _Mask, entries: set[str]
     ) -> Iterator[Found]:
         """Evaluate the first conditions, then the others: on the remaining rows if they are few, else on all rows."""
@@ -361,7 +361,7 @@ class FragmentScan:
                 batch = buffer.put_back(kept_rows, other_columns, complete)
                 yield batch, where, matching_entries(batch, stages.then, entries)
 
-    def _two_steps(
+    def _filter_in_two_steps(
         self, names: Sequence[str], late: Schema, batches: Iterable[Found], out_of: int, live: _Mask, most: int | None
     ) -> Iterator[pa.RecordBatch]:
         """Find the matching rows by the columns of the filter, then read the other columns of these rows."""
@@ -381,13 +381,13 @@ class FragmentScan:
         if len(offsets) == 0:
             return
         if buffer is None:
-            yield from self._at_offsets(self.options.schema, offsets, out_of, live)
+            yield from self._read_offsets(self.options.schema, offsets, out_of, live)
             return
         kept_rows = combined(buffer.table())
-        for batch in self._at_offsets(late, offsets, out_of, live):
+        for batch in self._read_offsets(late, offsets, out_of, live):
             yield buffer.put_back(kept_rows, batch, self._select_schema(self.options.schema))
 
-    def _at_offsets(
+    def _read_offsets(
         self, schema: Schema, offsets: npt.NDArray[np.int64], out_of: int, live: _Mask
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows at ascending offsets: sparse rows by offset, others as a range that is then filtered."""
@@ -402,7 +402,7 @@ class FragmentScan:
         for batch, _ in self._read(schema, span, keep, live):
             yield batch
 
-    def _needing(self, row_names: Sequence[str]) -> FragmentScan:
+    def _add_row_columns(self, row_names: Sequence[str]) -> FragmentScan:
         """This scan with further row columns."""
         more = (*self.options.more_row_columns, *row_names)
         return replace(self, options=replace(self.options, more_row_columns=more))
@@ -483,7 +483,7 @@ def _slices(batch: pa.RecordBatch, num_rows: int | None) -> Iterator[pa.RecordBa
         yield batch if step >= batch.num_rows else batch.slice(start, step)
 
 
-def _where_true(where: Rows, mask: pa.Array) -> Rows:
+def _take_true(where: Rows, mask: pa.Array) -> Rows:
     """The offsets, out of `where`, of the rows for which the mask is true."""
     if mask.true_count == len(mask):
         return where
@@ -491,7 +491,7 @@ def _where_true(where: Rows, mask: pa.Array) -> Rows:
     return where.start + places if isinstance(where, range) else where[places]
 
 
-def _windows(rows: range) -> Iterator[range]:
+def _split_windows(rows: range) -> Iterator[range]:
     """Split the rows into parts, each four times as long as the previous part."""
     start, length = rows.start, FIRST_WINDOW_ROWS
     while start < rows.stop:

@@ -84,7 +84,7 @@ class NearestQuery:
         kind = schema_to_arrow(schema.project([nearest["column"]])).field(0).type
         if not pa.types.is_fixed_size_list(kind) or not pa.types.is_floating(kind.value_type):
             raise UnsupportedError(f"nearest: {nearest['column']!r} is not a column of vectors of floats but {kind}")
-        vector = _vector(nearest["q"])
+        vector = _parse_vector(nearest["q"])
         if len(vector) != kind.list_size:
             raise InvalidInputError(
                 f"nearest: q has {len(vector)} dimensions, but column {nearest['column']!r} has {kind.list_size}"
@@ -98,7 +98,7 @@ class NearestQuery:
             raise UnsupportedError(
                 f"nearest: the metric {metric!r} is not supported; use one of {', '.join(_DISTANCES)}"
             )
-        least, below = _distance_range(nearest.get("distance_range"))
+        least, below = _parse_distance_range(nearest.get("distance_range"))
         return cls(column=nearest["column"], vector=vector, k=int(k), metric=metric, least=least, below=below)
 
     def distances(self, vectors: _Floats) -> _Floats:
@@ -160,7 +160,7 @@ class NearestScanner(LanceScanner):
             at = schema.get_field_index(DISTANCE)
             rows = rows.add_column(at, schema.field(at), pa.array(distances.astype(np.float32)))
         table = pa.Table.from_arrays(rows.columns, schema=schema) if schema.names else rows
-        yield from self._sized(iter(table.to_batches()))
+        yield from self._resize_batches(iter(table.to_batches()))
 
     def count_rows(self) -> int:
         """Number of rows that are found."""
@@ -173,7 +173,7 @@ class NearestScanner(LanceScanner):
 
     def explain_plan(self, verbose: bool = False) -> str:
         """The plan of the search, the last step first."""
-        scan = LanceScanner(self._source, self._fragments, self._narrow())._plan(verbose=verbose)  # noqa: SLF001 - its base
+        scan = LanceScanner(self._source, self._fragments, self._narrow_options())._plan(verbose=verbose)  # noqa: SLF001 - its base
         query = self._query
         facts = (f"column={query.column}", f"k={query.k}", f"metric={query.metric}", f"prefilter={self._prefilter}")
         search = PlanStep(name="KNNVectorDistance", facts=facts, inputs=(scan,))
@@ -192,20 +192,20 @@ class NearestScanner(LanceScanner):
         """Addresses of the rows, nearest first, and their distances."""
         options, query = self._options, self._query
         addresses, distances = np.zeros(0, np.uint64), np.zeros(0)
-        for batch in LanceScanner(self._source, self._fragments, self._narrow()).to_batches():
-            where, new_distances = _measured(batch, query)
+        for batch in LanceScanner(self._source, self._fragments, self._narrow_options()).to_batches():
+            where, new_distances = _measure(batch, query)
             addresses, distances = np.concatenate([addresses, where]), np.concatenate([distances, new_distances])
             order = np.argsort(distances, kind="stable")[: query.k]
             addresses, distances = addresses[order], distances[order]
         if options.filter is not None and not self._prefilter and len(addresses):
-            matches = self._matches(addresses)
+            matches = self._match_filter(addresses)
             addresses, distances = addresses[matches], distances[matches]
         stop = None if options.limit is None else options.offset + options.limit
         return addresses[options.offset : stop], distances[options.offset : stop]
 
-    def _matches(self, addresses: U64Array) -> npt.NDArray[np.bool_]:
+    def _match_filter(self, addresses: U64Array) -> npt.NDArray[np.bool_]:
         """For each row address, whether the filter keeps the row."""
-        narrow = replace(self._narrow(), schema=Schema(fields=()), filter=self._options.filter)
+        narrow = replace(self._narrow_options(), schema=Schema(fields=()), filter=self._options.filter)
         narrow = replace(narrow, conjuncts=self._options.conjuncts)
         owners, offsets = fragment_ids(addresses), row_offsets(addresses)
         matching_addresses = [np.zeros(0, np.uint64)]
@@ -216,7 +216,7 @@ class NearestScanner(LanceScanner):
                 matching_addresses += [batch.column(ROW_ADDRESS).to_numpy() for batch in scan.batches()]
         return np.isin(addresses, np.concatenate(matching_addresses))
 
-    def _narrow(self) -> ScanOptions:
+    def _narrow_options(self) -> ScanOptions:
         """The options of a scan of the vectors with their row addresses."""
         return replace(
             self._options,
@@ -234,7 +234,7 @@ class NearestScanner(LanceScanner):
         )
 
 
-def _measured(batch: pa.RecordBatch, query: NearestQuery) -> tuple[U64Array, _Floats]:
+def _measure(batch: pa.RecordBatch, query: NearestQuery) -> tuple[U64Array, _Floats]:
     """Addresses and distances of the rows that have a vector whose distance is in the range."""
     column = batch.column(0)
     column = column.storage if isinstance(column, pa.ExtensionArray) else column
@@ -250,7 +250,7 @@ def _measured(batch: pa.RecordBatch, query: NearestQuery) -> tuple[U64Array, _Fl
     return addresses[in_range], distances[in_range]
 
 
-def _distance_range(distance_range: Any) -> tuple[float | None, float | None]:
+def _parse_distance_range(distance_range: Any) -> tuple[float | None, float | None]:
     """The smallest distance of a result, and the distance below which results are; None for no bound."""
     if distance_range is None:
         return None, None
@@ -263,7 +263,7 @@ def _distance_range(distance_range: Any) -> tuple[float | None, float | None]:
     return bounds
 
 
-def _vector(numbers: Any) -> _Floats:
+def _parse_vector(numbers: Any) -> _Floats:
     """The vector of a query: a list, an array, or a scalar of Arrow."""
     if isinstance(numbers, pa.Scalar):
         numbers = numbers.as_py() if not hasattr(numbers, "to_numpy") else numbers.to_numpy()

@@ -269,9 +269,9 @@ def scan_options(
             schema.column(name)
         late_materialization = True
     plain_options = {name: arguments.pop(name) for name in _OPTIONS if arguments.get(name) is not None}
-    plain_options.setdefault("batch_size", _default_batch_size())
-    _check_others(arguments)
-    condition, conjuncts = (None, ()) if filter_ is None else _condition(filter_, schema)
+    plain_options.setdefault("batch_size", _read_default_batch_size())
+    _check_more_arguments(arguments)
+    condition, conjuncts = (None, ()) if filter_ is None else _parse_condition(filter_, schema)
     return ScanOptions(
         schema=projection.schema,
         projection=projection if projection.outputs is not None else None,
@@ -286,7 +286,7 @@ def scan_options(
     )
 
 
-def _default_batch_size() -> int | None:
+def _read_default_batch_size() -> int | None:
     """The batch size of pylance's environment variable; None if it is not set.
 
     Raises:
@@ -302,7 +302,7 @@ def _default_batch_size() -> int | None:
     return int(setting)
 
 
-def _condition(filter_: Filter, schema: Schema) -> tuple[pc.Expression | None, tuple[pc.Expression, ...]]:
+def _parse_condition(filter_: Filter, schema: Schema) -> tuple[pc.Expression | None, tuple[pc.Expression, ...]]:
     """A filter as one expression, and as the conditions that AND joins if it is given in SQL."""
     columns = with_row_fields(schema)
     whole = check_filter(filter_, columns)
@@ -313,7 +313,7 @@ def _condition(filter_: Filter, schema: Schema) -> tuple[pc.Expression | None, t
     return whole, parse_conjuncts(filter_, columns) if _AND.search(filter_) else (whole,)
 
 
-def _check_others(arguments: dict[str, Any]) -> None:
+def _check_more_arguments(arguments: dict[str, Any]) -> None:
     """Accept arguments that cannot change the result; reject all others by name."""
     for name in _WITHOUT_MEANING:
         value = arguments.pop(name, None)

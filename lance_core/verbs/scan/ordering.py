@@ -63,7 +63,7 @@ def order_of(
         UnsupportedError: A column has a type without an order.
     """
     if first is not None and 0 < first < len(columns[0]) // 8:
-        chosen = _candidates(columns[0], orderings[0], first)
+        chosen = _find_candidates(columns[0], orderings[0], first)
         if chosen is not None:
             rows = pa.array(chosen)
             return chosen[order_of([column.take(rows) for column in columns], orderings)]
@@ -92,7 +92,7 @@ def order_of(
     return np.asarray(order.to_numpy(), dtype=np.int64)
 
 
-def _candidates(column: pa.ChunkedArray, ordering: ColumnOrdering, first: int) -> npt.NDArray[np.int64] | None:
+def _find_candidates(column: pa.ChunkedArray, ordering: ColumnOrdering, first: int) -> npt.NDArray[np.int64] | None:
     """Positions that include the first `first` rows and their ties; None if they cannot be found quickly."""
     kind = column.type
     if column.null_count or not (pa.types.is_integer(kind) or pa.types.is_float32(kind) or pa.types.is_float64(kind)):

@@ -1,8 +1,8 @@
 """Plan a scan: choose with indices the fragments that can match its filter, and the rows of each that can.
 
-can match         `parts`       offsets of rows that indices do not exclude; None for all read and filtered
-match for sure    `_certain`    offsets of rows that an index answers exactly             counted without a read
-all rows match    `whole`       fragments with one value in each column of the filter     counted without a read
+can match         `parts`         offsets of rows that indices do not exclude; None for all read and filtered
+match for sure    `_find_certain` offsets of rows that an index answers exactly             counted without a read
+all rows match    `whole`         fragments with one value in each column of the filter     counted without a read
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ScanPlan:
             condition = options.filter
         if condition is None or not source.manifest.indices:
             return cls(source, options, parts_of(source, fragments, None))
-        selection, whole = _answer(source, condition)
+        selection, whole = _query_indices(source, condition)
         parts = parts_of(source, fragments, selection)
         all_fragments = source.manifest.fragments
         if fragments is not all_fragments:
@@ -97,7 +97,7 @@ class ScanPlan:
         """Count matching rows of fragments for which indices suffice; return the number and a plan of the others."""
         total = sum(live_counts(self.source, [fragment for fragment, _ in self.parts if fragment.id in self.whole]))
         left = [(fragment, rows) for fragment, rows in self.parts if fragment.id not in self.whole]
-        sure = self._certain() if left else None
+        sure = self._find_certain() if left else None
         unknown = []
         for fragment, rows in left:
             count = None if sure is None else self._count(sure, fragment, rows)
@@ -106,7 +106,7 @@ class ScanPlan:
                 unknown.append((fragment, rows))
         return total, replace(self, parts=unknown)
 
-    def _certain(self) -> Selection | None:
+    def _find_certain(self) -> Selection | None:
         """The rows that match for certain according to indices; None if indices are certain of no row."""
         source, expression = self.source, self.options.filter
         if expression is None or self.selection is None:
@@ -158,7 +158,7 @@ def until_consistent(job: Callable[[], _Result]) -> _Result:
             continue  # each repetition uses fewer indices
 
 
-def _answer(source: Snapshot, condition: pc.Expression) -> tuple[Selection | None, frozenset[int]]:
+def _query_indices(source: Snapshot, condition: pc.Expression) -> tuple[Selection | None, frozenset[int]]:
     """The rows that can match according to indices, and the ids of the fragments all of whose live rows match.
 
     The last answer is cached, because scans of single fragments repeat the same condition.
@@ -169,12 +169,12 @@ def _answer(source: Snapshot, condition: pc.Expression) -> tuple[Selection | Non
     if isinstance(cached_answer, tuple):
         selection, whole = cached_answer
     else:
-        selection, whole = _decided(source, condition, source.select(condition))
+        selection, whole = _decide_constant(source, condition, source.select(condition))
         source.index_cache.answers = {key: (selection, whole)}
     return selection, whole
 
 
-def _decided(
+def _decide_constant(
     source: Snapshot, condition: pc.Expression, selection: Selection | None
 ) -> tuple[Selection | None, frozenset[int]]:
     """Narrow the selection by fragments with one value in each column of the condition, where all or no rows match."""

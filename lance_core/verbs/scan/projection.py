@@ -96,8 +96,8 @@ class Projection:
         if isinstance(columns, str):
             raise InvalidInputError(f"columns is a list of names, not the string {columns!r}")
         if isinstance(columns, Mapping):
-            return cls._computed(schema, columns)
-        names = _names(columns, distinct=flatten)
+            return cls._of_expressions(schema, columns)
+        names = _check_names(columns, distinct=flatten)
         column_names = set(schema.names)
         if column_names.issuperset(names):
             return cls(schema=schema.project(list(dict.fromkeys(names))))
@@ -105,18 +105,20 @@ class Projection:
         by_name = {field.name: field for field in schema.fields}
         read = _whole_packed(schema.project(list(dict.fromkeys(stored))), by_name)
         if not flatten:
-            names = _once([split_path(name)[0] if name not in column_names else name for name in names], column_names)
+            names = _drop_repeated(
+                [split_path(name)[0] if name not in column_names else name for name in names], column_names
+            )
         outputs = []
         for name in names:
             if name in ROW_COLUMNS and name not in column_names:
                 outputs.append(OutputColumn(field=row_field(name), path=(name,)))
                 continue
             path = (name,) if name in column_names else tuple(split_path(name))
-            outputs.append(OutputColumn(field=_field_at(read, path).with_name(name), path=path))
+            outputs.append(OutputColumn(field=_find_field(read, path).with_name(name), path=path))
         return cls(schema=read, outputs=tuple(outputs))
 
     @classmethod
-    def _computed(cls, schema: Schema, columns: Mapping[str, str | pc.Expression]) -> Projection:
+    def _of_expressions(cls, schema: Schema, columns: Mapping[str, str | pc.Expression]) -> Projection:
         from lance_core.verbs.expressions.sql import parse_column  # noqa: PLC0415 - it imports the SQL parser
 
         input_schema = with_row_fields(schema)
@@ -130,7 +132,9 @@ class Projection:
                     f"columns: {name!r} is an SQL string or a pyarrow expression, not {type(definition).__name__}"
                 )
             if isinstance(definition, str) and definition in schema.names:
-                outputs.append(OutputColumn(field=_field_at(schema, (definition,)).with_name(name), path=(definition,)))
+                outputs.append(
+                    OutputColumn(field=_find_field(schema, (definition,)).with_name(name), path=(definition,))
+                )
                 read.setdefault(definition)
                 continue
             if isinstance(definition, pc.Expression):
@@ -173,11 +177,11 @@ class Projection:
             if output is None:
                 column = batch.column(field.name)
             elif output.expression is None:
-                column = _at(batch, output.path)
+                column = _extract_path(batch, output.path)
             else:
                 assert table is not None
                 column = table.column(field.name).combine_chunks()
-            columns.append(_typed(column, field.type))
+            columns.append(_cast_result(column, field.type))
         return pa.RecordBatch.from_arrays(columns, schema=schema) if columns else rows_without_columns(batch.num_rows)
 
 
@@ -187,7 +191,7 @@ def _whole_packed(read: Schema, by_name: Mapping[str, Field]) -> Schema:
     return Schema(fields=tuple(fields), metadata=read.metadata)
 
 
-def _names(columns: Any, *, distinct: bool) -> list[str]:
+def _check_names(columns: Any, *, distinct: bool) -> list[str]:
     """The names in a list of columns.
 
     Raises:
@@ -202,7 +206,7 @@ def _names(columns: Any, *, distinct: bool) -> list[str]:
     return names
 
 
-def _once(names: list[str], columns: set[str]) -> list[str]:
+def _drop_repeated(names: list[str], columns: set[str]) -> list[str]:
     """Names of columns without repetitions; row columns are repeated as often as they are named."""
     seen: set[str] = set()
     distinct_names = []
@@ -238,11 +242,11 @@ def with_types(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     columns = []
     for field in schema:
         column = batch.column(field.name)
-        columns.append(_typed(column, field.type))
+        columns.append(_cast_result(column, field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _typed(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _cast_result(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if column.type == kind:
         return column
     if is_json_type(kind) and pa.types.is_large_binary(column.type):
@@ -250,7 +254,7 @@ def _typed(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return relabel(column, kind) if has_extensions(kind) else column.cast(kind)
 
 
-def _field_at(schema: Schema, path: Sequence[str]) -> pa.Field:
+def _find_field(schema: Schema, path: Sequence[str]) -> pa.Field:
     node: Field = next(field for field in schema.fields if field.name == path[0])
     nullable = node.nullable
     for name in path[1:]:
@@ -262,7 +266,7 @@ def _field_at(schema: Schema, path: Sequence[str]) -> pa.Field:
     return field.with_nullable(nullable)
 
 
-def _at(batch: pa.RecordBatch, path: Sequence[str]) -> pa.Array:
+def _extract_path(batch: pa.RecordBatch, path: Sequence[str]) -> pa.Array:
     column = batch.column(path[0])
     for name in path[1:]:
         column = pc.struct_field(column, name)

@@ -148,7 +148,7 @@ def read_fragment(
     described = described_schema(schema)
     if described is not None:
         described_batches = read_fragment(source, fragment, described, rows, batch_rows=batch_rows, opened=opened)
-        yield from _filled(source, fragment, schema, described_batches)
+        yield from _fill_payloads(source, fragment, schema, described_batches)
         return
     arrow = schema_to_arrow(schema)
     opened = {} if opened is None else opened
@@ -165,7 +165,7 @@ def read_fragment(
         if len(batches) == 1 and batches[0].schema.names == arrow.names and parts[0].schema == schema:
             yield batches[0]
         else:
-            yield _joined(fragment, batches, schema, arrow)
+            yield _join_columns(fragment, batches, schema, arrow)
 
 
 def _in_step(streams: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[tuple[pa.RecordBatch, ...]]:
@@ -184,7 +184,7 @@ def _in_step(streams: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[tuple[pa.R
     assert all(batch is None for batch in waiting), "the files of a fragment have the same rows"
 
 
-def _filled(
+def _fill_payloads(
     source: Snapshot, fragment: Fragment, schema: Schema, described: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows with blob payloads in place of descriptors."""
@@ -195,14 +195,16 @@ def _filled(
         yield from with_payloads(source, places, batch, schema, arrow)
 
 
-def _joined(fragment: Fragment, batches: Sequence[pa.RecordBatch], schema: Schema, arrow: pa.Schema) -> pa.RecordBatch:
+def _join_columns(
+    fragment: Fragment, batches: Sequence[pa.RecordBatch], schema: Schema, arrow: pa.Schema
+) -> pa.RecordBatch:
     """One batch with the columns of all files for the same rows.
 
     Raises:
         CorruptFileError: The files do not have the columns of the schema.
     """
     try:
-        return pa.RecordBatch.from_arrays([_column(field, batches) for field in schema.fields], schema=arrow)
+        return pa.RecordBatch.from_arrays([_join_column(field, batches) for field in schema.fields], schema=arrow)
     except (LanceError, MemoryError):
         raise
     except (ValueError, LookupError, pa.ArrowException) as error:
@@ -251,7 +253,7 @@ def opened_reader(source: Snapshot, file: DataFile, opened: Opened) -> DataFileR
     return opened[where]
 
 
-def _column(field: Field, batches: Sequence[pa.RecordBatch]) -> pa.Array:
+def _join_column(field: Field, batches: Sequence[pa.RecordBatch]) -> pa.Array:
     """One column of a batch, assembled from its parts in several files."""
     parts = [batch.column(field.name) for batch in batches if field.name in batch.schema.names]
     return _assemble(field, parts, batches[0].num_rows)

@@ -92,7 +92,7 @@ class RowColumns:
                 raise CorruptFileError(
                     f"fragment {self.fragment.id}: has {name} for {len(numbers)} rows, the manifest says {num_rows}"
                 )
-            return lambda rows: numbers[_selection(rows)]
+            return lambda rows: numbers[_as_selection(rows)]
         if name in (CREATED_AT, UPDATED_AT):
             return lambda rows: np.full(len(rows), _FIRST_VERSION, np.uint64)
         return self._addresses
@@ -105,7 +105,7 @@ class RowColumns:
         alive = np.ones(self.num_rows, np.bool_) if self.live is None else self.live
         # The position of a deleted row is the number of live rows before it.
         positions = (np.cumsum(alive) - alive + self.rows_before).astype(np.uint64)
-        return lambda rows: positions[_selection(rows)]
+        return lambda rows: positions[_as_selection(rows)]
 
 
 def with_row_columns(
@@ -127,8 +127,8 @@ def with_row_columns(
 
 def rows_at(mask: npt.NDArray[np.bool_], where: Rows) -> npt.NDArray[np.bool_]:
     """The entries of a mask of all physical rows for some rows."""
-    return mask[_selection(where)]
+    return mask[_as_selection(where)]
 
 
-def _selection(rows: Rows) -> slice | npt.NDArray[np.int64]:
+def _as_selection(rows: Rows) -> slice | npt.NDArray[np.int64]:
     return slice(rows.start, rows.stop) if isinstance(rows, range) else rows

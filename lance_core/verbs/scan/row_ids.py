@@ -27,7 +27,7 @@ def take_ids(source: Snapshot, row_ids: Any, options: ScanOptions) -> pa.Table:
     """
     where = unsigned("row ids", row_ids)
     if source.manifest.uses_stable_row_ids:
-        where = _addresses_of(source, where)
+        where = _find_addresses(source, where)
     check_live(source, where)
     return take_addresses(source, source.manifest.fragments, where, options)
 
@@ -44,7 +44,7 @@ def unsigned(name: str, numbers: Any) -> U64Array:
     return integers.astype(np.uint64)
 
 
-def _addresses_of(source: Snapshot, ids: U64Array) -> U64Array:
+def _find_addresses(source: Snapshot, ids: U64Array) -> U64Array:
     """The addresses of the rows with some stable row ids."""
     addresses: dict[int, int] = {}
     for fragment in source.manifest.fragments:

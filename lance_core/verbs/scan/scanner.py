@@ -75,13 +75,13 @@ class LanceScanner:
 
         Memory is bounded by a few batches; with `order_by`, by the result and the columns to order by.
         """
-        return self._restartable(self.projected_schema)
+        return self._scan_restarting(self.projected_schema)
 
-    def _restartable(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _scan_restarting(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The batches; the scan restarts if an index is found to be wrong before the first batch."""
-        return self._again(self._batches(schema), schema)
+        return self._scan_again(self._batches(schema), schema)
 
-    def _again(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _scan_again(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         is_first = True
         while True:
             try:
@@ -98,15 +98,15 @@ class LanceScanner:
     def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         projection = self._options.result
         if self._options.order_by:
-            finished: Iterator[pa.RecordBatch] = self._ordered()
+            finished: Iterator[pa.RecordBatch] = self._read_ordered()
         else:
-            finished = (projection.apply(batch, schema) for batch in self._stored())
-        return self._sized(finished)
+            finished = (projection.apply(batch, schema) for batch in self._read_stored())
+        return self._resize_batches(finished)
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The batches as an Arrow reader."""
         schema = self.projected_schema
-        return pa.RecordBatchReader.from_batches(schema, self._restartable(schema))
+        return pa.RecordBatchReader.from_batches(schema, self._scan_restarting(schema))
 
     def to_table(self) -> pa.Table:
         """All rows as one table."""
@@ -312,17 +312,17 @@ class LanceScanner:
             if part:
                 yield fragment, part
 
-    def _stored(self) -> Iterator[pa.RecordBatch]:
+    def _read_stored(self) -> Iterator[pa.RecordBatch]:
         """The batches as they are read, in order of fragments and rows."""
         options = self._options
         if self._is_whole:
             return self._read_ahead(self._scan_plan())
         if options.filter is not None:
-            return self._limited()
+            return self._read_limited()
         scans = ((FragmentScan(self._source, fragment, options), part) for fragment, part in self._parts())
         return (batch for scan, part in scans for batch in scan.batches(part))
 
-    def _limited(self) -> Iterator[pa.RecordBatch]:
+    def _read_limited(self) -> Iterator[pa.RecordBatch]:
         """The batches of rows that match, as they are read, sliced by limit and offset."""
         skip, left = self._options.offset, self._options.limit
         for scan in self._scan_plan().scans():
@@ -360,7 +360,7 @@ class LanceScanner:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _ordered(self) -> Iterator[pa.RecordBatch]:
+    def _read_ordered(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in order: sort only the columns to order by, then read all columns within the limit."""
         options = self._options
         keys = self._for_order().to_table()
@@ -371,11 +371,11 @@ class LanceScanner:
         plain = replace(options, filter=None, order_by=(), limit=None, offset=0)
         yield from take_addresses(self._source, self._fragments, addresses, plain).to_batches()
 
-    def _sized(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _resize_batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches sliced to at most the batch size, or combined to exactly that size."""
         options = self._options
         if options.strict_batch_size:
-            yield from _equal(batches, options.batch_size or STRICT_ROWS)
+            yield from _equalize_batches(batches, options.batch_size or STRICT_ROWS)
             return
         for batch in batches:
             size = options.batch_size or max(batch.num_rows, 1)
@@ -393,7 +393,7 @@ def _next_batches(scan: FragmentScan | Future[list[pa.RecordBatch]]) -> Iterator
     yield from scan.batches() if isinstance(scan, FragmentScan) else scan.result()
 
 
-def _equal(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
+def _equalize_batches(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
     """Yield batches of exactly `size` rows; the last one has the rows that are left."""
     waiting: list[pa.RecordBatch] = []
     count = 0
@@ -402,16 +402,16 @@ def _equal(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.RecordBa
         while count + rest.num_rows >= size:
             waiting.append(rest.slice(0, size - count))
             rest = rest.slice(size - count)
-            yield _one_batch(waiting)
+            yield _combine_batches(waiting)
             waiting, count = [], 0
         if rest.num_rows:
             waiting.append(rest)
             count += rest.num_rows
     if waiting:
-        yield _one_batch(waiting)
+        yield _combine_batches(waiting)
 
 
-def _one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _combine_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     """The rows of several batches as one; dictionaries that do not fit together are an error that names the column."""
     rows = pa.Table.from_batches(batches)
     return combined(rows).to_batches()[0] if rows.num_columns else rows_without_columns(rows.num_rows)

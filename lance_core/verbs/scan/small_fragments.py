@@ -74,11 +74,11 @@ def grouped(scans: Iterable[FragmentScan], *, at_once: bool = False) -> Iterator
     for scan in scans:
         if row_bytes is None:
             row_bytes = _row_bytes(scan.first_columns)
-        size = _coalescable_bytes(scan, waiting[0] if waiting else None, row_bytes)
+        size = _estimate_bytes(scan, waiting[0] if waiting else None, row_bytes)
         if waiting and (size is None or num_bytes + size > limit):
             yield waiting
             waiting, num_bytes, limit = [], 0, min(2 * limit, MOST_BYTES)
-            size = _coalescable_bytes(scan, None, row_bytes)
+            size = _estimate_bytes(scan, None, row_bytes)
         if size is None:
             yield [scan]
             continue
@@ -104,7 +104,7 @@ def _with_rows(parts: Sequence[tuple[FragmentScan, Rows]]) -> Iterator[tuple[Fra
     batch = None
     if len(scans) > 1 and sum(map(len, chosen)) <= SMALL_FILE_ROWS:
         is_joined = _can_join(scans[0], None) and all(_can_join(scan, scans[0]) for scan in scans)
-        batch = _rows_of(scans, scans[0].first_columns, chosen) if is_joined else None
+        batch = _read_rows(scans, scans[0].first_columns, chosen) if is_joined else None
     if batch is None:
         yield from parts
         return
@@ -115,7 +115,7 @@ def _with_rows(parts: Sequence[tuple[FragmentScan, Rows]]) -> Iterator[tuple[Fra
         position += len(rows)
 
 
-def _coalescable_bytes(scan: FragmentScan, first: FragmentScan | None, row_bytes: int) -> int | None:
+def _estimate_bytes(scan: FragmentScan, first: FragmentScan | None, row_bytes: int) -> int | None:
     """About how many bytes of a fragment are read; None if it should not be read together with the first fragment.
 
     Args:
@@ -155,11 +155,11 @@ def _columns(file: DataFile) -> object:
 def _read(scans: Sequence[FragmentScan]) -> Iterator[FragmentScan]:
     """Read the rows of scans together, and yield each scan with its rows, or without rows if that is not possible."""
     columns = scans[0].first_columns
-    rows = _rows_of(scans, columns)
+    rows = _read_rows(scans, columns)
     if rows is None:
         yield from scans
         return
-    matches = _matches(scans[0], rows)
+    matches = _match_filter(scans[0], rows)
     position = 0
     for scan in scans:
         count = scan.fragment.physical_rows
@@ -172,7 +172,7 @@ def _read(scans: Sequence[FragmentScan]) -> Iterator[FragmentScan]:
         position += count
 
 
-def _matches(scan: FragmentScan, rows: pa.RecordBatch) -> pa.Array | None:
+def _match_filter(scan: FragmentScan, rows: pa.RecordBatch) -> pa.Array | None:
     """Which rows match the filter; None without a filter, or if the filter needs other columns."""
     expression = scan.options.filter
     if expression is None or not set(columns_of(expression)) <= set(rows.schema.names):
@@ -183,7 +183,7 @@ def _matches(scan: FragmentScan, rows: pa.RecordBatch) -> pa.Array | None:
         return None  # if it fails only for deleted rows, the scans of single fragments will succeed
 
 
-def _rows_of(
+def _read_rows(
     scans: Sequence[FragmentScan], schema: Schema, chosen: Sequence[Rows] | None = None
 ) -> pa.RecordBatch | None:
     """Read all physical rows of some fragments, or chosen rows of each, in one batch.

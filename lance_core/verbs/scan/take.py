@@ -45,8 +45,8 @@ def take_rows(
     parts = []
     for position in np.unique(owner).tolist():
         rows = unique[owner == position] - (ends[position] - counts[position])
-        parts.append((fragments[position], _physical_offsets(source, fragments[position], rows)))
-    return in_order(_gathered(source, parts, options), order)
+        parts.append((fragments[position], _find_physical_offsets(source, fragments[position], rows)))
+    return in_order(_gather(source, parts, options), order)
 
 
 def whole_numbers(name: str, numbers: Any) -> npt.NDArray[np.int64] | npt.NDArray[np.uint64]:
@@ -96,22 +96,22 @@ def take_addresses(
     ids, offsets = fragment_ids(unique), row_offsets(unique)
     by_id = {fragment.id: fragment for fragment in fragments}
     parts = [(by_id[number], offsets[ids == number]) for number in np.unique(ids).tolist()]
-    return in_order(_gathered(source, parts, options), order)
+    return in_order(_gather(source, parts, options), order)
 
 
-def _gathered(source: Snapshot, parts: Sequence[tuple[Fragment, _Integers]], options: ScanOptions) -> pa.Table:
+def _gather(source: Snapshot, parts: Sequence[tuple[Fragment, _Integers]], options: ScanOptions) -> pa.Table:
     """Rows of fragments, given by ascending offsets without repetition, one fragment after the other."""
     options = replace(options, batch_size=None)
     schema, projection = options.result_schema, options.result
     batches: list[pa.RecordBatch] = []
     for scan, rows in coalesced_rows(
-        [(FragmentScan(source, fragment, options), _runs(rows)) for fragment, rows in parts]
+        [(FragmentScan(source, fragment, options), _as_range(rows)) for fragment, rows in parts]
     ):
         batches.extend(projection.apply(batch, schema) for batch in scan.rows(rows))
     return pa.Table.from_batches(batches, schema=schema)
 
 
-def _runs(offsets: _Integers) -> Rows:
+def _as_range(offsets: _Integers) -> Rows:
     """Offsets without a gap as a range, which copies less; others as they are."""
     whole = len(offsets) > 0 and int(offsets[-1]) - int(offsets[0]) + 1 == len(offsets)
     return range(int(offsets[0]), int(offsets[-1]) + 1) if whole else offsets
@@ -125,7 +125,7 @@ def in_order(table: pa.Table, order: npt.NDArray[np.int64] | npt.NDArray[np.uint
     return table if is_same else take_table(table, pa.array(order))
 
 
-def _physical_offsets(source: Snapshot, fragment: Fragment, rows: _Integers) -> _Integers:
+def _find_physical_offsets(source: Snapshot, fragment: Fragment, rows: _Integers) -> _Integers:
     """The physical offsets of live rows, given by their positions among the live rows."""
     deletions = source.deletions(fragment)
     if deletions is None:

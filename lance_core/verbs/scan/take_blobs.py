@@ -111,12 +111,12 @@ def blobs_at(
     options = scan_options(source.manifest, [column], with_row_address=True, blob_handling=AS_BYTES)
     fragments = source.manifest.fragments
     if indices is not None:
-        return _payloads(take_rows(source, fragments, indices, options))
+        return _pair_payloads(take_rows(source, fragments, indices, options))
     if ids is not None:
-        return _payloads(take_ids(source, ids, options))
+        return _pair_payloads(take_ids(source, ids, options))
     where = unsigned("addresses", addresses)
     check_live(source, where)
-    return _payloads(take_addresses(source, fragments, where, options))
+    return _pair_payloads(take_addresses(source, fragments, where, options))
 
 
 def blob_ranges_at(
@@ -149,5 +149,5 @@ def payloads_at_addresses(source: Snapshot, columns: Sequence[str], addresses: p
     return take_addresses(source, source.manifest.fragments, addresses.to_numpy(), options)
 
 
-def _payloads(table: pa.Table) -> list[tuple[int, bytes | None]]:
+def _pair_payloads(table: pa.Table) -> list[tuple[int, bytes | None]]:
     return list(zip(table.column(ROW_ADDRESS).to_pylist(), table.column(0).to_pylist(), strict=True))

@@ -156,7 +156,7 @@ class _ColumnsCommit:
         base = pending.source.manifest
         options = self.how.options(self.earlier, self.plan.version)
         transaction = Transaction(
-            read_version=base.version, operation=_operation(pending), properties=self.how.properties(options)
+            read_version=base.version, operation=_build_operation(pending), properties=self.how.properties(options)
         )
         store = pending.source.store
 
@@ -173,7 +173,7 @@ class _ColumnsCommit:
         return self.last
 
 
-def _operation(pending: PendingColumns) -> Operation:
+def _build_operation(pending: PendingColumns) -> Operation:
     """The operation that adds the files to the version: a Merge if the version lacks a column, else an Update."""
     manifest = pending.source.manifest
     changed: dict[int, Fragment] = {}
@@ -214,7 +214,7 @@ def commit_columns(
         ObjectNotFoundError: A file does not exist.
         InvalidInputError: Two files are for one fragment, or one is for a fragment that is not in the plan.
     """
-    files = _checked(plan, written)
+    files = _check_files(plan, written)
     reject_another(source.store, source.manifest, plan.identity)  # fragments of another table have the same ids
     begin = PendingColumns(source=source, columns=plan.lance_columns, added=frozenset(plan.added), written=files)
     written_places = [source.data_file(part.file) for part in files]
@@ -251,7 +251,7 @@ def commit_columns(
     )
 
 
-def _checked(plan: ColumnPlan, written: Iterable[WrittenColumns | None]) -> tuple[WrittenColumns, ...]:
+def _check_files(plan: ColumnPlan, written: Iterable[WrittenColumns | None]) -> tuple[WrittenColumns, ...]:
     files = tuple(part for part in written if part is not None)
     ids = [part.fragment_id for part in files]
     twice = {i for i in ids if ids.count(i) > 1} if len(set(ids)) < len(ids) else set()

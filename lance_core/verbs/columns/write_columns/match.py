@@ -44,7 +44,7 @@ def matched_rows(
         SchemaError: The key is not in the data or the table, or has another type.
         InvalidInputError: A key is null or occurs twice in the data, occurs twice in the scope, or is not in the scope.
     """
-    keys = _keys(source.manifest.schema, data, on)
+    keys = _fit_keys(source.manifest.schema, data, on)
     index = KeyIndex(keys, list(on))
     _check_data(index, keys)
 
@@ -83,7 +83,7 @@ def same_scope(
     """
     if not tasks:
         return ()
-    keys = pa.concat_tables(_keys_of(source, task, on) for task in tasks)
+    keys = pa.concat_tables(_read_keys(source, task, on) for task in tasks)
     index = KeyIndex(keys, list(on))
     later_tasks, counts = [], np.zeros(len(index.counts), np.int64)
     for task in whole:
@@ -102,7 +102,7 @@ def same_scope(
     return tuple(later_tasks)
 
 
-def _keys_of(source: Snapshot, task: ColumnTask, on: Sequence[str]) -> pa.Table:
+def _read_keys(source: Snapshot, task: ColumnTask, on: Sequence[str]) -> pa.Table:
     """The keys of the rows of a task."""
     fragment, scope = source.manifest.fragments.get(task.fragment_id), BitMap.deserialize(task.scope)
     assert fragment is not None
@@ -114,7 +114,7 @@ def _keys_of(source: Snapshot, task: ColumnTask, on: Sequence[str]) -> pa.Table:
     return pa.Table.from_batches([batch for batch, _ in live_rows(source, fragment, on, part)], schema).select(list(on))
 
 
-def _keys(schema: Schema, data: pa.Table, on: Sequence[str]) -> pa.Table:
+def _fit_keys(schema: Schema, data: pa.Table, on: Sequence[str]) -> pa.Table:
     """The key of the data, in the types of the table."""
     if not on:
         raise InvalidInputError("on names no column: give the columns of the key, or _rowid or _rowaddr")
@@ -168,7 +168,7 @@ def _check_data(index: KeyIndex, keys: pa.Table) -> None:
         raise InvalidInputError(f"the key is null in {nulls} rows of the data: a null key names no row")
     twice = np.flatnonzero(index.counts > 1)
     if len(twice):
-        raise InvalidInputError(f"{len(twice)} keys occur twice in the data, such as {_shown(index, keys, twice)}")
+        raise InvalidInputError(f"{len(twice)} keys occur twice in the data, such as {_show(index, keys, twice)}")
 
 
 def _check_table(source: Snapshot, index: KeyIndex, keys: pa.Table, counts: npt.NDArray[np.int64]) -> None:
@@ -176,16 +176,16 @@ def _check_table(source: Snapshot, index: KeyIndex, keys: pa.Table, counts: npt.
     twice, lacking = np.flatnonzero(counts > 1), np.flatnonzero(counts == 0)
     if len(twice):
         raise InvalidInputError(
-            f"{len(twice)} keys of the data occur twice in {where}, such as {_shown(index, keys, twice)}: give a key "
+            f"{len(twice)} keys of the data occur twice in {where}, such as {_show(index, keys, twice)}: give a key "
             "of more columns, or a scope (where) in which it is unique"
         )
     if len(lacking):
         raise InvalidInputError(
             f"{len(lacking)} of {keys.num_rows} rows of the data are not among the rows of the scope in {where}, such "
-            f"as {_shown(index, keys, lacking)}; nothing was written"
+            f"as {_show(index, keys, lacking)}; nothing was written"
         )
 
 
-def _shown(index: KeyIndex, keys: pa.Table, codes: npt.NDArray[np.int64]) -> str:
+def _show(index: KeyIndex, keys: pa.Table, codes: npt.NDArray[np.int64]) -> str:
     rows = keys.take(pa.array(np.sort(index.first[codes])[:_SHOWN])).to_pylist()
     return ", ".join(str(row) if len(row) > 1 else repr(next(iter(row.values()))) for row in rows)

@@ -96,8 +96,8 @@ def rebased_columns(pending: PendingColumns, latest: Manifest) -> PendingColumns
     before = pending.source
     after = before.at(latest)
     _check_others(before, latest)
-    columns = _columns_at(pending, latest)
-    kept_files, parts = _sorted_out(pending, after, columns)
+    columns = _find_columns(pending, latest)
+    kept_files, parts = _sort_out(pending, after, columns)
     ids = {old.id: new.id for (old, _), (new, _) in zip(pending.columns.walk(), columns.walk(), strict=True)}
     written = [
         replace(piece, file=replace(piece.file, fields=tuple(ids.get(i, i) for i in piece.file.fields)))
@@ -108,7 +108,7 @@ def rebased_columns(pending: PendingColumns, latest: Manifest) -> PendingColumns
         for fragment_id, fragment_parts in parts.items():
             fragment = latest.fragments.get(fragment_id)
             assert fragment is not None
-            places, values = _values(pending, columns, fragment_parts)
+            places, values = _read_values(pending, columns, fragment_parts)
             file = write_values(after, fragment, columns, places, values, BitMap(), files)
             rows, nulled = bitmap_of(places), BitMap.union(*(piece.nulled for piece in fragment_parts))
             again.append(
@@ -140,7 +140,7 @@ def _check_others(before: Snapshot, latest: Manifest) -> None:
             )
 
 
-def _columns_at(pending: PendingColumns, latest: Manifest) -> Schema:
+def _find_columns(pending: PendingColumns, latest: Manifest) -> Schema:
     """The columns with the ids that they have in a later version.
 
     Raises:
@@ -171,7 +171,7 @@ def _type_of(field: Field) -> pa.DataType:
     return schema_to_arrow(Schema(fields=(field,))).field(0).type
 
 
-def _sorted_out(
+def _sort_out(
     pending: PendingColumns, after: Snapshot, columns: Schema
 ) -> tuple[list[WrittenColumns], Mapping[int, list[_Part]]]:
     """The files that can be kept, and the rows for which new files are needed, by fragment."""
@@ -183,12 +183,12 @@ def _sorted_out(
         new = after.manifest.fragments.get(piece.fragment_id)
         assert old is not None
         rows = piece.offsets
-        deleted = rows if new is None else _deleted(old, after, new) & rows
+        deleted = rows if new is None else _find_deleted(old, after, new) & rows
         if deleted:
             lost.append((piece, offsets_of(deleted)))
         if new is None:
             continue
-        if _paths(old, pending.columns) == _paths(new, columns):
+        if _file_paths(old, pending.columns) == _file_paths(new, columns):
             nulled = piece.nulled_offsets - deleted
             kept_files.append(
                 replace(piece, rows=(rows - deleted).serialize(), nulled=nulled.serialize()) if deleted else piece
@@ -196,12 +196,12 @@ def _sorted_out(
         elif rows - deleted:
             parts[piece.fragment_id].append(_Part(piece, offsets_of(rows - deleted), offsets_of(rows - deleted)))
     if lost:
-        for fragment_id, part in _followed(pending, after, lost):
+        for fragment_id, part in _follow_rows(pending, after, lost):
             parts[fragment_id].append(part)
     return kept_files, parts
 
 
-def _followed(
+def _follow_rows(
     pending: PendingColumns, after: Snapshot, lost: Sequence[tuple[WrittenColumns, _Offsets]]
 ) -> Iterator[tuple[int, _Part]]:
     """Yield the new places of moved rows, by fragment; deleted rows are left out."""
@@ -234,7 +234,7 @@ def _followed(
             start += len(places)
 
 
-def _values(pending: PendingColumns, columns: Schema, parts: Sequence[_Part]) -> tuple[_Offsets, pa.Table]:
+def _read_values(pending: PendingColumns, columns: Schema, parts: Sequence[_Part]) -> tuple[_Offsets, pa.Table]:
     """The rows of one fragment that are set, ascending, and their values from the files that were written."""
     tables = []
     for part in parts:
@@ -253,12 +253,12 @@ def _values(pending: PendingColumns, columns: Schema, parts: Sequence[_Part]) ->
     return places[order], pa.table(sorted_values.columns, schema=schema_to_arrow(columns))
 
 
-def _deleted(old: Fragment, after: Snapshot, new: Fragment) -> BitMap:
+def _find_deleted(old: Fragment, after: Snapshot, new: Fragment) -> BitMap:
     """The rows of a fragment that are deleted in the later version."""
     return BitMap() if old.deletion_file == new.deletion_file else after.deleted_rows(new)
 
 
-def _paths(fragment: Fragment, columns: Schema) -> set[str]:
+def _file_paths(fragment: Fragment, columns: Schema) -> set[str]:
     """The files of a fragment that hold some columns."""
     ids = set(columns.by_id())
     return {file.path for file in fragment.files if ids.intersection(file.fields)}

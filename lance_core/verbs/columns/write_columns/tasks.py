@@ -145,7 +145,7 @@ class ColumnTask:
         columns = schema_from_bytes(self.columns)
         if ROW_ADDRESS not in table.column_names:
             raise SchemaError(f"the values have no column {ROW_ADDRESS}, which identifies the row of each value")
-        offsets, table = self._ordered(table)
+        offsets, table = self._order_rows(table)
         scope = BitMap.deserialize(self.scope)
         value_rows = bitmap_of(offsets)
         self._check(offsets, value_rows, scope)
@@ -162,7 +162,7 @@ class ColumnTask:
         rows = (value_rows | nulls).serialize()
         return WrittenColumns(fragment_id=self.fragment_id, file=file, rows=rows, nulled=nulls.serialize())
 
-    def _ordered(self, table: pa.Table) -> tuple[_Offsets, pa.Table]:
+    def _order_rows(self, table: pa.Table) -> tuple[_Offsets, pa.Table]:
         """The offsets of the rows, ascending, and the rows in that order."""
         addresses = table.column(ROW_ADDRESS)
         if addresses.type != pa.uint64() or addresses.null_count:
@@ -242,7 +242,7 @@ def plan_columns(
     """
     if missing not in get_args(Missing):
         raise InvalidInputError(f"missing is one of {', '.join(get_args(Missing))}, not {missing!r}")
-    columns, added = _columns(source.manifest, schema)
+    columns, added = _resolve_columns(source.manifest, schema)
     serialized = schema_to_bytes(columns)
     places = ("",) if allow_external else external_places(source.manifest.base_paths)
     tasks = tuple(
@@ -255,7 +255,7 @@ def plan_columns(
             columns=serialized,
             external_places=places,
         )
-        for fragment, rows in _scope(source, where)
+        for fragment, rows in _find_scope(source, where)
     )
     return ColumnPlan(
         version=source.manifest.version,
@@ -266,7 +266,7 @@ def plan_columns(
     )
 
 
-def _columns(manifest: Manifest, schema: pa.Schema) -> tuple[Schema, tuple[str, ...]]:
+def _resolve_columns(manifest: Manifest, schema: pa.Schema) -> tuple[Schema, tuple[str, ...]]:
     """The columns with field ids, and the names of those that the table lacks."""
     _check_names(schema)
     if not schema.names:
@@ -289,7 +289,7 @@ def _check_names(schema: pa.Schema) -> None:
             raise SchemaError(f"column name {name!r} occurs twice")
 
 
-def _scope(source: Snapshot, where: str | pc.Expression | None) -> Iterator[tuple[Fragment, BitMap]]:
+def _find_scope(source: Snapshot, where: str | pc.Expression | None) -> Iterator[tuple[Fragment, BitMap]]:
     """The live rows of the scope, by fragment."""
     described = described_columns(source.manifest)
     condition = None if where is None else to_condition(where, described or source.manifest.schema)
@@ -335,12 +335,12 @@ def write_values(
         _is_stored(fragment, f.id) for f, _ in columns.walk()
     )
     keeps = keeps or any(not field.nullable for field in columns.fields)
-    windows = _old(source, fragment, columns, num_rows, keeps=keeps)
-    tables = _merged(windows, offsets, values, offsets_of(nulls), dead)
+    windows = _read_old(source, fragment, columns, num_rows, keeps=keeps)
+    tables = _merge_values(windows, offsets, values, offsets_of(nulls), dead)
     return write_column_file(source, fragment, columns, tables, files)
 
 
-def _old(
+def _read_old(
     source: Snapshot, fragment: Fragment, columns: Schema, num_rows: int, *, keeps: bool
 ) -> Iterator[pa.RecordBatch | int]:
     """Yield the old values of all rows in windows; if no value is kept, only the number of rows of each window."""
@@ -350,7 +350,7 @@ def _old(
     yield from (min(LOCKSTEP_ROWS, num_rows - start) for start in range(0, num_rows, LOCKSTEP_ROWS))
 
 
-def _merged(
+def _merge_values(
     windows: Iterable[pa.RecordBatch | int], offsets: _Offsets, values: pa.Table, nulls: _Offsets, dead: _Offsets
 ) -> Iterator[pa.Table]:
     """Yield the old values with the new ones in their places; deleted rows may get any value, as it is never read."""
@@ -363,20 +363,20 @@ def _merged(
             yield new
         elif isinstance(window, int):
             places = np.full(num_rows, -1, np.int64)
-            places[_within(dead, start, num_rows)] = 0 if len(window_offsets) else -1
-            yield _placed([new], places, window_offsets, 0)
+            places[_offsets_within(dead, start, num_rows)] = 0 if len(window_offsets) else -1
+            yield _place_rows([new], places, window_offsets, 0)
         else:
             places = np.arange(num_rows)
-            places[_within(nulls, start, num_rows)] = -1
-            yield _placed([pa.Table.from_batches([window]), new], places, window_offsets, num_rows)
+            places[_offsets_within(nulls, start, num_rows)] = -1
+            yield _place_rows([pa.Table.from_batches([window]), new], places, window_offsets, num_rows)
         start += num_rows
 
 
-def _within(offsets: _Offsets, start: int, num_rows: int) -> _Offsets:
+def _offsets_within(offsets: _Offsets, start: int, num_rows: int) -> _Offsets:
     return offsets[slice(*np.searchsorted(offsets, (start, start + num_rows)))] - start
 
 
-def _placed(tables: Sequence[pa.Table], places: _Offsets, offsets: _Offsets, start: int) -> pa.Table:
+def _place_rows(tables: Sequence[pa.Table], places: _Offsets, offsets: _Offsets, start: int) -> pa.Table:
     """Take rows from joined tables by `places`, null for -1; at `own` come the new rows, which begin at `start`."""
     places[offsets] = start + np.arange(len(offsets))
     joined = combined(pa.concat_tables([table.replace_schema_metadata(None) for table in tables]))

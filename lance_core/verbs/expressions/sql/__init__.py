@@ -68,7 +68,7 @@ def parse_expression(sql: str, schema: pa.Schema | Schema) -> pc.Expression:
 
 def parse_column(sql: str, schema: pa.Schema | Schema) -> ComputedColumn:
     """Compile an expression, and return it with the type of its values; as `parse_expression` otherwise."""
-    compiled = _compiled(sql, schema)
+    compiled = _compile_cached(sql, schema)
     return ComputedColumn(expression=compiled.expression, type=compiled.type)
 
 
@@ -78,7 +78,7 @@ def parse_value(sql: str, schema: pa.Schema, kind: pa.DataType) -> pc.Expression
     Arguments and errors are those of `parse_expression`. The values of a dictionary type have its value type; nested
     values are not cast.
     """
-    value = _compiled(sql, schema)
+    value = _compile_cached(sql, schema)
     if value.type == kind or pa.types.is_nested(value.type) or pa.types.is_nested(kind):
         return value.expression
     if pa.types.is_dictionary(kind):
@@ -97,8 +97,8 @@ def parse_filter(sql: str, schema: pa.Schema | Schema, *, assume_utc: bool = Tru
     Raises:
         InvalidInputError: The expression is not a condition, or needs a zone that may not be assumed.
     """
-    with _user_input(), nullcontext() if assume_utc else with_written_zones():
-        return _once(sql, schema, _filter)[0]
+    with _prefix_messages(), nullcontext() if assume_utc else with_written_zones():
+        return _compile_once(sql, schema, _filter)[0]
 
 
 def _filter(sql: str, columns: pa.Schema) -> tuple[pc.Expression, tuple[pc.Expression, ...]]:
@@ -114,12 +114,12 @@ def parse_conjuncts(sql: str, schema: pa.Schema | Schema) -> tuple[pc.Expression
 
     Arguments and errors are those of `parse_filter`.
     """
-    with _user_input():
-        return _once(sql, schema, _filter)[1]
+    with _prefix_messages():
+        return _compile_once(sql, schema, _filter)[1]
 
 
 @contextmanager
-def _bounded(sql: str) -> Iterator[None]:
+def _limit_depth(sql: str) -> Iterator[None]:
     """Reject SQL that nests deeper than Python's stack allows; lists and chains of AND and OR may be of any length."""
     try:
         yield
@@ -129,7 +129,7 @@ def _bounded(sql: str) -> Iterator[None]:
 
 
 @contextmanager
-def _user_input() -> Iterator[None]:
+def _prefix_messages() -> Iterator[None]:
     """Begin the messages of errors in filters with the words of pylance, which tools look for."""
     try:
         yield
@@ -137,18 +137,18 @@ def _user_input() -> Iterator[None]:
         raise type(error)(f"Invalid user input: {error}") from error
 
 
-def _compiled(sql: str, schema: pa.Schema | Schema) -> Typed:
-    return _once(sql, schema, _value)
+def _compile_cached(sql: str, schema: pa.Schema | Schema) -> Typed:
+    return _compile_once(sql, schema, _compile_value)
 
 
-def _value(sql: str, columns: pa.Schema) -> Typed:
+def _compile_value(sql: str, columns: pa.Schema) -> Typed:
     if sql in columns.names:
         # A name that is no SQL, such as `odd name`, still names its column.
         return Typed(pc.field(sql), columns.field(sql).type)
     return SqlCompiler(sql, columns).compile()
 
 
-def _once(sql: str, schema: pa.Schema | Schema, make: Callable[[str, pa.Schema], _Compiled]) -> _Compiled:
+def _compile_once(sql: str, schema: pa.Schema | Schema, make: Callable[[str, pa.Schema], _Compiled]) -> _Compiled:
     """Compile a string with `make`, over the columns in storage types, or return the result of an earlier call."""
     columns = schema_to_arrow(schema) if isinstance(schema, Schema) else schema
     cached_result = None if are_written() else _compiled_strings.get((sql, make))
@@ -156,7 +156,7 @@ def _once(sql: str, schema: pa.Schema | Schema, make: Callable[[str, pa.Schema],
         compiled_sql: _Compiled = cached_result[1]
         return compiled_sql
     stored = pa.schema([pa.field(field.name, storage_type(field.type)) for field in columns])
-    with _bounded(sql):
+    with _limit_depth(sql):
         compiled_sql = make(sql, stored)
     if not _CLOCK.search(sql):
         if len(_compiled_strings) >= _MOST_COMPILED:

@@ -54,7 +54,7 @@ def arithmetic(operator: str, left: Typed, right: Typed, *, guard: Guard | None 
         InvalidInputError: The types do not go together.
     """
     if is_interval(left.type) or is_interval(right.type) or _is_time(left.type) or _is_time(right.type):
-        return _times(operator, left, right)
+        return _compute_times(operator, left, right)
     if pa.types.is_null(left.type) or pa.types.is_null(right.type):
         kind = left.type if pa.types.is_null(right.type) else right.type
         return literal(None, pa.int64() if pa.types.is_null(kind) else kind)
@@ -66,13 +66,13 @@ def arithmetic(operator: str, left: Typed, right: Typed, *, guard: Guard | None 
         raise InvalidInputError(f"{left.type} {operator} {right.type}: these are not numbers")
     left, right = _in_common_type(left, right, root=root)
     if pa.types.is_decimal(left.type):
-        return _decimals(operator, left, right, guard)
+        return _compute_decimals(operator, left, right, guard)
     if pa.types.is_float16(left.type):
         # Arrow has no kernels for these. One operation in float32, rounded, is exact.
         wide = arithmetic(operator, left.to(pa.float32()), right.to(pa.float32()), guard=guard)
         return Typed(wide.expression.cast(left.type, safe=False), left.type)
     if operator == "%":
-        return _remainder(left, right, guard)
+        return _compute_remainder(left, right, guard)
     if operator == "/" and pa.types.is_integer(left.type):
         right = guarded(right, guard)
     return call(_KERNELS[operator], [left, right], left.type)
@@ -86,7 +86,7 @@ def bitwise(operator: str, left: Typed, right: Typed, *, root: bool = False) -> 
     """
     if operator in _SHIFTS and pa.types.is_uint64(left.type) and pa.types.is_integer(right.type):
         right = Typed(right.expression.cast(pa.uint64()), pa.uint64())  # no decimals, as which the two would meet
-    left, right = in_common_type(left, right) if root else in_common_type(_plain(left), _plain(right))
+    left, right = in_common_type(left, right) if root else in_common_type(_strip_origin(left), _strip_origin(right))
     if not pa.types.is_integer(left.type):
         raise InvalidInputError(f"{left.type} {operator} {right.type}: these are not integers")
     if operator in _SHIFTS:  # Arrow's own leave a number as it is where a bit would be lost
@@ -148,7 +148,7 @@ def _in_common_type(left: Typed, right: Typed, *, root: bool) -> tuple[Typed, Ty
         return left, right.to(left.type)
     if root and right.is_column and left.is_literal and fits(left.value, right.type):
         return left.to(right.type), right
-    plain_left, plain_right = _plain(left), _plain(right)
+    plain_left, plain_right = _strip_origin(left), _strip_origin(right)
     if pa.types.is_decimal(plain_left.type) and pa.types.is_integer(plain_right.type):
         return plain_left, plain_right.to(pa.decimal128({8: 3, 16: 5, 32: 10, 64: 20}[plain_right.type.bit_width], 0))
     if pa.types.is_decimal(plain_right.type) and pa.types.is_integer(plain_left.type):
@@ -158,12 +158,12 @@ def _in_common_type(left: Typed, right: Typed, *, root: bool) -> tuple[Typed, Ty
     return in_common_type(plain_left, plain_right, exact=False)
 
 
-def _plain(value: Typed) -> Typed:
+def _strip_origin(value: Typed) -> Typed:
     """The value, no longer known to be a literal or a column: a literal then keeps its type."""
     return Typed(value.expression, value.type)
 
 
-def _decimals(operator: str, left: Typed, right: Typed, guard: Guard | None) -> Typed:
+def _compute_decimals(operator: str, left: Typed, right: Typed, guard: Guard | None) -> Typed:
     if left.type.bit_width != right.type.bit_width:
         left, right = (side.to(pa.decimal256(side.type.precision, side.type.scale)) for side in (left, right))
     left_type, right_type = left.type, right.type
@@ -190,7 +190,7 @@ def _decimals(operator: str, left: Typed, right: Typed, guard: Guard | None) -> 
     return python_call("decimal_quotient", [left, right], kind)
 
 
-def _remainder(left: Typed, right: Typed, guard: Guard | None) -> Typed:
+def _compute_remainder(left: Typed, right: Typed, guard: Guard | None) -> Typed:
     if pa.types.is_floating(left.type):
         return python_call("float_remainder", [left, right], left.type)
     right = guarded(right, guard)
@@ -202,7 +202,7 @@ def _is_time(kind: pa.DataType) -> bool:
     return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_duration(kind))
 
 
-def _times(operator: str, left: Typed, right: Typed) -> Typed:
+def _compute_times(operator: str, left: Typed, right: Typed) -> Typed:
     if operator == "+" and (is_interval(left.type) or (not _is_time(left.type))):
         left, right = right, left
     if operator not in ("+", "-") or not _is_time(left.type):
@@ -213,12 +213,12 @@ def _times(operator: str, left: Typed, right: Typed) -> Typed:
         right = right.to(left.type)
     left_type, right_type = left.type, right.type
     if pa.types.is_date(left_type) and pa.types.is_integer(right_type):
-        days = call(_KERNELS[operator], [_days(left), right.to(pa.int64())], pa.int64())
+        days = call(_KERNELS[operator], [_count_days(left), right.to(pa.int64())], pa.int64())
         return Typed(days.expression.cast(pa.int32()).cast(pa.date32()), pa.date32())
     if pa.types.is_date(left_type) and pa.types.is_date(right_type) and operator == "-":
-        return call("subtract", [_days(left), _days(right)], pa.int64())
+        return call("subtract", [_count_days(left), _count_days(right)], pa.int64())
     if operator == "-" and not pa.types.is_duration(left_type) and not pa.types.is_duration(right_type):
-        return _difference(left, right)
+        return _subtract_times(left, right)
     if pa.types.is_duration(right_type) and (pa.types.is_timestamp(left_type) or pa.types.is_duration(left_type)):
         unit = unit_type(left_type, right_type)
         kind = pa.timestamp(unit, left_type.tz) if pa.types.is_timestamp(left_type) else pa.duration(unit)
@@ -226,7 +226,7 @@ def _times(operator: str, left: Typed, right: Typed) -> Typed:
     raise InvalidInputError(f"{left_type} {operator} {right_type} has no meaning")
 
 
-def _difference(left: Typed, right: Typed) -> Typed:
+def _subtract_times(left: Typed, right: Typed) -> Typed:
     if pa.types.is_date(left.type) or pa.types.is_date(right.type):
         zone = getattr(left.type, "tz", None) or getattr(right.type, "tz", None)
         left, right = left.to(pa.timestamp("ns", zone)), right.to(pa.timestamp("ns", zone))
@@ -234,7 +234,7 @@ def _difference(left: Typed, right: Typed) -> Typed:
     return call("subtract", [left, right], pa.duration(left.type.unit))
 
 
-def _days(value: Typed) -> Typed:
+def _count_days(value: Typed) -> Typed:
     return Typed(value.expression.cast(pa.date32()).cast(pa.int32()).cast(pa.int64()), pa.int64())
 
 
@@ -244,9 +244,9 @@ def null_if(value: Typed, other: Typed) -> Typed:
         if pa.types.is_timestamp(value.type):  # beside a string pylance takes every time for one of nanoseconds
             value = cast_time(value, pa.timestamp("ns", value.type.tz))
         other = other.to(value.type)
-    plain_value = common_of([_plain(value), _plain(other)])[0]
+    plain_value = common_of([_strip_origin(value), _strip_origin(other)])[0]
     # pylance asks its kernel, to which a zero is not the other one, literal or not.
     pair = common_of([value, other]) if _is_time(plain_value.type) else in_common_type(value, other)
-    equal = compare("=", *map(_plain, pair))
+    equal = compare("=", *map(_strip_origin, pair))
     keep = either(is_null(equal), negated(equal))
     return call("if_else", [keep, plain_value, literal(None, plain_value.type)], plain_value.type)

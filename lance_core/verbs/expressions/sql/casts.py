@@ -121,7 +121,7 @@ def cast(value: Typed, kind: pa.DataType, *, strict: bool, guard: Guard | None =
     if value.is_literal and (isinstance(value.value, str) or fits(value.value, kind)):
         return _cast_literal(value, kind, strict=strict)
     if guard is None and isinstance(value.value, int | NumberLiteral) and not isinstance(value.value, bool):
-        number = _written_number(value, kind)
+        number = _parse_written_number(value, kind)
         if number is not None:
             return _cast_literal(number, kind, strict=strict)
     if is_string_like(kind):
@@ -129,7 +129,7 @@ def cast(value: Typed, kind: pa.DataType, *, strict: bool, guard: Guard | None =
     return _cast_column(guarded(value, guard), kind, strict=strict)
 
 
-def _written_number(value: Typed, kind: pa.DataType) -> Typed | None:
+def _parse_written_number(value: Typed, kind: pa.DataType) -> Typed | None:
     """A literal number, rounded as a cast to an integer or decimal does, from its digits; None for other types."""
     digits = value.value.digits if isinstance(value.value, NumberLiteral) else Decimal(value.value)
     if pa.types.is_decimal(kind):
@@ -141,7 +141,7 @@ def _cast_literal(value: Typed, kind: pa.DataType, *, strict: bool) -> Typed:
     if kind == pa.timestamp("us") and isinstance(value.value, str) and _NANOSECONDS.search(value.value):
         kind = pa.timestamp("ns")
     try:
-        return literal(_rounded(value.value, kind), kind)
+        return literal(_round_number(value.value, kind), kind)
     except InvalidInputError:
         if isinstance(value.value, str) and pa.types.is_date(kind):
             moment = _cast_literal(value, pa.timestamp("us"), strict=strict)
@@ -151,7 +151,7 @@ def _cast_literal(value: Typed, kind: pa.DataType, *, strict: bool) -> Typed:
         return literal(None, kind)
 
 
-def _rounded(value: Any, kind: pa.DataType) -> Any:
+def _round_number(value: Any, kind: pa.DataType) -> Any:
     """The number in a string, rounded to the scale of a decimal type; any other value, or type, as it is."""
     if not (isinstance(value, str) and pa.types.is_decimal(kind)):
         return value
@@ -173,11 +173,11 @@ def _cast_column(value: Typed, kind: pa.DataType, *, strict: bool) -> Typed:
     if pa.types.is_integer(kind) and (pa.types.is_floating(from_type) or exact):
         value = call("trunc", [value], from_type)
     if pa.types.is_integer(kind) and not strict and (pa.types.is_integer(from_type) or pa.types.is_floating(from_type)):
-        value = _within(value, kind)
+        value = _null_outside(value, kind)
     if not strict and pa.types.is_integer(from_type) and pa.types.is_date(kind):
-        value = _within(value, pa.int32())
+        value = _null_outside(value, pa.int32())
     if not strict and (exact or pa.types.is_decimal(kind) or pa.types.is_temporal(from_type)):
-        return _tried(value, kind)
+        return _try_cast(value, kind)
     return _cast_number_or_time(value, kind)
 
 
@@ -201,7 +201,7 @@ def _cast_number_or_time(value: Typed, kind: pa.DataType) -> Typed:
     return Typed(value.expression.cast(kind), kind)
 
 
-def _tried(value: Typed, kind: pa.DataType) -> Typed:
+def _try_cast(value: Typed, kind: pa.DataType) -> Typed:
     """TRY_CAST: each value as the other type, or null if the type cannot hold it."""
     from_type = value.type
     if pa.types.is_decimal(from_type) and pa.types.is_floating(kind):
@@ -225,7 +225,7 @@ def _of_scale(value: Typed, scale: int) -> Typed:
     return call("round", [wide], wide.type, options)
 
 
-def _within(value: Typed, kind: pa.DataType) -> Typed:
+def _null_outside(value: Typed, kind: pa.DataType) -> Typed:
     """The number, or null where the integer type cannot hold it."""
     low = -(2 ** (kind.bit_width - 1)) if pa.types.is_signed_integer(kind) else 0
     high = low + 2**kind.bit_width
@@ -234,14 +234,16 @@ def _within(value: Typed, kind: pa.DataType) -> Typed:
         lower, upper = literal(float(low), value.type), literal(float(high), value.type)
         above, below = call("greater_equal", [value, lower], pa.bool_()), call("less", [value, upper], pa.bool_())
     else:
-        lower = literal(low if fits(low, value.type) else _bound(value.type, lowest=True), value.type)
-        upper = literal(high - 1 if fits(high - 1, value.type) else _bound(value.type, lowest=False), value.type)
+        lower = literal(low if fits(low, value.type) else _integer_bound(value.type, lowest=True), value.type)
+        upper = literal(
+            high - 1 if fits(high - 1, value.type) else _integer_bound(value.type, lowest=False), value.type
+        )
         above, below = call("greater_equal", [value, lower], pa.bool_()), call("less_equal", [value, upper], pa.bool_())
     inside = call("and", [above, below], pa.bool_())
     return call("if_else", [inside, value, literal(None, value.type)], value.type)
 
 
-def _bound(kind: pa.DataType, *, lowest: bool) -> int:
+def _integer_bound(kind: pa.DataType, *, lowest: bool) -> int:
     low = -(2 ** (kind.bit_width - 1)) if pa.types.is_signed_integer(kind) else 0
     return low if lowest else int(low + 2**kind.bit_width - 1)
 

@@ -81,9 +81,9 @@ def in_common_type(
     if narrow_floats:
         _check_range(left, right)
         _check_range(right, left)
-    if left.is_literal and not right.is_literal and _narrows(left, right, narrow_floats):
+    if left.is_literal and not right.is_literal and _can_narrow(left, right, narrow_floats):
         return left.to(right.type), right
-    if right.is_literal and not left.is_literal and _narrows(right, left, narrow_floats):
+    if right.is_literal and not left.is_literal and _can_narrow(right, left, narrow_floats):
         return left, right.to(left.type)
     kind = common_type(left, right, exact=exact)
     if kind is None:
@@ -145,7 +145,7 @@ def compare(operator: str, left: Typed, right: Typed, *, narrow_floats: bool = F
     if pa.types.is_nested(left_side.type):
         raise InvalidInputError(f"values of type {left_side.type} cannot be compared")
     if pa.types.is_floating(left_side.type):
-        return _floats(operator, _widened(left_side), _widened(right_side))
+        return _compare_widened(operator, _widen(left_side), _widen(right_side))
     return call(_KERNELS[operator], [left_side, right_side], _BOOL)
 
 
@@ -213,9 +213,9 @@ def is_in(value: Typed, candidates: Sequence[Typed], *, narrow_floats: bool = Fa
         comparisons = [compare("=", value, candidate, narrow_floats=narrow_floats) for candidate in candidates]
         return chained(comparisons, either)
     values = pa.array(_with_both_zeros([candidate.value for _, candidate in pairs]), value.type)
-    value = _widened(value)
+    value = _widen(value)
     values = values.cast(value.type)
-    return _matched(value, values, with_null=with_null)
+    return _match_set(value, values, with_null=with_null)
 
 
 def _with_both_zeros(values: Sequence[Any]) -> list[Any]:
@@ -224,12 +224,12 @@ def _with_both_zeros(values: Sequence[Any]) -> list[Any]:
     return [*values, 0.0, -0.0] if has_zero else list(values)
 
 
-def _widened(value: Typed) -> Typed:
+def _widen(value: Typed) -> Typed:
     """A float16 as a float32, as Arrow has no comparison of float16; any other value as it is."""
     return value.to(pa.float32()) if pa.types.is_float16(value.type) else value
 
 
-def _narrows(value: Typed, other: Typed, narrow_floats: bool) -> bool:
+def _can_narrow(value: Typed, other: Typed, narrow_floats: bool) -> bool:
     if pa.types.is_float32(other.type) or pa.types.is_float16(other.type):
         return narrow_floats and other.is_column and fits(value.value, other.type)
     return fits(value.value, other.type)
@@ -238,9 +238,9 @@ def _narrows(value: Typed, other: Typed, narrow_floats: bool) -> bool:
 def compare_floats(operator: str, left: Typed, right: Typed) -> Typed:
     """`left operator right` of numbers, at least one of which is a float; literals keep their types."""
     if left.is_literal or right.is_literal:
-        return _floats(operator, _widened(left), _widened(right))
+        return _compare_widened(operator, _widen(left), _widen(right))
     left_side, right_side = in_common_type(left, right)
-    return _floats(operator, _widened(left_side), _widened(right_side))
+    return _compare_widened(operator, _widen(left_side), _widen(right_side))
 
 
 def in_set(value: Typed, values: pa.Array) -> Typed:
@@ -249,16 +249,16 @@ def in_set(value: Typed, values: pa.Array) -> Typed:
         return literal(False, _BOOL)
     candidates = values.drop_null()
     if pa.types.is_floating(value.type):
-        value, candidates = _widened(value), _with_both_zeros_of(_wide(candidates)).cast(_widened(value).type)
+        value, candidates = _widen(value), _with_both_zeros_of(_widen_array(candidates)).cast(_widen(value).type)
     elif pa.types.is_integer(candidates.type) and candidates.type != value.type and is_number(value.type):
         fitting = [item for item in candidates.to_pylist() if fits(item, value.type)]  # no value is equal to the others
         candidates = pa.array([literal(item, value.type).value for item in fitting], value.type)
     elif pa.types.is_null(candidates.type):
         candidates = candidates.cast(value.type)
-    return _matched(value, candidates, with_null=bool(values.null_count))
+    return _match_set(value, candidates, with_null=bool(values.null_count))
 
 
-def _matched(value: Typed, values: pa.Array, *, with_null: bool) -> Typed:
+def _match_set(value: Typed, values: pa.Array, *, with_null: bool) -> Typed:
     """`value IN (values)` for values without nulls; null where nothing matches and the value or a candidate is null."""
     matched = call("is_in", [value], _BOOL, pc.SetLookupOptions(value_set=values, skip_nulls=True))
     unknown = literal(None, _BOOL)
@@ -272,11 +272,11 @@ def _with_both_zeros_of(values: pa.Array) -> pa.Array:
     return pa.concat_arrays([values, pa.array([0.0, -0.0], values.type)]) if zeros else values
 
 
-def _wide(values: pa.Array) -> pa.Array:
+def _widen_array(values: pa.Array) -> pa.Array:
     return values.cast(pa.float32()) if pa.types.is_float16(values.type) else values
 
 
-def _floats(operator: str, left: Typed, right: Typed) -> Typed:
+def _compare_widened(operator: str, left: Typed, right: Typed) -> Typed:
     if not (left.is_literal or right.is_literal):
         # Between columns -0.0 is below 0.0, as in pylance; a literal zero is equal to both.
         sides = [python_call("float_order", [side], pa.int64()) for side in (left, right)]
@@ -285,7 +285,7 @@ def _floats(operator: str, left: Typed, right: Typed) -> Typed:
     return _NAN_RULES[operator](plain, left, right)
 
 
-def _nan(value: Typed) -> Typed | None:
+def _is_nan(value: Typed) -> Typed | None:
     """Whether the value is NaN; None if it never is."""
     if value.is_literal:
         return literal(True, _BOOL) if isinstance(value.value, float) and math.isnan(value.value) else None
@@ -298,25 +298,25 @@ def _or(plain: Typed, more: Typed) -> Typed:
 
 
 def _equal(plain: Typed, left: Typed, right: Typed) -> Typed:
-    left_nan, right_nan = _nan(left), _nan(right)
+    left_nan, right_nan = _is_nan(left), _is_nan(right)
     return plain if left_nan is None or right_nan is None else _or(plain, call("and", [left_nan, right_nan], _BOOL))
 
 
 def _not_equal(plain: Typed, left: Typed, right: Typed) -> Typed:
-    if _nan(left) is None or _nan(right) is None:
+    if _is_nan(left) is None or _is_nan(right) is None:
         return plain
     return negated(_equal(call("equal", [left, right], _BOOL), left, right))
 
 
 def _greater(plain: Typed, left: Typed, right: Typed) -> Typed:
-    left_nan, right_nan = _nan(left), _nan(right)
+    left_nan, right_nan = _is_nan(left), _is_nan(right)
     if left_nan is None:
         return plain
     return _or(plain, left_nan if right_nan is None else call("and", [left_nan, negated(right_nan)], _BOOL))
 
 
 def _greater_equal(plain: Typed, left: Typed, _right: Typed) -> Typed:
-    left_nan = _nan(left)
+    left_nan = _is_nan(left)
     return plain if left_nan is None else _or(plain, left_nan)
 
 

@@ -53,7 +53,7 @@ class SqlCompiler:
             SchemaError: A column does not exist.
             UnsupportedError: A construct is not known.
         """
-        return self._root(parse(self.sql))
+        return self._compile_top(parse(self.sql))
 
     def condition(self) -> tuple[Typed, list[Typed]]:
         """Compile the SQL as a condition, and each of the conditions that AND joins at its top.
@@ -61,19 +61,19 @@ class SqlCompiler:
         In conditions `regexp_match` stands for "matches". Errors are those of `compile`.
         """
         tree = _with_matches_as_truth(parse(self.sql))
-        whole, parts = self._root(tree), _parts_of_and(tree)
+        whole, parts = self._compile_top(tree), _split_and(tree)
         if len(parts) == 1:
             return whole, [whole]
-        return whole, [self.as_truth(part, self._root(part)) for part in parts]
+        return whole, [self.as_truth(part, self._compile_top(part)) for part in parts]
 
     def value(self, node: exp.Expr) -> Typed:
         """Compile a node with the nodes below it; values of a dictionary type are decoded."""
         handler = NODES.get(type(node))
         if handler is None:
             unsupported(node, self.sql, name_of(node))
-        with self._locating(node):
+        with self._locate_errors(node):
             typed = handler(self, node)
-        return _decoded(typed)
+        return _decode(typed)
 
     @contextmanager
     def only_where(self, condition: Callable[[], Typed]) -> Iterator[None]:
@@ -133,20 +133,20 @@ class SqlCompiler:
         child_value = call("struct_field", [value], value.type.field(index).type, pc.StructFieldOptions([index]))
         return Typed(child_value.expression, child_value.type, is_column=value.is_column)
 
-    def _root(self, node: exp.Expr) -> Typed:
+    def _compile_top(self, node: exp.Expr) -> Typed:
         """Compile the top of the tree, where pylance gives a literal beside a column the type of the column."""
         if isinstance(node, exp.Paren):
-            return self._root(node.this)
+            return self._compile_top(node.this)
         if type(node) in (exp.And, exp.Or):
-            return logic(self, node, self._root)
+            return logic(self, node, self._compile_top)
         if type(node) in ROOT_NODES:
-            with self._locating(node):
+            with self._locate_errors(node):
                 return ROOT_NODES[type(node)](self, node, root=True)
         # A dictionary column by itself stays one.
         return NODES[exp.Column](self, node) if isinstance(node, exp.Column) else self.value(node)
 
     @contextmanager
-    def _locating(self, node: exp.Expr) -> Iterator[None]:
+    def _locate_errors(self, node: exp.Expr) -> Iterator[None]:
         """Add the position in the expression to an error that does not name one."""
         try:
             yield
@@ -156,7 +156,7 @@ class SqlCompiler:
             locate(node, self.sql, error)
 
 
-def _parts_of_and(tree: exp.Expr) -> list[exp.Expr]:
+def _split_and(tree: exp.Expr) -> list[exp.Expr]:
     parts, left = [], [tree]
     while left:
         node = left.pop()
@@ -177,7 +177,7 @@ def _find(name: str, names: list[str]) -> str | None:
     return alike[0] if len(alike) == 1 else None
 
 
-def _decoded(value: Typed) -> Typed:
+def _decode(value: Typed) -> Typed:
     if not pa.types.is_dictionary(value.type):
         return value
     return Typed(value.expression.cast(value.type.value_type), value.type.value_type, is_column=value.is_column)

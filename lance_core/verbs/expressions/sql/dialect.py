@@ -118,7 +118,7 @@ def unsupported(node: exp.Expr, sql: str, what: str) -> NoReturn:
     Raises:
         UnsupportedExpressionError: The construct is not supported; the message names it and its position.
     """
-    raise _located(UnsupportedExpressionError(f"{what} is not supported{_where(node, sql)}"))
+    raise _mark_located(UnsupportedExpressionError(f"{what} is not supported{_describe_position(node, sql)}"))
 
 
 def invalid(node: exp.Expr, sql: str, why: str) -> NoReturn:
@@ -127,7 +127,7 @@ def invalid(node: exp.Expr, sql: str, why: str) -> NoReturn:
     Raises:
         InvalidInputError: The expression makes no sense; the message names the reason and the position.
     """
-    raise _located(InvalidInputError(f"{why}{_where(node, sql)}"))
+    raise _mark_located(InvalidInputError(f"{why}{_describe_position(node, sql)}"))
 
 
 def locate(node: exp.Expr, sql: str, error: InvalidInputError | UnsupportedError) -> NoReturn:
@@ -138,7 +138,7 @@ def locate(node: exp.Expr, sql: str, error: InvalidInputError | UnsupportedError
         UnsupportedExpressionError: The error is an `UnsupportedError`.
     """
     kind = InvalidInputError if isinstance(error, InvalidInputError) else UnsupportedExpressionError
-    raise _located(kind(f"{error}{_where(node, sql)}")) from error
+    raise _mark_located(kind(f"{error}{_describe_position(node, sql)}")) from error
 
 
 def is_located(error: LanceError) -> bool:
@@ -146,12 +146,12 @@ def is_located(error: LanceError) -> bool:
     return getattr(error, "is_located", False)
 
 
-def _located(error: LanceError) -> LanceError:
+def _mark_located(error: LanceError) -> LanceError:
     error.is_located = True  # type: ignore[attr-defined]
     return error
 
 
-def _where(node: exp.Expr, sql: str) -> str:
+def _describe_position(node: exp.Expr, sql: str) -> str:
     position = position_of(node)
     return f", in {sql!r}" if position is None else f", at position {position} of {sql!r}"
 

@@ -73,15 +73,15 @@ def _nvl2(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Typed:
     if len(arguments) != 3:
         invalid(node, c.sql, "nvl2 takes 3 arguments")
     condition = negated(is_null(c.value(arguments[0])))
-    return _chosen(c, condition, arguments[1], arguments[2])
+    return _choose(c, condition, arguments[1], arguments[2])
 
 
 def _if(c: Compiler, node: exp.Expr) -> Typed:
     condition = call("coalesce", [c.truth(node.this), literal(False, _BOOL)], _BOOL)
-    return _chosen(c, condition, node.args["true"], node.args.get("false") or exp.Null())
+    return _choose(c, condition, node.args["true"], node.args.get("false") or exp.Null())
 
 
-def _chosen(c: Compiler, condition: Typed, yes: exp.Expr, no: exp.Expr) -> Typed:
+def _choose(c: Compiler, condition: Typed, yes: exp.Expr, no: exp.Expr) -> Typed:
     with c.only_where(lambda: condition):
         yes_value = c.value(yes)
     with c.only_where(lambda: negated(condition)):
@@ -119,13 +119,15 @@ def _struct(names: Sequence[str], values: Sequence[Typed]) -> Typed:
     return call("make_struct", list(values), kind, pc.MakeStructOptions(list(names)))
 
 
-def _extreme(kernel: str) -> Callable[..., Typed]:
+def _pick_extreme(kernel: str) -> Callable[..., Typed]:
     def chosen(*values: Typed) -> Typed:
         import pyarrow.compute as pc  # noqa: PLC0415 - only here
 
         operands = common_of(values)
         if pa.types.is_floating(operands[0].type):
-            return reduce(lambda left, right: _further(">" if kernel.startswith("max") else "<", left, right), operands)
+            return reduce(
+                lambda left, right: _pick_further(">" if kernel.startswith("max") else "<", left, right), operands
+            )
         kind = operands[0].type
         options = pc.ElementWiseAggregateOptions(skip_nulls=True)
         if not getattr(kind, "tz", None):
@@ -138,14 +140,14 @@ def _extreme(kernel: str) -> Callable[..., Typed]:
     return chosen
 
 
-def _further(operator: str, left: Typed, right: Typed) -> Typed:
+def _pick_further(operator: str, left: Typed, right: Typed) -> Typed:
     """The greater (or the lesser) of two floats, in the order of comparisons; where one is null, the other."""
     comes_first = either(compare(operator, left, right), is_null(right))
     chosen = call("coalesce", [comes_first, literal(False, _BOOL)], _BOOL)
     return call("if_else", [chosen, left, right], left.type)
 
 
-def _matches(*arguments: Typed) -> Typed:
+def _regexp_like(*arguments: Typed) -> Typed:
     matches = patterns.regexp_like(arguments[0], arguments[1], arguments[2] if len(arguments) > 2 else None)
     return call("coalesce", [matches, literal(False, _BOOL)], _BOOL)
 
@@ -174,14 +176,14 @@ FUNCTIONS: Final[dict[str, Function]] = {
     "nvl2": _nvl2,
     "nullif": _eager(null_if, 2),
     "nanvl": _eager(_nan_or, 2),
-    "greatest": _eager(_extreme("max_element_wise"), 1, -1),
-    "least": _eager(_extreme("min_element_wise"), 1, -1),
+    "greatest": _eager(_pick_extreme("max_element_wise"), 1, -1),
+    "least": _eager(_pick_extreme("min_element_wise"), 1, -1),
     "is_valid": _eager(lambda value: negated(is_null(value)), 1),
     "arrow_cast": _arrow_cast,
     "get_field": _get_field,
     "named_struct": _named_struct,
     "struct": _eager(lambda *values: _struct([f"c{i}" for i in range(len(values))], values), 1, -1),
-    "_matches": _eager(_matches, 2, 3),
+    "_matches": _eager(_regexp_like, 2, 3),
     "regexp_like": _eager(lambda string, pattern, flags=None: patterns.regexp_like(string, pattern, flags), 2, 3),
     "regexp_match": _eager(lambda string, pattern, flags=None: patterns.regexp_match(string, pattern, flags), 2, 3),
     "regexp_count": _eager(patterns.regexp_count, 2),

@@ -56,14 +56,14 @@ def _empty(value: Typed) -> Typed:
 
 
 def _same_type(function: str) -> Callable[[Typed], Typed]:
-    return lambda value: python_call(function, [_checked(value)], pa.list_(value.type.value_type))
+    return lambda value: python_call(function, [_check_list(value)], pa.list_(value.type.value_type))
 
 
 def _one_item(function: str) -> Callable[[Typed], Typed]:
-    return lambda value: python_call(function, [_checked(value)], value.type.value_type)
+    return lambda value: python_call(function, [_check_list(value)], value.type.value_type)
 
 
-def _checked(value: Typed) -> Typed:
+def _check_list(value: Typed) -> Typed:
     _items(value)
     return value
 

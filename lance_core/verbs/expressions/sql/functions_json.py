@@ -56,11 +56,11 @@ def check_json_arguments(name: str, arguments: tuple[Typed, ...]) -> None:
         if not (pa.types.is_string(other.type) or pa.types.is_large_string(other.type)):
             raise InvalidInputError(f"{name} takes strings after the column, not {other.type}")
     if arguments[1].is_literal and isinstance(arguments[1].value, str) and not name.startswith("json_get"):
-        _steps(arguments[1].value)
+        _parse_steps(arguments[1].value)
 
 
 @lru_cache(maxsize=256)
-def _steps(path: str) -> tuple[object, ...]:
+def _parse_steps(path: str) -> tuple[object, ...]:
     """The steps of a path: names, positions, or a mark for all items, the last item, or all fields."""
     rest = path.strip()
     rest = rest[1:] if rest.startswith("$") else f".{rest}" if rest and rest[0] not in ".[" else rest
@@ -82,12 +82,12 @@ def _steps(path: str) -> tuple[object, ...]:
 def _find_values(value: Any, path: str) -> list[Any]:
     """All values that a path leads to."""
     nodes = [value]
-    for step in _steps(path):
-        nodes = [item for node in nodes for item in _below(node, step)]
+    for step in _parse_steps(path):
+        nodes = [item for node in nodes for item in _find_below(node, step)]
     return nodes
 
 
-def _below(node: Any, step: object) -> list[Any]:
+def _find_below(node: Any, step: object) -> list[Any]:
     if isinstance(step, str):
         return [node[step]] if isinstance(node, dict) and step in node else []
     if step is _EVERY:
@@ -101,20 +101,20 @@ def _below(node: Any, step: object) -> list[Any]:
     return [node[index]] if 0 <= index < len(node) else []
 
 
-def _value(data: bytes | str) -> Any:
+def _parse_value(data: bytes | str) -> Any:
     return parsed(data) if isinstance(data, str) else decoded(data)
 
 
 def _extract(data: bytes | str, path: str) -> str | None:
-    values = _find_values(_value(data), path)
+    values = _find_values(_parse_value(data), path)
     return None if not values else json_string(values[0] if len(values) == 1 else values)
 
 
 def _find_single(data: bytes | str, path: str, function: str) -> list[Any]:
     """The value that a path leads to, which must be one at most."""
-    if any(step in (_ALL, _EVERY) for step in _steps(path)):
+    if any(step in (_ALL, _EVERY) for step in _parse_steps(path)):
         raise UnsupportedError(f"{function} with the JSON path {path!r}, which names several places, is not supported")
-    return _find_values(_value(data), path)
+    return _find_values(_parse_value(data), path)
 
 
 def _contains(data: bytes | str, path: str, searched_item: str) -> bool:
@@ -132,9 +132,9 @@ def _length(data: bytes | str, path: str) -> int | None:
 _MISSING: Final = object()
 
 
-def _at(data: bytes | str, key: str) -> Any:
+def _find_child(data: bytes | str, key: str) -> Any:
     """The field of an object, or the item of a list, by its key."""
-    value = _value(data)
+    value = _parse_value(data)
     if isinstance(value, dict):
         return value.get(key, _MISSING)
     if isinstance(value, list) and key.isdecimal() and int(key) < len(value):
@@ -143,13 +143,13 @@ def _at(data: bytes | str, key: str) -> Any:
 
 
 def _get(data: bytes | str, key: str) -> bytes | None:
-    child = _at(data, key)
+    child = _find_child(data, key)
     return None if child is _MISSING else encoded(child)
 
 
-def _getter(what: str, convert: Callable[[Any], Any]) -> Callable[[bytes | str, str], Any]:
+def _make_getter(what: str, convert: Callable[[Any], Any]) -> Callable[[bytes | str, str], Any]:
     def get(data: bytes | str, key: str) -> Any:
-        child = _at(data, key)
+        child = _find_child(data, key)
         if child is _MISSING or child is None:
             return None
         try:
@@ -184,12 +184,12 @@ def _bool(value: Any) -> bool:
 
 JSON_IMPLEMENTATIONS: Final[dict[str, Callable[..., Any]]] = {
     "json_extract": _extract,
-    "json_exists": lambda data, path: bool(_find_values(_value(data), path)),
+    "json_exists": lambda data, path: bool(_find_values(_parse_value(data), path)),
     "json_get": _get,
-    "json_get_string": _getter("text", _string),
-    "json_get_int": _getter("integer", _int),
-    "json_get_float": _getter("number", float),
-    "json_get_bool": _getter("truth value", _bool),
+    "json_get_string": _make_getter("text", _string),
+    "json_get_int": _make_getter("integer", _int),
+    "json_get_float": _make_getter("number", float),
+    "json_get_bool": _make_getter("truth value", _bool),
     "json_array_contains": _contains,
     "json_array_length": _length,
 }

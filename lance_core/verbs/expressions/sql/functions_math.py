@@ -141,7 +141,7 @@ def _arc_tangent(left: Typed, right: Typed) -> Typed:
     return call("atan2", [Typed(_float(each).expression.cast(of, safe=False), of) for each in (left, right)], of)
 
 
-def _scaled(factor: float) -> Callable[[Typed], Typed]:
+def _scale_by(factor: float) -> Callable[[Typed], Typed]:
     def compiled(value: Typed) -> Typed:
         number = _float(value)
         return call("multiply", [number, literal(factor, number.type)], number.type)
@@ -168,7 +168,7 @@ MATH_FUNCTIONS: Final[dict[str, tuple[Callable[..., Typed], int, int | None]]] =
     "cos": (_kernel("cos"), 1, None),
     "cosh": (_in_python("cosh"), 1, None),
     "cot": (_cotangent, 1, None),
-    "degrees": (_scaled(180 / math.pi), 1, None),
+    "degrees": (_scale_by(180 / math.pi), 1, None),
     "exp": (_kernel("exp"), 1, None),
     "floor": (_whole("floor"), 1, 2),
     "gcd": (_integers("gcd"), 2, None),
@@ -183,7 +183,7 @@ MATH_FUNCTIONS: Final[dict[str, tuple[Callable[..., Typed], int, int | None]]] =
     "pi": (lambda: literal(math.pi, pa.float64()), 0, None),
     "pow": (_power, 2, None),
     "power": (_power, 2, None),
-    "radians": (_scaled(math.pi / 180), 1, None),
+    "radians": (_scale_by(math.pi / 180), 1, None),
     "round": (_round, 1, 2),
     "sign": (_signum, 1, None),
     "signum": (_signum, 1, None),

@@ -26,7 +26,7 @@ __all__ = ["STRING_FUNCTIONS"]
 _BOOL: Final = pa.bool_()
 
 
-def _simple(kernel: str, kind: pa.DataType | None = None) -> Callable[[Typed], Typed]:
+def _call_kernel(kernel: str, kind: pa.DataType | None = None) -> Callable[[Typed], Typed]:
     """A function that is one Arrow kernel on a string; its result has the type of the string if `kind` is None."""
     return lambda value: call(kernel, [as_string(value)], kind or as_string(value).type)
 
@@ -50,7 +50,7 @@ def _whole(value: Typed) -> Typed:
     return value.to(pa.int64())
 
 
-def _cased(function: str) -> Callable[[Typed], Typed]:
+def _change_case(function: str) -> Callable[[Typed], Typed]:
     return lambda value: python_call(function, [as_string(value)], as_string(value).type)
 
 
@@ -69,7 +69,7 @@ def _bits(value: Typed) -> Typed:
     return call("multiply", [octets, literal(8, octets.type)], octets.type)
 
 
-def _trimmed(kernel: str) -> Callable[..., Typed]:
+def _trim(kernel: str) -> Callable[..., Typed]:
     def compiled(value: Typed, characters: Typed | None = None) -> Typed:
         chosen = " " if characters is None else string_literal(characters)
         return call(kernel, [as_string(value)], as_string(value).type, pc.TrimOptions(chosen))
@@ -128,7 +128,7 @@ def _replace(value: Typed, part: Typed, other: Typed) -> Typed:
     return python_call("replace", [value, part, other], value.type)
 
 
-def _alike(values: Sequence[Typed]) -> list[Typed]:
+def _unify_strings(values: Sequence[Typed]) -> list[Typed]:
     """The values as strings of one type."""
     strings = [words(value, pa.string()) if not is_string_like(value.type) else value for value in values]
     kind = pa.large_string() if any(pa.types.is_large_string(value.type) for value in strings) else pa.string()
@@ -136,18 +136,18 @@ def _alike(values: Sequence[Typed]) -> list[Typed]:
 
 
 def _concat(*values: Typed) -> Typed:
-    strings = _alike(values)
+    strings = _unify_strings(values)
     options = pc.JoinOptions(null_handling="replace", null_replacement="")
     return call("binary_join_element_wise", [*strings, literal("", strings[0].type)], strings[0].type, options)
 
 
 def _concat_ws(separator: Typed, *values: Typed) -> Typed:
     # Not Arrow's kernel, which leaves out the rows where all the strings are null.
-    strings = _alike([as_string(separator), *values])
+    strings = _unify_strings([as_string(separator), *values])
     return python_call("concat_ws", strings, strings[0].type)
 
 
-def _padded(function: str) -> Callable[..., Typed]:
+def _pad(function: str) -> Callable[..., Typed]:
     def compiled(value: Typed, length: Typed, fill: Typed | None = None) -> Typed:
         filling = as_string(fill) if fill is not None else literal(" ", pa.string())
         return python_call(function, [as_string(value), length.to(pa.int64()), filling], as_string(value).type)
@@ -189,7 +189,7 @@ def _form(form: Typed) -> str:
 STRING_FUNCTIONS: Final[dict[str, tuple[Callable[..., Typed], int, int | None]]] = {
     "ascii": (_in_python("ascii", pa.int32()), 1, None),
     "bit_length": (_bits, 1, None),
-    "btrim": (_trimmed("utf8_trim"), 1, 2),
+    "btrim": (_trim("utf8_trim"), 1, 2),
     "char_length": (_length, 1, None),
     "character_length": (_length, 1, None),
     "chr": (_in_python("chr", pa.string(), integer=0), 1, None),
@@ -204,17 +204,17 @@ STRING_FUNCTIONS: Final[dict[str, tuple[Callable[..., Typed], int, int | None]]]
     "left": (_left, 2, None),
     "length": (_length, 1, None),
     "levenshtein": (_in_python("levenshtein", pa.int32()), 2, None),
-    "lower": (_cased("lower"), 1, None),
-    "lpad": (_padded("lpad"), 2, 3),
-    "ltrim": (_trimmed("utf8_ltrim"), 1, 2),
+    "lower": (_change_case("lower"), 1, None),
+    "lpad": (_pad("lpad"), 2, 3),
+    "ltrim": (_trim("utf8_ltrim"), 1, 2),
     "md5": (_digest("md5", hexadecimal=True), 1, None),
     "octet_length": (_octets, 1, None),
     "repeat": (_in_python("repeat", integer=1), 2, None),
     "replace": (_replace, 3, None),
-    "reverse": (_simple("utf8_reverse"), 1, None),
+    "reverse": (_call_kernel("utf8_reverse"), 1, None),
     "right": (_right, 2, None),
-    "rpad": (_padded("rpad"), 2, 3),
-    "rtrim": (_trimmed("utf8_rtrim"), 1, 2),
+    "rpad": (_pad("rpad"), 2, 3),
+    "rtrim": (_trim("utf8_rtrim"), 1, 2),
     "sha224": (_digest("sha224"), 1, None),
     "sha256": (_digest("sha256"), 1, None),
     "sha384": (_digest("sha384"), 1, None),
@@ -226,6 +226,6 @@ STRING_FUNCTIONS: Final[dict[str, tuple[Callable[..., Typed], int, int | None]]]
     "substring": (_substr, 2, 3),
     "to_hex": (_in_python("to_hex", pa.string(), integer=0), 1, None),
     "translate": (_in_python("translate"), 3, None),
-    "trim": (_trimmed("utf8_trim"), 1, 2),
-    "upper": (_cased("upper"), 1, None),
+    "trim": (_trim("utf8_trim"), 1, 2),
+    "upper": (_change_case("upper"), 1, None),
 }

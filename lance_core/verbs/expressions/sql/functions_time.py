@@ -139,7 +139,7 @@ def _to_date(value: Typed) -> Typed:
     return cast(value, pa.date32(), strict=True)
 
 
-def _formatted(value: Typed, form: Typed) -> Typed:
+def _format_time(value: Typed, form: Typed) -> Typed:
     moment = _moment(value)
     check_parts(moment.type, "the string")
     if "%f" in string_literal(form):
@@ -164,14 +164,14 @@ def _today() -> Typed:
 TIME_FUNCTIONS: Final[dict[str, tuple[Callable[..., Typed], int, int | None]]] = {
     "current_date": (_today, 0, None),
     "current_timestamp": (_now, 0, None),
-    "date_format": (_formatted, 2, None),
+    "date_format": (_format_time, 2, None),
     "date_part": (_date_part, 2, None),
     "date_trunc": (_date_trunc, 2, None),
     "datepart": (_date_part, 2, None),
     "datetrunc": (_date_trunc, 2, None),
     "from_unixtime": (_to_timestamp("s", "s"), 1, None),
     "now": (_now, 0, None),
-    "to_char": (_formatted, 2, None),
+    "to_char": (_format_time, 2, None),
     "to_date": (_to_date, 1, None),
     "to_timestamp": (_to_timestamp("ns", "s"), 1, None),
     "to_timestamp_micros": (_to_timestamp("us", "us"), 1, None),

@@ -25,7 +25,7 @@ __all__ = ["IMPLEMENTATIONS"]
 _WIDE: Final = Context(prec=80, rounding=ROUND_DOWN)
 
 
-def _rows(function: Callable[..., Any]) -> Callable[..., list[Any]]:
+def _map_rows(function: Callable[..., Any]) -> Callable[..., list[Any]]:
     """Apply a function of Python values to each row; the result is null if an argument is null."""
 
     def over_rows(_kind: pa.DataType, *arrays: pa.Array) -> list[Any]:
@@ -39,7 +39,7 @@ def _zip(columns: list[list[Any]]) -> Any:
     return zip(*columns, strict=True)
 
 
-def _floats(function: Callable[..., Any]) -> Callable[..., pa.Array]:
+def _map_arrays(function: Callable[..., Any]) -> Callable[..., pa.Array]:
     """Apply a numpy function to whole arrays; the result is null where an argument is null."""
 
     def over_arrays(kind: pa.DataType, *arrays: pa.Array) -> pa.Array:
@@ -53,11 +53,11 @@ def _floats(function: Callable[..., Any]) -> Callable[..., pa.Array]:
     return over_arrays
 
 
-def _shifted(function: Callable[..., Any]) -> Callable[..., pa.Array]:
+def _shift(function: Callable[..., Any]) -> Callable[..., pa.Array]:
     """Apply a shift to integers: bits are lost at the ends, and the number of places is taken modulo the width."""
 
     def over_arrays(kind: pa.DataType, values: pa.Array, shifts: pa.Array) -> pa.Array:
-        return _floats(lambda number, shift: function(number, shift & (kind.bit_width - 1)))(kind, values, shifts)
+        return _map_arrays(lambda number, shift: function(number, shift & (kind.bit_width - 1)))(kind, values, shifts)
 
     return over_arrays
 
@@ -74,7 +74,7 @@ def _float_order(_kind: pa.DataType, values: pa.Array) -> pa.Array:
     return pa.array(order, pa.int64(), mask=missing)
 
 
-def _decimals(function: Callable[[Decimal, Decimal], Decimal]) -> Callable[..., list[Decimal | None]]:
+def _map_decimals(function: Callable[[Decimal, Decimal], Decimal]) -> Callable[..., list[Decimal | None]]:
     """Apply a function of two decimals to each row; digits beyond the scale of the result are cut off."""
 
     def over_rows(kind: pa.DataType, left: pa.Array, right: pa.Array) -> list[Decimal | None]:
@@ -87,7 +87,7 @@ def _decimals(function: Callable[[Decimal, Decimal], Decimal]) -> Callable[..., 
     return over_rows
 
 
-def _checked(function: Callable[[Decimal, Decimal], Decimal]) -> Callable[[Decimal, Decimal], Decimal]:
+def _check_divisor(function: Callable[[Decimal, Decimal], Decimal]) -> Callable[[Decimal, Decimal], Decimal]:
     def divided(left: Decimal, right: Decimal) -> Decimal:
         if not right:
             raise InvalidInputError("Divide by zero error")
@@ -111,7 +111,7 @@ def _initcap(string: str) -> str:
     return re.sub(r"[^\W_]+", lambda word: word[0][0].upper() + word[0][1:].lower(), string)
 
 
-def _cased(kernel: str, function: Callable[[str], str]) -> Callable[..., Any]:
+def _change_case(kernel: str, function: Callable[[str], str]) -> Callable[..., Any]:
     """Upper or lower case: by Arrow for ASCII, else in Python, where one character may become several."""
 
     def over_rows(kind: pa.DataType, strings: pa.Array) -> Any:
@@ -161,7 +161,7 @@ def _levenshtein(left: str, right: str) -> int:
 
 
 @lru_cache(maxsize=64)
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:
@@ -169,14 +169,14 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _regexp_match(string: str, pattern: str) -> list[str | None] | None:
-    match = _compiled(pattern).search(string)
+    match = _compile_pattern(pattern).search(string)
     if match is None:
         return None
     return list(match.groups()) if match.re.groups else [match[0]]
 
 
 def _like(string: str, pattern: str) -> bool:
-    return _compiled(_like_to_regex(pattern)).fullmatch(string) is not None
+    return _compile_pattern(_like_to_regex(pattern)).fullmatch(string) is not None
 
 
 @lru_cache(maxsize=64)
@@ -296,69 +296,69 @@ def _digest(name: str) -> Callable[[bytes], bytes]:
 
 
 IMPLEMENTATIONS: Final[dict[str, Callable[..., Any]]] = {
-    "acosh": _floats(np.arccosh),
+    "acosh": _map_arrays(np.arccosh),
     "add_months": _add_months,
     "array_append": _array_append,
-    "array_concat": _rows(lambda items, more_items: items + more_items),
-    "array_distinct": _rows(lambda items: list(dict.fromkeys(items))),
+    "array_concat": _map_rows(lambda items, more_items: items + more_items),
+    "array_distinct": _map_rows(lambda items: list(dict.fromkeys(items))),
     "array_element": _array_element,
     "array_has": _array_has,
-    "array_has_all": _rows(lambda items, searched_items: all(item in items for item in searched_items)),
-    "array_has_any": _rows(lambda items, searched_items: any(item in items for item in searched_items)),
-    "array_max": _rows(_extreme(max)),
-    "array_min": _rows(_extreme(min)),
-    "array_position": _rows(_array_position),
-    "array_slice": _rows(_array_slice),
-    "array_sort": _rows(_array_sort),
-    "array_to_string": _rows(_array_to_string),
-    "ascii": _rows(lambda string: ord(string[0]) if string else 0),
-    "asinh": _floats(np.arcsinh),
-    "atanh": _floats(np.arctanh),
-    "cbrt": _floats(np.cbrt),
-    "chr": _rows(chr),
+    "array_has_all": _map_rows(lambda items, searched_items: all(item in items for item in searched_items)),
+    "array_has_any": _map_rows(lambda items, searched_items: any(item in items for item in searched_items)),
+    "array_max": _map_rows(_extreme(max)),
+    "array_min": _map_rows(_extreme(min)),
+    "array_position": _map_rows(_array_position),
+    "array_slice": _map_rows(_array_slice),
+    "array_sort": _map_rows(_array_sort),
+    "array_to_string": _map_rows(_array_to_string),
+    "ascii": _map_rows(lambda string: ord(string[0]) if string else 0),
+    "asinh": _map_arrays(np.arcsinh),
+    "atanh": _map_arrays(np.arctanh),
+    "cbrt": _map_arrays(np.cbrt),
+    "chr": _map_rows(chr),
     "concat_ws": _concat_ws,
-    "contains": _rows(lambda string, part: part in string),
-    "cosh": _floats(np.cosh),
-    "decimal_add": _decimals(_WIDE.add),
-    "decimal_multiply": _decimals(_WIDE.multiply),
-    "decimal_quotient": _decimals(_checked(_WIDE.divide)),
-    "decimal_remainder": _decimals(_checked(_WIDE.remainder)),
-    "decimal_subtract": _decimals(_WIDE.subtract),
-    "decode_base64": _rows(lambda string: base64.b64decode(string + "=" * (-len(string) % 4))),
-    "decode_hex": _rows(bytes.fromhex),
-    "digest_hex": _rows(lambda data, name: _digest(name)(data).hex()),
-    "digest": _rows(lambda data, name: _digest(name)(data)),
-    "encode_base64": _rows(lambda data: base64.b64encode(data).decode().rstrip("=")),
-    "encode_hex": _rows(bytes.hex),
-    "ends_with": _rows(lambda string, part: string.endswith(part)),
+    "contains": _map_rows(lambda string, part: part in string),
+    "cosh": _map_arrays(np.cosh),
+    "decimal_add": _map_decimals(_WIDE.add),
+    "decimal_multiply": _map_decimals(_WIDE.multiply),
+    "decimal_quotient": _map_decimals(_check_divisor(_WIDE.divide)),
+    "decimal_remainder": _map_decimals(_check_divisor(_WIDE.remainder)),
+    "decimal_subtract": _map_decimals(_WIDE.subtract),
+    "decode_base64": _map_rows(lambda string: base64.b64decode(string + "=" * (-len(string) % 4))),
+    "decode_hex": _map_rows(bytes.fromhex),
+    "digest_hex": _map_rows(lambda data, name: _digest(name)(data).hex()),
+    "digest": _map_rows(lambda data, name: _digest(name)(data)),
+    "encode_base64": _map_rows(lambda data: base64.b64encode(data).decode().rstrip("=")),
+    "encode_hex": _map_rows(bytes.hex),
+    "ends_with": _map_rows(lambda string, part: string.endswith(part)),
     "float_order": _float_order,
-    "float_remainder": _floats(np.fmod),
-    "gcd": _floats(np.gcd),
-    "ilike": _rows(lambda string, pattern: _like(string.lower(), pattern.lower())),
-    "initcap": _rows(_initcap),
-    "lcm": _floats(np.lcm),
-    **{name: _rows(function) for name, function in JSON_IMPLEMENTATIONS.items()},
-    "levenshtein": _rows(_levenshtein),
-    "like": _rows(_like),
-    "lower": _cased("utf8_lower", str.lower),
-    "lpad": _rows(_lpad),
+    "float_remainder": _map_arrays(np.fmod),
+    "gcd": _map_arrays(np.gcd),
+    "ilike": _map_rows(lambda string, pattern: _like(string.lower(), pattern.lower())),
+    "initcap": _map_rows(_initcap),
+    "lcm": _map_arrays(np.lcm),
+    **{name: _map_rows(function) for name, function in JSON_IMPLEMENTATIONS.items()},
+    "levenshtein": _map_rows(_levenshtein),
+    "like": _map_rows(_like),
+    "lower": _change_case("utf8_lower", str.lower),
+    "lpad": _map_rows(_lpad),
     "make_array": _make_array,
-    "regexp_match": _rows(_regexp_match),
-    "repeat": _rows(lambda string, times: string * max(times, 0)),
-    "replace": _rows(lambda string, part, other: string.replace(part, other)),
-    "rpad": _rows(_rpad),
-    "shift_left": _shifted(np.left_shift),
-    "shift_right": _shifted(np.right_shift),
-    "sinh": _floats(np.sinh),
-    "split": _rows(lambda string, separator: string.split(separator) if string else []),
-    "split_part": _rows(_split_part),
-    "starts_with": _rows(lambda string, part: string.startswith(part)),
-    "strpos": _rows(lambda string, part: string.find(part) + 1),
-    "tanh": _floats(np.tanh),
+    "regexp_match": _map_rows(_regexp_match),
+    "repeat": _map_rows(lambda string, times: string * max(times, 0)),
+    "replace": _map_rows(lambda string, part, other: string.replace(part, other)),
+    "rpad": _map_rows(_rpad),
+    "shift_left": _shift(np.left_shift),
+    "shift_right": _shift(np.right_shift),
+    "sinh": _map_arrays(np.sinh),
+    "split": _map_rows(lambda string, separator: string.split(separator) if string else []),
+    "split_part": _map_rows(_split_part),
+    "starts_with": _map_rows(lambda string, part: string.startswith(part)),
+    "strpos": _map_rows(lambda string, part: string.find(part) + 1),
+    "tanh": _map_arrays(np.tanh),
     "string_to_date": _string_to_date,
-    "to_hex": _rows(lambda number: format(number & 0xFFFF_FFFF_FFFF_FFFF, "x")),
-    "translate": _rows(_translate),
+    "to_hex": _map_rows(lambda number: format(number & 0xFFFF_FFFF_FFFF_FFFF, "x")),
+    "translate": _map_rows(_translate),
     "try_cast": _try_cast,
     "try_string_to_date": _try_string_to_date,
-    "upper": _cased("utf8_upper", str.upper),
+    "upper": _change_case("utf8_upper", str.upper),
 }

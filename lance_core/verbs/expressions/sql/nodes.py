@@ -89,12 +89,12 @@ def logic(c: Compiler, node: exp.Expr, part: Callable[[exp.Expr], Typed]) -> Typ
     for other in reversed(right_sides):
         # A side matters where those to its left do not decide.
         num_before = len(parts)
-        with c.only_where(lambda num_before=num_before: _undecided(parts[:num_before], join)):  # type: ignore[misc]  # bound now
+        with c.only_where(lambda num_before=num_before: _is_undecided(parts[:num_before], join)):  # type: ignore[misc]  # bound now
             parts.append(c.as_truth(other, part(other)))
     return chained(parts, join)
 
 
-def _undecided(parts: Sequence[Typed], join: Callable[[Typed, Typed], Typed]) -> Typed:
+def _is_undecided(parts: Sequence[Typed], join: Callable[[Typed, Typed], Typed]) -> Typed:
     """Whether a chain of AND is true or null, or a chain of OR is false or null."""
     left = chained(parts, join)
     undecided = left if join is both else negated(left)
@@ -111,7 +111,7 @@ def _comparison(c: Compiler, node: exp.Expr, *, root: bool = False) -> Typed:
     return compare(_COMPARISONS[type(node)], left, right, narrow_floats=root)
 
 
-def _same(c: Compiler, node: exp.Expr, *, root: bool = False) -> Typed:
+def _pass_through(c: Compiler, node: exp.Expr, *, root: bool = False) -> Typed:
     return same(c.value(node.this), c.value(node.expression), narrow_floats=root)
 
 
@@ -335,8 +335,8 @@ NODES: Final[dict[type[exp.Expr], Callable[[Compiler, Any], Typed]]] = {
     **dict.fromkeys(_BITWISE, _bits),
     **dict.fromkeys(SYNTAX, _syntax),
     exp.Neg: lambda c, node: minus(c.value(node.this)),
-    exp.NullSafeEQ: _same,
-    exp.NullSafeNEQ: lambda c, node: negated(_same(c, node)),
+    exp.NullSafeEQ: _pass_through,
+    exp.NullSafeNEQ: lambda c, node: negated(_pass_through(c, node)),
     exp.Is: _is,
     exp.In: _in,
     exp.Between: _between,
@@ -367,7 +367,7 @@ ROOT_NODES: Final[dict[type[exp.Expr], Callable[..., Typed]]] = {
     exp.In: _in,
     exp.Between: _between,
     exp.Not: _not_at_root,
-    exp.NullSafeEQ: _same,
-    exp.NullSafeNEQ: lambda c, node, *, root: negated(_same(c, node, root=root)),
+    exp.NullSafeEQ: _pass_through,
+    exp.NullSafeNEQ: lambda c, node, *, root: negated(_pass_through(c, node, root=root)),
 }
 """Handlers that give a literal beside a column the type of the column if they are called with `root`."""

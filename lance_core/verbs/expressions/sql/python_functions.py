@@ -44,11 +44,11 @@ def register(names: Iterable[str]) -> None:
         *types, kind = (f.type for f in pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded))))
         arguments = {f"x{position}": argument_type for position, argument_type in enumerate(types)}
         documentation = {"summary": function, "description": function}
-        pc.register_scalar_function(_adapted(function, kind), name, documentation, arguments, kind)
+        pc.register_scalar_function(_adapt(function, kind), name, documentation, arguments, kind)
         _registered.add(name)
 
 
-def _adapted(name: str, kind: pa.DataType) -> Callable[..., pa.Array]:
+def _adapt(name: str, kind: pa.DataType) -> Callable[..., pa.Array]:
     """Adapt a function to Arrow's calling convention: a context comes first, then scalars and arrays mixed."""
     function = IMPLEMENTATIONS[name]
 

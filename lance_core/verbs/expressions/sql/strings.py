@@ -21,31 +21,31 @@ def words(value: Typed, kind: pa.DataType) -> Typed:
         plain = Typed((value.to(pa.float32()) if short else value).expression.cast(pa.string()), pa.string())
         whole = r"\1" if short else r"\1.0"
         for pattern, replacement in ((r"^(-?\d+)$", whole), (r"e\+?0*", "e"), (r"e-0+", "e-"), ("nan", "NaN")):
-            plain = _replaced(plain, pattern, replacement)
+            plain = _replace(plain, pattern, replacement)
         return plain.to(kind)
     if pa.types.is_timestamp(from_type):
         check_parts(from_type, "the string")
-        plain = _shortened(call("strftime", [value], pa.string(), pc.StrftimeOptions("%Y-%m-%dT%H:%M:%S")))
+        plain = _shorten(call("strftime", [value], pa.string(), pc.StrftimeOptions("%Y-%m-%dT%H:%M:%S")))
         if from_type.tz == "UTC":
-            plain = _replaced(plain, "$", "Z")
+            plain = _replace(plain, "$", "Z")
         elif from_type.tz:
             zone = call("strftime", [value], pa.string(), pc.StrftimeOptions("%z"))
-            parts = [plain, _replaced(zone, r"(\d\d)$", r":\1"), literal("", pa.string())]
+            parts = [plain, _replace(zone, r"(\d\d)$", r":\1"), literal("", pa.string())]
             plain = call("binary_join_element_wise", parts, pa.string())
         return plain.to(kind)
     if pa.types.is_nested(from_type) or pa.types.is_binary(from_type) or pa.types.is_large_binary(from_type):
         return Typed(value.expression.cast(kind), kind)
     plain = Typed(value.expression.cast(pa.string()), pa.string())
-    return (_shortened(plain) if pa.types.is_time(from_type) else plain).to(kind)
+    return (_shorten(plain) if pa.types.is_time(from_type) else plain).to(kind)
 
 
-def _shortened(time: Typed) -> Typed:
+def _shorten(time: Typed) -> Typed:
     """The string of a time with no, three, six or nine digits of a second, as many as it takes."""
     for pattern, replacement in ((r"\.0+$", ""), (r"(\.\d{6})000$", r"\1"), (r"(\.\d{3})000$", r"\1")):
-        time = _replaced(time, pattern, replacement)
+        time = _replace(time, pattern, replacement)
     return time
 
 
-def _replaced(value: Typed, pattern: str, replacement: str) -> Typed:
+def _replace(value: Typed, pattern: str, replacement: str) -> Typed:
     options = pc.ReplaceSubstringOptions(pattern=pattern, replacement=replacement, max_replacements=1)
     return call("replace_substring_regex", [value], value.type, options)

@@ -74,12 +74,12 @@ def coerced_pairs(value: Typed, operands: Sequence[Typed], *, each: bool) -> lis
     if not pa.types.is_timestamp(kind):
         return [(value, other) for other in operands]
     if each:
-        return [_bound(value, other, kind) for other in operands]
+        return [_cast_bound(value, other, kind) for other in operands]
     sides = [_in_zone(side, kind.tz) if are_literals else cast_time(side, kind) for side in (value, *operands)]
     return [(sides[0], side) for side in sides[1:]]
 
 
-def _bound(value: Typed, other: Typed, kind: pa.DataType) -> tuple[Typed, Typed]:
+def _cast_bound(value: Typed, other: Typed, kind: pa.DataType) -> tuple[Typed, Typed]:
     """Cast the value and a bound of BETWEEN for their comparison; as in pylance, times beside literals keep their type.
 
     Args:
@@ -98,14 +98,14 @@ def _cast_operand(side: Typed, other: Typed, kind: pa.DataType) -> Typed:
     """An operand of a pair of a column and a literal, cast for the comparison."""
     if not side.is_literal:
         return side if pa.types.is_timestamp(side.type) else cast_time(side, kind)
-    moment = cast_time(_parsed_string(side, other.type, kind.tz), kind)
+    moment = cast_time(_parse_string(side, other.type, kind.tz), kind)
     other_type = other.type if pa.types.is_timestamp(other.type) else kind
     if other_type.tz and not kind.tz:  # a date is among the three: without a zone they are times in UTC
         moment = cast_time(moment, pa.timestamp(kind.unit, "UTC"))
     return cast_time(moment, other_type)
 
 
-def _parsed_string(side: Typed, kind: pa.DataType, zone: str | None) -> Typed:
+def _parse_string(side: Typed, kind: pa.DataType, zone: str | None) -> Typed:
     """A string as a date if `kind` is a date, else as a timestamp with all its digits; other operands as they are."""
     if not isinstance(side.value, str):
         return side

@@ -159,7 +159,7 @@ def literal(value: Any, kind: pa.DataType) -> Typed:
         scalar = _scalar(value, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
         raise InvalidInputError(f"{value!r} is not a valid {kind}: {error}") from error
-    python_value = value if value is None else scalar.as_py() if _plain(kind) else scalar
+    python_value = value if value is None else scalar.as_py() if _is_plain(kind) else scalar
     return Typed(pc.scalar(scalar), kind, python_value)
 
 
@@ -280,12 +280,12 @@ def _common_number(left: Typed, right: Typed, *, exact: bool) -> pa.DataType:
             continue
         if pa.types.is_floating(number.type):
             if exact and isinstance(number.value, float) and math.isfinite(number.value):
-                return _exactly(decimal.type, _decimal_of(number.value)) or pa.float64()
+                return _find_exact_type(decimal.type, _decimal_of(number.value)) or pa.float64()
             return pa.float64()
-        return _wider(decimal.type, _as_decimal(number.type))
+        return _widen_type(decimal.type, _as_decimal(number.type))
     for whole, number in ((left, right), (right, left)):
         if exact and pa.types.is_integer(whole.type) and _is_inexact(number.value):
-            return _exactly(_as_decimal(whole.type), _decimal_of(number.value)) or pa.float64()
+            return _find_exact_type(_as_decimal(whole.type), _decimal_of(number.value)) or pa.float64()
     if pa.float64() in (left_type, right_type):
         return pa.float64()
     if pa.types.is_floating(left_type) or pa.types.is_floating(right_type):
@@ -323,7 +323,7 @@ def _decimal_of(value: float) -> Decimal:
     return value.digits if isinstance(value, NumberLiteral) else Decimal(repr(value))
 
 
-def _exactly(kind: pa.DataType, value: Decimal) -> pa.DataType | None:
+def _find_exact_type(kind: pa.DataType, value: Decimal) -> pa.DataType | None:
     """The decimal type that holds a number and all values of `kind`, of 256 bits if needed; None if there is none."""
     scale = max(-int(value.as_tuple().exponent), 0)
     whole = max(value.adjusted() + 1, kind.precision - kind.scale, 1)
@@ -333,7 +333,7 @@ def _exactly(kind: pa.DataType, value: Decimal) -> pa.DataType | None:
     return pa.decimal256(whole + scale, scale) if whole + scale <= 2 * _MOST_DIGITS else None
 
 
-def _wider(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+def _widen_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     scale = max(left.scale, right.scale)
     whole = max(left.precision - left.scale, right.precision - right.scale)
     return decimal_of(left if pa.types.is_decimal256(left) else right, whole + scale, scale)
@@ -347,17 +347,17 @@ def _common_time(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
         return timestamps[0]
     if pa.types.is_date(left) and pa.types.is_date(right):
         return pa.date64()
-    for check, make in ((pa.types.is_duration, pa.duration), (pa.types.is_time, _time)):
+    for check, make in ((pa.types.is_duration, pa.duration), (pa.types.is_time, _time_type)):
         if check(left) and check(right):
             return make(unit_type(left, right))
     return None
 
 
-def _time(unit: str) -> pa.DataType:
+def _time_type(unit: str) -> pa.DataType:
     return pa.time32(unit) if unit in ("s", "ms") else pa.time64(unit)
 
 
-def _plain(kind: pa.DataType) -> bool:
+def _is_plain(kind: pa.DataType) -> bool:
     """Whether Python can hold every value of the type."""
     return not (pa.types.is_temporal(kind) or pa.types.is_nested(kind))
 

@@ -103,19 +103,19 @@ def _is_word(token: Token) -> bool:
     return token.text.isidentifier() and token.token_type not in (TokenType.STRING, TokenType.HEX_STRING)
 
 
-def _kind(tokens: Sequence[Token], index: int) -> TokenType | None:
+def _token_kind(tokens: Sequence[Token], index: int) -> TokenType | None:
     return tokens[index].token_type if index < len(tokens) else None
 
 
 def _is_before_dot(tokens: Sequence[Token], index: int) -> bool:
     """Whether a word is a name because of the dot after it."""
-    is_path = _kind(tokens, index + 1) is TokenType.DOT and _kind(tokens, index + 2) is not TokenType.NUMBER
+    is_path = _token_kind(tokens, index + 1) is TokenType.DOT and _token_kind(tokens, index + 2) is not TokenType.NUMBER
     return is_path and tokens[index].token_type not in _CONSTANTS
 
 
 def _is_value(tokens: Sequence[Token], index: int) -> bool:
     """Whether a word that stands where a value must begin ends there as well."""
-    kind, after, second = (_kind(tokens, i) for i in (index, index + 1, index + 2))
+    kind, after, second = (_token_kind(tokens, i) for i in (index, index + 1, index + 2))
     if kind in _NEVER or (after is not None and after not in _AFTER_VALUE):
         return False
     if kind is TokenType.SELECT:  # of a query, which is rejected in any case

@@ -82,7 +82,7 @@ class AddedColumns:
                 f"its files of version 0.1: add the columns to {branch.parent_name}, and fork again"
             )
         fields = Schema(fields=tuple(field.without_ids() for field in added)).with_ids(_FIRST_ID).fields
-        return cls(fields=fields, own_ids=_pairs(added, fields))
+        return cls(fields=fields, own_ids=_pair_ids(added, fields))
 
     def __bool__(self) -> bool:
         """Whether the branch added columns."""
@@ -123,7 +123,7 @@ class AddedColumns:
         bare = tuple(field.without_ids() for field in self.fields)
         schema = replace(latest.schema, fields=(*latest.schema.fields, *bare)).with_ids(latest.max_field_id + 1)
         new_fields = schema.fields[len(latest.schema.fields) :]
-        ids = _pairs(self.fields, new_fields)
+        ids = _pair_ids(self.fields, new_fields)
         version = latest.version + 1
         numbered = _with_ids(update, ids)
         result = numbered.apply(replace(latest, schema=schema), ApplyContext(version=version))
@@ -132,7 +132,7 @@ class AddedColumns:
             fragment = latest.fragments.get(number)
             if fragment is None:
                 raise RetryableConflictError(f"fragment {number} has been removed since the fork")
-            emptied_fragment, data = _emptied(fragment, latest.version)
+            emptied_fragment, data = _empty_fragment(fragment, latest.version)
             emptied.append(emptied_fragment)
             assert emptied_fragment.deletion_file is not None
             files[emptied_fragment.deletion_file.key(number)] = data
@@ -140,17 +140,17 @@ class AddedColumns:
         return Merge(fragments=tuple(fragments), schema=schema, preserves_nullability=True, updated_rows={}), files
 
 
-def _pairs(before: Sequence[Field], after: Sequence[Field]) -> dict[int, int]:
+def _pair_ids(before: Sequence[Field], after: Sequence[Field]) -> dict[int, int]:
     """The field ids of some columns, each with the id of the same field in `after`, nested fields included."""
     return {
         old.id: new.id
         for old_field, new_field in zip(before, after, strict=True)
-        for old, new in zip(_nodes(old_field), _nodes(new_field), strict=True)
+        for old, new in zip(_walk_fields(old_field), _walk_fields(new_field), strict=True)
     }
 
 
-def _nodes(column: Field) -> list[Field]:
-    return [column, *(node for child in column.children for node in _nodes(child))]
+def _walk_fields(column: Field) -> list[Field]:
+    return [column, *(node for child in column.children for node in _walk_fields(child))]
 
 
 def _with_ids(update: Update, ids: Mapping[int, int]) -> Update:
@@ -174,7 +174,7 @@ def _with_ids(update: Update, ids: Mapping[int, int]) -> Update:
     )
 
 
-def _emptied(fragment: Fragment, read_version: int) -> tuple[Fragment, bytes]:
+def _empty_fragment(fragment: Fragment, read_version: int) -> tuple[Fragment, bytes]:
     """A fragment with all rows deleted, and the content of its deletion file."""
     hidden = DeletionVector(BitMap(range(fragment.physical_rows)))
     data, kind = hidden.to_bytes()

@@ -20,8 +20,8 @@ def equal_rows(left_batches: Iterable[pa.RecordBatch], right_batches: Iterable[p
         count = min(left_batch.num_rows, right_batch.num_rows)
         pairs = zip(left_batch.slice(0, count).columns, right_batch.slice(0, count).columns, strict=True)
         if not all(
-            _bits(left_column).equals(right_column)
-            for left_column, right_column in ((left_column, _bits(column)) for left_column, column in pairs)
+            _view_bits(left_column).equals(right_column)
+            for left_column, right_column in ((left_column, _view_bits(column)) for left_column, column in pairs)
         ):
             return False
         left_batch = left_batch.slice(count) if left_batch.num_rows > count else next(left, None)
@@ -29,18 +29,18 @@ def equal_rows(left_batches: Iterable[pa.RecordBatch], right_batches: Iterable[p
     return left_batch is None and right_batch is None
 
 
-def _bits(values: pa.Array) -> pa.Array:
+def _view_bits(values: pa.Array) -> pa.Array:
     """The values without dictionaries, and with floats as integers of the same bits."""
-    kind = _retyped(values.type, _without_dictionary)
+    kind = _retype(values.type, _without_dictionary)
     plain = values if kind.equals(values.type) else values.cast(kind)
-    return plain.view(_retyped(kind, _as_bits))
+    return plain.view(_retype(kind, _as_bits))
 
 
-def _retyped(kind: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+def _retype(kind: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
     """A type in which each type that has no children is replaced."""
 
     def of(field: pa.Field) -> pa.Field:
-        return field.with_type(_retyped(field.type, leaf))
+        return field.with_type(_retype(field.type, leaf))
 
     if pa.types.is_struct(kind):
         return pa.struct([of(field) for field in kind])

@@ -50,7 +50,7 @@ class OwnFiles:
         keys = [data_key(path) for path in own_files]
         if _has_sidecars(branch.head.manifest.schema):
             folders = {data_key(path).removesuffix(".lance") for path in own_files}
-            keys += [key for key in _below(root, source, DATA_PREFIX) if key.rpartition("/")[0] in folders]
+            keys += [key for key in _list_keys(root, source, DATA_PREFIX) if key.rpartition("/")[0] in folders]
         keys += [_deletion_key(after) for _, after in changes.updated if _has_own_deletions(after)]
         return cls(
             root=root,
@@ -78,7 +78,7 @@ def _has_sidecars(schema: Schema) -> bool:
     return any(is_blob_v2(node) for node, _ in schema.walk())
 
 
-def _below(root: ObjectStore, prefix: str, folder: str) -> Iterator[str]:
+def _list_keys(root: ObjectStore, prefix: str, folder: str) -> Iterator[str]:
     for meta in root.list(prefix + folder):
         yield meta.key.removeprefix(prefix)
 

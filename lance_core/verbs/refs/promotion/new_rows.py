@@ -74,14 +74,14 @@ def check_new_keys(branch: Branch, changes: BranchChanges, inserted: KeyExistenc
     """
     if inserted.is_empty or not new.fragments:
         return
-    columns = _columns(new.source, inserted)
-    mine = _listed(inserted) if inserted.key_hashes is not None else _read(branch, changes, inserted)
+    columns = _key_columns(new.source, inserted)
+    mine = _hash_rows(inserted) if inserted.key_hashes is not None else _read(branch, changes, inserted)
     for batch in new.batches(columns):
         if np.isin(key_hashes(batch, columns), mine).any():
             raise RetryableConflictError("a key that the branch inserted has been inserted since the fork")
 
 
-def _columns(source: Snapshot, inserted: KeyExistenceFilter) -> list[str]:
+def _key_columns(source: Snapshot, inserted: KeyExistenceFilter) -> list[str]:
     """The columns of the key, if equal keys have equal values there."""
     by_id = {field.id: field for field in source.manifest.schema.fields}
     fields = [by_id[number] for number in inserted.field_ids if number in by_id]
@@ -91,14 +91,14 @@ def _columns(source: Snapshot, inserted: KeyExistenceFilter) -> list[str]:
     return [field.name for field in fields]
 
 
-def _listed(inserted: KeyExistenceFilter) -> npt.NDArray[np.uint64]:
+def _hash_rows(inserted: KeyExistenceFilter) -> npt.NDArray[np.uint64]:
     assert inserted.key_hashes is not None
     return np.fromiter(inserted.key_hashes, np.uint64, len(inserted.key_hashes))
 
 
 def _read(branch: Branch, changes: BranchChanges, inserted: KeyExistenceFilter) -> npt.NDArray[np.uint64]:
     """The keys of all rows that the branch wrote: rows that it moved replace others of the same keys."""
-    columns = _columns(branch.head, inserted)
+    columns = _key_columns(branch.head, inserted)
     written = (live_rows(branch.head, fragment, columns) for fragment in changes.added)
     hashes = [key_hashes(batch.drop_null(), columns) for batches in written for batch, _ in batches]
     return np.unique(np.concatenate([np.empty(0, np.uint64), *hashes]))

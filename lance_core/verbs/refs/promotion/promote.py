@@ -239,35 +239,37 @@ class _PromotionCall:
 
     def run(self) -> tuple[Promotion, Manifest]:
         branch = self.branch
-        latest = self._latest()
-        committed = self._committed(latest)
+        latest = self._load_latest()
+        committed = self._find_committed(latest)
         if committed is None:
-            marked = self._marked()
+            marked = self._find_marked()
             if marked is not None:
-                return replace(self._result(marked), deduplicated=True, tag=None), latest
+                return replace(self._build_result(marked), deduplicated=True, tag=None), latest
             if not self.changes and not self.columns:
-                return replace(self._result(latest.version), deduplicated=True, tag=None), latest
+                return replace(self._build_result(latest.version), deduplicated=True, tag=None), latest
         self._check_tag(committed)
         if committed is not None:
             if not self.dry_run:
                 self._finish(committed)
-            return replace(self._result(committed.version), deduplicated=True), committed
+            return replace(self._build_result(committed.version), deduplicated=True), committed
         branch.check_bases(latest)
         files = OwnFiles.of(self.table.root, branch, self.changes)
         files.copy()
         try:
             done = self._commit(latest)
         except _ReadyToPutError:
-            return self._result(latest.version), latest
+            return self._build_result(latest.version), latest
         except BranchConflictError:
             # Each promotion of the branch copies to the same keys, and this conflict is final for all of them.
-            committed = self._committed(self._latest())
+            committed = self._find_committed(self._load_latest())
             if committed is None:
                 files.discard()
                 raise
             done = self._by_another(committed)
         self._finish(done.manifest)
-        result = replace(self._result(done.manifest.version), files_copied=len(files), bytes_copied=files.num_bytes)
+        result = replace(
+            self._build_result(done.manifest.version), files_copied=len(files), bytes_copied=files.num_bytes
+        )
         return replace(result, deduplicated=done.deduplicated), done.manifest
 
     @property
@@ -280,13 +282,13 @@ class _PromotionCall:
         """The identifier of this promotion in the parent's history."""
         return promotion_token(self.branch, self.head_version)
 
-    def _latest(self) -> Manifest:
+    def _load_latest(self) -> Manifest:
         """The parent's latest version."""
         latest = load_latest(self.branch.parent.store, self.branch.parent.manifest)
         assert latest is not None
         return latest
 
-    def _marked(self) -> int | None:
+    def _find_marked(self) -> int | None:
         """The parent's version that a promotion of this version recorded on the branch; it may be cleaned up."""
         mark = self.branch.ref.metadata
         return int(mark[MARK_VERSION]) if mark.get(MARK_BRANCH_VERSION) == str(self.head_version) else None
@@ -297,7 +299,7 @@ class _PromotionCall:
         versions = [version for version in list_versions(branch.parent.store) if version >= branch.fork_version]
         return bool(versions) and len(versions) == max(versions) - branch.fork_version + 1
 
-    def _committed(self, latest: Manifest) -> Manifest | None:
+    def _find_committed(self, latest: Manifest) -> Manifest | None:
         """The parent's version that an earlier promotion of this version of the branch committed; None without one.
 
         Raises:
@@ -345,21 +347,21 @@ class _PromotionCall:
         except IncompatibleConflictError as error:
             if not self._has_history():  # a version was cleaned up since the check
                 return self._put_on_latest(transaction)
-            raise self._conflict(properties, error) from error
+            raise self._conflict_error(properties, error) from error
 
     def _put_on_latest(self, transaction: Transaction) -> Committed:
         """Commit on top of the latest version, if it has the rows that the branch replaces unchanged."""
         return retrying(
-            self._latest(),
+            self._load_latest(),
             lambda latest, _: self._put_on(latest, transaction),
-            lambda _before, _error: self._latest(),
+            lambda _before, _error: self._load_latest(),
             conflict_retries=REBASE_ATTEMPTS - 1,
             is_retryable=lambda error: not isinstance(error, BranchConflictError),
-            exhausted=self._contention,
+            exhausted=self._contention_error,
         )
 
     def _put_on(self, latest: Manifest, transaction: Transaction) -> Committed:
-        committed = self._committed(latest)
+        committed = self._find_committed(latest)
         if committed is not None:
             return self._by_another(committed)
         branch, parent = self.branch, self.branch.parent
@@ -375,7 +377,7 @@ class _PromotionCall:
                 followed, affected = rebase_to_latest(branch, self.changes, transaction, latest, files)
         except RetryableConflictError as error:
             files.discard()
-            raise self._conflict(transaction.properties, error) from error
+            raise self._conflict_error(transaction.properties, error) from error
         try:
             return self._put(followed, affected, latest)
         except (CommitConflictError, _ReadyToPutError):
@@ -400,16 +402,16 @@ class _PromotionCall:
                 ),
             ),
             affected_rows=affected,
-            prepare=self._prepared,
+            prepare=self._prepare_fragments,
             ready=_stop if self.dry_run else None,
         )
 
-    def _prepared(self, transaction: Transaction, latest: Manifest) -> Rebased:
+    def _prepare_fragments(self, transaction: Transaction, latest: Manifest) -> Rebased:
         """Give the new fragments the next ids of the latest version, and write their deletion files."""
         operation = transaction.operation
         assert isinstance(operation, Update)
         if _has_rows(latest) and not _has_rows(self.branch.parent.manifest) and self._replaces_table():
-            raise self._conflict(
+            raise self._conflict_error(
                 transaction.properties,
                 IncompatibleConflictError(
                     f"the branch replaced the whole table, which had no rows then, and version {latest.version} has "
@@ -462,7 +464,7 @@ class _PromotionCall:
         self.branch.parent.store.put(file.key(fragment.id), data)
         return replace(fragment, deletion_file=file)
 
-    def _conflict(self, properties: Mapping[str, str], error: CommitConflictError) -> BranchConflictError:
+    def _conflict_error(self, properties: Mapping[str, str], error: CommitConflictError) -> BranchConflictError:
         """The error for a conflict; it names the version, and the fragments, columns or slices concerned."""
         branch = self.branch
         names, where = slice_names(properties), ""
@@ -479,7 +481,7 @@ class _PromotionCall:
             f"has: {where or error}. Nothing was committed. Discard the branch, fork again and write again"
         )
 
-    def _contention(self, attempts: int, error: CommitConflictError) -> RetryableConflictError:
+    def _contention_error(self, attempts: int, error: CommitConflictError) -> RetryableConflictError:
         """The error after the last attempt, which keeps the copied files: a next promotion needs them again."""
         return RetryableConflictError(
             f"branch {self.branch.name!r} was not promoted: during each of {attempts} attempts another writer "
@@ -520,7 +522,7 @@ class _PromotionCall:
             marked = replace(ref, metadata={**ref.metadata, **mark})
             replace_durably(self.table.root, branch_ref_key(branch.name), marked.to_bytes())
 
-    def _result(self, version: int) -> Promotion:
+    def _build_result(self, version: int) -> Promotion:
         changes = self.changes
         return Promotion(
             branch=self.branch.name,

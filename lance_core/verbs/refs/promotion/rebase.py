@@ -147,7 +147,9 @@ class _FollowedChanges:
                 pending = replace(pending, inserted_rows=None)
             judged = judge(replace(self.transaction, operation=pending), other)
             if judged is not Verdict.COMPATIBLE:
-                raise _conflict(version, operation.name, self._named(affected_fragments(operation) & left))
+                raise _conflict_error(
+                    version, operation.name, self._name_fragments(affected_fragments(operation) & left)
+                )
             if isinstance(operation, Update | Delete):
                 self._note(operation.updated_fragments)
 
@@ -176,7 +178,7 @@ class _FollowedChanges:
             for fragment in new
         )
 
-    def _named(self, numbers: Iterable[int]) -> str:
+    def _name_fragments(self, numbers: Iterable[int]) -> str:
         ids = sorted(numbers)
         return f"fragments {ids[:_SHOWN]}, which the branch changed" if ids else "rows, columns or keys of the branch"
 
@@ -220,7 +222,7 @@ class _FollowedChanges:
         if any(types.get(node.id) != node.logical_type for node, _ in fork.walk()):
             raise RetryableConflictError(f"version {version} (Merge) changed or dropped columns")
         if slice_names(self.transaction.properties).keys() & slice_names(other.properties).keys():
-            raise _conflict(version, Merge.name, "partitions of the branch")
+            raise _conflict_error(version, Merge.name, "partitions of the branch")
         strict = [
             field.name for field in operation.schema.fields if not field.nullable and field.name not in fork.names
         ]
@@ -235,22 +237,22 @@ class _FollowedChanges:
                 after is None
                 or after.physical_rows != before.physical_rows
                 or after.deletion_file != before.deletion_file
-                or _places(before, mine) != _places(after, mine)
+                or _field_places(before, mine) != _field_places(after, mine)
             ):
-                raise _conflict(version, Merge.name, self._named([number]))
-            if number in self.rows and _stored(after) - _stored(before) - fork_ids and self._moves_rows():
+                raise _conflict_error(version, Merge.name, self._name_fragments([number]))
+            if number in self.rows and _stored_fields(after) - _stored_fields(before) - fork_ids and self._moves_rows():
                 raise RetryableConflictError(
                     f"version {version} (Merge) set columns of rows of fragment {number}, which the branch moved away"
                 )
         self._note(now.values())
 
 
-def _stored(fragment: Fragment) -> frozenset[int]:
+def _stored_fields(fragment: Fragment) -> frozenset[int]:
     """The fields that files of a fragment hold."""
     return frozenset(number for file in fragment.files for number, _ in file.columns())
 
 
-def _places(fragment: Fragment, fields: frozenset[int]) -> set[tuple[int, str, int | None, int]]:
+def _field_places(fragment: Fragment, fields: frozenset[int]) -> set[tuple[int, str, int | None, int]]:
     """The place of each field's values: field, file, base path and column of the file."""
     return {
         (number, file.path, file.base_id, column)
@@ -273,10 +275,10 @@ def _follow(source: Snapshot, group: RewriteGroup, rows: RowsByFragment, version
     live = [live_offsets(source, fragment) for fragment in group.old_fragments]
     removed_rows = [rows.pop(fragment.id, BitMap()) for fragment in group.old_fragments]
     if any(not removed <= alive for removed, alive in zip(removed_rows, live, strict=True)):
-        raise _conflict(version, Rewrite.name, "rows that the branch removed")
+        raise _conflict_error(version, Rewrite.name, "rows that the branch removed")
     moved = rewritten_rows(live, removed_rows, [fragment.physical_rows for fragment in group.new_fragments])
     if moved is None:
-        raise _conflict(version, Rewrite.name, "fragments that had lost rows")
+        raise _conflict_error(version, Rewrite.name, "fragments that had lost rows")
     rows |= {fragment.id: offsets for fragment, offsets in zip(group.new_fragments, moved, strict=True) if offsets}
 
 
@@ -285,5 +287,5 @@ def _in(latest: Manifest, rows: RowsByFragment) -> list[tuple[Fragment, BitMap]]
     return [(fragment, offsets) for fragment, offsets in pairs if fragment is not None]
 
 
-def _conflict(version: int, name: str, what: str) -> RetryableConflictError:
+def _conflict_error(version: int, name: str, what: str) -> RetryableConflictError:
     return RetryableConflictError(f"version {version} ({name}) changed {what}")

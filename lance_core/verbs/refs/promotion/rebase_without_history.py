@@ -75,9 +75,9 @@ def rebase_to_latest(
     for number in sorted(columns):
         if latest.fragments.get(number) != branch.parent.manifest.fragments.get(number):
             raise RetryableConflictError(f"fragment {number}, whose columns the branch rewrote, has changed")
-    rows = _located(branch.parent, source, rows_taken(branch, changes, columns))
+    rows = _locate_rows(branch.parent, source, rows_taken(branch, changes, columns))
     _check_newcomers(branch, changes, transaction, source, rows)
-    removal = remove_rows(source, [(_fragment(latest, i), offsets) for i, offsets in sorted(rows.items())], files)
+    removal = remove_rows(source, [(_get_fragment(latest, i), offsets) for i, offsets in sorted(rows.items())], files)
     rewritten_fragments = tuple(fragment for fragment in operation.updated_fragments if fragment.id in columns)
     changed = replace(
         operation,
@@ -106,18 +106,18 @@ def _check_columns(before: Schema, after: Schema) -> None:
         raise RetryableConflictError("versions since the fork were cleaned up, and its columns have changed")
 
 
-def _fragment(manifest: Manifest, number: int) -> Fragment:
+def _get_fragment(manifest: Manifest, number: int) -> Fragment:
     fragment = manifest.fragments.get(number)
     assert fragment is not None
     return fragment
 
 
-def _located(fork: Snapshot, latest: Snapshot, rows: RowsByFragment) -> RowsByFragment:
+def _locate_rows(fork: Snapshot, latest: Snapshot, rows: RowsByFragment) -> RowsByFragment:
     """The places in the latest version of rows of the fork version, by fragment."""
     places: RowsByFragment = {}
     moved: list[tuple[Fragment, BitMap]] = []
     for number, offsets in sorted(rows.items()):
-        before, now = _fragment(fork.manifest, number), latest.manifest.fragments.get(number)
+        before, now = _get_fragment(fork.manifest, number), latest.manifest.fragments.get(number)
         if now is None:
             moved.append((before, offsets))
             continue
@@ -180,7 +180,7 @@ def _by_value(
             table, new_offsets, numbers = _read(latest, new, [key])
             keys[key] = table.column(key), new_offsets, numbers
         values, new_offsets, numbers = keys[key]
-        places = (slice(start, start + rows.num_rows) for start in _runs(values, rows.column(key), used))
+        places = (slice(start, start + rows.num_rows) for start in _find_runs(values, rows.column(key), used))
         same = next(
             (place for place in places if _is_same(fork, fragment, latest, new_offsets[place], numbers[place])), None
         )
@@ -210,12 +210,12 @@ def _read(source: Snapshot, fragments: Sequence[Fragment], names: Sequence[str])
     return table, np.concatenate(offsets), np.concatenate(numbers)
 
 
-def _runs(values: pa.ChunkedArray, sequence: pa.ChunkedArray, used: npt.NDArray[np.bool_]) -> list[int]:
+def _find_runs(values: pa.ChunkedArray, sequence: pa.ChunkedArray, used: npt.NDArray[np.bool_]) -> list[int]:
     """The positions at which the sequence of all wanted values begins, among rows that are not in use."""
     if not len(sequence) or len(values) < len(sequence):
         return []
     distinct_values = pc.unique(sequence)
-    have, want = (_codes(column, distinct_values) for column in (values, sequence))
+    have, want = (_encode_values(column, distinct_values) for column in (values, sequence))
     starts = np.flatnonzero(have[: len(have) - len(want) + 1] == want[0])
     if len(starts) > _MOST_PLACES:
         raise RetryableConflictError(
@@ -228,7 +228,7 @@ def _runs(values: pa.ChunkedArray, sequence: pa.ChunkedArray, used: npt.NDArray[
     ]
 
 
-def _codes(column: pa.ChunkedArray, values: pa.Array) -> _Offsets:
+def _encode_values(column: pa.ChunkedArray, values: pa.Array) -> _Offsets:
     codes = pc.fill_null(pc.index_in(column, value_set=values), -1)
     numbers: _Offsets = codes.to_numpy().astype(np.int64)
     return numbers
@@ -241,7 +241,7 @@ def _is_same(fork: Snapshot, fragment: Fragment, latest: Snapshot, offsets: _Off
         batch
         for number in dict.fromkeys(numbers.tolist())
         for batch, _ in live_rows(
-            latest, _fragment(latest.manifest, number), names, bitmap_of(offsets[numbers == number])
+            latest, _get_fragment(latest.manifest, number), names, bitmap_of(offsets[numbers == number])
         )
     )
     return equal_rows((batch for batch, _ in live_rows(fork, fragment, names)), latest_batches)

@@ -87,7 +87,7 @@ def recognize_slices(branch: Branch, changes: BranchChanges, names: Mapping[str,
     ends = [(branch.head, changes.added), (branch.parent, changes.removed)]
     ends += [(branch.parent, tuple(before for before, _ in changes.updated))]
     for source, fragments in ends:
-        for conditions in _candidates(source, fragments, left):
+        for conditions in _guess_conditions(source, fragments, left):
             candidate = Slice(name="", conditions=conditions)
             digest = Slices([candidate]).identities()[0]
             if digest in left:
@@ -102,7 +102,7 @@ def recognize_slices(branch: Branch, changes: BranchChanges, names: Mapping[str,
     return RecognizedSlices(tuple(Slices(group) for group in groups.values()))
 
 
-def _candidates(
+def _guess_conditions(
     source: Snapshot, fragments: Sequence[Fragment], left: Mapping[str, str]
 ) -> Iterator[dict[str, Condition]]:
     """Yield conditions that rows of some fragments meet, while there are slices left to recognize."""
@@ -111,9 +111,9 @@ def _candidates(
     for columns in [*((name,) for name in plain), *combinations(sorted(plain), 2)]:
         if not left or not fragments:
             return
-        for row in _distinct(source, fragments, list(columns)):
+        for row in _distinct_values(source, fragments, list(columns)):
             if len(columns) == 1:
-                for condition in _conditions(row[0]):
+                for condition in _conditions_of_value(row[0]):
                     yield {columns[0]: condition}
             else:
                 yield {name: Equals(value) for name, value in zip(columns, row, strict=True)}
@@ -131,7 +131,7 @@ def _can_partition(kind: pa.DataType) -> bool:
     )
 
 
-def _distinct(source: Snapshot, fragments: Sequence[Fragment], columns: list[str]) -> list[tuple[Any, ...]]:
+def _distinct_values(source: Snapshot, fragments: Sequence[Fragment], columns: list[str]) -> list[tuple[Any, ...]]:
     """The distinct values of columns in fragments; empty if there are too many for slices."""
     values: dict[tuple[Any, ...], None] = {}
     for fragment in fragments:
@@ -164,7 +164,7 @@ def _of_python(table: pa.Table) -> pa.Table:
     return table
 
 
-def _conditions(value: Any) -> Iterator[Condition]:
+def _conditions_of_value(value: Any) -> Iterator[Condition]:
     yield Equals(value)
     if isinstance(value, dt.date):
         for start, end in _windows(value):

@@ -88,7 +88,7 @@ def merged_properties(commits: Iterable[Transaction]) -> dict[str, str]:
         for key, value in commit.properties.items():
             if key not in _NOT_KEPT and not is_watermark(key):
                 values.setdefault(key, {})[value] = None
-    merged = {key: _merged(list(texts)) for key, texts in values.items()}
+    merged = {key: _merge_values(list(texts)) for key, texts in values.items()}
     if slices:
         ordered = sorted(slices, key=lambda digest: slices[digest])
         merged[SLICES_KEY] = json.dumps(ordered)
@@ -98,7 +98,7 @@ def merged_properties(commits: Iterable[Transaction]) -> dict[str, str]:
 
 def slice_names(properties: Mapping[str, str]) -> dict[str, str]:
     """The names of the slices that a commit filled, by their digests; the digest itself if the name is not known."""
-    digests, names = _strings(properties.get(SLICES_KEY)), _strings(properties.get(SLICE_NAMES_KEY))
+    digests, names = _parse_strings(properties.get(SLICES_KEY)), _parse_strings(properties.get(SLICE_NAMES_KEY))
     return dict(zip(digests, names if len(names) == len(digests) else digests, strict=True))
 
 
@@ -120,16 +120,16 @@ def inserted_keys_of(commits: Iterable[Transaction]) -> KeyExistenceFilter | Non
     return KeyExistenceFilter.for_any_key(filters[0].field_ids)
 
 
-def _merged(values: Sequence[str]) -> str:
+def _merge_values(values: Sequence[str]) -> str:
     if len(values) == 1:
         return values[0]
-    lists = [_strings(value) for value in values]
+    lists = [_parse_strings(value) for value in values]
     if all(items or value == _NO_STRINGS for items, value in zip(lists, values, strict=True)):
         return json.dumps(sorted({item for items in lists for item in items}))
     return json.dumps(list(values))
 
 
-def _strings(value: str | None) -> list[str]:
+def _parse_strings(value: str | None) -> list[str]:
     """The strings of a JSON list; an empty list for any other JSON."""
     try:
         content: Any = json.loads(value) if value else []

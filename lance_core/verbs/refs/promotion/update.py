@@ -33,8 +33,8 @@ def promotion_update(branch: Branch, changes: BranchChanges, inserted: KeyExiste
     schema = branch.parent.manifest.schema
     return Update(
         removed_fragment_ids=tuple(fragment.id for fragment in changes.removed),
-        updated_fragments=tuple(_updated(branch, before, after) for before, after in changes.updated),
-        new_fragments=tuple(_new(branch, fragment) for fragment in changes.added),
+        updated_fragments=tuple(_update_fragment(branch, before, after) for before, after in changes.updated),
+        new_fragments=tuple(_new_fragment(branch, fragment) for fragment in changes.added),
         fields_modified=tuple(modified),
         # It is not recorded which columns of moved rows changed, so no index by row id may keep covering these rows.
         fields_for_preserving_frag_bitmap=tuple(node.id for node, _ in schema.walk()) if moved else (),
@@ -45,7 +45,7 @@ def promotion_update(branch: Branch, changes: BranchChanges, inserted: KeyExiste
     )
 
 
-def _updated(branch: Branch, before: Fragment, after: Fragment) -> Fragment:
+def _update_fragment(branch: Branch, before: Fragment, after: Fragment) -> Fragment:
     """A changed fragment as the parent will have it; its row ids and versions are the parent's own."""
     return replace(
         branch.as_parents(after),
@@ -55,7 +55,7 @@ def _updated(branch: Branch, before: Fragment, after: Fragment) -> Fragment:
     )
 
 
-def _new(branch: Branch, fragment: Fragment) -> Fragment:
+def _new_fragment(branch: Branch, fragment: Fragment) -> Fragment:
     return replace(
         branch.as_parents(fragment),
         id=0,
@@ -67,13 +67,13 @@ def _new(branch: Branch, fragment: Fragment) -> Fragment:
 
 def _changed_fields(branch: Branch, before: Fragment, after: Fragment) -> Iterator[int]:
     """Yield the fields that are in other files than before."""
-    places = _places(branch.as_seen(before))
-    for field, place in _places(after).items():
+    places = _file_places(branch.as_seen(before))
+    for field, place in _file_places(after).items():
         if places.get(field) != place:
             yield field
 
 
-def _places(fragment: Fragment) -> dict[int, tuple[str, int | None, int]]:
+def _file_places(fragment: Fragment) -> dict[int, tuple[str, int | None, int]]:
     return {
         field: (file.path, file.base_id, column)
         for file in fragment.files

@@ -101,10 +101,10 @@ def fit_updated_columns(
         for part in fitted.written:
             earlier_file = fragment_files[part.fragment_id].get(part.file.path)
             fragment_files[part.fragment_id][part.file.path] = (
-                part.file if earlier_file is None else _joined(earlier_file, part.file)
+                part.file if earlier_file is None else _join_records(earlier_file, part.file)
             )
     by_fragment = {number: tuple(by_path.values()) for number, by_path in fragment_files.items()}
-    return UpdatedColumns(files=by_fragment, rows=_marked(fork, latest, operation, by_fragment))
+    return UpdatedColumns(files=by_fragment, rows=_mark_rows(fork, latest, operation, by_fragment))
 
 
 def _with_columns(source: Snapshot, manifest: Manifest, added: Sequence[Field]) -> Snapshot:
@@ -135,7 +135,7 @@ def _by_column(
             yield column, written
 
 
-def _joined(first: DataFile, second: DataFile) -> DataFile:
+def _join_records(first: DataFile, second: DataFile) -> DataFile:
     """The record of a file with the fields of two records of the same file."""
     pairs = zip(first.fields, second.fields, strict=True)
     return replace(
@@ -143,7 +143,7 @@ def _joined(first: DataFile, second: DataFile) -> DataFile:
     )
 
 
-def _marked(
+def _mark_rows(
     fork: Snapshot, latest: Manifest, operation: Update, files: Mapping[int, tuple[DataFile, ...]]
 ) -> dict[int, bytes]:
     """The rows that the branch marked as changed, at their current offsets; empty without stable row ids."""

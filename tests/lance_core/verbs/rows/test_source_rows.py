@@ -55,8 +55,8 @@ def small_limits(monkeypatch, tmp_path):
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     spooled = []
-    mapped = source_rows._mapped
-    monkeypatch.setattr(source_rows, "_mapped", lambda tables: spooled.append(1) or mapped(tables))
+    mapped = source_rows._map_to_disk
+    monkeypatch.setattr(source_rows, "_map_to_disk", lambda tables: spooled.append(1) or mapped(tables))
     yield spooled
     assert not list(folder.iterdir())
 

@@ -46,8 +46,8 @@ def joins(monkeypatch):
         counts.append(-len(scans) if found is None else len(scans))
         return found
 
-    rows_of = joined_scan._rows_of
-    monkeypatch.setattr(joined_scan, "_rows_of", counted)
+    rows_of = joined_scan._read_rows
+    monkeypatch.setattr(joined_scan, "_read_rows", counted)
     return counts
 
 
@@ -286,14 +286,14 @@ def test_a_fragment_with_a_file_of_unknown_size_is_not_small(tmp_path, unknown, 
     """It may be of any size: nothing of it is kept in memory, or read together with others."""
     uri = str(tmp_path)
     lance_core.write_dataset(pa.table({"a": [1, 2]}), uri)
-    assert joined_scan._coalescable_bytes(first_scan(uri), None, row_bytes) > 0
+    assert joined_scan._estimate_bytes(first_scan(uri), None, row_bytes) > 0
     lance_core.dataset(uri).add_columns({"b": "a + 1"})
     assert first_scan(uri).is_small
     edit_latest(uri, lambda message: message.fragments[0].files[unknown].ClearField("file_size_bytes"))
     assert not first_scan(uri).is_small
     lance_core.dataset(uri, version=1).restore()
     edit_latest(uri, lambda message: message.fragments[0].files[0].ClearField("file_size_bytes"))
-    assert joined_scan._coalescable_bytes(first_scan(uri), None, row_bytes) is None
+    assert joined_scan._estimate_bytes(first_scan(uri), None, row_bytes) is None
     assert lance_core.dataset(uri).to_table() == pa.table({"a": [1, 2]})
 
 

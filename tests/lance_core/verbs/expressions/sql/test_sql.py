@@ -268,13 +268,13 @@ def test_a_filter_of_a_scan_is_parsed_once(tmp_path, monkeypatch, filter_):
 def test_a_long_condition_is_serialized_once(tmp_path, monkeypatch):
     """Arrow takes a tenth of a second for 12,000 parts, and each batch asks several times."""
     table = lance_core.write_dataset(pa.table({"a": range(500)}), tmp_path / "t", max_rows_per_file=100)
-    real, made = arrow._serialized, []
+    real, made = arrow._serialize, []
 
     def noted(expression):
         made.append(real(expression))
         return made[-1]
 
-    monkeypatch.setattr(arrow, "_serialized", noted)
+    monkeypatch.setattr(arrow, "_serialize", noted)
     text = " OR ".join(f"a = {i}" for i in range(0, 400, 2))
     assert table.to_table(filter=text)["a"].to_pylist() == list(range(0, 400, 2))
     assert len(made) > 1
