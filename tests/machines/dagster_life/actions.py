@@ -15,19 +15,20 @@ EVENTS, TOTALS = dg.AssetKey("events"), dg.AssetKey("totals")
 def draw_script(world: World, rng: random.Random) -> Script:
     """What a run will do: mostly all goes well."""
     says: dict = {}
+    races = world.config.focus == "races"
     for asset in ("events", "totals"):
         mine: dict = {"size": rng.choice((1, 1, 2))}
         if rng.random() < 0.25:
             mine["fail"] = rng.choice(("before", "after", "after", "retry before", "retry after"))
         if rng.random() < 0.12:
             mine["empty"] = rng.choice((PARTITIONS, PARTITIONS[:1]))
-        mine["stream"] = rng.random() < 0.3
+        mine["stream"] = rng.random() < (0.7 if races else 0.3)
         if world.config.mode == "merge" and "merges at once" not in world.config.switches:
             mine["stream"] = False
         says[asset] = mine
     says["good"] = rng.choice(("passes", "passes", "passes", "fails", "crashes"))
     points = ["events begins", "events writes", "events streams", "events committed", "good runs", "totals begins"]
-    pauses = set(rng.sample(points, rng.choice((0, 0, 0, 1, 2))))
+    pauses = set(rng.sample(points, rng.choice((0, 1, 1, 2) if races else (0, 0, 0, 1, 2))))
     return Script(pauses=pauses, says=says, clock_s=rng.choice((0, 0, 0, 90, -90)))
 
 

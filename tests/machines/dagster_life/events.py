@@ -87,7 +87,7 @@ def compare_data_version(world: "World", shown: str, commit, tags: dict, facts: 
     data_version = tags.get("dagster/data_version", "")
     changed = facts["changed"] if isinstance(facts["changed"], set) else {facts["changed"]}
     if changed == {0}:
-        changed = set(range(1, facts["version"] + 1))  # of a table that never had rows, which a fork may have created
+        changed = set(range(1, facts["version"] + 1))  # a fork, or a table that never had rows
     if not changes_rows(commit):
         changed = {*changed, world.model.reported_changes.get(where)}  # nothing has changed in the partition
     if not data_version.endswith(tuple(f":{facts['branch'] or 'main'}:{version}" for version in changed)):

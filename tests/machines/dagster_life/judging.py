@@ -131,6 +131,7 @@ def promote(world: "World", branch: str, *, forced: bool, between: Callable[[], 
         world.problems.append(f"{branch} was published, though main has changed the same: {conflicts}")
     is_sure = (
         not reasons
+        and not any(line is not None and line.is_stuck for line in lines.values())
         and not was_maintained(world)
         and ("checks" in world.config.switches or forced or not has_failed_results(world, branch))
     )

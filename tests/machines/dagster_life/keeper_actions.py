@@ -160,12 +160,20 @@ def clean(world: World, rng: random.Random) -> str | None:
     return f"clean {table}: {removed.old_versions} versions"
 
 
+def is_promoted(world: World, run: Run) -> bool:
+    """Whether main has rows of a run that wrote to a branch."""
+    return run.branch is not MAIN and any(
+        commit.run is run for lines in world.model.lines.values() if MAIN in lines for commit in lines[MAIN].commits
+    )
+
+
 def undo(world: World, rng: random.Random) -> str | None:
     """Undo a run."""
     runs = [run for run in world.model.runs.values() if run.selection and run.state in ("succeeded", "failed")]
     if not runs or any(actor.at is not None for actor in world.actors.values()):
         return None
-    wanted = rng.choice(runs[-4:])
+    promoted = [run for run in runs if is_promoted(world, run)]
+    wanted = rng.choice(promoted if promoted and rng.random() < 0.3 else runs[-4:])
     before = {
         (table, branch): world.version(table, branch) for table, lines in world.model.lines.items() for branch in lines
     }
@@ -195,7 +203,7 @@ def undo(world: World, rng: random.Random) -> str | None:
         commits = [commit for commit in line.own_commits() if commit.run is wanted]
         for commit in reversed(commits):
             line.rows = line.rows - commit.added + commit.removed
-        line.changed = version
+        line.changed, line.is_stuck = version, line.promoted
         line.versions[version] = line.rows.copy()
         line.commits.append(
             Commit(

@@ -7,16 +7,28 @@ import time
 import traceback
 import warnings
 
-from tests.machines.dagster_life.actions import ACTIONS, audited, publish_alone
+from tests.machines.dagster_life.actions import (
+    ACTIONS,
+    audited,
+    give_up,
+    proceed,
+    publish_alone,
+    re_execute,
+    run,
+    start,
+)
 from tests.machines.dagster_life.branch_actions import (
     BRANCH_ACTIONS,
     backfill,
     cancel_backfill,
     check_alone,
+    finish,
+    promote,
     re_execute_backfill,
+    sensor,
     tick,
 )
-from tests.machines.dagster_life.keeper_actions import KEEPER_ACTIONS, clean, erase
+from tests.machines.dagster_life.keeper_actions import KEEPER_ACTIONS, clean, erase, maintain, undo
 from tests.machines.dagster_life.killed import play_killed
 from tests.machines.dagster_life.project import Config
 from tests.machines.dagster_life.watch_actions import WATCH_ACTIONS, automate, draw_sharing, look_at_health, share
@@ -24,6 +36,16 @@ from tests.machines.dagster_life.world import World
 
 STEPS = 25
 SEEDS_PER_KILLED = 60
+FOCUS = {
+    "": (),
+    "audits": (audited, publish_alone),
+    "backfills": (backfill, finish, re_execute_backfill, sensor),
+    "gates": (check_alone, promote),
+    "keepers": (maintain, clean, undo, erase, promote),
+    "races": (run, start, proceed, give_up, re_execute),
+}
+"""The steps that a seed takes more often than others, so that what needs several of them comes about."""
+FOCUSED = 4
 SWITCHES = {
     "skip": True,  # empty outputs that are skipped
     "discarded branches": True,  # a re-execution whose branch was discarded says so
@@ -43,25 +65,35 @@ SWITCHES = {
     "late overwrites": True,  # an attempt that was given up does not overwrite its re-execution
 }
 """What the machine looks at; what is off is not judged."""
+POLICIES = {
+    "": ("off", "off", "per_run", "per_backfill", "from_tag", "from_tag", "env"),
+    "audits": ("off", "per_run", "per_backfill", "from_tag"),
+    "backfills": ("per_backfill", "per_backfill", "from_tag"),
+    "gates": ("per_run", "per_backfill", "from_tag", "from_tag", "env"),
+    "keepers": ("off", "from_tag", "env", "env"),
+}
+"""The branches of runs, by the steps that a seed takes more often."""
 
 
 def draw_config(seed: int) -> Config:
     rng = random.Random(f"{seed}:config")
     switches = frozenset(name for name, is_on in SWITCHES.items() if is_on)
-    mode = rng.choice(("overwrite", "overwrite", "append", "merge", "error"))
-    policy = rng.choice(("off", "off", "per_run", "per_backfill", "from_tag", "from_tag", "env"))
+    focus = rng.choice(tuple(FOCUS))
+    mode = rng.choice(("overwrite", "overwrite", "append", "merge", *(("merge",) if focus == "races" else ("error",))))
+    policy = rng.choice(POLICIES.get(focus, POLICIES[""]))
     return Config(
-        partitioned=mode == "error" or rng.random() < 0.7,
+        focus=focus,
+        partitioned=mode == "error" or focus == "backfills" or rng.random() < 0.7,
         mode=mode,
         policy=policy,
         empty_output=rng.choice(("write", "write", *(("skip",) if "skip" in switches else ()), "error")),
         read=rng.choice(("latest", "materialized")),
         stable_row_ids=rng.random() < 0.3,
         check_partitioned=rng.random() < 0.5,
-        checks=rng.random() < 0.7,
+        checks=rng.random() < (0.9 if focus == "audits" else 0.7),
         on_failure=rng.choice(("report", "discard")),
         single_run=rng.random() < 0.25,
-        audited=policy != "env" and rng.random() < 0.3,
+        audited=policy != "env" and rng.random() < (1 if focus == "audits" else 0.3),
         automated=rng.random() < 0.3,
         shared=draw_sharing(rng, is_on=policy == "off" and rng.random() < 0.4),
         health=rng.random() < (0.5 if policy == "env" else 0.1),
@@ -89,7 +121,12 @@ def possible_actions(config: Config) -> dict:
         excluded.add(check_alone)
     if config.read == "materialized":
         excluded.add(clean)
-    return {action: weight for action, weight in actions.items() if action not in excluded}
+    more = FOCUS[config.focus]
+    return {
+        action: weight * (FOCUSED if action in more else 1)
+        for action, weight in actions.items()
+        if action not in excluded
+    }
 
 
 def play(seed: int, steps: list[int]) -> tuple[list[str], list[str], int | None]:

@@ -77,11 +77,12 @@ class Line:
         rows: The rows that it has now.
         commits: The writes that it contains, oldest first; those before the fork as well.
         versions: The rows of each version that was seen.
-        changed: The version that last changed rows.
+        changed: The version that last changed rows; 0 if none did since the fork.
         fork: Rows of main at the fork; None for main.
         base: The writes that main contained at the fork.
         promoted: Whether main has its changes.
         promoted_as: The version of main that has them.
+        is_stuck: Whether an undo changed it after its promotion, so that no table of the branch can be promoted.
         skipped: The partitions of outputs that were skipped, and the code of their runs.
     """
 
@@ -93,6 +94,7 @@ class Line:
     base: list[Commit] = field(default_factory=list)
     promoted: bool = False
     promoted_as: int = 0
+    is_stuck: bool = False
     skipped: list[tuple[frozenset[str] | None, str]] = field(default_factory=list)
 
     def own_commits(self) -> list[Commit]:
@@ -204,7 +206,6 @@ class Model:
                 rows=main.rows.copy(),
                 commits=[*main.commits],
                 fork=main.rows.copy(),
-                changed=main.changed,
                 base=[*main.commits],
             )
 

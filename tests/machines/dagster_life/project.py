@@ -53,6 +53,7 @@ class Config:
     automated: bool
     shared: str
     health: bool
+    focus: str = ""
     switches: frozenset[str] = frozenset()
 
     def branching(self) -> BranchPolicy:
