@@ -170,7 +170,7 @@ class ClauseMerge:
             return None
         rows = self.source.select(*[functions.col(quoted(places[name])).alias(name) for name in base.schema.names])
         guarded, is_exact = self.keys.guarded(base, self.source, self.clauses)
-        is_same = [one.dataType for one in rows.schema] == [one.dataType for one in spark_schema(base.schema)]
+        is_same = [field.dataType for field in rows.schema] == [field.dataType for field in spark_schema(base.schema)]
         return (rows, keys) if is_same and is_exact and set(guarded) == set(keys) else None
 
     def _upsert(self, base: LanceDataset, options: ChangeOptions) -> RowLevelChange | None:
@@ -200,39 +200,39 @@ class ClauseMerge:
         """The rows that change, with their new values."""
         from pyspark.sql import functions
 
-        rows, own = self._joined(base, storage_options, has_rows=has_rows)
+        rows, table_columns = self._joined(base, storage_options, has_rows=has_rows)
         in_source, in_target = functions.col(_SOURCE).isNotNull(), functions.col(ADDRESS).isNotNull()
         is_side: dict[Side, Column] = {_BOTH: in_source & in_target, _NEW: ~in_target, _OTHERS: ~in_source}
         sides = [side for side in is_side if self._sides(side)]
         for number, side in enumerate(sides):
-            rows = self._stage(self._seeing(side, rows, base, own), side, number, is_side[side], base)
+            rows = self._stage(self._seeing(side, rows, base, table_columns), side, number, is_side[side], base)
         clauses = [functions.col(f"{_CLAUSE}{number}") for number in range(len(sides))]
         kinds = [self._by_clause(number, [c.action for c in self._sides(side)]) for number, side in enumerate(sides)]
         values = []
         for index, name in enumerate(base.schema.names if self._writes else ()):
             cells = [functions.col(f"{_CELL}{number}_{index}") for number in range(len(sides))]
             values.append(_first_of(clauses, cells).alias(name))
-        kept = rows.where(functions.coalesce(*clauses).isNotNull())
+        changed_rows = rows.where(functions.coalesce(*clauses).isNotNull())
         if has_rows and self.has_repeats and _NEW in sides:
             places = [self.source.columns.index(name) for name in self.unique]
             keys = [functions.col(f"{_SOURCE}{i}").alias(name) for i, name in zip(places, self.unique, strict=True)]
-            reject_duplicate_keys(kept.where(clauses[sides.index(_NEW)].isNotNull()).select(*keys), self.unique)
-        frame = kept.select(
+            reject_duplicate_keys(changed_rows.where(clauses[sides.index(_NEW)].isNotNull()).select(*keys), self.unique)
+        frame = changed_rows.select(
             *values, *row_id_columns(base).values(), _first_of(clauses, kinds).cast("tinyint").alias(KIND)
         )
         return self._without_repeats(frame) if has_rows else frame
 
-    def _seeing(self, side: Side, rows: DataFrame, base: LanceDataset, own: Sequence[str]) -> DataFrame:
+    def _seeing(self, side: Side, rows: DataFrame, base: LanceDataset, table_columns: Sequence[str]) -> DataFrame:
         """The joined rows with only those columns that the clauses of a side may refer to."""
         from pyspark.sql import functions
 
         if side == _BOTH:
             return rows
         if side == _NEW:
-            return rows.drop(*[functions.col(f"{quoted(self._alias)}.{quoted(name)}") for name in own])
-        copies = [functions.col(f"{_TARGET}{base.schema.names.index(name)}").alias(name) for name in own]
-        others = [functions.col(name) for name in rows.columns if name.startswith(_OWN)]
-        return rows.select(*copies, *others).alias(self._alias)
+            return rows.drop(*[functions.col(f"{quoted(self._alias)}.{quoted(name)}") for name in table_columns])
+        copies = [functions.col(f"{_TARGET}{base.schema.names.index(name)}").alias(name) for name in table_columns]
+        marker_columns = [functions.col(name) for name in rows.columns if name.startswith(_OWN)]
+        return rows.select(*copies, *marker_columns).alias(self._alias)
 
     def _stage(self, rows: DataFrame, side: Side, number: int, is_side: Column, base: LanceDataset) -> DataFrame:
         """Add to each row the number of the clause of a side that applies to it, and the values of that clause."""
@@ -246,20 +246,20 @@ class ClauseMerge:
                 self._side(clause, rows, base).select(holds).schema  # noqa: B018 - Spark checks the condition
             holds = functions.coalesce(holds, functions.lit(False))
             chosen = functions.when(holds, functions.lit(index)).otherwise(chosen)
-        found = rows.withColumn(f"{_CLAUSE}{number}", functions.when(is_side, chosen))
+        staged_rows = rows.withColumn(f"{_CLAUSE}{number}", functions.when(is_side, chosen))
         if not self._writes:
-            return found
-        kinds = {one.name: one.dataType for one in spark_schema(base.schema)}
+            return staged_rows
+        kinds = {field.name: field.dataType for field in spark_schema(base.schema)}
         values = [self._stored(clause, base, rows, kinds) for clause in clauses]
         cells = []
         for index, name in enumerate(base.schema.names):
             null = null_column(kinds[name])
-            own = [
-                made.get(name, functions.col(f"{_TARGET}{index}") if clause.action == UPDATE else null)
-                for clause, made in zip(clauses, values, strict=True)
+            clause_cells = [
+                clause_values.get(name, functions.col(f"{_TARGET}{index}") if clause.action == UPDATE else null)
+                for clause, clause_values in zip(clauses, values, strict=True)
             ]
-            cells.append(self._by_clause(number, own).alias(f"{_CELL}{number}_{index}"))
-        return found.select("*", *cells)
+            cells.append(self._by_clause(number, clause_cells).alias(f"{_CELL}{number}_{index}"))
+        return staged_rows.select("*", *cells)
 
     def _without_repeats(self, frame: DataFrame) -> DataFrame:
         """The rows of the frame, each deleted row once where several rows of the source may delete it."""
@@ -280,39 +280,41 @@ class ClauseMerge:
         from pyspark.sql import functions
 
         ids = row_id_columns(base)
-        own = self._columns(base)
+        table_columns = self._columns(base)
         if has_rows:
             within = None
             if not self._sides(_OTHERS):
                 within = self.keys.within(base, self.source, self.condition, self.few)
-            rows = rows_of(self.source.sparkSession, base, [*own, *ids], within, storage_options)
+            rows = rows_of(self.source.sparkSession, base, [*table_columns, *ids], within, storage_options)
         else:
-            rows = self._empty(base, [*own, *ids])
-        copies = [functions.col(quoted(name)).alias(f"{_TARGET}{base.schema.names.index(name)}") for name in own]
+            rows = self._empty(base, [*table_columns, *ids])
+        copies = [
+            functions.col(quoted(name)).alias(f"{_TARGET}{base.schema.names.index(name)}") for name in table_columns
+        ]
         renamed = [functions.col(name).alias(to) for name, to in ids.items()]
-        target = rows.select(*[quoted(name) for name in own], *copies, *renamed)
+        target = rows.select(*[quoted(name) for name in table_columns], *copies, *renamed)
         target = target.alias(self._alias)
         marks = [functions.col(quoted(n)).alias(f"{_SOURCE}{i}") for i, n in enumerate(self.source.columns)]
         source = self.source.select("*", *marks, functions.lit(True).alias(_SOURCE))
-        inserts, others = self._sides(_NEW), self._sides(_OTHERS)
-        how = "full" if inserts and others else "left" if inserts else "right" if others else "inner"
+        inserts, by_source = self._sides(_NEW), self._sides(_OTHERS)
+        how = "full" if inserts and by_source else "left" if inserts else "right" if by_source else "inner"
         with short_errors(f"merge: condition {self.condition}"):
             joined = source.join(target, as_column(self.condition), how)
             joined.schema  # noqa: B018 - Spark checks the condition
-        return joined, own
+        return joined, table_columns
 
     def _empty(self, base: LanceDataset, columns: Sequence[str]) -> DataFrame:
         return self.source.sparkSession.createDataFrame([], table_schema(base, columns))
 
     def _columns(self, base: LanceDataset) -> list[str]:
         """The columns of the table that the merge needs: those of expressions, and those that keep their values."""
-        found = set(mentioned([self.condition, *(clause.condition for clause in self.clauses)], base))
+        needed_names = set(mentioned([self.condition, *(clause.condition for clause in self.clauses)], base))
         for clause in self.clauses:
             values = self._own_values(clause, base) if clause.values is not None or clause.action == UPDATE else {}
-            found |= set(mentioned(list(values.values()), base)) | self._partial(clause, base)
+            needed_names |= set(mentioned(list(values.values()), base)) | self._partial(clause, base)
             if clause.action == UPDATE:
-                found |= set(base.schema.names) - set(values)
-        return [name for name in base.schema.names if name in found]
+                needed_names |= set(base.schema.names) - set(values)
+        return [name for name in base.schema.names if name in needed_names]
 
     def _own_values(self, clause: MergeClause, base: LanceDataset) -> dict[str, Value]:
         """The values of a clause by the table's names."""
@@ -325,16 +327,16 @@ class ClauseMerge:
                 clause.values, base.schema, str(clause), alias=self._alias, exact=exact, has_rows=has_rows
             )
         places = {name: i for i, name in enumerate(self.source.columns)}
-        found = matched_names(base.schema.names, self.source.columns, exact=exact)
-        lacking = [name for name in base.schema.names if name not in found]
+        source_names = matched_names(base.schema.names, self.source.columns, exact=exact)
+        lacking = [name for name in base.schema.names if name not in source_names]
         if lacking:
             raise SchemaError(f"{clause} *: the source lacks the columns {lacking}; it has {self.source.columns}")
         values: dict[str, Value] = {}
-        for index, one in enumerate(spark_schema(base.schema)):
-            value = functions.col(f"{_SOURCE}{places[found[one.name]]}")
+        for index, table_field in enumerate(spark_schema(base.schema)):
+            value = functions.col(f"{_SOURCE}{places[source_names[table_field.name]]}")
             old = functions.col(f"{_TARGET}{index}") if clause.action == UPDATE else None
-            given = self.source.schema[found[one.name]].dataType
-            values[one.name] = completed(value, given, one.dataType, old, exact=exact)
+            source_type = self.source.schema[source_names[table_field.name]].dataType
+            values[table_field.name] = completed(value, source_type, table_field.dataType, old, exact=exact)
         return values
 
     def _partial(self, clause: MergeClause, base: LanceDataset) -> set[str]:
@@ -342,12 +344,12 @@ class ClauseMerge:
         if clause.values is not None or clause.action != UPDATE:
             return set()
         exact = case_sensitive(self.source.sparkSession)
-        found = matched_names(base.schema.names, self.source.columns, exact=exact)
-        given = {name: self.source.schema[own].dataType for name, own in found.items()}
+        source_names = matched_names(base.schema.names, self.source.columns, exact=exact)
+        source_types = {name: self.source.schema[source_name].dataType for name, source_name in source_names.items()}
         return {
-            one.name
-            for one in spark_schema(base.schema)
-            if one.name in given and lacks_fields(given[one.name], one.dataType, exact=exact)
+            field.name
+            for field in spark_schema(base.schema)
+            if field.name in source_types and lacks_fields(source_types[field.name], field.dataType, exact=exact)
         }
 
     def _side(self, clause: MergeClause, joined: DataFrame, base: LanceDataset) -> DataFrame:
@@ -368,11 +370,11 @@ class ClauseMerge:
         """The values of a clause, in the types of the columns."""
         if clause.action == DELETE:
             return {}
-        given = self._own_values(clause, base)
-        strict = [one.name for one in base.schema if not one.nullable and one.name not in given]
+        clause_values = self._own_values(clause, base)
+        strict = [field.name for field in base.schema if not field.nullable and field.name not in clause_values]
         if strict and clause.action == INSERT:
             raise SchemaError(f"{clause}: rows cannot be inserted without values for the columns {strict}")
-        columns = {name: as_column(value) for name, value in given.items()}
+        columns = {name: as_column(value) for name, value in clause_values.items()}
         order = FieldOrder(exact=case_sensitive(self.source.sparkSession))
         with short_errors(f"{clause}: values {clause.values or '*'}"):
             types = self._side(clause, joined, base).select(*[c.alias(f"v{i}") for i, c in enumerate(columns.values())])
@@ -380,30 +382,30 @@ class ClauseMerge:
         return {
             name: stored_as(
                 column,
-                name if clause.values is None else str(given[name]),
-                one.dataType,
+                name if clause.values is None else str(clause_values[name]),
+                field.dataType,
                 kinds[name],
                 pa.schema([base.schema.field(name)]),
                 what=str(clause),
                 order=order,
             )
-            for (name, column), one in zip(columns.items(), schema, strict=True)
+            for (name, column), field in zip(columns.items(), schema, strict=True)
         }
 
     def _by_clause(self, number: int, cells: Sequence[Any]) -> Column:
         from pyspark.sql import functions
 
-        found: Any = functions
+        chain: Any = functions
         for index, cell in enumerate(cells):
-            found = found.when(functions.col(f"{_CLAUSE}{number}") == index, cell)
-        return found  # type: ignore[no-any-return]  # there is a clause
+            chain = chain.when(functions.col(f"{_CLAUSE}{number}") == index, cell)
+        return chain  # type: ignore[no-any-return]  # there is a clause
 
 
 def _first_of(clauses: Sequence[Column], cells: Sequence[Column]) -> Column:
     """The cell of the side that has a clause for the row."""
     from pyspark.sql import functions
 
-    found: Any = functions
+    chain: Any = functions
     for clause, cell in zip(clauses, cells, strict=True):
-        found = found.when(clause.isNotNull(), cell)
-    return found  # type: ignore[no-any-return]  # there is a side
+        chain = chain.when(clause.isNotNull(), cell)
+    return chain  # type: ignore[no-any-return]  # there is a side

@@ -56,8 +56,8 @@ class FieldOrder:
         if not self.by_name:
             return list(given)
         names = matched_names(given.names, wanted.names, exact=self.exact)
-        fields = {names[one.name]: one for one in given if one.name in names}
-        return [fields[one.name] for one in wanted] if len(fields) == len(wanted) else None
+        fields = {names[field.name]: field for field in given if field.name in names}
+        return [fields[field.name] for field in wanted] if len(fields) == len(wanted) else None
 
 
 def stored_as(
@@ -112,119 +112,126 @@ def with_blobs(source: DataFrame, table: pa.Schema) -> DataFrame:
     blobs = [field for field in table if has_blobs(field) and field.name in columns]
     if not blobs:
         return source
-    wanted, given = spark_schema(pa.schema(blobs)), {one.name: one.dataType for one in source.schema}
-    made = {one.name: _blob(functions.col(quoted(one.name)), given[one.name], one.dataType) for one in wanted}
-    return source.withColumns({name: column for name, column in made.items() if column is not None})
+    blob_fields, source_types = spark_schema(pa.schema(blobs)), {field.name: field.dataType for field in source.schema}
+    blob_columns = {
+        field.name: _blob(functions.col(quoted(field.name)), source_types[field.name], field.dataType)
+        for field in blob_fields
+    }
+    return source.withColumns({name: column for name, column in blob_columns.items() if column is not None})
 
 
-def _blob(column: Column, given: Any, wanted: Any) -> Column | None:
+def _blob(column: Column, value_type: Any, column_type: Any) -> Column | None:
     """The struct of a blob column, from bytes or from a struct of `data` and `uri`; None for other types."""
     from pyspark.sql import functions, types
 
-    if isinstance(given, types.BinaryType):
+    if isinstance(value_type, types.BinaryType):
         parts = {"data": column}
-    elif isinstance(given, types.StructType) and {one.lower() for one in given.names} == {"data", "uri"}:
-        parts = {name.lower(): column.getField(name) for name in given.names}
+    elif isinstance(value_type, types.StructType) and {name.lower() for name in value_type.names} == {"data", "uri"}:
+        parts = {name.lower(): column.getField(name) for name in value_type.names}
     else:
         return None
     missing = functions.lit(None)
-    fields = [parts.get(one.name, missing).cast(one.dataType).alias(one.name) for one in wanted]
+    fields = [parts.get(field.name, missing).cast(field.dataType).alias(field.name) for field in column_type]
     return functions.when(column.isNotNull(), functions.struct(*fields))
 
 
-def _misfit(path: tuple[str, ...], given: Any, wanted: Any, order: FieldOrder) -> tuple[tuple[str, ...], Any, Any]:
+def _misfit(
+    path: tuple[str, ...], value_type: Any, column_type: Any, order: FieldOrder
+) -> tuple[tuple[str, ...], Any, Any]:
     """The first value in a value that cannot be stored: its path, its type, and the type of the field."""
     from pyspark.sql import types
 
-    if isinstance(given, types.StructType) and isinstance(wanted, types.StructType):
-        for one, field in zip(order.of(given, wanted) or [], wanted, strict=False):
-            if not _can_be_stored(one.dataType, field.dataType, order):
-                return _misfit((*path, field.name), one.dataType, field.dataType, order)
-    return path, given, wanted
+    if isinstance(value_type, types.StructType) and isinstance(column_type, types.StructType):
+        for value_field, field in zip(order.of(value_type, column_type) or [], column_type, strict=False):
+            if not _can_be_stored(value_field.dataType, field.dataType, order):
+                return _misfit((*path, field.name), value_field.dataType, field.dataType, order)
+    return path, value_type, column_type
 
 
-def _remedy(expression: str, given: Any, wanted: Any) -> str:
+def _remedy(expression: str, value_type: Any, column_type: Any) -> str:
     from pyspark.sql import types
 
-    if isinstance(wanted, types.StructType):
-        return f"give it the fields {wanted.names}, named_struct('name', value, ...)"
-    if not isinstance(given, types.AtomicType) or not isinstance(wanted, types.AtomicType):
+    if isinstance(column_type, types.StructType):
+        return f"give it the fields {column_type.names}, named_struct('name', value, ...)"
+    if not isinstance(value_type, types.AtomicType) or not isinstance(column_type, types.AtomicType):
         return "give it a value of that type"
-    return f"write cast({expression} as {wanted.simpleString()}) if that is meant"
+    return f"write cast({expression} as {column_type.simpleString()}) if that is meant"
 
 
-def _can_be_stored(given: Any, wanted: Any, order: FieldOrder) -> bool:
+def _can_be_stored(value_type: Any, column_type: Any, order: FieldOrder) -> bool:
     """Spark's rule for values that are stored in a column of another type (`spark.sql.storeAssignmentPolicy=ANSI`)."""
     from pyspark.sql import types
 
-    if type(given) is type(wanted) and not isinstance(given, types.ArrayType | types.MapType | types.StructType):
+    if type(value_type) is type(column_type) and not isinstance(
+        value_type, types.ArrayType | types.MapType | types.StructType
+    ):
         return True
-    if isinstance(given, types.NullType):
+    if isinstance(value_type, types.NullType):
         return True
-    if isinstance(given, types.ArrayType) and isinstance(wanted, types.ArrayType):
-        return _can_be_stored(given.elementType, wanted.elementType, order)
-    if isinstance(given, types.MapType) and isinstance(wanted, types.MapType):
-        is_key = _can_be_stored(given.keyType, wanted.keyType, order)
-        return is_key and _can_be_stored(given.valueType, wanted.valueType, order)
-    if isinstance(given, types.StructType) and isinstance(wanted, types.StructType):
-        fields = order.of(given, wanted)
+    if isinstance(value_type, types.ArrayType) and isinstance(column_type, types.ArrayType):
+        return _can_be_stored(value_type.elementType, column_type.elementType, order)
+    if isinstance(value_type, types.MapType) and isinstance(column_type, types.MapType):
+        is_key = _can_be_stored(value_type.keyType, column_type.keyType, order)
+        return is_key and _can_be_stored(value_type.valueType, column_type.valueType, order)
+    if isinstance(value_type, types.StructType) and isinstance(column_type, types.StructType):
+        fields = order.of(value_type, column_type)
         if fields is None:
             return False
-        return all(_can_be_stored(one.dataType, w.dataType, order) for one, w in zip(fields, wanted, strict=True))
-    if isinstance(given, types.NumericType) and isinstance(wanted, types.NumericType):
+        return all(_can_be_stored(one.dataType, w.dataType, order) for one, w in zip(fields, column_type, strict=True))
+    if isinstance(value_type, types.NumericType) and isinstance(column_type, types.NumericType):
         return True
-    if isinstance(wanted, types.StringType):
-        return isinstance(given, types.AtomicType)
+    if isinstance(column_type, types.StringType):
+        return isinstance(value_type, types.AtomicType)
     times = types.TimestampType | types.TimestampNTZType | types.DateType
-    return isinstance(given, times) and isinstance(wanted, times)
+    return isinstance(value_type, times) and isinstance(column_type, times)
 
 
-def _converted(column: Column, given: Any, wanted: Any, stored: pa.Field, order: FieldOrder) -> Column:
+def _converted(column: Column, value_type: Any, column_type: Any, stored: pa.Field, order: FieldOrder) -> Column:
     """A value of a type that can be stored, value by value: a cast of the whole would wrap numbers without ANSI."""
     from pyspark.sql import functions, types
 
-    if given.simpleString() == wanted.simpleString():
+    if value_type.simpleString() == column_type.simpleString():
         return column
-    if isinstance(given, types.ArrayType):
-        items, item = (given.elementType, wanted.elementType), stored.type.value_field
-        if isinstance(wanted.elementType, types.FloatType | types.DoubleType):
-            return column.cast(types.ArrayType(wanted.elementType))
+    if isinstance(value_type, types.ArrayType):
+        items, item = (value_type.elementType, column_type.elementType), stored.type.value_field
+        if isinstance(column_type.elementType, types.FloatType | types.DoubleType):
+            return column.cast(types.ArrayType(column_type.elementType))
         return functions.transform(column, lambda one: _converted(one, *items, item, order))
-    if isinstance(given, types.MapType):
-        keys, key = (given.keyType, wanted.keyType), stored.type.key_field
-        values, value = (given.valueType, wanted.valueType), stored.type.item_field
+    if isinstance(value_type, types.MapType):
+        keys, key = (value_type.keyType, column_type.keyType), stored.type.key_field
+        values, value = (value_type.valueType, column_type.valueType), stored.type.item_field
         column = functions.transform_keys(column, lambda one, _: _converted(one, *keys, key, order))
         return functions.transform_values(column, lambda _, one: _converted(one, *values, value, order))
-    if isinstance(given, types.StructType):
-        fields = order.of(given, wanted) or []
+    if isinstance(value_type, types.StructType):
+        fields = order.of(value_type, column_type) or []
         parts = [
             _converted(column.getField(one.name), one.dataType, w.dataType, child, order).alias(w.name)
-            for one, w, child in zip(fields, wanted, stored.type, strict=True)
+            for one, w, child in zip(fields, column_type, stored.type, strict=True)
         ]
         return functions.when(column.isNotNull(), functions.struct(*parts))
-    return _converted_scalar(column, given, wanted, stored)
+    return _converted_scalar(column, value_type, column_type, stored)
 
 
-def _converted_scalar(column: Column, given: Any, wanted: Any, stored: pa.Field) -> Column:
+def _converted_scalar(column: Column, value_type: Any, column_type: Any, stored: pa.Field) -> Column:
     from pyspark.sql import functions, types
 
-    if isinstance(given, types.NullType):
-        return null_column(wanted)
-    numbers = isinstance(given, types.NumericType)
-    if isinstance(wanted, types.DecimalType) and numbers and not isinstance(given, types.IntegralType):
-        return functions.round(column, wanted.scale)
-    if isinstance(wanted, types.FloatType | types.DoubleType) or not _fits(given, stored):
-        return column.cast(wanted)
+    if isinstance(value_type, types.NullType):
+        return null_column(column_type)
+    numbers = isinstance(value_type, types.NumericType)
+    if isinstance(column_type, types.DecimalType) and numbers and not isinstance(value_type, types.IntegralType):
+        return functions.round(column, column_type.scale)
+    if isinstance(column_type, types.FloatType | types.DoubleType) or not _fits(value_type, stored):
+        return column.cast(column_type)
     return column
 
 
-def _fits(given: Any, stored: pa.Field) -> bool:
+def _fits(value_type: Any, stored: pa.Field) -> bool:
     """Whether a column of a type can be written without a cast."""
     from pyspark.sql import types
 
     own = pa.schema([stored])
     try:
-        plan_write(batch_schema(types.StructType([types.StructField(stored.name, given)])), own)
+        plan_write(batch_schema(types.StructType([types.StructField(stored.name, value_type)])), own)
     except LanceError:
         return False
     return True

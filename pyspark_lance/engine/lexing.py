@@ -57,16 +57,16 @@ def without_comments(statement: str) -> str:
     Raises:
         InvalidInputError: A comment does not end.
     """
-    found: list[str] = []
+    parts: list[str] = []
     at = 0
     while at < len(statement):
         match = _LEXEME.match(statement, at)
         assert match is not None, "any character is one"
         end = _behind_comment(statement, at) if match["bracket"] else match.end()
         part = statement[at:end]
-        found.append(re.sub(r"[^\n]", " ", part) if match.lastgroup else part)
+        parts.append(re.sub(r"[^\n]", " ", part) if match.lastgroup else part)
         at = end
-    return "".join(found)
+    return "".join(parts)
 
 
 def is_plain(statement: str) -> bool:
@@ -77,13 +77,13 @@ def is_plain(statement: str) -> bool:
     """
     if any(sign in statement for sign in ('"', "\\", "${")):
         return False
-    return not any("''" in one.group()[1:-1] for one in _LEXEME.finditer(statement) if one.group()[0] in "'rR")
+    return not any("''" in lexeme.group()[1:-1] for lexeme in _LEXEME.finditer(statement) if lexeme.group()[0] in "'rR")
 
 
 def has_usual_settings(spark: SparkSession) -> bool:
     """Whether all settings that change what names and constants mean have their defaults in a session."""
-    given = spark.conf.getAll
-    return not any(str(given.get(name, "false")).lower() == "true" for name in _SETTINGS)
+    settings = spark.conf.getAll
+    return not any(str(settings.get(name, "false")).lower() == "true" for name in _SETTINGS)
 
 
 def has_escapes(spark: SparkSession) -> bool:
@@ -102,7 +102,7 @@ def string_value(text: str, *, escapes: bool = True) -> str:
         return text[2:-1]
     quote = text[0] * 2
     pattern = rf"{_ESCAPE}|{quote}" if escapes else quote
-    return re.sub(pattern, lambda found: text[0] if found[0] == quote else _unescaped(found[0]), text[1:-1])
+    return re.sub(pattern, lambda match: text[0] if match[0] == quote else _unescaped(match[0]), text[1:-1])
 
 
 _ESCAPE: Final = r"\\(?:u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|[01][0-7]{2}|[\s\S])"
@@ -119,14 +119,14 @@ def _unescaped(escape: str) -> str:
 
 def with_strings(condition: str, change: Callable[[str], str], *, escapes: bool = True) -> str:
     """A condition in which each string is replaced, by a function of the characters that it stands for."""
-    found: list[str] = []
+    parts: list[str] = []
     at = 0
     for match in _LEXEME.finditer(condition):
         text = match.group()
         if text[-1] in "'\"" and len(text) > 1 and match.lastgroup is None:
-            found += [condition[at : match.start()], change(string_value(text, escapes=escapes))]
+            parts += [condition[at : match.start()], change(string_value(text, escapes=escapes))]
             at = match.end()
-    return "".join([*found, condition[at:]])
+    return "".join([*parts, condition[at:]])
 
 
 def in_lance_sql(condition: str, *, escapes: bool = True) -> str:
@@ -144,9 +144,9 @@ def in_lance_sql(condition: str, *, escapes: bool = True) -> str:
 def _behind_comment(statement: str, start: int) -> int:
     depth, at = 1, start + 2
     while depth:
-        found = _BRACKETS.search(statement, at)
-        if found is None:
+        bracket = _BRACKETS.search(statement, at)
+        if bracket is None:
             raise InvalidInputError(f"{position(statement, start)}: the comment is not closed")
-        depth += -1 if found.group() == "*/" else 1
-        at = found.end()
+        depth += -1 if bracket.group() == "*/" else 1
+        at = bracket.end()
     return at

@@ -54,12 +54,12 @@ def string_bytes_read(frame: DataFrame) -> int | None:
     from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415 - comes with pyspark
 
     try:
-        found = [_sampled(frame, leaf, strings) for leaf, strings in _relations(frame)]
+        averages = [_sampled(frame, leaf, strings) for leaf, strings in _relations(frame)]
     except Py4JJavaError:
         raise
     except (Py4JError, AttributeError, TypeError):
         return None
-    return sum(found) if found else None
+    return sum(averages) if averages else None
 
 
 def _relations(frame: Any) -> Iterator[tuple[Any, list[Any]]]:
@@ -70,14 +70,14 @@ def _relations(frame: Any) -> Iterator[tuple[Any, list[Any]]]:
     while pending:
         node = pending.pop()
         references = [*_items(node.references().toSeq()), *(_items(plan.output()) if node.equals(plan) else ())]
-        used |= {one.exprId().id() for one in references}
+        used |= {reference.exprId().id() for reference in references}
         below = list(_items(node.children()))
         pending += below
         leaves += [] if below or not _gives_first_rows(node) else [node]
     for leaf in leaves:
         strings = [
-            one for one in _items(leaf.output())
-            if one.dataType().typeName().startswith("string") and one.exprId().id() in used
+            attribute for attribute in _items(leaf.output())
+            if attribute.dataType().typeName().startswith("string") and attribute.exprId().id() in used
         ]  # fmt: skip
         if strings:
             yield leaf, strings
@@ -91,8 +91,8 @@ def _gives_first_rows(leaf: Any) -> bool:
     return bool(kind == "InMemoryRelation" and leaf.cacheBuilder().isCachedColumnBuffersLoaded())
 
 
-def _items(found: Any) -> Iterable[Any]:
-    return [found.apply(i) for i in range(found.length())]
+def _items(scala_sequence: Any) -> Iterable[Any]:
+    return [scala_sequence.apply(i) for i in range(scala_sequence.length())]
 
 
 def _sampled(frame: Any, leaf: Any, strings: list[Any]) -> int:
@@ -103,8 +103,8 @@ def _sampled(frame: Any, leaf: Any, strings: list[Any]) -> int:
     jvm: Any = session.sparkContext._jvm  # noqa: SLF001 - see the module
     sql = jvm.org.apache.spark.sql
     columns = sql.catalyst.plans.logical.Project(jvm.PythonUtils.toSeq(strings), leaf)
-    made = type(frame)(sql.classic.Dataset.ofRows(session._jsparkSession, columns), session)  # noqa: SLF001 - see the module
-    named = made.toDF(*(f"c{i}" for i in range(len(strings))))
+    strings_frame = type(frame)(sql.classic.Dataset.ofRows(session._jsparkSession, columns), session)  # noqa: SLF001 - see the module
+    named = strings_frame.toDF(*(f"c{i}" for i in range(len(strings))))
     lengths = named.select(
         *[functions.coalesce(functions.octet_length(name), functions.lit(0)) for name in named.columns]
     )
@@ -125,10 +125,10 @@ def _rows_at_once(session: Any, leaf: Any) -> int:
 
 def _settled(average: Callable[[int], int], at_once: int) -> int:
     """The average of enough rows: more are sampled while rows are long and each sample at least halves the average."""
-    count, found = _ROWS, average(_ROWS)
-    while found > _LONG and count < _MOST_ROWS:
+    count, row_bytes = _ROWS, average(_ROWS)
+    while row_bytes > _LONG and count < _MOST_ROWS:
         count = min(_MOST_ROWS, max(4 * count, at_once))
-        last, found = found, average(count)
-        if found > last // 2:
+        last, row_bytes = row_bytes, average(count)
+        if row_bytes > last // 2:
             break
-    return found
+    return row_bytes

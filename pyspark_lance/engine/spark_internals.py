@@ -59,18 +59,23 @@ def _in_place(full: Any, less: Any) -> DataFrame:
     session = full.sparkSession
     jvm = session.sparkContext._jvm  # noqa: SLF001 - see the module
     sql = jvm.org.apache.spark.sql
-    known = {one.name(): one for one in _attributes(_plan(full))}
+    full_attributes = {attribute.name(): attribute for attribute in _attributes(_plan(full))}
     plan = _plan(less)
     columns = [
         sql.catalyst.expressions.Alias(
-            one, one.name(), known[one.name()].exprId(), one.qualifier(), jvm.scala.Option.apply(None), one.qualifier()
+            attribute,
+            attribute.name(),
+            full_attributes[attribute.name()].exprId(),
+            attribute.qualifier(),
+            jvm.scala.Option.apply(None),
+            attribute.qualifier(),
         )
-        for one in _attributes(plan)
+        for attribute in _attributes(plan)
     ]
     named = jvm.PythonUtils.toSeq(columns)
-    made = sql.catalyst.plans.logical.Project(named, plan)
+    projection = sql.catalyst.plans.logical.Project(named, plan)
     kind: Any = next(kind for kind in type(less).__mro__ if kind.__module__.startswith("pyspark.sql.classic."))
-    return kind(sql.classic.Dataset.ofRows(session._jsparkSession, made), session)  # type: ignore[no-any-return]  # noqa: SLF001 - see the module
+    return kind(sql.classic.Dataset.ofRows(session._jsparkSession, projection), session)  # type: ignore[no-any-return]  # noqa: SLF001 - see the module
 
 
 def _in_place_over_connect(full: Any, less: Any) -> DataFrame | None:
@@ -96,23 +101,23 @@ def needed_columns(frame: DataFrame, made: DataFrame) -> tuple[list[str], bool] 
         plan: Any = _plan(made)
         if plan.getClass().getSimpleName() not in ("Project", "Aggregate") or not plan.child().equals(_plan(frame)):
             return None
-        by_id = {one.exprId().id(): one.name() for one in _attributes(_plan(frame))}
+        by_id = {attribute.exprId().id(): attribute.name() for attribute in _attributes(_plan(frame))}
         references = plan.references().toSeq()
         needed = {references.apply(i).exprId().id() for i in range(references.length())}
-        output = [(one.exprId().id(), one.name()) for one in _attributes(plan)]
+        output = [(attribute.exprId().id(), attribute.name()) for attribute in _attributes(plan)]
     except (Py4JError, AttributeError, TypeError):
         return None
-    names = [name for known, name in by_id.items() if known in needed]
+    names = [name for attribute_id, name in by_id.items() if attribute_id in needed]
     unchanged = len(names) == len(output) == len(set(output)) and all(by_id.get(key) == name for key, name in output)
     return ([name for _, name in output] if unchanged else names), unchanged
 
 
-def condition_sql(made: DataFrame) -> str | None:
+def condition_sql(filtered_frame: DataFrame) -> str | None:
     """The condition of a classic frame that `filter` made, in the SQL of Spark's analysed plan; None if unknown."""
     from py4j.protocol import Py4JError  # noqa: PLC0415 - comes with classic sessions
 
     try:
-        plan: Any = _plan(made)
+        plan: Any = _plan(filtered_frame)
         return str(plan.condition().sql()) if plan.getClass().getSimpleName() == "Filter" else None
     except (Py4JError, AttributeError, TypeError):
         return None
@@ -134,7 +139,7 @@ def called_function(column: Column) -> tuple[str, list[Column]] | None:
         if _kind(node) != "UnresolvedFunction":
             return None
         if not hasattr(column, "_jc"):
-            return str(node._name).lower(), [_made_of(column, one) for one in node._args]  # noqa: SLF001 - see the module
+            return str(node._name).lower(), [_made_of(column, argument) for argument in node._args]  # noqa: SLF001 - see the module
         arguments = node.arguments()
         columns = [_made_of(column, arguments.apply(i)) for i in range(arguments.length())]
         return str(node.functionName()).lower(), columns
@@ -177,8 +182,10 @@ def names_of_column(column: Column) -> list[str] | None:
         parts = [_made_of(column, node._expr)]  # noqa: SLF001 - see the module
     elif call is None and _kind(node) not in ("Literal", "LiteralExpression"):
         return None
-    found = [names_of_column(one) for one in parts]
-    return None if any(one is None for one in found) else [name for names in found for name in names or ()]
+    part_names = [names_of_column(part) for part in parts]
+    return (
+        None if any(names is None for names in part_names) else [name for names in part_names for name in names or ()]
+    )
 
 
 def _made_of(column: Any, node: Any) -> Column:
