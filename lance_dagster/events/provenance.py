@@ -100,12 +100,12 @@ def committed_provenance(
     Args:
         instance: The instance that has the events of the inputs.
         key: The asset.
-        head: The newest version to look at; versions are read back to those that events name.
+        head: The newest version to look at; without `run_ids`, versions are read back to those that events name.
         newest: What events say, which is changed.
         run_ids: The runs whose commits count; None for all.
         without: Versions that do not count.
     """
-    oldest = min((version for version, _ in newest.values()), default=0)
+    oldest = min((version for version, _ in newest.values()), default=0) if run_ids is None else 0
     for one in read_history(head, after=oldest, count_changes=False):
         if one.version in without or not _writes_rows_of(one, key.to_user_string()):
             continue
