@@ -186,6 +186,8 @@ class Machine(References):
         policy |= {"error_if_tagged_old_versions": False, "delete_unverified": self.random.random() < 0.5}
         if library == "ours" and "older_than" in policy and self.random.random() < 0.5:
             policy["age_from"] = "replacement"
+        if fault.kind == "meanwhile":
+            fault.at += self.random.choice([0, 8, 16])  # also while it removes files
         also = f" while another makes {another}" if fault.kind == "meanwhile" else ""
         self.log(f"{library} cleans up {table.name}@{branch or 'main'} {policy}{fault}{also}")
         self.take(
