@@ -147,19 +147,19 @@ class _FunctionChecks:
         for parameter in signature.parameters.values():
             if parameter.kind is parameter.VAR_POSITIONAL:
                 continue
-            hint = _evaluated(parameter.annotation, space)
+            hint = _evaluate(parameter.annotation, space)
             if parameter.kind is parameter.VAR_KEYWORD:
                 self._learn_options(hint)
                 continue
             hint = _HINTS.get(parameter.name, hint)
             pair = _check_of(hint)
             if hint is bool and parameter.default is False:
-                pair = _or_none(_NUMBERS[bool]), _NAMES[bool]  # None counts as False
+                pair = _allow_none(_NUMBERS[bool]), _NAMES[bool]  # None counts as False
             if pair is not None:
                 default = parameter.default
                 # A default is always accepted, whatever its type.
                 exact = _exact_types(hint) | ({type(None)} if default is None else set())
-                check = pair[0] if default is not None else _or_none(pair[0])
+                check = pair[0] if default is not None else _allow_none(pair[0])
                 self._checks[parameter.name] = _ArgumentCheck(check, pair[1], frozenset(exact), _items_of(hint))
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         self._order = [parameter.name for parameter in signature.parameters.values() if parameter.kind in kinds]
@@ -175,7 +175,7 @@ class _FunctionChecks:
                     )
 
 
-def _evaluated(annotation: object, space: dict[str, Any]) -> object:
+def _evaluate(annotation: object, space: dict[str, Any]) -> object:
     if not isinstance(annotation, str):
         return annotation
     try:
@@ -184,7 +184,7 @@ def _evaluated(annotation: object, space: dict[str, Any]) -> object:
         return Any  # a name that is imported for type checkers alone
 
 
-def _or_none(check: _Check) -> _Check:
+def _allow_none(check: _Check) -> _Check:
     return lambda value: value is None or check(value)
 
 

@@ -133,7 +133,7 @@ def blob_array(values: Iterable[bytes | bytearray | memoryview | str | Blob | No
     """
     if not isinstance(values, Iterable) or isinstance(values, str | bytes):
         raise ArgumentTypeError(f"blob_array: values must be a list of blobs, not {type(values).__name__}")
-    blobs = [_blob(value) for value in values]
+    blobs = [_to_blob(value) for value in values]
     rows = [None if blob is None else (blob.data, blob.uri, blob.position, blob.size) for blob in blobs]
     columns = zip(*((None,) * 4 if row is None else row for row in rows), strict=True) if rows else [()] * 4
     arrays = [pa.array(column, field.type) for column, field in zip(columns, _STORAGE, strict=True)]
@@ -142,7 +142,7 @@ def blob_array(values: Iterable[bytes | bytearray | memoryview | str | Blob | No
     return pa.ExtensionArray.from_storage(_blob_type(), storage)
 
 
-def _blob(value: object) -> Blob | None:
+def _to_blob(value: object) -> Blob | None:
     if value is None or isinstance(value, Blob):
         return value
     if isinstance(value, str):

@@ -68,7 +68,7 @@ def storage_type(kind: pa.DataType) -> pa.DataType:
         return storage_type(kind.storage_type)
     if not has_extensions(kind):
         return kind
-    fields = [_stored(kind.field(index)) for index in range(kind.num_fields)]
+    fields = [_to_stored(kind.field(index)) for index in range(kind.num_fields)]
     if pa.types.is_map(kind):
         return pa.map_(*fields[0].type, keys_sorted=kind.keys_sorted)
     if pa.types.is_struct(kind):
@@ -83,7 +83,7 @@ def empty_table(schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)
 
 
-def _stored(field: pa.Field) -> pa.Field:
+def _to_stored(field: pa.Field) -> pa.Field:
     """A field in its storage type; the metadata name the extension type that it has itself."""
     metadata = dict(field.metadata or {})
     if isinstance(field.type, pa.BaseExtensionType):

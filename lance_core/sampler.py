@@ -52,13 +52,13 @@ def maybe_sample(
     if n >= source.count_rows():
         yield from source.to_batches(requested_columns, filt, batch_size=batch_size)
         return
-    chosen = _chosen(np.asarray(row_positions(source, filt)), n, max_takes)
+    chosen = _choose_rows(np.asarray(row_positions(source, filt)), n, max_takes)
     for start in range(0, len(chosen), batch_size):
         table = combined(source.take(chosen[start : start + batch_size], requested_columns), keeps_chunks=True)
         yield from table.to_batches()
 
 
-def _chosen(candidates: np.ndarray[Any, Any], n: int, max_takes: int) -> np.ndarray[Any, Any]:
+def _choose_rows(candidates: np.ndarray[Any, Any], n: int, max_takes: int) -> np.ndarray[Any, Any]:
     """Random rows; runs of neighbouring rows above `max_takes`."""
     rng = np.random.default_rng()
     if len(candidates) <= n:
@@ -130,10 +130,10 @@ class ShardedBatchSampler:
         else:
             mine = rows[self._rank :: self._world_size]
             batches = [mine[start : start + batch_size] for start in range(0, len(mine), batch_size)]
-        for rows in self._ordered(batches):
-            yield from _rows(dataset, rows, columns, with_row_id)
+        for rows in self._shuffle(batches):
+            yield from _take_batches(dataset, rows, columns, with_row_id)
 
-    def _ordered(self, batches: list[Any]) -> list[Any]:
+    def _shuffle(self, batches: list[Any]) -> list[Any]:
         if self._randomize:
             random.Random(self._seed + self._epoch).shuffle(batches)  # noqa: S311 - no secret
         return batches
@@ -180,7 +180,7 @@ class ShardedFixedBatchSampler(ShardedBatchSampler):
         return len(self._batches)
 
     def __iter__(self) -> Iterator[list[int]]:
-        for rows in self._ordered(list(self._batches)):
+        for rows in self._shuffle(list(self._batches)):
             yield list(rows)
 
 
@@ -241,7 +241,7 @@ class ShardedBatchIterator:
             ).to_batches()
 
 
-def _rows(dataset: LanceDataset, rows: Any, columns: Any, with_row_id: bool) -> Iterator[pa.RecordBatch]:
+def _take_batches(dataset: LanceDataset, rows: Any, columns: Any, with_row_id: bool) -> Iterator[pa.RecordBatch]:
     """The rows at some positions as one batch."""
     if with_row_id:
         names = dataset.schema.names if columns is None else columns

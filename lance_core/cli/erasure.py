@@ -96,7 +96,7 @@ def _print(report: ErasureReport, output: CommandOutput) -> None:
             rows = [dataclasses.asdict(finding) for finding in findings]
             output.rows(rows, ["kind", "path", "message"], title=title)
     shown = ("rows_deleted", "versions_removed", "tags_moved")
-    done = {name: _by_name(getattr(report, name)) for name in shown}
+    done = {name: _list_mapping(getattr(report, name)) for name in shown}
     lists = (
         "readers_released",
         "branches_released",
@@ -123,10 +123,10 @@ def _print(report: ErasureReport, output: CommandOutput) -> None:
         output.line(f"Not proven: {len(report.remaining)} place(s) can still hold rows; {amount} were read.")
 
 
-def _by_name(values: Any) -> list[str]:
+def _list_mapping(values: Any) -> list[str]:
     """A mapping as strings."""
-    return [f"{name}: {_shown(value)}" for name, value in values.items()]
+    return [f"{name}: {_show(value)}" for name, value in values.items()]
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

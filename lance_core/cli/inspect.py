@@ -38,7 +38,7 @@ _SHORT_RUN = 8
 def info(dataset: LanceDataset, output: CommandOutput) -> None:
     """Show what a table is and how large it is."""
     manifest = dataset.source.manifest
-    counts = _counts(counted_fragments(dataset.source))
+    counts = _count_fragments(counted_fragments(dataset.source))
     output.record(
         {
             "uri": dataset.uri,
@@ -50,7 +50,7 @@ def info(dataset: LanceDataset, output: CommandOutput) -> None:
             "data_storage_version": manifest.data_storage_version,
             "stable_row_ids": manifest.uses_stable_row_ids,
             "indices": sorted({index.name for index in manifest.indices}),
-            **_config(manifest.config),
+            **_describe_config(manifest.config),
             "metadata": dict(manifest.table_metadata),
         }
     )
@@ -77,8 +77,8 @@ def versions(dataset: LanceDataset, output: CommandOutput, limit: int) -> None:
         except CorruptFileError as error:
             rows.append({"version": number, "run": None, "message": f"cannot be read: {error}"})
             continue
-        counts = _counts(header.fragments) if isinstance(header, Manifest) else {}
-        rows.append({**_commit(dataset, header), **counts})
+        counts = _count_fragments(header.fragments) if isinstance(header, Manifest) else {}
+        rows.append({**_describe_commit(dataset, header), **counts})
     columns = ["version", "committed", "operation", "rows", "deleted_rows", "fragments", "bytes", "message"]
     if any(row["run"] for row in rows):
         columns.insert(3, "run")
@@ -101,7 +101,10 @@ def show(dataset: LanceDataset, output: CommandOutput, version: str) -> None:
     manifest = chosen.source.manifest
     transaction = load_transaction(chosen.source.store, manifest)
     writer = manifest.writer_version
-    values: dict[str, Any] = {**_commit(chosen, manifest), **_counts(counted_fragments(chosen.source))}
+    values: dict[str, Any] = {
+        **_describe_commit(chosen, manifest),
+        **_count_fragments(counted_fragments(chosen.source)),
+    }
     values["writer"] = f"{writer.library} {writer.version}" if writer is not None else None
     if transaction is not None:
         values["read_version"] = transaction.read_version
@@ -110,7 +113,7 @@ def show(dataset: LanceDataset, output: CommandOutput, version: str) -> None:
     earlier = [number for number in list_versions(chosen.source.store) if number < manifest.version]
     if earlier:
         try:
-            values["changes"] = _changes(load_manifest(chosen.source.store, earlier[-1]), manifest)
+            values["changes"] = _describe_changes(load_manifest(chosen.source.store, earlier[-1]), manifest)
         except CorruptFileError as error:
             values["changes"] = f"unknown: version {earlier[-1]} cannot be read: {error}"
     output.record(values)
@@ -140,17 +143,17 @@ def files(dataset: LanceDataset, output: CommandOutput, orphans: bool) -> None:
     """List the data and deletion files of a version."""
     if orphans:
         selectors = Selectors(versions=frozenset(), delete_unverified=True, error_if_tagged=False)
-        orphaned_files = [dataclasses.asdict(file) for file in plan_cleanup(*_latest(dataset), selectors).files]
+        orphaned_files = [dataclasses.asdict(file) for file in plan_cleanup(*_load_latest(dataset), selectors).files]
         output.rows(orphaned_files, ["path", "kind", "size_bytes"])
         output.line(f"{len(orphaned_files)} file(s), including files of writes in progress")
         return
-    output.rows(list(_files(dataset.source.manifest)), ["fragment", "path", "kind", "version", "bytes", "base"])
+    output.rows(list(_list_files(dataset.source.manifest)), ["fragment", "path", "kind", "version", "bytes", "base"])
 
 
 @command("schema")
 def schema(dataset: LanceDataset, output: CommandOutput) -> None:
     """List the columns of a version, with ids and types."""
-    output.rows(list(_fields(dataset.source.manifest.schema)), ["id", "name", "type", "nullable", "metadata"])
+    output.rows(list(_list_fields(dataset.source.manifest.schema)), ["id", "name", "type", "nullable", "metadata"])
 
 
 @command("head")
@@ -173,7 +176,7 @@ def diff(dataset: LanceDataset, output: CommandOutput, a: str, b: str) -> None:
     Each is a number or a tag.
     """
     old, new = (dataset.checkout_version(parse_version(version)).source.manifest for version in (a, b))
-    output.record({"from_version": old.version, "to_version": new.version, **_changes(old, new)})
+    output.record({"from_version": old.version, "to_version": new.version, **_describe_changes(old, new)})
 
 
 @command("tags", versioned=False)
@@ -183,11 +186,11 @@ def tags(dataset: LanceDataset, output: CommandOutput) -> None:
     output.rows(rows, ["tag", "version", "branch", "created_at", "updated_at"])
 
 
-def _latest(dataset: LanceDataset) -> tuple[ObjectStore, Manifest]:
+def _load_latest(dataset: LanceDataset) -> tuple[ObjectStore, Manifest]:
     return dataset.source.store, load_following(dataset.source.store, dataset.source.manifest)
 
 
-def _files(manifest: Manifest) -> Iterator[dict[str, Any]]:
+def _list_files(manifest: Manifest) -> Iterator[dict[str, Any]]:
     names = {node.id: node.name for node, _ in manifest.schema.walk()}
     for fragment in manifest.fragments:
         for file in fragment.files:
@@ -205,7 +208,7 @@ def _files(manifest: Manifest) -> Iterator[dict[str, Any]]:
             yield {"fragment": fragment.id, "path": path, "kind": "deletion", "bytes": None}
 
 
-def _counts(fragments: FragmentList) -> dict[str, Any]:
+def _count_fragments(fragments: FragmentList) -> dict[str, Any]:
     """Numbers of fragments; without rows if the manifest does not record them."""
     rows = deleted = size = num_files = 0
     for message in fragments.messages():
@@ -223,7 +226,7 @@ def _counts(fragments: FragmentList) -> dict[str, Any]:
     }
 
 
-def _commit(dataset: LanceDataset, manifest: Manifest | VersionHeader) -> dict[str, Any]:
+def _describe_commit(dataset: LanceDataset, manifest: Manifest | VersionHeader) -> dict[str, Any]:
     transaction = load_transaction(dataset.source.store, manifest)
     properties = {} if transaction is None else transaction.properties
     return {
@@ -235,9 +238,9 @@ def _commit(dataset: LanceDataset, manifest: Manifest | VersionHeader) -> dict[s
     }
 
 
-def _changes(old: Manifest, new: Manifest) -> dict[str, Any]:
+def _describe_changes(old: Manifest, new: Manifest) -> dict[str, Any]:
     before, after = _by_id(old.fragments), _by_id(new.fragments)
-    rows = [_counts(manifest.fragments)["rows"] for manifest in (old, new)]
+    rows = [_count_fragments(manifest.fragments)["rows"] for manifest in (old, new)]
     columns = [{field.name for field in manifest.schema.fields} for manifest in (old, new)]
     config = {
         key: f"{old.config.get(key, '')} -> {new.config.get(key, '')}"
@@ -255,7 +258,7 @@ def _changes(old: Manifest, new: Manifest) -> dict[str, Any]:
     }
 
 
-def _config(config: Mapping[str, str]) -> dict[str, Any]:
+def _describe_config(config: Mapping[str, str]) -> dict[str, Any]:
     """The configuration without proofs of writes, and the number of proofs of each kind, if there are any."""
     settings: dict[str, Any] = {"config": {key: value for key, value in config.items() if not is_proof(key)}}
     proofs = Proofs.of(config)
@@ -270,7 +273,7 @@ def _by_id(fragments: FragmentList) -> dict[int, bytes]:
     return dict(zip(fragments.ids, fragments.raw, strict=True))
 
 
-def _fields(schema: Schema) -> Iterator[dict[str, Any]]:
+def _list_fields(schema: Schema) -> Iterator[dict[str, Any]]:
     depths = {-1: -1}
     for node, parent in schema.walk():
         depths[node.id] = depths.get(parent, -1) + 1

@@ -52,18 +52,20 @@ class CommandOutput:
         if self.as_json:
             self._json(list(rows))
             return
-        table = Table(title=_shown(title) if title else None, title_justify="left", header_style="bold")
+        table = Table(title=_show(title) if title else None, title_justify="left", header_style="bold")
         for column in columns:
             numeric = any(_is_number(row.get(column)) for row in rows)
             justify: JustifyMethod = "right" if numeric else "left"
             name = column if are_data else column.replace("_", " ")
             # Values of data are cut at the terminal's width rather than wrapped.
             table.add_column(
-                _shown(name), justify=justify, overflow="ellipsis" if are_data else "fold", no_wrap=are_data
+                _show(name), justify=justify, overflow="ellipsis" if are_data else "fold", no_wrap=are_data
             )
         for row in rows:
-            cells = (_datum(row.get(column)) if are_data else _string(column, row.get(column)) for column in columns)
-            table.add_row(*map(_shown, cells))
+            cells = (
+                _format_plain(row.get(column)) if are_data else _format(column, row.get(column)) for column in columns
+            )
+            table.add_row(*map(_show, cells))
         self._console(_UNCUT if are_data else _WIDE).print(table)
 
     @property
@@ -76,18 +78,18 @@ class CommandOutput:
         if self.as_json:
             self._json(dict(values))
             return
-        table = Table(title=_shown(title) if title else None, title_justify="left", show_header=False, box=None)
+        table = Table(title=_show(title) if title else None, title_justify="left", show_header=False, box=None)
         table.add_column(style="bold")
         table.add_column(overflow="fold")
         for name, value in values.items():
             if value not in (None, "", [], {}):
-                table.add_row(_shown(name.replace("_", " ")), _shown(_string(name, value)))
+                table.add_row(_show(name.replace("_", " ")), _show(_format(name, value)))
         self._console().print(table)
 
     def line(self, string: str) -> None:
         """Print a line of text, unless the output is JSON."""
         if not self.as_json:
-            self._console().print(_shown(string))
+            self._console().print(_show(string))
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Callable[[int, int], None]]:
@@ -104,7 +106,7 @@ class CommandOutput:
             yield lambda done, total: bar.update(task, completed=done, total=total)
 
     def _json(self, value: object) -> None:
-        click.echo(json.dumps(value, indent=2, default=_plain))
+        click.echo(json.dumps(value, indent=2, default=_to_json_value))
 
     def _console(self, width: int = _WIDE) -> Console:
         """The console. If the output is not a terminal, lines have at least `width` characters."""
@@ -115,7 +117,7 @@ class CommandOutput:
         return Console(highlight=False, markup=False, emoji=False, width=max(console.width, width))
 
 
-def _shown(string: str) -> Text:
+def _show(string: str) -> Text:
     """A string without markup; characters that act on the terminal are shown as escapes."""
     return Text(printable(string))
 
@@ -133,7 +135,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _string(name: str, value: object) -> str:
+def _format(name: str, value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, datetime):
@@ -145,27 +147,27 @@ def _string(name: str, value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     if isinstance(value, Mapping):
-        return "\n".join(f"{key} = {_string(key, item)}" for key, item in value.items() if item not in ([], {}))
+        return "\n".join(f"{key} = {_format(key, item)}" for key, item in value.items() if item not in ([], {}))
     if isinstance(value, list | tuple):
         return (
-            _numbered(value) if value and all(isinstance(item, int) for item in value) else ", ".join(map(str, value))
+            _format_ids(value) if value and all(isinstance(item, int) for item in value) else ", ".join(map(str, value))
         )
     return str(value)
 
 
-def _datum(value: object) -> str:
+def _format_plain(value: object) -> str:
     """A value of a row, without formatting."""
     if isinstance(value, datetime):
         return value.isoformat(" ")
     return "" if value is None else str(value)
 
 
-def _numbered(ids: Sequence[int]) -> str:
+def _format_ids(ids: Sequence[int]) -> str:
     """The number of ids, and the ids: 7 (ids 1-5, 8-9)."""
-    return f"{len(ids):,} (id{'' if len(ids) == 1 else 's'} {_runs(ids)})"
+    return f"{len(ids):,} (id{'' if len(ids) == 1 else 's'} {_format_runs(ids)})"
 
 
-def _runs(numbers: Sequence[int]) -> str:
+def _format_runs(numbers: Sequence[int]) -> str:
     """Numbers for people: 1-5, 8, 10-11."""
     runs: list[list[int]] = []
     for number in numbers:
@@ -176,7 +178,7 @@ def _runs(numbers: Sequence[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
-def _plain(value: object) -> Any:
+def _to_json_value(value: object) -> Any:
     """The form in JSON of a value that JSON does not have."""
     if isinstance(value, datetime | date):
         return value.isoformat()

@@ -24,7 +24,7 @@ _classes: dict[Any, Any] = {}
 """By class of handles, its subclass that also derives from Arrow's class."""
 
 
-def _arrow_class(handle_class: Any) -> Any:
+def _make_arrow_class(handle_class: Any) -> Any:
     """A subclass of a class of handles and of Arrow's datasets, under the name of the first."""
     if handle_class not in _classes:
         import pyarrow.dataset  # noqa: PLC0415 - it imports pandas
@@ -48,7 +48,7 @@ class ArrowInterface:
     def __new__(cls, *_arguments: Any, **_options: Any) -> Any:
         """Make a handle; its class also derives from Arrow's class if an engine may check for that."""
         has_engine = any(name in sys.modules for name in _ENGINES)
-        arrow_class: Any = _arrow_class(cls) if has_engine and cls.plain_class is None else cls
+        arrow_class: Any = _make_arrow_class(cls) if has_engine and cls.plain_class is None else cls
         return super(ArrowInterface, arrow_class).__new__(arrow_class)
 
     @property  # type: ignore[misc]  # it is only read
@@ -56,7 +56,7 @@ class ArrowInterface:
         """The class of the handle: a subclass of Arrow's `Dataset` as soon as `pyarrow.dataset` is imported."""
         handle_class: Any = type(self)
         shown = handle_class.plain_class is None and "pyarrow.dataset" in sys.modules
-        return _arrow_class(handle_class) if shown else handle_class
+        return _make_arrow_class(handle_class) if shown else handle_class
 
     @property
     def partition_expression(self) -> NoReturn:

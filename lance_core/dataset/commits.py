@@ -195,13 +195,13 @@ class CommitVerbs(Handle):
         """
         store = open_store(base_uri, storage_options)
         reject_clones(store)
-        latest = _latest_or_none(store)
+        latest = _load_latest_or_none(store)
         drop(store, ignore_not_found=bool(ignore_not_found))
         if latest is not None:
             release_tags(store, latest)
 
 
-def _latest_or_none(store: ObjectStore) -> Manifest | None:
+def _load_latest_or_none(store: ObjectStore) -> Manifest | None:
     """The latest version of a dataset that is about to be dropped; None if it cannot be read."""
     try:
         return load_latest(store)

@@ -37,7 +37,7 @@ class ConfigurationVerbs(Handle):
             >>> table.update_config({"owner": "data"})
             {'owner': 'data'}
         """
-        self._update(UpdateConfig(config=_change(values, replace)))
+        self._update(UpdateConfig(config=_make_change(values, replace)))
         return self.config()
 
     def delete_config_keys(self, keys: Sequence[str]) -> None:
@@ -60,7 +60,7 @@ class ConfigurationVerbs(Handle):
             >>> table.update_metadata({"source": "PyPI"})
             {'source': 'PyPI'}
         """
-        self._update(UpdateConfig(table_metadata=_change(values, replace)))
+        self._update(UpdateConfig(table_metadata=_make_change(values, replace)))
         return self.metadata
 
     def update_schema_metadata(self, values: Changes, *, replace: bool = False) -> dict[str, str]:
@@ -71,7 +71,7 @@ class ConfigurationVerbs(Handle):
             >>> table.update_schema_metadata({"source": "PyPI"})
             {'source': 'PyPI'}
         """
-        self._update(UpdateConfig(schema_metadata=_change(values, replace)))
+        self._update(UpdateConfig(schema_metadata=_make_change(values, replace)))
         return self.schema_metadata
 
     def update_field_metadata(self, field_updates: Mapping[str, Changes], *, replace: bool = False) -> None:
@@ -90,7 +90,7 @@ class ConfigurationVerbs(Handle):
             >>> flights.schema.field("delay").metadata
             {b'unit': b'minutes'}
         """
-        changes = {self._field_id(path): _change(values, replace) for path, values in field_updates.items()}
+        changes = {self._find_field_id(path): _make_change(values, replace) for path, values in field_updates.items()}
         self._update(UpdateConfig(field_metadata=changes))
 
     def replace_schema_metadata(self, new_metadata: Mapping[str, str]) -> None:
@@ -102,7 +102,7 @@ class ConfigurationVerbs(Handle):
             >>> table.schema.metadata
             {b'source': b'PyPI'}
         """
-        _deprecated("replace_schema_metadata", "update_schema_metadata(metadata, replace=True)")
+        _warn_deprecated("replace_schema_metadata", "update_schema_metadata(metadata, replace=True)")
         self.update_schema_metadata(new_metadata, replace=True)
 
     def replace_field_metadata(self, field_name: str, new_metadata: Mapping[str, str]) -> None:
@@ -114,10 +114,10 @@ class ConfigurationVerbs(Handle):
             >>> flights.schema.field("delay").metadata
             {b'unit': b'minutes'}
         """
-        _deprecated("replace_field_metadata", "update_field_metadata({path: metadata}, replace=True)")
+        _warn_deprecated("replace_field_metadata", "update_field_metadata({path: metadata}, replace=True)")
         self.update_field_metadata({field_name: new_metadata}, replace=True)
 
-    def _field_id(self, path: str) -> int:
+    def _find_field_id(self, path: str) -> int:
         try:
             return self._manifest.schema.column(path).id
         except SchemaError as error:
@@ -128,7 +128,7 @@ class ConfigurationVerbs(Handle):
         self._manifest = commit(self._store, transaction, base=self._manifest).manifest
 
 
-def _change(values: Changes, replace: bool) -> UpdateMap:
+def _make_change(values: Changes, replace: bool) -> UpdateMap:
     if not isinstance(values, Mapping):
         raise ArgumentTypeError(f"metadata is a mapping of strings, not {values!r:.80}")
     for key, value in values.items():
@@ -140,5 +140,5 @@ def _change(values: Changes, replace: bool) -> UpdateMap:
     return UpdateMap(entries=entries, replace=replace)
 
 
-def _deprecated(old: str, new: str) -> None:
+def _warn_deprecated(old: str, new: str) -> None:
     warnings.warn(f"{old} is deprecated. Use {new} instead.", DeprecationWarning, stacklevel=3)

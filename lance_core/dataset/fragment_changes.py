@@ -165,7 +165,7 @@ class FragmentChanges:
         """
         columns = described_columns(self._source.manifest)
         expression = to_condition(predicate, columns or self._source.manifest.schema)
-        return self._without(matching_rows(self._source, self.record, expression, columns))
+        return self._delete_rows(matching_rows(self._source, self.record, expression, columns))
 
     def delete_rows(self, offsets: Iterable[int]) -> FragmentMetadata | None:
         """Delete rows by their physical offsets in the fragment.
@@ -183,7 +183,7 @@ class FragmentChanges:
             raise InvalidInputError(
                 f"delete_rows offset {outside[0]} is out of range for fragment {self.record.id} with {count} rows"
             )
-        return self._without(bitmap_of(rows) - self._source.deleted_rows(self.record))
+        return self._delete_rows(bitmap_of(rows) - self._source.deleted_rows(self.record))
 
     def merge_columns(
         self,
@@ -260,7 +260,7 @@ class FragmentChanges:
         columns = manifest.schema.project([name for name in manifest.schema.names if name in maker.makes.names])
         matched = BitMap()
         with staged(self._source) as files:
-            tables = self._updated(maker, columns, matched)
+            tables = self._update_values(maker, columns, matched)
             file = write_column_file(self._source, self.record, columns, tables, files)
         updated = FragmentMetadata.from_record(replaced_columns(self.record, file))
         fields = [node.id for node, _ in columns.walk()]
@@ -274,7 +274,7 @@ class FragmentChanges:
         """
         validate_fragment(self._source, self.record)
 
-    def _without(self, deleted: BitMap) -> FragmentMetadata | None:
+    def _delete_rows(self, deleted: BitMap) -> FragmentMetadata | None:
         if len(deleted) == live_count(self._source, self.record):
             return None
         if not deleted:
@@ -292,10 +292,10 @@ class FragmentChanges:
             maker.finish()
         return FragmentMetadata.from_record(fragment), LanceSchema(schema)
 
-    def _updated(self, maker: Joined, columns: Schema, matched: BitMap) -> Iterator[pa.Table]:
+    def _update_values(self, maker: Joined, columns: Schema, matched: BitMap) -> Iterator[pa.Table]:
         """Yield the values of all rows, new ones where a row matched; offsets of these rows are added to `matched`."""
         on = maker.reads[0]
-        read = columns if on in (ROW_ID, ROW_ADDRESS) or on in columns.names else self._with(columns, on)
+        read = columns if on in (ROW_ID, ROW_ADDRESS) or on in columns.names else self._add_column(columns, on)
         start = 0
         batches = live_batches(
             self._source,
@@ -315,5 +315,5 @@ class FragmentChanges:
             yield spread(pa.concat_tables([old, new.select(columns.names).cast(old.schema)]).take(places), mask)
             start += len(mask)
 
-    def _with(self, columns: Schema, name: str) -> Schema:
+    def _add_column(self, columns: Schema, name: str) -> Schema:
         return self._source.manifest.schema.project([*columns.names, name])

@@ -170,23 +170,23 @@ class HistoryVerbs(Handle):
         """
         if ahead < 1:
             raise InvalidInputError(f"ahead must be at least 1, not {ahead}")
-        return self._history(ahead)
+        return self._walk_back(ahead)
 
-    def _history(self, ahead: int) -> Iterator[tuple[Self, Transaction | None]]:
+    def _walk_back(self, ahead: int) -> Iterator[tuple[Self, Transaction | None]]:
         numbers = (number for number in newest_versions(self._store) if number <= self.version)
         counts: dict[bytes, int | None] = {}
         while next_numbers := list(islice(numbers, ahead)):
             if ahead == 1:
-                records = [self._recorded(number) for number in next_numbers]
+                records = [self._open_recorded(number) for number in next_numbers]
             else:
                 with ThreadPool(min(_MOST_AT_ONCE, len(next_numbers))) as pool:
-                    records = list(pool.map(self._recorded, next_numbers))
+                    records = list(pool.map(self._open_recorded, next_numbers))
             for record in records:
                 if record is not None:
                     record[0]._manifest.fragments.share_live_counts(counts)  # noqa: SLF001 - its own kind
                     yield record
 
-    def _recorded(self, number: int) -> tuple[Self, Transaction | None] | None:
+    def _open_recorded(self, number: int) -> tuple[Self, Transaction | None] | None:
         """A handle on a version and its transaction; None if the version was cleaned up since, or is torn."""
         try:
             manifest = self._manifest if number == self.version else load_manifest(self._store, number)
@@ -379,7 +379,7 @@ class HistoryVerbs(Handle):
             1
         """
         try:
-            limit = moment(_with_local_zone(asof))
+            limit = moment(_add_local_zone(asof))
         except InvalidInputError as error:
             raise InvalidInputError(f"{self._uri}: {error}") from error
         for number in newest_versions(self._store):
@@ -388,7 +388,7 @@ class HistoryVerbs(Handle):
         raise VersionNotFoundError(f"{self._uri} has no version as old as {limit.isoformat()}")
 
 
-def _with_local_zone(time: Timestamp) -> Timestamp:
+def _add_local_zone(time: Timestamp) -> Timestamp:
     """A `datetime` without a zone as local time, with the offset that was valid at that time."""
     if isinstance(time, datetime) and time.tzinfo is None:
         return datetime.fromisoformat(time.isoformat()).astimezone()

@@ -117,7 +117,7 @@ def dataset(
     shared_session = session if session is not None else Session(index_cache_size_bytes, metadata_cache_size_bytes)
     if version is not None and asof is not None:
         raise InvalidInputError("version and asof cannot be given together")
-    manifest = _numbered(uri, storage_options, version)
+    manifest = _load_numbered(uri, storage_options, version)
     opened = LanceDataset(
         uri,
         storage_options=storage_options,
@@ -141,7 +141,7 @@ def _check_read_params(params: Mapping[str, Any] | None) -> None:
         )
 
 
-def _numbered(
+def _load_numbered(
     uri: str | PathLike[str], storage_options: Mapping[str, str] | None, version: Reference
 ) -> Manifest | None:
     """The manifest of a version by its number, without reading the latest version; None if it does not exist."""

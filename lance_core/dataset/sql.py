@@ -59,7 +59,7 @@ class SqlQuery:
 
     def to_stream_reader(self) -> pa.RecordBatchReader:
         """Run the query, and return a reader; errors are those of `to_batch_records`."""
-        options, engine = self._options, _engine()
+        options, engine = self._options, _import_engine()
         connection = engine.connect(":memory:")
         # A query can read this dataset and nothing else.
         for setting in ("python_enable_replacements = false", "enable_external_access = false"):
@@ -70,10 +70,10 @@ class SqlQuery:
             result = connection.sql(options.sql)
             if result is None:
                 raise InvalidInputError(f"SQL: {options.sql!r} gives no rows; only SELECT is offered")
-            reader = _reader(result, options.batch_size)
+            reader = _open_reader(result, options.batch_size)
         except engine.Error as error:
             raise InvalidInputError(f"SQL: {error}") from error
-        return pa.RecordBatchReader.from_batches(reader.schema, _batches(reader, options, connection, engine))
+        return pa.RecordBatchReader.from_batches(reader.schema, _yield_batches(reader, options, connection, engine))
 
 
 @checked_methods
@@ -102,15 +102,15 @@ class SqlQueryBuilder:
         """Set the name of the dataset in the query; "dataset" by default."""
         if not isinstance(table_name, str) or not table_name:
             raise InvalidInputError(f"table_name must be a string that is not empty, not {table_name!r}")
-        return self._with(table_name=table_name)
+        return self._replace_options(table_name=table_name)
 
     def with_row_id(self, with_row_id: bool = True) -> SqlQueryBuilder:
         """Add the column `_rowid` to the dataset in the query."""
-        return self._with_row_column(ROW_ID, with_row_id)
+        return self._show_row_column(ROW_ID, with_row_id)
 
     def with_row_addr(self, with_row_addr: bool = True) -> SqlQueryBuilder:
         """Add the column `_rowaddr` to the dataset in the query."""
-        return self._with_row_column(ROW_ADDRESS, with_row_addr)
+        return self._show_row_column(ROW_ADDRESS, with_row_addr)
 
     def blob_handling(self, blob_handling: str) -> SqlQueryBuilder:
         """Set the form of columns of blobs: "all_binary" for payloads; descriptions by default.
@@ -119,27 +119,27 @@ class SqlQueryBuilder:
             InvalidInputError: The value is not known.
         """
         check_blob_handling(blob_handling)
-        return self._with(blob_handling=blob_handling)
+        return self._replace_options(blob_handling=blob_handling)
 
     def batch_size(self, batch_size: int) -> SqlQueryBuilder:
         """Set the most rows of a batch of the result."""
-        return self._with(batch_size=_positive("batch_size", batch_size))
+        return self._replace_options(batch_size=_require_positive("batch_size", batch_size))
 
     def batch_size_bytes(self, batch_size_bytes: int) -> SqlQueryBuilder:
         """Set the approximate limit of the bytes of a batch of the result."""
-        return self._with(batch_size_bytes=_positive("batch_size_bytes", batch_size_bytes))
+        return self._replace_options(batch_size_bytes=_require_positive("batch_size_bytes", batch_size_bytes))
 
     def build(self) -> SqlQuery:
         """The query."""
         return SqlQuery(self._options)
 
-    def _with(self, **changes: Any) -> SqlQueryBuilder:
+    def _replace_options(self, **changes: Any) -> SqlQueryBuilder:
         self._options = replace(self._options, **changes)
         return self
 
-    def _with_row_column(self, name: str, is_shown: bool) -> SqlQueryBuilder:
+    def _show_row_column(self, name: str, is_shown: bool) -> SqlQueryBuilder:
         other_columns = [other for other in self._options.row_columns if other != name]
-        return self._with(row_columns=(*other_columns, name) if is_shown else tuple(other_columns))
+        return self._replace_options(row_columns=(*other_columns, name) if is_shown else tuple(other_columns))
 
 
 class _Scanned:
@@ -176,7 +176,7 @@ class _Scanned:
         return self._dataset.take(indices, self.schema.names if columns is None else columns)
 
 
-def _engine() -> Any:
+def _import_engine() -> Any:
     try:
         import duckdb
     except ImportError as error:
@@ -187,12 +187,14 @@ def _engine() -> Any:
     return duckdb
 
 
-def _reader(result: Any, rows: int) -> pa.RecordBatchReader:
+def _open_reader(result: Any, rows: int) -> pa.RecordBatchReader:
     """The result as a stream; older releases of DuckDB have another name for it."""
     return result.to_arrow_reader(rows) if hasattr(result, "to_arrow_reader") else result.fetch_arrow_reader(rows)
 
 
-def _batches(reader: pa.RecordBatchReader, options: _Options, connection: Any, engine: Any) -> Iterator[pa.RecordBatch]:
+def _yield_batches(
+    reader: pa.RecordBatchReader, options: _Options, connection: Any, engine: Any
+) -> Iterator[pa.RecordBatch]:
     """The batches cut to size; the connection is closed after the last batch."""
     try:
         for batch in reader:
@@ -207,7 +209,7 @@ def _batches(reader: pa.RecordBatchReader, options: _Options, connection: Any, e
         connection.close()
 
 
-def _positive(name: str, value: int) -> int:
+def _require_positive(name: str, value: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InvalidInputError(f"{name} must be a whole number of at least 1, not {value!r}")
     return value

@@ -170,7 +170,7 @@ def _write_attempt(
         initial_bases=options.initial_bases or (),
     )
     target = table_target(target.uri if existing is None else existing, target.options)
-    return _result(target, commit_request(target, request)).dataset
+    return _make_result(target, commit_request(target, request)).dataset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,10 +405,10 @@ def commit_fragments(
         require_empty=require_empty,
     )
     target = table_target(uri, storage_options)
-    return _result(target, commit_request(target, request))
+    return _make_result(target, commit_request(target, request))
 
 
-def _result(target: TableTarget, outcome: CommitOutcome) -> CommitResult:
+def _make_result(target: TableTarget, outcome: CommitOutcome) -> CommitResult:
     """The result of a commit, with the dataset at the version that was committed."""
     dataset = LanceDataset(target.uri, storage_options=target.options, manifest=outcome.committed.manifest)
     return CommitResult(dataset=dataset, **outcome.facts())
@@ -473,4 +473,4 @@ def commit_transaction(
         options=options,
         affected_rows=affected_rows,
     )
-    return _result(target, CommitOutcome(base=target.base, committed=done, affected_rows=affected_rows))
+    return _make_result(target, CommitOutcome(base=target.base, committed=done, affected_rows=affected_rows))

@@ -43,10 +43,10 @@ def concatenate(arrays: Sequence[Any]) -> pa.Array:
         return pa.chunked_array(arrays).unify_dictionaries().combine_chunks()
     except pa.ArrowInvalid:
         pruned = [without_unused(array) for array in arrays]
-    return pa.concat_arrays(_with_common_values(pruned))
+    return pa.concat_arrays(_share_values(pruned))
 
 
-def _with_common_values(arrays: Sequence[Any]) -> list[pa.Array]:
+def _share_values(arrays: Sequence[Any]) -> list[pa.Array]:
     """Arrays whose dictionaries at one path are the same.
 
     Arrow's unification counts one value less than indices can.
@@ -86,7 +86,7 @@ def combined(rows: pa.Table, *, keeps_chunks: bool = False) -> pa.Table:
     columns = []
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         try:
-            whole = _whole(column)
+            whole = _combine(column)
         except InvalidInputError as error:
             if not keeps_chunks:
                 raise InvalidInputError(f"column {name!r}: {error}") from error
@@ -95,7 +95,7 @@ def combined(rows: pa.Table, *, keeps_chunks: bool = False) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=rows.schema)
 
 
-def _whole(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _combine(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if column.num_chunks > 1 and has_dictionary(column.type):
         return pa.chunked_array([concatenate(column.chunks)], column.type)
     return pa.Table.from_arrays([column], names=["column"]).combine_chunks().column(0)
@@ -119,13 +119,13 @@ def _take_column(column: pa.ChunkedArray, places: pa.Array) -> pa.ChunkedArray:
         return pa.chunked_array([concatenate(column.chunks)], kind).take(places)
     except InvalidInputError:
         if not pa.types.is_dictionary(kind):
-            return pa.chunked_array(list(_runs(column, np.asarray(places))), kind)
+            return pa.chunked_array(list(_take_runs(column, np.asarray(places))), kind)
     values, size = column.cast(kind.value_type).take(places), capacity(kind.index_type)
     pieces = (values.slice(start, size).combine_chunks() for start in range(0, len(values), size))
     return pa.chunked_array([encoded(piece, kind) for piece in pieces], kind)
 
 
-def _runs(column: pa.ChunkedArray, places: npt.NDArray[np.int64]) -> Iterator[pa.Array]:
+def _take_runs(column: pa.ChunkedArray, places: npt.NDArray[np.int64]) -> Iterator[pa.Array]:
     """The rows at some places, with a new array where the next row lies in another chunk."""
     starts = np.cumsum([0, *map(len, column.chunks)])
     chunks = np.searchsorted(starts, places, side="right") - 1

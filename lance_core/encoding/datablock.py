@@ -215,7 +215,7 @@ def _check_count(count: int, expected: int) -> None:
         raise CorruptFileError(f"{count} values where {expected} are expected")
 
 
-def _sliced_bits(buffer: pa.Buffer | None, offset: int, count: int) -> Bytes:
+def _slice_bits(buffer: pa.Buffer | None, offset: int, count: int) -> Bytes:
     """Bits ``offset .. offset + count`` of a bitmap, starting at bit 0; a copy only if they do not start at a byte."""
     data = _buffer_bytes(buffer)
     end = (offset + count + 7) // 8
@@ -230,7 +230,7 @@ def _fixed_width_to_block(array: pa.Array) -> FixedWidthBlock:
     buffer = array.buffers()[1]
     bits = array.type.bit_width
     if bits == 1:
-        return FixedWidthBlock(data=_sliced_bits(buffer, array.offset, count), bits_per_value=1, num_values=count)
+        return FixedWidthBlock(data=_slice_bits(buffer, array.offset, count), bits_per_value=1, num_values=count)
     width = bits // 8
     data = _buffer_bytes(buffer)[array.offset * width : (array.offset + count) * width]
     return FixedWidthBlock(data=data, bits_per_value=bits, num_values=count)
@@ -254,11 +254,11 @@ def _fixed_size_list_to_block(array: pa.Array) -> FixedSizeListBlock:
         values = values.storage
     validity = None
     if values.null_count and not pa.types.is_null(values.type):
-        validity = _sliced_bits(values.buffers()[0], values.offset, len(values))
+        validity = _slice_bits(values.buffers()[0], values.offset, len(values))
     return FixedSizeListBlock(items=array_to_block(values), dimension=dimension, validity=validity, num_values=count)
 
 
-def _aligned(data: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
+def _align(data: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
     """The bytes, copied if Arrow cannot read words of `width` bytes at their address."""
     return data if data.ctypes.data % width == 0 else data.copy()
 
@@ -275,7 +275,7 @@ def _fixed_width_to_array(block: FixedWidthBlock, kind: pa.DataType, validity: p
     if block.data.size * 8 < bits * block.num_values:
         raise CorruptFileError(f"{block.data.size} bytes are too few for {block.num_values} values of {bits} bits")
     width = 1 if bits < 16 or pa.types.is_fixed_size_binary(kind) else 8 if bits > 64 else bits // 8
-    data = pa.py_buffer(_aligned(block.data, width))
+    data = pa.py_buffer(_align(block.data, width))
     return pa.Array.from_buffers(kind, block.num_values, [validity, data])
 
 
@@ -305,7 +305,7 @@ def _variable_to_array(block: VariableBlock, kind: pa.DataType, validity: pa.Buf
         offsets = offsets.astype(np.int32)
     if offsets[0] < 0 or offsets[-1] > data.size:
         raise CorruptFileError(f"offsets end at {int(offsets[-1])}, but there are {data.size} bytes of values")
-    buffers = [validity, pa.py_buffer(_aligned(offsets, offsets.itemsize)), pa.py_buffer(data)]
+    buffers = [validity, pa.py_buffer(_align(offsets, offsets.itemsize)), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind, block.num_values, buffers)
 
 

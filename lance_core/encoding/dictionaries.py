@@ -66,7 +66,7 @@ def dictionaries_of(array: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[s
     elif pa.types.is_fixed_size_list(kind):
         yield from dictionaries_of(array.values, (*path, "item"))
     elif pa.types.is_map(kind):
-        yield from dictionaries_of(_as_list(array), path)
+        yield from dictionaries_of(_map_to_list(array), path)
 
 
 def used_values(array: Any) -> pa.Array:
@@ -111,10 +111,10 @@ class DictionaryRoom:
 
 def without_unused(array: Any) -> Any:
     """An array whose dictionaries hold the values of its rows alone."""
-    return change_dictionaries(array, _without_unused)
+    return change_dictionaries(array, _drop_unused)
 
 
-def _without_unused(array: Any, _path: tuple[str, ...]) -> Any:
+def _drop_unused(array: Any, _path: tuple[str, ...]) -> Any:
     kind, values = array.type, array.dictionary_decode().dictionary_encode()
     return pa.DictionaryArray.from_arrays(values.indices.cast(kind.index_type), values.dictionary, ordered=kind.ordered)
 
@@ -140,7 +140,7 @@ def change_dictionaries(array: Any, change: Callable[[Any, tuple[str, ...]], Any
         ]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
     if pa.types.is_map(kind):
-        changed = change_dictionaries(_as_list(array), change, path)
+        changed = change_dictionaries(_map_to_list(array), change, path)
         keys, values = changed.values.field(0), changed.values.field(1)
         return pa.MapArray.from_arrays(changed.offsets, keys, values, type=kind, mask=array.is_null())
     item = (*path, "item")
@@ -157,6 +157,6 @@ def change_dictionaries(array: Any, change: Callable[[Any, tuple[str, ...]], Any
     return type(array).from_arrays(offsets.cast(offset_type), items, type=kind, mask=whole.is_null())
 
 
-def _as_list(array: Any) -> Any:
+def _map_to_list(array: Any) -> Any:
     """The list of structs that a map is; Arrow has no kernels for maps."""
     return array.cast(pa.list_(pa.struct([array.type.key_field, array.type.item_field])))

@@ -28,10 +28,10 @@ def hides_nulls(description: Message) -> bool:
         return False
     name = description.WhichOneof("layout")
     layout = getattr(description, name) if name is not None else None
-    return layout is not None and _are_misread(layout.layers)
+    return layout is not None and _is_misread(layout.layers)
 
 
-def _are_misread(layers: Sequence[int]) -> bool:
+def _is_misread(layers: Sequence[int]) -> bool:
     all_valid = False
     for layer in layers:
         if layer == Layer.ALL_VALID_ITEM:

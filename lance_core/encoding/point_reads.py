@@ -171,12 +171,12 @@ class _Chunked(PointPage):
         if before > num_items or num_items != self._page.num_rows:
             raise CorruptFileError(f"{max(before, num_items)} values in a page of {self._page.num_rows} rows")
         ends[-1] = num_items
-        items = self._items(answers[1]) if self._layout.num_dictionary_items else None
+        items = self._decode_items(answers[1]) if self._layout.num_dictionary_items else None
         self._table = _ChunkTable(bounds, ends, items)
         item_bytes = 0 if items is None else memoryview(answers[1]).nbytes
         return 512 + int(bounds.nbytes + ends.nbytes) + 2 * item_bytes
 
-    def _items(self, data: BytesLike) -> FixedWidthBlock | VariableBlock:
+    def _decode_items(self, data: BytesLike) -> FixedWidthBlock | VariableBlock:
         copied = as_bytes(bytes(data))  # a copy, so that the rest of the read is not kept
         block = decode_block(self._layout.dictionary, copied, self._layout.num_dictionary_items)
         if isinstance(block, VariableBlock) and not self.bits:
@@ -189,7 +189,7 @@ class _Chunked(PointPage):
     def takes_runs(self) -> bool:
         return self.bits > 0 and not self._layout.num_dictionary_items
 
-    def _parts(self, rows: Sequence[int]) -> list[_Part]:
+    def _find_parts(self, rows: Sequence[int]) -> list[_Part]:
         """The chunks of some rows: number of the chunk, number of its values, and positions of the rows in it."""
         table = self._table
         assert table is not None
@@ -220,14 +220,14 @@ class _Chunked(PointPage):
     def ranges(self, rows: Sequence[int]) -> list[ByteRange]:
         assert self._table is not None
         bounds = self._table.bounds
-        return [(int(bounds[chunk]), int(bounds[chunk + 1])) for chunk, _, _ in self._parts(rows)]
+        return [(int(bounds[chunk]), int(bounds[chunk + 1])) for chunk, _, _ in self._find_parts(rows)]
 
     def values(self, rows: Sequence[int], answers: Sequence[memoryview]) -> Values:
         layout = self._layout
         has_nulls = layout.HasField("def_compression")
         values: list[BytesLike] = []
         levels: list[memoryview] = []
-        parts = self._parts(rows)
+        parts = self._find_parts(rows)
         for (_, count, places), chunk in zip(parts, answers, strict=True):
             pieces = take_one_apart(
                 chunk,
@@ -237,10 +237,10 @@ class _Chunked(PointPage):
             )
             levels += pieces[:has_nulls]
             values += self._gather(pieces[has_nulls:], count, places)
-        valid = self._valid(levels, parts) if has_nulls else None
-        return self._looked_up(values, valid), valid
+        valid = self._decode_validity(levels, parts) if has_nulls else None
+        return self._look_up(values, valid), valid
 
-    def _looked_up(self, buffers: list[BytesLike], valid: npt.NDArray[np.bool_] | None) -> list[BytesLike]:
+    def _look_up(self, buffers: list[BytesLike], valid: npt.NDArray[np.bool_] | None) -> list[BytesLike]:
         """The items of the dictionary, by index; the values themselves without a dictionary."""
         items = self._table.items if self._table is not None else None
         if items is None:
@@ -260,7 +260,7 @@ class _Chunked(PointPage):
             values.append(items.data[start:end].tobytes())
         return values
 
-    def _valid(self, levels: list[memoryview], parts: Sequence[_Part]) -> npt.NDArray[np.bool_]:
+    def _decode_validity(self, levels: list[memoryview], parts: Sequence[_Part]) -> npt.NDArray[np.bool_]:
         """Which values are not null: those of definition level 0."""
         sizes = np.array([len(part) for part in levels], np.int64)
         padded = -(-sizes // 8) * 8
@@ -315,15 +315,15 @@ def point_page(page: PageInfo, kind: pa.DataType, bits: int) -> PointPage | None
     name = layout.WhichOneof("layout")
     is_list = pa.types.is_fixed_size_list(kind)
     if name == "full_zip_layout":
-        return _raw(page, layout.full_zip_layout, bits, kind.list_size if is_list else 0)
+        return _raw_page(page, layout.full_zip_layout, bits, kind.list_size if is_list else 0)
     if is_list:
         return None
     if name == "mini_block_layout":
-        return _chunked(page, layout.mini_block_layout, bits)
-    return _constant(page, layout.constant_layout, bits) if name == "constant_layout" else None
+        return _chunked_page(page, layout.mini_block_layout, bits)
+    return _constant_page(page, layout.constant_layout, bits) if name == "constant_layout" else None
 
 
-def _raw(page: PageInfo, layout: FullZipLayout, bits: int, list_size: int) -> PointPage | None:
+def _raw_page(page: PageInfo, layout: FullZipLayout, bits: int, list_size: int) -> PointPage | None:
     encoding, size = layout.value_compression, bits
     if list_size and encoding.WhichOneof("compression") == "fixed_size_list":
         lists = encoding.fixed_size_list
@@ -339,7 +339,7 @@ def _raw(page: PageInfo, layout: FullZipLayout, bits: int, list_size: int) -> Po
     return _Raw(bits, page.buffer(0), page.num_rows)
 
 
-def _chunked(page: PageInfo, layout: MiniBlockLayout, bits: int) -> PointPage | None:
+def _chunked_page(page: PageInfo, layout: MiniBlockLayout, bits: int) -> PointPage | None:
     if (
         list(layout.layers) not in (_VALID, _NULLABLE)
         or layout.HasField("rep_compression")
@@ -359,7 +359,7 @@ def _chunked(page: PageInfo, layout: MiniBlockLayout, bits: int) -> PointPage | 
     return _Chunked(bits, page, layout, gather, width) if width == bits else None
 
 
-def _constant(page: PageInfo, layout: ConstantLayout, bits: int) -> PointPage | None:
+def _constant_page(page: PageInfo, layout: ConstantLayout, bits: int) -> PointPage | None:
     if page.buffers:
         return None
     if layout.HasField("inline_value"):
@@ -406,13 +406,13 @@ def read_points(
         valid.append(is_valid)
     counts = [len(rows) for _, rows in pages]
     if all(mask is None for mask in valid):
-        return _array(pieces, None, sum(counts), kind)
+        return _build_array(pieces, None, sum(counts), kind)
     flags = [np.ones(count, np.bool_) if mask is None else mask for mask, count in zip(valid, counts, strict=True)]
     bits = np.packbits(np.concatenate(flags), bitorder="little")
-    return _array(pieces, pa.py_buffer(bits), sum(counts), kind)
+    return _build_array(pieces, pa.py_buffer(bits), sum(counts), kind)
 
 
-def _array(pieces: list[BytesLike], bitmap: pa.Buffer | None, count: int, kind: pa.DataType) -> pa.Array:
+def _build_array(pieces: list[BytesLike], bitmap: pa.Buffer | None, count: int, kind: pa.DataType) -> pa.Array:
     bits = value_bits(kind)
     data = b"".join(pieces)
     if not bits:

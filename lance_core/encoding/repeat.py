@@ -150,7 +150,7 @@ def _chunk_pattern(layout: PageLayout, chunks: MiniBlockLayout) -> Pattern | Non
     has_items = chunks.HasField("dictionary")
     if has_items and not chunks.dictionary.HasField("variable"):
         return None
-    values_and_compressor = _values_of(chunks.value_compression)
+    values_and_compressor = _value_form(chunks.value_compression)
     if values_and_compressor is None:
         return None
     return Pattern(
@@ -163,7 +163,7 @@ def _chunk_pattern(layout: PageLayout, chunks: MiniBlockLayout) -> Pattern | Non
     )
 
 
-def _values_of(encoding: CompressiveEncoding) -> tuple[str, Compressor | None] | None:
+def _value_form(encoding: CompressiveEncoding) -> tuple[str, Compressor | None] | None:
     compress = None
     if encoding.HasField("general"):
         compress = compressor(encoding)
@@ -189,22 +189,22 @@ def repeated(leaf: Leaf, array: Any, pattern: Pattern) -> EncodedPage | None:
     if count > pattern.most_values:
         return None
     if pattern.values == "raw":
-        data = _numbers(array, leaf, count)
-        return None if data is None else _page(pattern, [data.tobytes()], count)
+        data = _to_words(array, leaf, count)
+        return None if data is None else _make_page(pattern, [data.tobytes()], count)
     nulls = null_mask(array) if pattern.has_nulls else None
     buffers: list[bytes] = []
     num_items = 0
     if pattern.has_items:
-        dictionary = _indices(array, count) if leaf.is_string else None
+        dictionary = _find_indices(array, count) if leaf.is_string else None
         if dictionary is None:
             return None
         indices, items, num_items = dictionary
         buffers = [items]
         values = _encoded(pattern, indices)
     elif leaf.is_string:
-        values = _strings(array, leaf, count) if pattern.values == "variable" else None
+        values = _string_buffers(array, leaf, count) if pattern.values == "variable" else None
     else:
-        words = _numbers(array, leaf, count)
+        words = _to_words(array, leaf, count)
         if words is None or leaf.list_size:
             return None
         if nulls is not None:
@@ -212,12 +212,12 @@ def repeated(leaf: Leaf, array: Any, pattern: Pattern) -> EncodedPage | None:
         values = _encoded(pattern, words)
     if values is not None and pattern.compressor is not None:
         values = pattern.compressor.shrunk(values)
-    levels = b"" if nulls is None else _levels(nulls, as_runs=pattern.has_null_runs)
+    levels = b"" if nulls is None else _encode_levels(nulls, as_runs=pattern.has_null_runs)
     if values is None or levels is None:
         return None
-    chunk = _chunk(values, levels, 0 if nulls is None else count)
+    chunk = _lay_out_chunk(values, levels, 0 if nulls is None else count)
     meta = ((len(chunk) // _ALIGNMENT - 1) << 4).to_bytes(4, "little")
-    return _page(pattern, [meta, chunk, *buffers], count, num_items)
+    return _make_page(pattern, [meta, chunk, *buffers], count, num_items)
 
 
 def _encoded(pattern: Pattern, words: npt.NDArray[Any]) -> bytes | None:
@@ -225,7 +225,7 @@ def _encoded(pattern: Pattern, words: npt.NDArray[Any]) -> bytes | None:
     return None if encode is None else encode(words)
 
 
-def _page(pattern: Pattern, buffers: list[bytes], count: int, num_items: int = 0) -> EncodedPage:
+def _make_page(pattern: Pattern, buffers: list[bytes], count: int, num_items: int = 0) -> EncodedPage:
     encoding = pattern.description(count, num_items)
     return EncodedPage(num_rows=count, length=count, encoding=encoding, buffers=tuple(buffers))
 
@@ -241,15 +241,15 @@ def constant_page(leaf: Leaf, array: Any) -> EncodedPage | None:
             return None
         lengths = np.array([0, len(string)], f"<i{leaf.width}").tobytes()
         scalar = b"".join((struct.pack("<3I", 2, len(lengths), len(string)), lengths, string))
-        return EncodedPage(num_rows=count, length=count, encoding=_constant(None), buffers=(scalar,))
-    words = _numbers(array, leaf, count)
+        return EncodedPage(num_rows=count, length=count, encoding=_make_constant(None), buffers=(scalar,))
+    words = _to_words(array, leaf, count)
     if words is None or words[0] != words[-1] or bool((words != words[0]).any()):
         return None
-    return EncodedPage(num_rows=count, length=count, encoding=_constant(words[:1].tobytes()), buffers=())
+    return EncodedPage(num_rows=count, length=count, encoding=_make_constant(words[:1].tobytes()), buffers=())
 
 
 @lru_cache(maxsize=1024)
-def _constant(value: bytes | None) -> Encoding:
+def _make_constant(value: bytes | None) -> Encoding:
     layout = ConstantLayout(layers=wire_layers([Layer.ALL_VALID_ITEM]))
     if value is not None:
         layout.inline_value = value
@@ -269,7 +269,7 @@ def _common_string(array: Any, leaf: Leaf, count: int) -> bytes | None:
     return whole[:size] if is_same else None
 
 
-def _numbers(array: Any, leaf: Leaf, count: int) -> npt.NDArray[Any] | None:
+def _to_words(array: Any, leaf: Leaf, count: int) -> npt.NDArray[Any] | None:
     """The values as unsigned words, fixed size lists as bytes; None if numbers in lists are null."""
     if not leaf.list_size:
         return np.frombuffer(array.buffers()[1], f"<u{leaf.width}", count, array.offset * leaf.width)
@@ -280,7 +280,7 @@ def _numbers(array: Any, leaf: Leaf, count: int) -> npt.NDArray[Any] | None:
     return np.frombuffer(items.buffers()[1], np.uint8, count * leaf.width, start)
 
 
-def _strings(array: Any, leaf: Leaf, count: int) -> bytes | None:
+def _string_buffers(array: Any, leaf: Leaf, count: int) -> bytes | None:
     """The offsets and bytes of strings; None if they are too long for a chunk."""
     _, places, data = array.buffers()
     offsets = np.frombuffer(places, f"<i{leaf.width}", count + 1, array.offset * leaf.width)
@@ -292,7 +292,7 @@ def _strings(array: Any, leaf: Leaf, count: int) -> bytes | None:
     return chunk_of_values(offsets, body)
 
 
-def _indices(array: Any, count: int) -> tuple[npt.NDArray[Any], bytes, int] | None:
+def _find_indices(array: Any, count: int) -> tuple[npt.NDArray[Any], bytes, int] | None:
     """The indices of strings, their dictionary and its number of items; None if a dictionary would not pay."""
     encoded = array.dictionary_encode()
     items = encoded.dictionary
@@ -310,7 +310,7 @@ def _indices(array: Any, count: int) -> tuple[npt.NDArray[Any], bytes, int] | No
     return words, block_of_values(offsets, body), len(items)
 
 
-def _chunk(values: bytes, levels: bytes, num_levels: int) -> bytes:
+def _lay_out_chunk(values: bytes, levels: bytes, num_levels: int) -> bytes:
     """One chunk: its header, levels and values (see `structural.chunk_layout`)."""
     end = _CHUNK_FILLS[-len(values) % _ALIGNMENT]
     if not num_levels:
@@ -319,7 +319,7 @@ def _chunk(values: bytes, levels: bytes, num_levels: int) -> bytes:
     return b"".join((head, levels, _CHUNK_FILLS[-len(levels) % _ALIGNMENT], values, end))
 
 
-def _levels(nulls: npt.NDArray[np.bool_], *, as_runs: bool) -> bytes | None:
+def _encode_levels(nulls: npt.NDArray[np.bool_], *, as_runs: bool) -> bytes | None:
     """Definition levels, which are 1 for nulls: one bit each if there are many, else runs or words of 16 bits.
 
     Returns:

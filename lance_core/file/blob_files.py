@@ -131,19 +131,19 @@ class BlobFiles:
         limits = self._limits.setdefault(field.id, _BlobThresholds.of(field))
         size: int = value.size
         if size > limits.packed:
-            number = self._next()
-            with self._open(number) as writer:
+            number = self._next_number()
+            with self._open_sidecar(number) as writer:
                 writer.write(value)
             self._closed.append(sidecar_key(self._key, number))
             return Descriptor(kind=BlobKind.DEDICATED, size=size, blob_id=number)
         if size > limits.inline:
             pack = self._packs.get(field.id)
             if pack is not None and pack.size + size > limits.file:
-                self._close(field.id)
+                self._close_pack(field.id)
                 pack = None
             if pack is None:
-                number = self._next()
-                pack = self._packs[field.id] = _Pack(self._open(number), number)
+                number = self._next_number()
+                pack = self._packs[field.id] = _Pack(self._open_sidecar(number), number)
             pack.writer.write(value)
             descriptor = Descriptor(kind=BlobKind.PACKED, position=pack.size, size=size, blob_id=pack.blob_id)
             pack.size += size
@@ -153,7 +153,7 @@ class BlobFiles:
     def complete(self) -> None:
         """Make all files visible and durable."""
         for field_id in list(self._packs):
-            self._close(field_id)
+            self._close_pack(field_id)
 
     def keep(self) -> None:
         """Record that the data file is visible, so that `abort` keeps the files."""
@@ -169,16 +169,16 @@ class BlobFiles:
             self._store.remove_empty_folders(blob_folder(self._key).removesuffix("/"))
         self._closed.clear()
 
-    def _next(self) -> int:
+    def _next_number(self) -> int:
         if self._num_files == _MAX_FILES:
             raise InvalidInputError(f"{self._key}: more than {_MAX_FILES} files of blobs; write files of fewer rows")
         self._num_files += 1
         return self._num_files
 
-    def _open(self, number: int) -> ObjectWriter:
+    def _open_sidecar(self, number: int) -> ObjectWriter:
         return self._store.open_writer(sidecar_key(self._key, number))
 
-    def _close(self, field_id: int) -> None:
+    def _close_pack(self, field_id: int) -> None:
         pack = self._packs.pop(field_id)
         pack.writer.close()
         self._closed.append(sidecar_key(self._key, pack.blob_id))

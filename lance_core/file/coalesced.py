@@ -58,7 +58,7 @@ def coalesce(readers: Sequence[DataFileReader]) -> DataFileReader:
         )
     starts = [0, *accumulate(part.size_bytes for part in metadata)]
     columns = ColumnList(
-        len(first.columns), lambda index: _coalesced_pages([part.columns[index] for part in metadata], starts)
+        len(first.columns), lambda index: _coalesce_pages([part.columns[index] for part in metadata], starts)
     )
     whole = FileMetadata(
         version=first.version,
@@ -72,7 +72,7 @@ def coalesce(readers: Sequence[DataFileReader]) -> DataFileReader:
     return DataFileReader(store, f"{len(readers)} files", whole)
 
 
-def _coalesced_pages(parts: Sequence[ColumnPages], starts: Sequence[int]) -> ColumnPages:
+def _coalesce_pages(parts: Sequence[ColumnPages], starts: Sequence[int]) -> ColumnPages:
     firsts = [0, *accumulate(len(part.messages) for part in parts)]
     return _CoalescedPages(
         messages=(),

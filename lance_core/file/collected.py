@@ -69,7 +69,7 @@ class Collected:
         if self.unchecked_bytes * _TIMES < passed and self.unchecked_bytes < _LARGEST_COPY:
             added = self.arrays[self._num_checked :]
             if added:
-                self.arrays[self._num_checked :] = [_copied(added)]
+                self.arrays[self._num_checked :] = [_copy_rows(added)]
         self._num_checked = len(self.arrays)
         self.unchecked_bytes = 0
 
@@ -116,7 +116,7 @@ def one_by_one(batches: Iterable[_Rows]) -> Iterator[_Rows]:
             pa.default_memory_pool().release_unused()
 
 
-def _copied(arrays: Sequence[Any]) -> pa.Array:
+def _copy_rows(arrays: Sequence[Any]) -> pa.Array:
     """The rows in new memory; dictionary arrays keep sharing a common dictionary."""
     if len(arrays) == 1:
         return pa.concat_arrays([arrays[0].slice(0, 0), arrays[0]])

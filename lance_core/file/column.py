@@ -259,7 +259,7 @@ def point_task(
         pages.points["bounds"] = bounds
     where = f"{key}: column {field.name!r}"
     point_pages: list[tuple[PointPage, Sequence[int]]] = []
-    for number, start, places in _by_page(bounds, rows):
+    for number, start, places in _divide_by_page(bounds, rows):
         name = number, kind if pa.types.is_fixed_size_list(kind) else bits
         if name not in pages.points:
             with located(f"{where}, page {number}"):
@@ -272,7 +272,7 @@ def point_task(
     return PageTask(where, read_points(point_pages, kind, report_cached), len(rows), 1, is_whole=False)
 
 
-def _by_page(bounds: Sequence[int], rows: Sequence[int]) -> Iterator[tuple[int, int, Sequence[int]]]:
+def _divide_by_page(bounds: Sequence[int], rows: Sequence[int]) -> Iterator[tuple[int, int, Sequence[int]]]:
     """The pages of some rows: the number of each page, its first row, and the rows counted from its first."""
     at = 0
     while at < len(rows):
@@ -316,32 +316,32 @@ class ColumnReadPlan:
         """One task per page, per group of small pages with the same key, or per part of a large page."""
         group: list[_PageRead] = []
         num_bytes = 0.0
-        for page_read in self._page_reads(runs):
-            if group and (num_bytes >= _GROUP_BYTES or not self._fit(group[-1], page_read)):
-                yield self._task(group)
+        for page_read in self._find_page_reads(runs):
+            if group and (num_bytes >= _GROUP_BYTES or not self._can_join(group[-1], page_read)):
+                yield self._make_task(group)
                 group, num_bytes = [], 0.0
             num_bytes += self.expansion.weighed(page_read)
             if page_read.is_large:
-                yield from self._parts(page_read)
+                yield from self._divide_page(page_read)
             else:
                 group.append(page_read)
         if group:
-            yield self._task(group)
+            yield self._make_task(group)
 
-    def _fit(self, last: _PageRead, following: _PageRead) -> bool:
+    def _can_join(self, last: _PageRead, following: _PageRead) -> bool:
         """Whether a page can be decoded together with the group that ends with the page before it."""
         if following.is_large or last.is_whole != following.is_whole:
             return False
-        key = self._key(last)
-        return key is not None and key == self._key(following)
+        key = self._find_key(last)
+        return key is not None and key == self._find_key(following)
 
-    def _key(self, page_read: _PageRead) -> bytes | None:
+    def _find_key(self, page_read: _PageRead) -> bytes | None:
         if page_read.key is None:
             with located(f"{self._name}, page {page_read.index}"):
                 page_read.key = group_key(page_read.page, self._path[-1], is_whole=page_read.is_whole)
         return page_read.key
 
-    def _page_reads(self, runs: RowRuns) -> Iterator[_PageRead]:
+    def _find_page_reads(self, runs: RowRuns) -> Iterator[_PageRead]:
         """The pages that hold wanted rows."""
         bounds = self._bounds
         if not runs.count:
@@ -360,7 +360,7 @@ class ColumnReadPlan:
                 following = runs.starts[np.searchsorted(runs.starts, end)]
                 index = int(np.searchsorted(bounds, following, side="right")) - 1
 
-    def _task(self, group: list[_PageRead]) -> PageTask:
+    def _make_task(self, group: list[_PageRead]) -> PageTask:
         pages = [page_read.page for page_read in group]
         rows = group[0].rows
         if group[0].is_whole:
@@ -379,7 +379,7 @@ class ColumnReadPlan:
         steps = decode_pages(pages, self._path, rows)
         return PageTask(where, steps, rows.count, num_bytes, is_whole=group[0].is_whole, encoded_bytes=encoded)
 
-    def _parts(self, page_read: _PageRead) -> Iterator[PageTask]:
+    def _divide_page(self, page_read: _PageRead) -> Iterator[PageTask]:
         num_rows, size = page_read.page.num_rows, page_read.size
         step = max(1, min(_MAX_ROWS, _MAX_BYTES * num_rows // max(size, 1)))
         for first in range(int(page_read.rows.starts[0]), int(page_read.rows.ends[-1]), step):

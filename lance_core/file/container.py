@@ -157,14 +157,14 @@ class PageFile:
 
     def complete(self, num_rows: int) -> None:
         """Write the metadata."""
-        descriptor = self.append(descriptor_to_bytes(self._described(), num_rows))
+        descriptor = self.append(descriptor_to_bytes(self._describe_schema(), num_rows))
         buffers = [descriptor, *self._global_buffers]
         start, column_table = self._position, []
         for field, own_pages in zip(self.plan.fields, self._pages, strict=True):
             if self._version.has_levels:
                 message = column_to_bytes(own_pages, is_blob=False)
             else:
-                message = column_to_bytes(_one_struct_page(own_pages), is_blob=blob.is_blob(field))
+                message = column_to_bytes(_merge_struct_pages(own_pages), is_blob=blob.is_blob(field))
             column_table.append((self._position, self._position + len(message)))
             self._write(message)
         table_position = self._position
@@ -184,7 +184,7 @@ class PageFile:
         self._write(footer.to_bytes())
         self._write_out()
 
-    def _described(self) -> Schema:
+    def _describe_schema(self) -> Schema:
         """The schema as the file records it."""
         if not self._schema_metadata and not any(map(is_blob_v2, self._schema.fields)):
             return self._schema
@@ -278,7 +278,7 @@ class PageFile:
             self._unwritten, self._unwritten_bytes = [], 0
 
 
-def _one_struct_page(pages: list[ColumnMetadata.Page]) -> list[ColumnMetadata.Page]:
+def _merge_struct_pages(pages: list[ColumnMetadata.Page]) -> list[ColumnMetadata.Page]:
     """The pages of a 2.0 column; pages without buffers (structs, nulls) of one encoding become one page."""
     if (
         len(pages) < 2

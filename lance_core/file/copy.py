@@ -109,14 +109,14 @@ def copy_pages(
         raise UnsupportedError("pages of 0.1 files cannot be copied")
     for source in sources:
         _check(source, schema, version)
-    columns = _columns(schema, version)
+    columns = _plan_columns(schema, version)
     if not version.has_levels and any(source.keep is not None for source in sources):
         raise UnsupportedError("pages of 2.0 files with deleted rows cannot be copied")
-    steps = [[list(_steps_of(column, source, version)) for source in sources] for column in columns]
+    steps = [[list(_plan_steps(column, source, version)) for source in sources] for column in columns]
     if merge_small:
         _reject_small_gain(steps)
         if version.has_levels:
-            steps = [_merged(column_steps) for column_steps in steps]
+            steps = [_decode_small_neighbours(column_steps) for column_steps in steps]
     file = PageFile(store.open_writer(key), key, schema, version)
     try:
         copier = _Copier(file, columns, version, read_bytes)
@@ -166,15 +166,17 @@ class _CopiedRun:
         return self.size < SMALL_BYTES and self.end - self.start < SMALL_ROWS
 
 
-def _columns(schema: Schema, version: FileVersion) -> list[_CopiedColumn]:
+def _plan_columns(schema: Schema, version: FileVersion) -> list[_CopiedColumn]:
     if not version.has_levels:
         return [_CopiedColumn(top, field, 1) for top in schema.fields for field in plain_columns(top)]
     return [
-        _CopiedColumn(_only(path), path[-1], items_per_row(path)) for top in schema.fields for path in leaf_paths(top)
+        _CopiedColumn(_narrow_to_path(path), path[-1], items_per_row(path))
+        for top in schema.fields
+        for path in leaf_paths(top)
     ]
 
 
-def _only(path: Sequence[Field]) -> Field:
+def _narrow_to_path(path: Sequence[Field]) -> Field:
     """The first field of a path, with only the children on the path."""
     result = path[-1]
     for field in reversed(path[:-1]):
@@ -202,7 +204,7 @@ def _check(source: CopySource, schema: Schema, version: FileVersion) -> None:
             file_fields = fields_by_reader.setdefault(id(reader), {f.id: f for f, _ in reader.schema.walk()})
             if reader.version is not version:
                 raise UnsupportedError(f"pages of {key} cannot be copied: it has version {reader.version.value}")
-            if field.id not in file_fields or not _alike(file_fields[field.id], field):
+            if field.id not in file_fields or not _is_alike(file_fields[field.id], field):
                 raise UnsupportedError(f"pages of {field.name!r} cannot be copied: it has another type in {key}")
             if not 0 <= index < len(reader.metadata.columns):
                 raise UnsupportedError(f"pages of {field.name!r} cannot be copied: {key} has no column {index}")
@@ -213,12 +215,12 @@ def _check(source: CopySource, schema: Schema, version: FileVersion) -> None:
                 )
 
 
-def _alike(stored: Field, new: Field) -> bool:
+def _is_alike(stored: Field, new: Field) -> bool:
     """Whether a field of a file is stored like one of the new file."""
     if stored.logical_type != new.logical_type or stored.extension_name != new.extension_name:
         return False
     by_id = {child.id: child for child in stored.children}
-    return all(child.id in by_id and _alike(by_id[child.id], child) for child in new.children)
+    return all(child.id in by_id and _is_alike(by_id[child.id], child) for child in new.children)
 
 
 def _reject_small_gain(steps: Sequence[Sequence[Sequence[_CopiedRun]]]) -> None:
@@ -229,7 +231,7 @@ def _reject_small_gain(steps: Sequence[Sequence[Sequence[_CopiedRun]]]) -> None:
         raise UnsupportedError("too few pages can be copied unchanged")
 
 
-def _merged(steps: list[list[_CopiedRun]]) -> list[list[_CopiedRun]]:
+def _decode_small_neighbours(steps: list[list[_CopiedRun]]) -> list[list[_CopiedRun]]:
     """The steps, with small pages to be decoded if a page next to them is small or is decoded anyway."""
     flat = [(i, j) for i, runs in enumerate(steps) for j in range(len(runs))]
     result = [list(runs) for runs in steps]
@@ -241,7 +243,7 @@ def _merged(steps: list[list[_CopiedRun]]) -> list[list[_CopiedRun]]:
     return result
 
 
-def _steps_of(column: _CopiedColumn, source: CopySource, version: FileVersion) -> Iterator[_CopiedRun]:
+def _plan_steps(column: _CopiedColumn, source: CopySource, version: FileVersion) -> Iterator[_CopiedRun]:
     place = source.columns.get(column.field.id)
     if place is None:
         yield _CopiedRun(0, source.num_rows, None, 0)
@@ -318,12 +320,12 @@ class _Copier:
         copied: dict[tuple[str, str], list[list[ByteRange]]] = {}
         places = {}
         for column, column_steps in enumerate(steps):
-            for first, step in _runs(column_steps):
+            for first, step in _merge_decoded(column_steps):
                 if step.page is None:
                     self._decode(source, column, first, step.end)
                     continue
                 self._flush(column)
-                page = _copied(step.page, step.end - step.start)
+                page = _copy_page(step.page, step.end - step.start)
                 self._pages[column].append([page])
                 store, key, reader, _ = source.columns[self._columns[column].field.id]
                 places[store.root, key] = store, reader.metadata.size_bytes
@@ -407,7 +409,7 @@ class _Copier:
         if arrays:
             pages: list[_CopiedPage] = []
             self._pages[column].append(pages)
-            self._pending.append((pages, submit(_encode, self._columns[column].top, arrays, self._limits)))
+            self._pending.append((pages, submit(_encode_column, self._columns[column].top, arrays, self._limits)))
             self._drain(num_threads() + 1)
 
     def _drain(self, most: int) -> None:
@@ -424,14 +426,14 @@ class _Copier:
                     self._hold(Region(0, sizes[index], [(page.buffers, index)]), data)
 
 
-def _copied(message: ColumnMetadata.Page, num_rows: int) -> _CopiedPage:
+def _copy_page(message: ColumnMetadata.Page, num_rows: int) -> _CopiedPage:
     ranges = zip(message.buffer_offsets, message.buffer_sizes, strict=True)
     return _CopiedPage(
         [(start, start + length) for start, length in ranges], message.encoding, message.length, num_rows
     )
 
 
-def _runs(steps: Sequence[_CopiedRun]) -> Iterator[tuple[int, _CopiedRun]]:
+def _merge_decoded(steps: Sequence[_CopiedRun]) -> Iterator[tuple[int, _CopiedRun]]:
     """The steps, with consecutive decoded rows merged into one: its first row, and its last step."""
     first: int | None = None
     for position, step in enumerate(steps):
@@ -445,6 +447,6 @@ def _runs(steps: Sequence[_CopiedRun]) -> Iterator[tuple[int, _CopiedRun]]:
             first = None
 
 
-def _encode(top: Field, arrays: list[pa.Array], limits: Limits) -> list[EncodedPage]:
+def _encode_column(top: Field, arrays: list[pa.Array], limits: Limits) -> list[EncodedPage]:
     (pages,) = encode_field(top, concatenate(arrays), limits)
     return pages

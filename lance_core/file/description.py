@@ -124,7 +124,7 @@ def described(metadata: FileMetadata) -> LanceFileMetadata:
     """
     _reject_legacy(metadata)
     start, end = metadata.metadata_range
-    buffers = _buffers(metadata.global_buffers)
+    buffers = _describe_buffers(metadata.global_buffers)
     global_bytes = sum(buffer.size for buffer in buffers)
     major, minor = metadata.version.footer_numbers
     return LanceFileMetadata(
@@ -136,7 +136,10 @@ def described(metadata: FileMetadata) -> LanceFileMetadata:
         num_column_metadata_bytes=end - start,
         num_global_buffer_bytes=global_bytes,
         global_buffers=buffers,
-        columns=[LanceColumnMetadata(_buffers(column.buffers), _pages(column)) for column in metadata.columns],
+        columns=[
+            LanceColumnMetadata(_describe_buffers(column.buffers), _describe_pages(column))
+            for column in metadata.columns
+        ],
     )
 
 
@@ -155,12 +158,12 @@ def measured(metadata: FileMetadata) -> LanceFileStatistics:
     )
 
 
-def _pages(column: ColumnPages) -> list[LancePageMetadata]:
+def _describe_pages(column: ColumnPages) -> list[LancePageMetadata]:
     pages = [column.page(index, 0, 0) for index in range(len(column.messages))]
-    return [LancePageMetadata(_buffers(page.buffers), str(page.encoding)) for page in pages]
+    return [LancePageMetadata(_describe_buffers(page.buffers), str(page.encoding)) for page in pages]
 
 
-def _buffers(ranges: Iterable[ByteRange]) -> list[LanceBufferDescriptor]:
+def _describe_buffers(ranges: Iterable[ByteRange]) -> list[LanceBufferDescriptor]:
     return [LanceBufferDescriptor(start, end - start) for start, end in ranges]
 
 

@@ -76,24 +76,24 @@ class FieldPlan:
         per_row = self._num_bytes / max(self._num_rows, 1)
         step = int(min(_MAX_ROWS, max(1024, _TASK_BYTES / max(per_row, 0.001))))
         pending: list[RowRuns] = []
-        for start, end in self._windows(step):
+        for start, end in self._row_windows(step):
             part = runs.clipped(start, end)
             if not part.count:
                 continue
             pending.append(part)
             if sum(p.count for p in pending) >= step // 2:
-                yield self._task(pending, per_row)
+                yield self._make_task(pending, per_row)
                 pending = []
         if pending:
-            yield self._task(pending, per_row)
+            yield self._make_task(pending, per_row)
 
-    def _windows(self, step: int) -> Iterator[tuple[int, int]]:
+    def _row_windows(self, step: int) -> Iterator[tuple[int, int]]:
         """Ranges of rows that end where pages end, none longer than `step`."""
         for start, end in zip(self._bounds[:-1].tolist(), self._bounds[1:].tolist(), strict=True):
             for first in range(start, end, step):
                 yield first, min(first + step, end)
 
-    def _task(self, parts: list[RowRuns], per_row: float) -> PageTask:
+    def _make_task(self, parts: list[RowRuns], per_row: float) -> PageTask:
         rows = RowRuns(
             starts=np.concatenate([part.starts for part in parts]), ends=np.concatenate([part.ends for part in parts])
         )

@@ -220,7 +220,7 @@ class LanceFileWriter:
         missing = [name for name in self._schema.names if name not in batch_names]
         if missing:
             raise SchemaError(f"the batch lacks the columns {missing}; it has {batch.schema.names}")
-        self._writer(self._schema).write(_json_stored(batch.select(self._schema.names)))
+        self._writer(self._schema).write(_store_json(batch.select(self._schema.names)))
 
     def close(self) -> int | None:
         """Finish the file, and return the number of its rows; None if it was closed already.
@@ -325,7 +325,7 @@ class LanceFileWriter:
         return self._file
 
 
-def _json_stored(rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
+def _store_json(rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
     """The rows, with JSON columns in their stored form."""
     for index, field in enumerate(rows.schema):
         if is_json_type(field.type):

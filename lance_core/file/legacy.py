@@ -231,7 +231,7 @@ class _FileDictionary:
                     "dataset of a later version"
                 )
         self._values = pa.concat_arrays([self._values, new])
-        table_indices = pa.compute.index_in(_with_null_for_empty(array.dictionary), value_set=self._values)
+        table_indices = pa.compute.index_in(_replace_empty_with_null(array.dictionary), value_set=self._values)
         indices = table_indices.take(array.indices)
         if array.null_count:
             null = pa.compute.index_in(pa.nulls(1, self._values.type), value_set=self._values)[0]
@@ -240,13 +240,13 @@ class _FileDictionary:
 
     def _new_values(self, array: Any) -> pa.Array:
         """The values of an array that the dictionary lacks; also null, if a row is null."""
-        values = _with_null_for_empty(array.dictionary)
+        values = _replace_empty_with_null(array.dictionary)
         if array.null_count:
             values = pa.concat_arrays([values, pa.nulls(1, values.type)])
         return values.filter(pa.compute.invert(pa.compute.is_in(values, value_set=self._values))).unique()
 
 
-def _with_null_for_empty(values: Any) -> pa.Array:
+def _replace_empty_with_null(values: Any) -> pa.Array:
     """The values as they will be read: empty strings or bytes as null."""
     kind = values.type
     strings = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
@@ -342,7 +342,7 @@ class LegacyFileReader:
 
     def page_bounds(self, ids: Iterable[int], columns: Mapping[int, int], fetch: Fetch) -> list[PageBounds]:
         """The recorded statistics of some fields."""
-        own_ids = self._own_ids(columns)
+        own_ids = self._find_own_ids(columns)
         statistics = self.statistics
         num_batches = self.batch_offsets.size - 1
         if statistics is None or not num_batches:
@@ -357,7 +357,7 @@ class LegacyFileReader:
         fields = [f for f in schema_from_protobuf(statistics.schema, {}).fields if f.name in field_ids]
         arrays = run_steps(lock_step([read_field(field, table, 0, 0, num_batches) for field in fields]), fetch)
         return [
-            PageBounds(field_id=field_ids[field.name], offsets=self.batch_offsets, **_bounds_in(field.name, array))
+            PageBounds(field_id=field_ids[field.name], offsets=self.batch_offsets, **_read_bounds(field.name, array))
             for field, array in zip(fields, arrays, strict=True)
         ]
 
@@ -369,20 +369,20 @@ class LegacyFileReader:
             columns: Field ids that the file has according to the manifest, and their positions among its fields.
             runs: The wanted rows.
         """
-        table = self._table(field, columns)
+        table = self._page_table(field, columns)
         width = sum(1 for _ in field.walk()) * 8
         pending: list[tuple[int, int, int]] = []
         rows = 0
-        for batch, start, end in self._parts(runs):
+        for batch, start, end in self._divide_by_batch(runs):
             pending.append((batch, start, end))
             rows += end - start
             if rows >= _TASK_ROWS:
-                yield self._task(field, table, pending, rows * width)
+                yield self._make_task(field, table, pending, rows * width)
                 pending, rows = [], 0
         if pending:
-            yield self._task(field, table, pending, rows * width)
+            yield self._make_task(field, table, pending, rows * width)
 
-    def _parts(self, runs: RowRuns) -> Iterator[tuple[int, int, int]]:
+    def _divide_by_batch(self, runs: RowRuns) -> Iterator[tuple[int, int, int]]:
         """The wanted rows as (batch, first row in the batch, end)."""
         bounds = self.batch_offsets
         for start, end in zip(runs.starts.tolist(), runs.ends.tolist(), strict=True):
@@ -394,16 +394,16 @@ class LegacyFileReader:
                     yield batch, start - base, stop - base
                 start, batch = stop, batch + 1  # noqa: PLW2901 - walks through the run
 
-    def _task(self, field: Field, table: PageTable, parts: list[tuple[int, int, int]], num_bytes: int) -> PageTask:
+    def _make_task(self, field: Field, table: PageTable, parts: list[tuple[int, int, int]], num_bytes: int) -> PageTask:
         where = f"{self.key}: column {field.name!r}, batches {parts[0][0]} to {parts[-1][0]}"
         steps = _read_parts(field, table, list(parts))
         num_rows = sum(end - start for _, start, end in parts)
         return PageTask(where, steps, num_rows, num_bytes, is_whole=len(parts) == 1 or num_rows >= _TASK_ROWS)
 
-    def _table(self, field: Field, columns: Mapping[int, int]) -> PageTable:
+    def _page_table(self, field: Field, columns: Mapping[int, int]) -> PageTable:
         first = self.first_id if self.first_id >= 0 else min(columns, default=0)
         fields_by_id = {} if self.schema is None else self.schema.by_id()
-        own_ids = self._own_ids(columns)
+        own_ids = self._find_own_ids(columns)
         dictionaries, pages = {}, {}
         for f, _ in field.walk():
             field_id = own_ids.get(f.id, f.id)
@@ -414,7 +414,7 @@ class LegacyFileReader:
                 dictionaries[f.id] = described
         return PageTable(pages=pages, dictionaries=dictionaries, size=self.size)
 
-    def _own_ids(self, columns: Mapping[int, int]) -> dict[int, int]:
+    def _find_own_ids(self, columns: Mapping[int, int]) -> dict[int, int]:
         """The file's own ids of the fields that it has according to the manifest.
 
         Repairs of early datasets, and an overwrite that does not reuse field ids, give new ids to fields of older
@@ -457,7 +457,7 @@ class _LegacyBytes:
             raise CorruptFileError(f"the {kind.__name__} message cannot be parsed") from error
 
 
-def _bounds_in(name: str, statistics: pa.Array) -> dict[str, pa.Array]:
+def _read_bounds(name: str, statistics: pa.Array) -> dict[str, pa.Array]:
     """The parts of the statistics of a field, as `PageBounds` has them."""
     missing = [part for _, part in _BOUNDS if statistics.type.get_field_index(part) < 0]
     if missing:

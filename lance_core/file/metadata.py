@@ -165,12 +165,12 @@ class FileMetadata:
 
 def column_to_bytes(pages: Sequence[ColumnMetadata.Page], *, is_blob: bool) -> bytes:
     """The metadata of one column; a column of 2.0 blobs is marked as such."""
-    message = ColumnMetadata(encoding=_column_encoding(is_blob=is_blob), pages=pages)
+    message = ColumnMetadata(encoding=_describe_encoding(is_blob=is_blob), pages=pages)
     return message.SerializeToString()
 
 
 @lru_cache(maxsize=2)
-def _column_encoding(*, is_blob: bool) -> Encoding:
+def _describe_encoding(*, is_blob: bool) -> Encoding:
     column = ColumnEncoding()
     (column.blob.inner if is_blob else column).values.SetInParent()
     wrapped = AnyMessage(type_url=_COLUMN_ENCODING, value=column.SerializeToString())
@@ -201,7 +201,7 @@ def check_column_table(table: Sequence[ByteRange], start: int, footer: Footer) -
             raise CorruptFileError(f"the metadata of column {index} is not between the pages and the offset table")
 
 
-def _column_from_bytes(data: bytes, index: int, size: int, read: ReadBytes) -> ColumnPages:
+def _parse_column(data: bytes, index: int, size: int, read: ReadBytes) -> ColumnPages:
     """Parse the metadata of one column.
 
     Args:
@@ -283,7 +283,7 @@ def table_from_bytes(data: memoryview, count: int, size: int) -> list[ByteRange]
     return [(position, position + length) for position, length in entries]
 
 
-def _any_of(encoding: Encoding, read: ReadBytes, size: int) -> AnyMessage:
+def _read_any(encoding: Encoding, read: ReadBytes, size: int) -> AnyMessage:
     where = encoding.WhichOneof("location")
     if where is None or where == "none":
         raise CorruptFileError("a description is missing")
@@ -301,13 +301,13 @@ def _any_of(encoding: Encoding, read: ReadBytes, size: int) -> AnyMessage:
 
 
 def _parse_page_encoding(encoding: Encoding, read: ReadBytes, size: int) -> Message:
-    wrapped = _any_of(encoding, read, size)
+    wrapped = _read_any(encoding, read, size)
     kind = TYPES.get(wrapped.type_url)
     if kind is None:
         raise UnsupportedError(f"a page is described by the unknown message {wrapped.type_url!r}")
     try:
         return (
-            _parsed(wrapped.type_url, wrapped.value)
+            _parse_cached(wrapped.type_url, wrapped.value)
             if len(wrapped.value) <= _SMALL_DESCRIPTION
             else kind.FromString(wrapped.value)
         )
@@ -316,13 +316,13 @@ def _parse_page_encoding(encoding: Encoding, read: ReadBytes, size: int) -> Mess
 
 
 @lru_cache(maxsize=4096)
-def _parsed(type_url: str, data: bytes) -> Message:
+def _parse_cached(type_url: str, data: bytes) -> Message:
     """A cached message, which callers must not change: pages of small files often have the same description."""
     return TYPES[type_url].FromString(data)
 
 
 def _parse_column_encoding(encoding: Encoding, read: ReadBytes, size: int) -> ColumnEncoding:
-    wrapped = _any_of(encoding, read, size)
+    wrapped = _read_any(encoding, read, size)
     if wrapped.type_url != _COLUMN_ENCODING:
         raise UnsupportedError(f"a column is described by the unknown message {wrapped.type_url!r}")
     try:
@@ -353,7 +353,7 @@ def lazy_columns(store: ObjectStore, key: str, table: Sequence[ByteRange], tail:
     def column(index: int) -> ColumnPages:
         position, end = table[index]
         try:
-            return _column_from_bytes(described[position - first : end - first], index, size, read)
+            return _parse_column(described[position - first : end - first], index, size, read)
         except (CorruptFileError, UnsupportedError) as error:
             raise type(error)(f"{key}: {error}") from error
 

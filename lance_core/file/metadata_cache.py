@@ -51,7 +51,7 @@ class MetadataCache:
     def put(self, root: str, key: str, metadata: FileMetadata) -> None:
         """Cache the metadata of a file, unless it is larger than the whole cache."""
         name = _CacheKey(root, key, metadata.size_bytes)
-        size = _size_of(metadata)
+        size = _estimate_size(metadata)
         with self._lock:
             if name in self._metadata or size > self.max_bytes:
                 return
@@ -73,7 +73,7 @@ class MetadataCache:
             self.num_bytes -= self._sizes.pop(evicted)
 
 
-def _size_of(metadata: FileMetadata) -> int:
+def _estimate_size(metadata: FileMetadata) -> int:
     """The approximate memory size: the bytes of the column descriptions, and the records."""
     start, end = metadata.metadata_range
     return 1024 + (end - start) + 512 * len(metadata.schema.fields)

@@ -45,7 +45,7 @@ def submit(work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future
             _pools.clear()  # a forked child gets a pool of its own
             pool = _pools[os.getpid()] = ThreadPool(threads, thread_name_prefix="lance-page")
     if pool is None:
-        return _done(work, *args, **kwargs)
+        return _run_now(work, *args, **kwargs)
     try:
         return pool.submit(work, *args, **kwargs)
     except BaseException:
@@ -53,7 +53,7 @@ def submit(work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future
         raise
 
 
-def _done(work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+def _run_now(work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
     future: Future[T] = Future()
     try:
         future.set_result(work(*args, **kwargs))
@@ -62,11 +62,11 @@ def _done(work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[
     return future
 
 
-def _after_fork() -> None:
+def _reset_after_fork() -> None:
     global _lock  # noqa: PLW0603 - a lock that another thread held stays locked in the child
     _lock = threading.Lock()
     _pools.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=_reset_after_fork)

@@ -231,24 +231,24 @@ class DataFileReader:
         """
         schema = self.schema if schema is None else schema
         columns = self.column_indices() if columns is None else columns
-        runs = self._runs(rows)
+        runs = self._check_rows(rows)
         if batch_rows is not None and batch_rows < 1:
             raise InvalidInputError(f"{self._key}: a batch must have at least 1 row, not {batch_rows}")
         with located(self._key):
             arrow_schema = schema_to_arrow(schema)
-            points = self._points(runs)
+            points = self._find_points(runs)
             tasks = [self._point_task(field, columns, points) for field in schema.fields]
             if all(tasks):
                 fields = []
             else:
                 pairs = zip(schema.fields, tasks, strict=True)
-                fields = [self._field_reader(field, columns, runs, task) for field, task in pairs]
+                fields = [self._open_field(field, columns, runs, task) for field, task in pairs]
         if tasks and not fields:
-            yield from self._point_batches(arrow_schema, [task for task in tasks if task], runs.count, batch_rows)
+            yield from self._yield_point_batches(arrow_schema, [task for task in tasks if task], runs.count, batch_rows)
         else:
-            yield from self._batches(arrow_schema, fields, runs.count, batch_rows)
+            yield from self._yield_batches(arrow_schema, fields, runs.count, batch_rows)
 
-    def _runs(self, rows: range | npt.NDArray[np.integer[Any]] | None) -> RowRuns:
+    def _check_rows(self, rows: range | npt.NDArray[np.integer[Any]] | None) -> RowRuns:
         if rows is None:
             rows = range(self.num_rows)
         if isinstance(rows, range):
@@ -263,7 +263,7 @@ class DataFileReader:
             )
         return RowRuns.of_rows(numbers)
 
-    def _points(self, runs: RowRuns) -> Sequence[int]:
+    def _find_points(self, runs: RowRuns) -> Sequence[int]:
         """The numbers of the rows, if they are few enough to look up their values one by one; else empty."""
         count = runs.count
         if not 0 < count <= _POINT_RUN:
@@ -278,10 +278,10 @@ class DataFileReader:
         if not points or self._legacy is not None or not self.version.has_levels or not is_column(field):
             return None
         if index is None or not 0 <= index < len(self._metadata.columns):
-            return None  # `_field_reader` raises the error
+            return None  # `_open_field` raises the error
         return point_task(self._key, field, self._metadata.columns[index], points, self.num_rows, self._report_cached)
 
-    def _point_batches(
+    def _yield_point_batches(
         self, schema: pa.Schema, tasks: Sequence[PageTask], count: int, batch_rows: int | None
     ) -> Iterator[pa.RecordBatch]:
         """The rows of all columns together; each round of ranges is one request for all columns."""
@@ -295,7 +295,7 @@ class DataFileReader:
         for start in range(0, count, step):
             yield batch if step >= count else batch.slice(start, step)
 
-    def _field_reader(
+    def _open_field(
         self, field: Field, columns: Mapping[int, int], runs: RowRuns, point: PageTask | None
     ) -> _FieldReader:
         """The reader of a field; `point` is the task that looks up its values one by one, or None."""
@@ -318,11 +318,11 @@ class DataFileReader:
             readers.append(RowStream(column.tasks(runs), column.expansion))
         return _FieldReader(field, readers)
 
-    def _batches(
+    def _yield_batches(
         self, schema: pa.Schema, fields: list[_FieldReader], num_rows: int, batch_rows: int | None
     ) -> Iterator[pa.RecordBatch]:
         if not fields:
-            yield from _empty_batches(schema, num_rows, batch_rows)
+            yield from _yield_empty_batches(schema, num_rows, batch_rows)
             return
         readers = [reader for field in fields for reader in field.readers]
         budget = min(_AHEAD_BYTES, _TOTAL_AHEAD_BYTES // len(readers))
@@ -331,7 +331,9 @@ class DataFileReader:
             target = 1 if batch_rows is None else min(batch_rows, left)
             while True:
                 wanting = [r for r in readers if r.bytes_ahead() < budget or r.rows_ready() < target]
-                self._load(wanting, budget, is_first=left == num_rows and not any(r.rows_ready() for r in readers))
+                self._load_pages(
+                    wanting, budget, is_first=left == num_rows and not any(r.rows_ready() for r in readers)
+                )
                 ready = min(reader.rows_ready() for reader in readers)
                 if ready >= target:
                     break
@@ -341,7 +343,7 @@ class DataFileReader:
             yield pa.RecordBatch.from_arrays([field.take(count) for field in fields], schema=schema)
             left -= count
 
-    def _load(self, readers: Sequence[RowStream], budget: int, *, is_first: bool) -> None:
+    def _load_pages(self, readers: Sequence[RowStream], budget: int, *, is_first: bool) -> None:
         """Start to read the next pages of some columns; each round of ranges is one request for all columns.
 
         Args:
@@ -351,7 +353,7 @@ class DataFileReader:
         """
         tasks = [task for reader in readers for task in reader.next_tasks(budget)]
         active = [(task, ranges) for task in tasks if (ranges := task.advance(None)) is not None]
-        own_task = _largest(task for task, _ in active if task.is_whole) if is_first else None
+        own_task = _find_largest(task for task, _ in active if task.is_whole) if is_first else None
         while active:
             answers = iter(self.fetch([r for _, ranges in active for r in ranges]))
             is_inline = sum(end - start for _, ranges in active for start, end in ranges) < _INLINE_BYTES
@@ -365,7 +367,7 @@ class DataFileReader:
                 elif task.is_whole:
                     (task.run if is_inline else task.finish)(answer, self.fetch)
                 elif is_inline or task.num_rows < _FEW_ROWS:
-                    following += _going_on(task, task.advance(answer))
+                    following += _keep_unfinished(task, task.advance(answer))
                 else:
                     later.append((task, answer))
             # The largest of the pending pages is decoded in this thread.
@@ -373,9 +375,9 @@ class DataFileReader:
             if own_task is not None and last is not None:
                 own_task.run(last, self.fetch)
             for task, answer in later[:1]:
-                following += _going_on(task, task.advance(answer))
+                following += _keep_unfinished(task, task.advance(answer))
             for task, future in running:
-                following += _going_on(task, future.result())
+                following += _keep_unfinished(task, future.result())
             active = following
 
     def _report_cached(self, num_bytes: int) -> None:
@@ -407,17 +409,19 @@ class _FieldReader:
         return arrays[0] if self._is_whole else merge_columns(self._field, arrays)
 
 
-def _going_on(task: PageTask, ranges: Sequence[ByteRange] | None) -> Iterator[tuple[PageTask, Sequence[ByteRange]]]:
+def _keep_unfinished(
+    task: PageTask, ranges: Sequence[ByteRange] | None
+) -> Iterator[tuple[PageTask, Sequence[ByteRange]]]:
     """The task with the ranges that it needs next, unless it is done."""
     if ranges is not None:
         yield task, ranges
 
 
-def _largest(tasks: Iterable[PageTask]) -> PageTask | None:
+def _find_largest(tasks: Iterable[PageTask]) -> PageTask | None:
     return max(tasks, key=lambda task: task.num_bytes, default=None)
 
 
-def _empty_batches(schema: pa.Schema, num_rows: int, batch_rows: int | None) -> Iterator[pa.RecordBatch]:
+def _yield_empty_batches(schema: pa.Schema, num_rows: int, batch_rows: int | None) -> Iterator[pa.RecordBatch]:
     """Batches without columns, which still have a number of rows."""
     step = batch_rows or max(num_rows, 1)
     for start in range(0, num_rows, step):

@@ -69,10 +69,10 @@ def regions_of(pages: Iterable[list[ByteRange]], size: int, least: int) -> list[
         else:
             regions.append(Region(low, high))
         regions[-1].buffers.append((ranges, index))
-    return _joined(regions, least)
+    return _join_small(regions, least)
 
 
-def _joined(regions: list[Region], least: int) -> list[Region]:
+def _join_small(regions: list[Region], least: int) -> list[Region]:
     """Join small regions with the one before, as long as few unused bytes are copied."""
     left = int(_MOST_UNUSED * sum(region.num_bytes for region in regions))
     result = regions[:1]

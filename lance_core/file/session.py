@@ -51,11 +51,11 @@ class LanceFileSession:
 
     def open_reader(self, path: str, columns: Sequence[str] | None = None) -> LanceFileReader:
         """Open a data file, with the errors of `LanceFileReader`."""
-        return LanceFileReader(self._uri(path), self._options, columns)
+        return LanceFileReader(self._full_uri(path), self._options, columns)
 
     def open_writer(self, path: str, *, schema: pa.Schema | None = None, **arguments: Any) -> LanceFileWriter:
         """Start a data file, with the arguments and errors of `LanceFileWriter`."""
-        return LanceFileWriter(self._uri(path), schema, storage_options=self._options, **arguments)
+        return LanceFileWriter(self._full_uri(path), schema, storage_options=self._options, **arguments)
 
     def contains(self, path: str) -> bool:
         """Whether a file exists."""
@@ -67,11 +67,11 @@ class LanceFileSession:
 
     def list(self, path: str | None = None) -> list[str]:
         """Files below a folder, at any depth; None lists all."""
-        return [meta.key for meta in self._store.list(_prefix(path))]
+        return [meta.key for meta in self._store.list(_folder_prefix(path))]
 
     def list_with_delimiter(self, path: str | None = None) -> ListResult:
         """Files and folders in a folder; None is the session's folder."""
-        prefix = _prefix(path)
+        prefix = _folder_prefix(path)
         folders: dict[str, None] = {}
         files = []
         for key in self.list(path):
@@ -126,7 +126,7 @@ class LanceFileSession:
                 self._store.get_range(remote_path, start, min(start + _PIECE, size)) for start in range(0, size, _PIECE)
             )
 
-    def _uri(self, path: str) -> str:
+    def _full_uri(self, path: str) -> str:
         if not path or ".." in path.split("/") or path.startswith("/"):
             raise InvalidInputError(f"{path!r} is not a path below {self._root}")
         return join_uri(self._root, path)
@@ -135,5 +135,5 @@ class LanceFileSession:
 _PIECE = 8 * 1024 * 1024
 
 
-def _prefix(path: str | None) -> str:
+def _folder_prefix(path: str | None) -> str:
     return f"{path.rstrip('/')}/" if path and path.strip("/") else ""

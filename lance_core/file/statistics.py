@@ -116,7 +116,11 @@ class StatisticsCollector:
         for field, struct in zip(self._fields, schema.fields, strict=True):
             kind = arrow_type_of(field)
             columns = list(zip(*self._rows[field.id], strict=True)) or [(), (), ()]
-            arrays = [pa.array(columns[0], pa.int64()), _array(columns[1], kind), _array(columns[2], kind)]
+            arrays = [
+                pa.array(columns[0], pa.int64()),
+                _bounds_array(columns[1], kind),
+                _bounds_array(columns[2], kind),
+            ]
             pages += [encode_page(child, array) for child, array in zip(struct.children, arrays, strict=True)]
         return pages
 
@@ -149,11 +153,11 @@ def bounds(array: Any) -> tuple[int, Any, Any]:
         limits = np.iinfo(kind.to_pandas_dtype())
         return nulls, int(limits.min), int(limits.max)
     if isinstance(lowest, str):
-        return nulls, _truncated(lowest), _raised_string(highest)
+        return nulls, _truncate(lowest), _raise_string(highest)
     if isinstance(lowest, bytes):
-        return nulls, lowest[:PREFIX_BYTES], _raised_bytes(highest)
+        return nulls, lowest[:PREFIX_BYTES], _raise_bytes(highest)
     if lowest is None and (pa.types.is_date(kind) or pa.types.is_decimal(kind)):
-        return nulls, *_widest(kind)
+        return nulls, *_widest_bounds(kind)
     return nulls, lowest, highest
 
 
@@ -166,7 +170,7 @@ def _float_bounds(array: Any) -> tuple[float, float]:
     return (-0.0 if lowest == 0 else lowest), (0.0 if highest == 0 else highest)
 
 
-def _widest(kind: Any) -> tuple[Any, Any]:
+def _widest_bounds(kind: Any) -> tuple[Any, Any]:
     """The lowest and highest value of a type; Python's types cannot hold all of them."""
     if pa.types.is_decimal(kind):
         return _LOWEST_DECIMAL, _HIGHEST_DECIMAL
@@ -176,15 +180,15 @@ def _widest(kind: Any) -> tuple[Any, Any]:
     return integers[0], integers[1]
 
 
-def _array(values: Sequence[Any], kind: Any) -> Any:
+def _bounds_array(values: Sequence[Any], kind: Any) -> Any:
     """An array of bounds; bounds of decimals can have more digits than the type."""
     if not pa.types.is_decimal128(kind):
         return pa.array(values, kind)
-    numbers = b"".join(_unscaled(value, kind.scale).to_bytes(16, "little", signed=True) for value in values)
+    numbers = b"".join(_unscale(value, kind.scale).to_bytes(16, "little", signed=True) for value in values)
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(numbers)])
 
 
-def _unscaled(value: Decimal | int, scale: int) -> int:
+def _unscale(value: Decimal | int, scale: int) -> int:
     """The unscaled integer of a decimal; an integer is unscaled already."""
     if isinstance(value, int):
         return value
@@ -193,14 +197,14 @@ def _unscaled(value: Decimal | int, scale: int) -> int:
     return -number if sign else number
 
 
-def _truncated(string: str) -> str:
+def _truncate(string: str) -> str:
     return string.encode()[:PREFIX_BYTES].decode(errors="ignore")
 
 
-def _raised_string(string: str) -> str | None:
+def _raise_string(string: str) -> str | None:
     if len(string.encode()) <= PREFIX_BYTES:
         return string
-    prefix = _truncated(string)
+    prefix = _truncate(string)
     for end in range(len(prefix), 0, -1):
         following = ord(prefix[end - 1]) + 1
         # Surrogates are not characters.
@@ -210,7 +214,7 @@ def _raised_string(string: str) -> str | None:
     return None
 
 
-def _raised_bytes(value: bytes) -> bytes | None:
+def _raise_bytes(value: bytes) -> bytes | None:
     if len(value) <= PREFIX_BYTES:
         return value
     prefix = value[:PREFIX_BYTES]

@@ -40,7 +40,7 @@ def checked_strings(name: str, array: pa.Array, first_row: int) -> pa.Array:
     Raises:
         SchemaError: A string is not UTF-8; the message names column and row.
     """
-    if _are_valid(array):
+    if _is_all_valid(array):
         return array
     for row, value in enumerate(array):
         try:
@@ -51,7 +51,7 @@ def checked_strings(name: str, array: pa.Array, first_row: int) -> pa.Array:
                 f"column {name!r}: row {first_row + row} has a string that is not UTF-8: {shown!r}; decode it by "
                 "the encoding that it has, or store the column as binary"
             ) from None
-    return _visible(array)
+    return _drop_hidden(array)
 
 
 def check_rows(rows: pa.RecordBatch | pa.Table, first_row: int = 0) -> None:
@@ -76,18 +76,18 @@ def _is_string(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _are_valid(array: Any) -> bool:
+def _is_all_valid(array: Any) -> bool:
     """Whether all bytes that would be stored are UTF-8, also those of nulls."""
     kind = array.type
     if pa.types.is_dictionary(kind):
-        return _are_valid(array.dictionary)
+        return _is_all_valid(array.dictionary)
     if _is_string(kind):
         return _is_valid(array)
     if pa.types.is_struct(kind):
-        return all(_are_valid(array.field(index)) for index, child in enumerate(kind) if has_strings(child.type))
+        return all(_is_all_valid(array.field(index)) for index, child in enumerate(kind) if has_strings(child.type))
     if pa.types.is_map(kind):
-        return all(_are_valid(part) for part in (array.keys, array.items) if has_strings(part.type))
-    return not has_strings(kind) or _are_valid(array.flatten())
+        return all(_is_all_valid(part) for part in (array.keys, array.items) if has_strings(part.type))
+    return not has_strings(kind) or _is_all_valid(array.flatten())
 
 
 def _is_valid(array: Any) -> bool:
@@ -110,7 +110,7 @@ def _is_valid(array: Any) -> bool:
     return True
 
 
-def _visible(array: Any) -> pa.Array:
+def _drop_hidden(array: Any) -> pa.Array:
     """The array without bytes that no value has, such as those of nulls and of unused items of a dictionary."""
     kind = array.type
     if not has_strings(kind) or pa.types.is_fixed_size_list(kind):
@@ -119,8 +119,10 @@ def _visible(array: Any) -> pa.Array:
         return array.dictionary_decode().dictionary_encode().cast(kind)
     if pa.types.is_struct(kind):
         mask = array.is_null() if array.null_count else None
-        return pa.StructArray.from_arrays([_visible(child) for child in array.flatten()], fields=list(kind), mask=mask)
+        return pa.StructArray.from_arrays(
+            [_drop_hidden(child) for child in array.flatten()], fields=list(kind), mask=mask
+        )
     array = array.take(pa.array(np.arange(len(array))))
     if _is_string(kind):
         return array
-    return pa.Array.from_buffers(kind, len(array), array.buffers()[:2], children=[_visible(array.values)])
+    return pa.Array.from_buffers(kind, len(array), array.buffers()[:2], children=[_drop_hidden(array.values)])

@@ -78,7 +78,7 @@ def write_plan(schema: Schema, version: FileVersion) -> FileWritePlan:
     name = f"plan {version.value}"
     plan: FileWritePlan | None = schema.memo.get(name)
     if plan is None:
-        plan = schema.memo[name] = _computed(schema, version)
+        plan = schema.memo[name] = _compute(schema, version)
     return plan
 
 
@@ -89,7 +89,7 @@ def columns_of(schema: Schema, version: FileVersion) -> list[Field]:
     return [field for top in schema.fields for field in plain_columns(top)]
 
 
-def _computed(schema: Schema, version: FileVersion) -> FileWritePlan:
+def _compute(schema: Schema, version: FileVersion) -> FileWritePlan:
     _check_blobs(schema, version)
     for field, _ in schema.walk():
         encoding_options(field)

@@ -156,7 +156,7 @@ class DataFileWriter:
         """
         if self._done:
             raise InvalidInputError(f"{self._key}: the writer is finished")
-        columns = self._columns(batch)
+        columns = self._convert_columns(batch)
         if self._room is not None:
             path = self._room.take(columns)
             if path is not None:
@@ -177,17 +177,17 @@ class DataFileWriter:
 
     def has_room_for(self, batch: pa.RecordBatch | pa.Table) -> bool:
         """Whether the values of the rows fit into the dictionaries of the file; if so, they count from now on."""
-        return self._room is None or self._room.take(self._columns(batch)) is None
+        return self._room is None or self._room.take(self._convert_columns(batch)) is None
 
-    def _columns(self, batch: pa.RecordBatch | pa.Table) -> list[list[pa.Array]]:
+    def _convert_columns(self, batch: pa.RecordBatch | pa.Table) -> list[list[pa.Array]]:
         """The chunks of each column, as arrays of the types that are written, without empty ones."""
         names = self._plan.arrow_schema.names
         if batch.schema.equals(self._plan.arrow_schema):
-            columns = _plain_columns(batch)
+            columns = _split_plain_columns(batch)
         elif sorted(batch.schema.names) != sorted(names):
             raise SchemaError(f"{self._key}: the batch has the columns {batch.schema.names}, but the file has {names}")
         else:
-            columns = [_chunks(batch, plan.field, plan.target) for plan in self._plan.columns]
+            columns = [_convert_chunks(batch, plan.field, plan.target) for plan in self._plan.columns]
         for plan, chunks in zip(self._plan.columns, columns, strict=True):
             if plan.is_checked:
                 for chunk in chunks:
@@ -354,7 +354,7 @@ class DataFileWriter:
     def _flush_blobs(self, plan: ColumnWritePlan, array: Any) -> None:
         """Write payloads, each aligned, and then the page with their positions."""
         if is_blob_v2(plan.field):
-            descriptors = [self._place(plan.field, value) if value.is_valid else None for value in array]
+            descriptors = [self._place_blob(plan.field, value) if value.is_valid else None for value in array]
             self._file.add_encoded(plan.first_column, blob.encode_v2(descriptors))
             return
         positions = []
@@ -369,13 +369,13 @@ class DataFileWriter:
             page = v2_0_encoder.encode_blobs(blob.descriptors(array, positions, null=1))
         self._file.add_encoded(plan.first_column, page)
 
-    def _place(self, field: Field, value: pa.StructScalar) -> blob.Descriptor:
+    def _place_blob(self, field: Field, value: pa.StructScalar) -> blob.Descriptor:
         """Store the payload of a blob of 2.2 in this file or in a file of blobs, unless it is given by URI."""
         data = value["data"].as_buffer()
         rest = {name: value[name].as_py() for name in value if name != "data"}
-        return external(field, {"data": data, **rest}) or self._blobs.place(field, data, self._append)
+        return external(field, {"data": data, **rest}) or self._blobs.place(field, data, self._append_payload)
 
-    def _append(self, payload: pa.Buffer) -> int:
+    def _append_payload(self, payload: pa.Buffer) -> int:
         """Append a payload, and return its position."""
         position = self._file.position
         self._file.append(payload)
@@ -410,7 +410,7 @@ def _encode(
     return v2_0_encoder.encode_field(plan.field, array)
 
 
-def _plain_columns(batch: Any) -> list[list[pa.Array]]:
+def _split_plain_columns(batch: Any) -> list[list[pa.Array]]:
     """The chunks of each column, for rows that already have the types that are written."""
     if isinstance(batch, pa.Table):
         batches = batch.to_batches() if batch.num_columns > 1 else []
@@ -420,7 +420,7 @@ def _plain_columns(batch: Any) -> list[list[pa.Array]]:
     return [[array] for array in batch.columns] if batch.num_rows else [[] for _ in batch.columns]
 
 
-def _chunks(batch: Any, field: Field, target: pa.DataType) -> list[pa.Array]:
+def _convert_chunks(batch: Any, field: Field, target: pa.DataType) -> list[pa.Array]:
     """The values of a column as arrays of the type that is written."""
     column = batch.column(batch.schema.get_field_index(field.name))
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]

@@ -40,7 +40,7 @@ def derived_zones(zones: ZoneMap, replaced: Replaced) -> ZoneMap | None:
         zones: The zones of the old fragments, and of others.
         replaced: The old and the new fragments.
     """
-    parts = _parts(zones, replaced)
+    parts = _live_zones(zones, replaced)
     if parts is None:
         return None
     sums = np.cumsum([0, *(count for _, count in parts)])
@@ -57,10 +57,10 @@ def derived_zones(zones: ZoneMap, replaced: Replaced) -> ZoneMap | None:
                 return None
             moves.append((parts[first][0], fragment_id, start - begin, stop - start))
             first += 1
-    return _joined(zones, moves)
+    return _join_moves(zones, moves)
 
 
-def _parts(zones: ZoneMap, replaced: Replaced) -> list[tuple[int, int]] | None:
+def _live_zones(zones: ZoneMap, replaced: Replaced) -> list[tuple[int, int]] | None:
     """The zones of the old fragments in order, and their live rows; None unless they span each row exactly once."""
     result = []
     for fragment_id, num_rows, deleted in replaced.old:
@@ -86,7 +86,7 @@ def _has_some_nulls(zones: ZoneMap, zone: int) -> bool:
     return int(zones.nulls[zone] + zones.nans[zone]) > 0 and int(zones.nulls[zone]) < int(zones.lengths[zone])
 
 
-def _joined(zones: ZoneMap, moves: Sequence[tuple[int, int, int, int]]) -> ZoneMap:
+def _join_moves(zones: ZoneMap, moves: Sequence[tuple[int, int, int, int]]) -> ZoneMap:
     """The derived zones; neighbours with the same single value are merged."""
     sources = np.array([zone for zone, *_ in moves], np.int64)
     lows, highs = zones.lows.take(pa.array(sources)), zones.highs.take(pa.array(sources))
@@ -97,7 +97,7 @@ def _joined(zones: ZoneMap, moves: Sequence[tuple[int, int, int, int]]) -> ZoneM
         joins = same[:-1] & same[1:] & like_next.to_numpy(zero_copy_only=False)
     else:
         joins = np.zeros(0, np.bool_)
-    rows = list(_runs(moves, joins.tolist()))
+    rows = list(_merge_moves(moves, joins.tolist()))
     chosen = np.array([zone for zone, *_ in rows], np.int64)
     numbers = np.array([row[1:] for row in rows], np.int64).reshape(-1, 3).T
     is_null = zones.nulls[chosen] == zones.lengths[chosen]
@@ -113,7 +113,9 @@ def _joined(zones: ZoneMap, moves: Sequence[tuple[int, int, int, int]]) -> ZoneM
     )
 
 
-def _runs(moves: Sequence[tuple[int, int, int, int]], joins: Sequence[bool]) -> Iterator[tuple[int, int, int, int]]:
+def _merge_moves(
+    moves: Sequence[tuple[int, int, int, int]], joins: Sequence[bool]
+) -> Iterator[tuple[int, int, int, int]]:
     zone, fragment_id, start, count = -1, -1, 0, 0
     for i, (source_zone, where, first, rows) in enumerate(moves):
         if i and joins[i - 1] and where == fragment_id:

@@ -251,7 +251,7 @@ def _describe(kind: pa.DataType, path: str) -> tuple[str, list[pa.Field], int]:
         return "map", [pa.field("entries", entries, nullable=False)], _PLAIN
     if types.is_fixed_size_list(kind) and types.is_struct(kind.value_type) and kind.list_size:
         return f"fixed_size_list:struct:{kind.list_size}", [kind.value_field], _PLAIN
-    return _logical_type(kind, path), [], _encoding(kind)
+    return _logical_type(kind, path), [], _find_encoding(kind)
 
 
 def _logical_type(kind: pa.DataType, path: str) -> str:
@@ -279,7 +279,7 @@ def _logical_type(kind: pa.DataType, path: str) -> str:
     raise UnsupportedError(f"column {path!r}: the Lance format has no type for Arrow {kind}")
 
 
-def _encoding(kind: pa.DataType) -> int:
+def _find_encoding(kind: pa.DataType) -> int:
     types = pa.types
     if types.is_null(kind):
         return 0

@@ -166,7 +166,7 @@ class Schema:
 
     def only_ids(self, ids: frozenset[int] | set[int]) -> Schema:
         """The part of the schema that a file with these field ids holds; the parents of a kept field are kept."""
-        fields = (_only_ids(f, ids) for f in self.fields)
+        fields = (_keep_ids(f, ids) for f in self.fields)
         return Schema(fields=tuple(f for f in fields if f is not None), metadata=self.metadata)
 
     def with_ids(self, next_id: int = 0) -> Schema:
@@ -238,8 +238,8 @@ def _merge(left: Field, right: Field) -> Field:
     return replace(left, children=tuple(children.values()))
 
 
-def _only_ids(node: Field, ids: frozenset[int] | set[int]) -> Field | None:
-    children = tuple(child for c in node.children if (child := _only_ids(c, ids)) is not None)
+def _keep_ids(node: Field, ids: frozenset[int] | set[int]) -> Field | None:
+    children = tuple(child for c in node.children if (child := _keep_ids(c, ids)) is not None)
     if children:
         return replace(node, children=children)
     # A packed struct is stored as a whole, under its own id.

@@ -74,15 +74,15 @@ def encoded(value: Any) -> bytes:
         ValueError: The value is nested too deep, a part of it is too long, or a string is not valid Unicode.
     """
     if isinstance(value, dict | list):
-        return _container(value, 0)
-    entry, data = _entry(value, 0)
+        return _encode_container(value, 0)
+    entry, data = _encode_entry(value, 0)
     return struct.pack(">II", _SCALAR, entry) + data
 
 
 def decoded(data: bytes) -> Any:
     """The Python value of a stored form, with the errors of `json_strings`."""
     try:
-        return _value(memoryview(data), 0)
+        return _decode_value(memoryview(data), 0)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise CorruptFileError(f"a value of a JSON column does not follow its format: {error}") from error
 
@@ -106,22 +106,26 @@ def parsed(string: str) -> Any:
             key that occurs twice.
     """
     return json.loads(
-        string, object_pairs_hook=_object, parse_constant=_no_constant, parse_float=_finite, parse_int=_integer
+        string,
+        object_pairs_hook=_make_object,
+        parse_constant=_reject_constant,
+        parse_float=_parse_float,
+        parse_int=_parse_integer,
     )
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
         raise ValueError("an object has a key twice")
     return members
 
 
-def _no_constant(name: str) -> NoReturn:
+def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _finite(string: str) -> float:
+def _parse_float(string: str) -> float:
     value = float(string)
     if math.isinf(value):
         shown = string if len(string) <= 40 else f"a number of {len(string)} characters"
@@ -129,40 +133,40 @@ def _finite(string: str) -> float:
     return value
 
 
-def _integer(string: str) -> int:
+def _parse_integer(string: str) -> int:
     if len(string) > _SAFE_DIGITS:  # it may exceed the largest float64, as which integers beyond 64 bits are stored
-        _finite(string)
+        _parse_float(string)
     return int(string)
 
 
-def _container(value: dict[str, Any] | list[Any], level: int) -> bytes:
+def _encode_container(value: dict[str, Any] | list[Any], level: int) -> bytes:
     if level > _MOST_LEVELS:
         raise ValueError(f"the value is nested more than {_MOST_LEVELS} deep")
     if isinstance(value, list):
         keys: list[bytes] = []
-        parts = [_entry(item, level) for item in value]
+        parts = [_encode_entry(item, level) for item in value]
     else:
         ordered = sorted((key.encode(), item) for key, item in value.items())
         keys = [key for key, _ in ordered]
-        parts = [_entry(item, level) for _, item in ordered]
+        parts = [_encode_entry(item, level) for _, item in ordered]
     kind = _ARRAY if isinstance(value, list) else _OBJECT
     entries = [_STRING << 28 | _checked(len(key)) for key in keys] + [entry for entry, _ in parts]
     head = struct.pack(f">I{len(entries)}I", kind | _checked(len(parts)), *entries)
     return b"".join([head, *keys, *(data for _, data in parts)])
 
 
-def _entry(value: Any, level: int) -> tuple[int, bytes]:
+def _encode_entry(value: Any, level: int) -> tuple[int, bytes]:
     """The entry of a value, and its data."""
     if value is None:
         return _NULL << 28, b""
     if isinstance(value, bool):
         return (_TRUE if value else _FALSE) << 28, b""
     if isinstance(value, dict | list):
-        kind, data = _CONTAINER, _container(value, level + 1)
+        kind, data = _CONTAINER, _encode_container(value, level + 1)
     elif isinstance(value, str):
         kind, data = _STRING, value.encode()
     else:
-        kind, data = _NUMBER, _number(value)
+        kind, data = _NUMBER, _encode_number(value)
     return kind << 28 | _checked(len(data)), data
 
 
@@ -172,7 +176,7 @@ def _checked(length: int) -> int:
     return length
 
 
-def _number(value: Any) -> bytes:
+def _encode_number(value: Any) -> bytes:
     if isinstance(value, float) or not -(1 << 63) <= value < 1 << 64:
         return struct.pack(">Bd", _FLOAT, value)
     if value == 0:
@@ -181,7 +185,7 @@ def _number(value: Any) -> bytes:
     return bytes([_UNSIGNED if value > 0 else _SIGNED]) + int(value).to_bytes(size, "big", signed=value < 0)
 
 
-def _value(data: memoryview, level: int) -> Any:
+def _decode_value(data: memoryview, level: int) -> Any:
     if level > _MOST_LEVELS:
         raise CorruptFileError(f"a value of a JSON column is nested more than {_MOST_LEVELS} deep")
     (head,) = struct.unpack_from(">I", data)
@@ -197,26 +201,26 @@ def _value(data: memoryview, level: int) -> Any:
         end = position + (entry & _MOST_LENGTH)
         if end > len(data):
             raise CorruptFileError("a value of a JSON column does not follow its format: it is truncated")
-        values.append(_part(entry >> 28, data[position:end], level))
+        values.append(_decode_part(entry >> 28, data[position:end], level))
         position = end
     if kind == _OBJECT:
         return dict(zip(values[:count], values[count:], strict=True))
     return values if kind == _ARRAY else values[0]
 
 
-def _part(kind: int, data: memoryview, level: int) -> Any:
+def _decode_part(kind: int, data: memoryview, level: int) -> Any:
     if kind in (_NULL, _FALSE, _TRUE):
         return {_NULL: None, _FALSE: False, _TRUE: True}[kind]
     if kind == _STRING:
         return str(data, "utf-8")
     if kind == _NUMBER:
-        return _number_of(data)
+        return _decode_number(data)
     if kind == _CONTAINER:
-        return _value(data, level + 1)
+        return _decode_value(data, level + 1)
     raise UnsupportedError(f"a value of a JSON column is of the unknown kind {kind}")
 
 
-def _number_of(data: memoryview) -> int | float:
+def _decode_number(data: memoryview) -> int | float:
     kind, rest = data[0], data[1:]
     if kind == _ZERO:
         return 0

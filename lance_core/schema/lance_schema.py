@@ -120,16 +120,18 @@ class LanceSchema:
         exact = self.field(name)
         if exact is not None:
             return exact
-        field = _named(self.record.fields, name)  # as in an exact match, the whole path may be the name of a column
+        field = _find_named(
+            self.record.fields, name
+        )  # as in an exact match, the whole path may be the name of a column
         if field is not None:
             return LanceField(field)
         try:
             first, *rest = split_path(name)
         except SchemaError:
             return None
-        field = _named(self.record.fields, first)
+        field = _find_named(self.record.fields, first)
         for part in rest:
-            field = None if field is None else _named(field.children, part)
+            field = None if field is None else _find_named(field.children, part)
         return None if field is None else LanceField(field)
 
     def unenforced_primary_key(self) -> list[LanceField]:
@@ -157,6 +159,6 @@ class LanceSchema:
         return LanceSchema, (self.record,)
 
 
-def _named(fields: Sequence[Field], name: str) -> Field | None:
+def _find_named(fields: Sequence[Field], name: str) -> Field | None:
     """The first field of that name regardless of case."""
     return next((field for field in fields if field.name.lower() == name.lower()), None)

@@ -101,11 +101,11 @@ def schema_from_bytes(data: bytes) -> Schema:
     for key in [key for key in metadata if key.startswith(_VALUES)]:
         values[int(key.removeprefix(_VALUES))] = _array_from_bytes(metadata.pop(key))
     schema = schema_from_protobuf(message.fields, metadata)
-    return replace(schema, fields=tuple(_with_values(field, values) for field in schema.fields)) if values else schema
+    return replace(schema, fields=tuple(_add_values(field, values) for field in schema.fields)) if values else schema
 
 
-def _with_values(field: Field, values: Mapping[int, pa.Array]) -> Field:
-    children = tuple(_with_values(child, values) for child in field.children)
+def _add_values(field: Field, values: Mapping[int, pa.Array]) -> Field:
+    children = tuple(_add_values(child, values) for child in field.children)
     return replace(field, children=children, dictionary_values=values.get(field.id))
 
 
@@ -152,17 +152,17 @@ def _from_protobuf(wire: file_pb2.Field, children: tuple[Field, ...]) -> Field:
         metadata=dict(wire.metadata) if wire.metadata else {},
         extension_name=wire.extension_name,
         encoding=int(wire.encoding),
-        dictionary=_dictionary(wire),
-        primary_key=_mark(wire.unenforced_primary_key, wire.unenforced_primary_key_position),
-        clustering_key=_mark(wire.unenforced_clustering_key, wire.unenforced_clustering_key_position),
+        dictionary=_read_dictionary(wire),
+        primary_key=_read_mark(wire.unenforced_primary_key, wire.unenforced_primary_key_position),
+        clustering_key=_read_mark(wire.unenforced_clustering_key, wire.unenforced_clustering_key_position),
     )
 
 
-def _dictionary(wire: file_pb2.Field) -> tuple[int, int] | None:
+def _read_dictionary(wire: file_pb2.Field) -> tuple[int, int] | None:
     """Position and length of the values of a dictionary; None for an empty message."""
     offset, length = wire.dictionary.offset, wire.dictionary.length
     return (offset, length) if offset or length else None
 
 
-def _mark(flag: bool, position: int) -> KeyMark:
+def _read_mark(flag: bool, position: int) -> KeyMark:
     return KeyMark(flag, position) if flag or position else NO_MARK

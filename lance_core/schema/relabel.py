@@ -51,7 +51,7 @@ def relabel(array: pa.Array, target: pa.DataType, *, fills_structs: bool = False
     if pa.types.is_dictionary(target):
         return _relabel_dictionary(array, target)
     if pa.types.is_struct(target):
-        return _relabel_struct(array, target, _order(array.type.names, target.names, fills_structs), fills_structs)
+        return _relabel_struct(array, target, _find_order(array.type.names, target.names, fills_structs), fills_structs)
     buffers = array.buffers()[: 1 if pa.types.is_fixed_size_list(target) else 2]
     if pa.types.is_map(target):
         items = _relabel_struct(array.values, pa.struct([target.key_field, target.item_field]), (0, 1), fills_structs)
@@ -73,7 +73,7 @@ def _relabel_dictionary(array: Any, target: Any) -> pa.Array:
     return pa.DictionaryArray.from_arrays(indices, values, ordered=target.ordered)
 
 
-def _order(names: Sequence[str], target_names: Sequence[str], fills_structs: bool) -> Sequence[int | None]:
+def _find_order(names: Sequence[str], target_names: Sequence[str], fills_structs: bool) -> Sequence[int | None]:
     """The number of each wanted field among the names; None for one that is filled with nulls."""
     if set(names) - set(target_names) if fills_structs else sorted(names) != sorted(target_names):
         raise SchemaError(f"the struct has the fields {names}, not {target_names}")

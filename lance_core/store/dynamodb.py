@@ -42,13 +42,13 @@ class DynamoDbTable:
 
     def get(self, version: int) -> str | None:
         """Return the key of the version's manifest."""
-        item = self._call("get_item", Key=self._row(version), ConsistentRead=True).get("Item")
-        return None if item is None else self._relative(item["path"]["S"])
+        item = self._call("get_item", Key=self._row_key(version), ConsistentRead=True).get("Item")
+        return None if item is None else self._strip_prefix(item["path"]["S"])
 
     def latest(self) -> tuple[int, str] | None:
         """Return the highest version and its key."""
         items = self._query(ScanIndexForward=False, Limit=1)["Items"]
-        return (int(items[0]["version"]["N"]), self._relative(items[0]["path"]["S"])) if items else None
+        return (int(items[0]["version"]["N"]), self._strip_prefix(items[0]["path"]["S"])) if items else None
 
     def add(self, version: int, key: str, size: int) -> bool:
         """Insert a row unless there is one; a row with the same key is this writer's own, after a lost response."""
@@ -62,7 +62,7 @@ class DynamoDbTable:
 
     def remove(self, version: int) -> None:
         """Delete a row."""
-        self._call("delete_item", Key=self._row(version))
+        self._call("delete_item", Key=self._row_key(version))
 
     def clear(self) -> None:
         """Delete all rows in ascending order of versions, so that after an interruption used numbers stay taken."""
@@ -81,17 +81,17 @@ class DynamoDbTable:
 
     def _put(self, version: int, key: str, size: int, condition: str) -> bool:
         item = {
-            **self._row(version),
+            **self._row_key(version),
             "path": {"S": f"{self._prefix}/{key}"},
             "size": {"N": str(size)},
             "committer": {"S": "lancedb"},
         }
         return bool(self._call("put_item", Item=item, ConditionExpression=condition))
 
-    def _row(self, version: int) -> dict[str, Any]:
+    def _row_key(self, version: int) -> dict[str, Any]:
         return {"base_uri": {"S": self._prefix}, "version": {"N": str(version)}}
 
-    def _relative(self, path: str) -> str:
+    def _strip_prefix(self, path: str) -> str:
         return path.removeprefix(self._prefix + "/")
 
     def _call(self, method: str, **parameters: Any) -> dict[str, Any]:

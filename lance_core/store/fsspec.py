@@ -82,7 +82,7 @@ class FsspecStore(SingleDeletes, LinklessStore):
 
     def head(self, key: str) -> ObjectMeta:
         """Return size and time of an object."""
-        path = self._path(key)
+        path = self._full_path(key)
         with _errors(f"{self._root}/{key}"):
             return _meta(key, self._files.info(path))
 
@@ -93,7 +93,7 @@ class FsspecStore(SingleDeletes, LinklessStore):
 
     def put(self, key: str, data: ReadableBuffer) -> None:
         """Write an object, replacing one that exists."""
-        path = self._path(key)
+        path = self._full_path(key)
         with _errors(f"{self._root}/{key}"):
             self._files.pipe_file(path, bytes(bytes_view(data)))
 
@@ -109,14 +109,14 @@ class FsspecStore(SingleDeletes, LinklessStore):
                 f"{self._root}: {self._scheme}:// has no atomic creation through fsspec, so commits are not safe; "
                 "commit through a database, by the storage option manifest_store"
             )
-        path = self._path(key)
+        path = self._full_path(key)
         with _errors(f"{self._root}/{key}"):
             self._files.pipe_file(path, bytes(bytes_view(data)), mode="create")
 
     def open_writer(self, key: str, *, durable: bool = True) -> FsspecWriter:
         """Start an object that appears when closed."""
         del durable
-        path = self._path(key)
+        path = self._full_path(key)
         with _errors(f"{self._root}/{key}"):
             return FsspecWriter(self._files.open(path, "wb"), f"{self._root}/{key}")
 
@@ -132,7 +132,7 @@ class FsspecStore(SingleDeletes, LinklessStore):
 
     def delete(self, key: str) -> None:
         """Remove an object; a missing one is fine."""
-        path = self._path(key)
+        path = self._full_path(key)
         try:
             with _errors(f"{self._root}/{key}"):
                 self._files.rm_file(path)
@@ -141,15 +141,15 @@ class FsspecStore(SingleDeletes, LinklessStore):
 
     def copy(self, source_key: str, target_key: str) -> None:
         """Copy an object."""
-        source, target = self._path(source_key), self._path(target_key)
+        source, target = self._full_path(source_key), self._full_path(target_key)
         with _errors(f"{self._root}/{source_key}"):
             self._files.cp_file(source, target)
 
-    def _path(self, key: str) -> str:
+    def _full_path(self, key: str) -> str:
         return f"{self._place}/{check_key(key)}"
 
     def _read(self, key: str, start: int | None, end: int | None) -> bytes:
-        path = self._path(key)
+        path = self._full_path(key)
         with _errors(f"{self._root}/{key}"):
             data: bytes = self._files.cat_file(path, start=start, end=end)
         count_read(1, len(data))
@@ -246,13 +246,13 @@ def _filesystem(scheme: str, options: StorageOptions) -> Any:
     except TypeError:
         raise InvalidInputError(
             f"the filesystem of {scheme}:// cannot be opened with the storage options {sorted(arguments)}; it needs "
-            f"{_needed(scheme)}{_ALTERNATIVES.get(scheme, '')}"
+            f"{_required_options(scheme)}{_ALTERNATIVES.get(scheme, '')}"
         ) from None
     except Exception as error:  # noqa: BLE001 - a foreign constructor; its message may hold parameters
         raise StoreError(f"the filesystem of {scheme}:// cannot be opened: {type(error).__name__}") from None
 
 
-def _needed(scheme: str) -> list[str]:
+def _required_options(scheme: str) -> list[str]:
     """The storage options that fsspec's file system of a scheme requires."""
     import fsspec  # noqa: PLC0415 - a tenth of the time to import lance_core, unused by local tables
 

@@ -282,12 +282,12 @@ class LocalStore(RootedStore, SingleDeletes):
                 if key.startswith(prefix) or prefix.startswith(key):
                     yield from self._walk(key[:-1], prefix, owned=owned)
             elif key.startswith(prefix):
-                status = _status(entry, follow=not owned)
+                status = _read_status(entry, follow=not owned)
                 if status is not None and not stat.S_ISDIR(status.st_mode):
                     yield _meta(key, status)
 
 
-def _status(entry: os.DirEntry[str], *, follow: bool) -> os.stat_result | None:
+def _read_status(entry: os.DirEntry[str], *, follow: bool) -> os.stat_result | None:
     """The status of a directory entry; None if the entry was removed meanwhile, or is a broken link."""
     try:
         return entry.stat(follow_symlinks=follow)

@@ -65,7 +65,7 @@ class MemoryStore(SingleDeletes, LinklessStore):
 
     def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[BytesLike]:
         """Return several ranges of one object."""
-        data = memoryview(self._entry(key)[0])
+        data = memoryview(self._find_entry(key)[0])
         count_read(len(ranges), sum(end - start for start, end in ranges))
         for start, end in ranges:
             if not 0 <= start <= end <= len(data):
@@ -74,25 +74,25 @@ class MemoryStore(SingleDeletes, LinklessStore):
 
     def read(self, key: str) -> tuple[BytesLike, ObjectMeta]:
         """Return a whole object with its size and time."""
-        data, modified, e_tag = self._entry(key)
+        data, modified, e_tag = self._find_entry(key)
         count_read(1, len(data))
         return data, ObjectMeta(key=key, size=len(data), modified=modified, e_tag=e_tag)
 
     def head(self, key: str) -> ObjectMeta:
         """Return size and time of an object."""
-        data, modified, e_tag = self._entry(key)
+        data, modified, e_tag = self._find_entry(key)
         return ObjectMeta(key=key, size=len(data), modified=modified, e_tag=e_tag)
 
     def put(self, key: str, data: ReadableBuffer) -> str:
         """Write an object, replacing one that exists."""
         entry = _new_entry(data)
-        _objects[self._name(key)] = entry
+        _objects[self._full_name(key)] = entry
         return entry[2]
 
     def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> str:
         """Write an object unless one exists; nothing in memory is durable."""
         del durable
-        name, entry = self._name(key), _new_entry(data)
+        name, entry = self._full_name(key), _new_entry(data)
         with _lock:
             if _objects.setdefault(name, entry) is not entry:
                 raise AlreadyExistsError(f"{self._root}/{key}: exists already")
@@ -125,18 +125,18 @@ class MemoryStore(SingleDeletes, LinklessStore):
 
     def delete(self, key: str) -> None:
         """Remove an object; a missing one is fine."""
-        _objects.pop(self._name(key), None)
+        _objects.pop(self._full_name(key), None)
 
     def copy(self, source_key: str, target_key: str) -> None:
         """Copy an object, replacing the target."""
         self.put(target_key, bytes(self.get(source_key)))
 
-    def _name(self, key: str) -> str:
+    def _full_name(self, key: str) -> str:
         return f"{self._place}/{check_key(key)}"
 
-    def _entry(self, key: str) -> tuple[bytes, float, str]:
+    def _find_entry(self, key: str) -> tuple[bytes, float, str]:
         try:
-            return _objects[self._name(key)]
+            return _objects[self._full_name(key)]
         except KeyError:
             raise ObjectNotFoundError(f"{self._root}/{key}: no such object") from None
 

@@ -78,8 +78,8 @@ class StorageOptions(Mapping[str, str]):
             commit_lock = options.commit_lock
         self._commit_lock = commit_lock
         values: dict[str, str] = {}
-        for key, value in _flattened(options or {}):
-            string = _as_string(key, value)
+        for key, value in _flatten(options or {}):
+            string = _to_string(key, value)
             if values.setdefault(key, string) != string:
                 raise InvalidInputError(f"storage option {key!r} is given twice with different values")
         self._values = values
@@ -147,18 +147,18 @@ def parse_seconds(key: str, string: str) -> float:
         ) from None  # the value, which the cause names, appears in no error
 
 
-def _flattened(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _flatten(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield options with lower-case keys, including those of s3fs's nested mappings."""
     for key, value in options.items():
         if not isinstance(key, str):
             raise InvalidInputError("the keys of storage options must be strings")
         if key in _NESTED and isinstance(value, Mapping):
-            yield from _flattened(value)
+            yield from _flatten(value)
         elif value is not None:
             yield key.lower(), value
 
 
-def _as_string(key: str, value: object) -> str:
+def _to_string(key: str, value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str | int | float):

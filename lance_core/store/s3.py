@@ -103,7 +103,7 @@ class S3Store(LinklessStore):
 
     def read(self, key: str) -> tuple[BytesLike, ObjectMeta]:
         """Return a whole object with its size and time."""
-        response = self._call("get_object", Key=self._name(key))
+        response = self._call("get_object", Key=self._full_name(key))
         data: bytes = response["Body"]
         count_read(1, len(data))
         return data, _meta(key, len(data), response)
@@ -111,7 +111,7 @@ class S3Store(LinklessStore):
     def get_tail(self, key: str, length: int) -> tuple[BytesLike, int]:
         """Return the last `length` bytes, or all of a shorter object, and the object's size."""
         try:
-            response = self._call("get_object", Key=self._name(key), Range=f"bytes=-{length}")
+            response = self._call("get_object", Key=self._full_name(key), Range=f"bytes=-{length}")
         except StoreError:
             if self.head(key).size == 0:
                 return b"", 0  # an empty object has no range
@@ -124,19 +124,19 @@ class S3Store(LinklessStore):
     def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[BytesLike]:
         """Return several ranges of one object; some requests run in parallel."""
         merged = merge_ranges(ranges, max_gap=MAX_GAP_BYTES, max_size=MAX_MERGED_BYTES)
-        name = self._name(key)
+        name = self._full_name(key)
         parts = self._client.run(self._read_all, name, merged) if merged else []
         count_read(len(parts), sum(map(len, parts)))
         return split_merged(ranges, merged, parts)
 
     def head(self, key: str) -> ObjectMeta:
         """Return size and time of an object."""
-        response = self._call("head_object", Key=self._name(key))
+        response = self._call("head_object", Key=self._full_name(key))
         return _meta(key, response["ContentLength"], response)
 
     def put(self, key: str, data: ReadableBuffer) -> str | None:
         """Write an object, replacing one that exists."""
-        return _e_tag(self._call("put_object", Key=self._name(key), Body=bytes(bytes_view(data))))
+        return _e_tag(self._call("put_object", Key=self._full_name(key), Body=bytes(bytes_view(data))))
 
     def prepare_commits(self) -> None:
         """Make sure that the server honors the condition of `put_if_absent`."""
@@ -145,14 +145,14 @@ class S3Store(LinklessStore):
     def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> str | None:
         """Write an object unless one exists, in one request; S3 is always durable."""
         del durable
-        name = self._name(key)
+        name = self._full_name(key)
         self._prove_conditional_puts()
         return _e_tag(self._call("put_object", writes=True, Key=name, Body=bytes(bytes_view(data)), IfNoneMatch="*"))
 
     def open_writer(self, key: str, *, durable: bool = True) -> S3Writer:
         """Start an upload that becomes the object when closed; S3 is always durable."""
         del durable
-        return S3Writer(self._client, self._bucket, self._name(key), self._options)
+        return S3Writer(self._client, self._bucket, self._full_name(key), self._options)
 
     def list(self, prefix: str, *, start_after: str | None = None, limit: int | None = None) -> Iterator[ObjectMeta]:
         """Yield objects in ascending order of keys, a page of them at a time."""
@@ -174,7 +174,7 @@ class S3Store(LinklessStore):
 
     def delete(self, key: str) -> None:
         """Remove an object; a missing one is fine."""
-        self._call("delete_object", Key=self._name(key))
+        self._call("delete_object", Key=self._full_name(key))
 
     def delete_many(self, keys: Sequence[str]) -> dict[str, StoreError]:
         """Remove objects, 1,000 by one request; one by one if the server does not offer DeleteObjects.
@@ -183,7 +183,7 @@ class S3Store(LinklessStore):
         """
         errors: dict[str, StoreError] = {}
         for first in range(0, len(keys), self.keys_per_delete):
-            by_name = {self._name(key): key for key in keys[first : first + self.keys_per_delete]}
+            by_name = {self._full_name(key): key for key in keys[first : first + self.keys_per_delete]}
             try:
                 failed = self._client.run(self._client.delete_objects, self._bucket, list(by_name))
             except UnsupportedError:
@@ -214,7 +214,7 @@ class S3Store(LinklessStore):
     def abort_upload(self, upload: Upload) -> None:
         """Drop the parts of an upload; one that has ended is fine."""
         with contextlib.suppress(ObjectNotFoundError):
-            self._call("abort_multipart_upload", Key=self._name(upload.key), UploadId=upload.upload_id)
+            self._call("abort_multipart_upload", Key=self._full_name(upload.key), UploadId=upload.upload_id)
 
     def keeps_removed_objects(self) -> bool:
         """Whether the bucket has noncurrent versions of objects; False if it has no versioning."""
@@ -236,13 +236,13 @@ class S3Store(LinklessStore):
         """Copy an object on the server; in parts above 5 GiB, the limit of one request."""
         size = self.head(source_key).size
         if size <= MAX_COPY_BYTES:
-            source = {"Bucket": self._bucket, "Key": self._name(source_key)}
-            self._call("copy_object", CopySource=source, Key=self._name(target_key))
+            source = {"Bucket": self._bucket, "Key": self._full_name(source_key)}
+            self._call("copy_object", CopySource=source, Key=self._full_name(target_key))
             return
         with self.open_writer(target_key) as writer:
             writer.copy_range(self, source_key, 0, size)
 
-    def _name(self, key: str) -> str:
+    def _full_name(self, key: str) -> str:
         return self._prefix + check_key(key)
 
     def _call(self, method: str, *, writes: bool = False, optional: bool = False, **parameters: Any) -> Any:
@@ -362,7 +362,7 @@ class S3Writer(ObjectWriter):
         added to them.
         """
         self._check_open()
-        name = self._name_of(source, key)
+        name = self._find_name(source, key)
         missing = max(0, LEAST_PART_BYTES - self._buffered) if self._buffered else 0
         if name is not None and end - start >= missing + LEAST_PART_BYTES and self._client.copies_parts is not False:
             super().copy_range(source, key, start, start + missing, read_bytes=read_bytes)
@@ -415,7 +415,7 @@ class S3Writer(ObjectWriter):
         # An upload has at most 10 000 parts; parts that grow let it reach terabytes.
         return PART_BYTES * (1 + len(self._parts) // 1000)
 
-    def _name_of(self, source: ObjectStore, key: str) -> str | None:
+    def _find_name(self, source: ObjectStore, key: str) -> str | None:
         """The full name of an object in the same bucket, from which the server can copy; None for other objects."""
         bucket = f"s3://{self._place['Bucket']}/"
         place = f"{unescaped_root(source.data_root)}/{check_key(key)}"

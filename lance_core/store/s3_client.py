@@ -168,7 +168,7 @@ class S3Client:
             except Exception as error:  # noqa: BLE001 - errors other than responses of the storage are raised again below
                 status, code = _status(error)
                 if status is None:
-                    raise _scrubbed(url, method, error) from None
+                    raise _scrub(url, method, error) from None
                 if code == "NoSuchBucket":
                     raise StoreError(
                         f"s3://{parameters['Bucket']}: there is no such bucket at the endpoint {self._shown_endpoint}; "
@@ -185,7 +185,7 @@ class S3Client:
                 if not passes or attempt + 1 == self._attempts:
                     answered = status and code not in _UNREACHABLE
                     failed = url if answered else f"{url} at the endpoint {self._shown_endpoint}"
-                    raise _final(failed, method, status, code, unknown=writes and unanswered) from None
+                    raise _make_final_error(failed, method, status, code, unknown=writes and unanswered) from None
             await _pause(attempt)
         raise AssertionError("the last attempt returns or raises")
 
@@ -212,7 +212,7 @@ class S3Client:
             passing = attempt + 1 < self._attempts
             left = [name for name, code in failed.items() if passing and code in _PASSING_CODES]
             for name in failed.keys() - set(left):
-                errors[name] = _not_removed(f"s3://{bucket}/{name}", failed[name])
+                errors[name] = _make_removal_error(f"s3://{bucket}/{name}", failed[name])
             if not left:
                 return errors
             await _pause(attempt)
@@ -277,7 +277,7 @@ def _status(error: Exception) -> tuple[int | None, str]:
     return (0, type(error).__name__) if isinstance(error, broken) else (None, "")
 
 
-def _scrubbed(url: str, method: str, error: Exception) -> StoreError:
+def _scrub(url: str, method: str, error: Exception) -> StoreError:
     """Convert an error without a response; its message may hold parameters, so only its class is named."""
     kind = type(error).__name__
     remedy = _CREDENTIALS if kind in _NO_CREDENTIALS else ""
@@ -315,7 +315,7 @@ _ACTIONS: Final[Mapping[str, str]] = {
 """The actions that a policy has to allow, by the operation."""
 
 
-def _denied(method: str) -> str:
+def _explain_denial(method: str) -> str:
     # Without the permission to list, S3 denies access to an object that does not exist, too.
     missing = ", and s3:ListBucket, without which missing objects are denied" if _ACTIONS[method] == _READS else ""
     return f"access is denied; grant these credentials {_ACTIONS[method]}{missing}, or use those of another user"
@@ -324,12 +324,12 @@ def _denied(method: str) -> str:
 _READS: Final = "s3:GetObject"
 
 
-def _final(url: str, method: str, status: int, code: str, *, unknown: bool) -> StoreError:
+def _make_final_error(url: str, method: str, status: int, code: str, *, unknown: bool) -> StoreError:
     if code in _UNREACHABLE:
         reason = f"{_UNREACHABLE[code]} ({code}); the storage option aws_endpoint names another"
     else:
         reason = f"{method} failed with {f'HTTP {status} {code}'.strip() if status else f'no response ({code})'}"
-    remedy = _REMEDIES.get(code) or (_denied(method) if status in (401, 403) else None)
+    remedy = _REMEDIES.get(code) or (_explain_denial(method) if status in (401, 403) else None)
     message = f"{url}: {reason}" + ("" if remedy is None else f": {remedy}")
     error = OutcomeUnknownError(f"{message}; it may have taken effect") if unknown else StoreError(message)
     if status in (401, 403):
@@ -337,8 +337,8 @@ def _final(url: str, method: str, status: int, code: str, *, unknown: bool) -> S
     return error
 
 
-def _not_removed(url: str, code: str) -> StoreError:
-    remedy = f": {_denied('delete_objects')}" if code == "AccessDenied" else ""
+def _make_removal_error(url: str, code: str) -> StoreError:
+    remedy = f": {_explain_denial('delete_objects')}" if code == "AccessDenied" else ""
     return StoreError(f"{url}: the storage did not remove it ({code}){remedy}")
 
 
@@ -347,7 +347,7 @@ def _environment() -> dict[str, str]:
     return {name: os.environ[key] for key, name in _ENVIRONMENT if os.environ.get(key)}
 
 
-def _flag(s3_options: dict[str, str], name: str) -> bool:
+def _is_set(s3_options: dict[str, str], name: str) -> bool:
     """Whether an option is set, in the spellings of object_store.
 
     Raises:
@@ -432,11 +432,11 @@ def _filesystem(s3_options: dict[str, str]) -> Any:
         raise UnsupportedError("s3:// needs s3fs: install lance-dagster[s3]") from None
     endpoint = s3_options.get("aws_endpoint")
     plain = endpoint is not None and urlsplit(endpoint).scheme == "http"
-    if plain and not _flag(s3_options, "aws_allow_http"):
+    if plain and not _is_set(s3_options, "aws_allow_http"):
         raise InvalidInputError("the endpoint is plain HTTP; set the storage option aws_allow_http=true to use it")
     style = "path" if endpoint else "auto"
     if "aws_virtual_hosted_style_request" in s3_options:
-        style = "virtual" if _flag(s3_options, "aws_virtual_hosted_style_request") else "path"
+        style = "virtual" if _is_set(s3_options, "aws_virtual_hosted_style_request") else "path"
     config: dict[str, Any] = {
         "retries": {"total_max_attempts": 1},
         "connect_timeout": parse_seconds("connect_timeout", s3_options.get("connect_timeout", f"{_CONNECT_TIMEOUT_S}")),
@@ -448,11 +448,11 @@ def _filesystem(s3_options: dict[str, str]) -> Any:
         # Servers other than AWS often lack trailing checksums.
         config["request_checksum_calculation"] = config["response_checksum_validation"] = "when_required"
     client: dict[str, Any] = {"region_name": s3_options.get("aws_region", "us-east-1" if endpoint else None)}
-    if _flag(s3_options, "allow_invalid_certificates"):
+    if _is_set(s3_options, "allow_invalid_certificates"):
         client["verify"] = False
     extra = {"profile": s3_options["aws_profile"]} if "aws_profile" in s3_options else {}
     return s3fs.S3FileSystem(
-        anon=_flag(s3_options, "aws_skip_signature"),
+        anon=_is_set(s3_options, "aws_skip_signature"),
         endpoint_url=endpoint,
         key=s3_options.get("aws_access_key_id"),
         secret=s3_options.get("aws_secret_access_key"),

@@ -44,8 +44,8 @@ def checked_stream(file: bytes | memoryview, max_rows: int, max_bytes: int) -> p
         start += 8
     stream = pa.py_buffer(file).slice(start)
     rows = 0
-    for message in _messages(stream):
-        length, sizes = _claims(message)
+    for message in _read_messages(stream):
+        length, sizes = _declared_sizes(message)
         rows += length
         if min((length, *sizes)) < 0:  # a negative size would make room for a large one in the sum
             raise CorruptFileError(f"an Arrow batch declares {length} rows in buffers of {sizes} bytes")
@@ -57,7 +57,7 @@ def checked_stream(file: bytes | memoryview, max_rows: int, max_bytes: int) -> p
     return pa.ipc.open_stream(stream).read_all()
 
 
-def _messages(stream: pa.Buffer) -> Iterator[pa.Message]:
+def _read_messages(stream: pa.Buffer) -> Iterator[pa.Message]:
     """The record batch messages, which follow the schema message."""
     reader = pa.ipc.MessageReader.open_stream(stream)
     kind = "schema"
@@ -73,19 +73,19 @@ def _messages(stream: pa.Buffer) -> Iterator[pa.Message]:
         kind = "record batch"
 
 
-def _claims(message: pa.Message) -> tuple[int, list[int]]:
+def _declared_sizes(message: pa.Message) -> tuple[int, list[int]]:
     """The number of rows that a batch declares, and the size of each of its buffers after decompression."""
     data, body = memoryview(message.metadata), message.body
-    batch = _table(data, _at(data, struct.unpack_from("<I", data)[0], _HEADER))
-    place = _at(data, batch, _LENGTH)
+    batch = _follow_table(data, _find_field(data, struct.unpack_from("<I", data)[0], _HEADER))
+    place = _find_field(data, batch, _LENGTH)
     length = struct.unpack_from("<q", data, place)[0] if place else 0
-    place = _at(data, batch, _BUFFERS)
+    place = _find_field(data, batch, _BUFFERS)
     buffers = []
     if place:
         place += struct.unpack_from("<I", data, place)[0]
         (count,) = struct.unpack_from("<I", data, place)
         buffers = [struct.unpack_from("<qq", data, place + 4 + 16 * index) for index in range(count)]
-    if not _at(data, batch, _COMPRESSION) or body is None:
+    if not _find_field(data, batch, _COMPRESSION) or body is None:
         return length, [size for _, size in buffers]
     held = memoryview(body)
     # The uncompressed size comes first; -1 marks a buffer that is not compressed.
@@ -93,14 +93,14 @@ def _claims(message: pa.Message) -> tuple[int, list[int]]:
     return length, [size if claimed == -1 else claimed for claimed, (_, size) in zip(sizes, buffers, strict=True)]
 
 
-def _table(data: memoryview, place: int) -> int:
+def _follow_table(data: memoryview, place: int) -> int:
     """Follow the offset at a position to a table; position 0 stands for no table."""
     if not place:
         raise CorruptFileError("an Arrow message has no header")
     return int(place + struct.unpack_from("<I", data, place)[0])
 
 
-def _at(data: memoryview, table: int, field: int) -> int:
+def _find_field(data: memoryview, table: int, field: int) -> int:
     """The position of a field of a table; 0 if the table lacks it."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     slot = 4 + 2 * field

@@ -43,14 +43,14 @@ def with_new_ids(operation: Overwrite, before: Manifest) -> Overwrite:
     """
     if before.max_allocated_field_id is None:
         return operation
-    schema = _numbered(operation.schema, before.first_new_field_id)
+    schema = _number_fields(operation.schema, before.first_new_field_id)
     new_ids = {old.id: new.id for (old, _), (new, _) in zip(operation.schema.walk(), schema.walk(), strict=True)}
     leaves = {field.id for field, _ in operation.schema.walk() if not field.children}
-    fragments = tuple(_renamed(fragment, new_ids, leaves) for fragment in operation.fragments)
+    fragments = tuple(_renumber(fragment, new_ids, leaves) for fragment in operation.fragments)
     return replace(operation, schema=schema, fragments=fragments)
 
 
-def _numbered(schema: Schema, first_id: int) -> Schema:
+def _number_fields(schema: Schema, first_id: int) -> Schema:
     fields = []
     for top in schema.fields:
         numbered, first_id = top.without_ids().with_ids(first_id)
@@ -58,7 +58,7 @@ def _numbered(schema: Schema, first_id: int) -> Schema:
     return replace(schema, fields=tuple(fields))
 
 
-def _renamed(fragment: Fragment, new_ids: Mapping[int, int], leaves: AbstractSet[int]) -> Fragment:
+def _renumber(fragment: Fragment, new_ids: Mapping[int, int], leaves: AbstractSet[int]) -> Fragment:
     """A fragment with the new ids."""
     used = {i for file in fragment.files for i in file.fields if i >= 0}
     has_schema_ids, has_dataset_ids = used <= set(new_ids), used <= set(new_ids.values())
@@ -76,10 +76,10 @@ def _renamed(fragment: Fragment, new_ids: Mapping[int, int], leaves: AbstractSet
             f"data file {fragment.files[0].path} has field id {strange}, which is neither in the given schema nor "
             "among the ids that the dataset gives its columns now: if the dataset has changed, write the file again"
         )
-    return replace(fragment, files=tuple(_renamed_file(file, new_ids) for file in fragment.files))
+    return replace(fragment, files=tuple(_renumber_file(file, new_ids) for file in fragment.files))
 
 
-def _renamed_file(file: DataFile, new_ids: Mapping[int, int]) -> DataFile:
+def _renumber_file(file: DataFile, new_ids: Mapping[int, int]) -> DataFile:
     fields = tuple(new_ids.get(i, i) for i in file.fields)
     if file.version == "0.1" and len({new - old for new, old in zip(fields, file.fields, strict=True) if old >= 0}) > 1:
         raise InvalidInputError(
@@ -111,7 +111,7 @@ def check_field_ids(before: Manifest, after: Manifest, operation: Operation) -> 
         _check_detached(before.schema, after.schema)
     if not isinstance(operation, Restore):
         is_new = isinstance(operation, Overwrite)
-        _check_schema({} if is_new else _by_id(before.schema), _by_id(after.schema), mark)
+        _check_schema({} if is_new else _fields_by_id(before.schema), _fields_by_id(after.schema), mark)
         _check_files(after, -1 if is_new else mark)
 
 
@@ -153,5 +153,5 @@ def _check_detached(before: Schema, after: Schema) -> None:
         raise InvalidInputError("detached commits cannot change the schema of a dataset that never reuses a field id")
 
 
-def _by_id(schema: Schema) -> dict[int, tuple[Field, int]]:
+def _fields_by_id(schema: Schema) -> dict[int, tuple[Field, int]]:
     return {field.id: (field, parent) for field, parent in schema.walk()}

@@ -79,7 +79,7 @@ def check_readable(reader_flags: int) -> None:
     Raises:
         UnsupportedError: A reader flag is not known.
     """
-    _check(reader_flags & ~_READABLE, "be read")
+    _reject_flags(reader_flags & ~_READABLE, "be read")
 
 
 def check_writable(reader_flags: int, writer_flags: int) -> None:
@@ -88,7 +88,7 @@ def check_writable(reader_flags: int, writer_flags: int) -> None:
     Raises:
         UnsupportedError: A flag is not known.
     """
-    _check((reader_flags & ~_READABLE) | (writer_flags & ~_WRITABLE), "be written")
+    _reject_flags((reader_flags & ~_READABLE) | (writer_flags & ~_WRITABLE), "be written")
 
 
 def check_field_id_mark(writer_flags: int, *, has_mark: bool) -> None:
@@ -104,7 +104,7 @@ def check_field_id_mark(writer_flags: int, *, has_mark: bool) -> None:
         )
 
 
-def _check(unknown: int, verb: str) -> None:
+def _reject_flags(unknown: int, verb: str) -> None:
     if unknown:
         bits = [1 << bit for bit in range(unknown.bit_length()) if unknown >> bit & 1]
         named = ", ".join(f"{bit} ({_NAMES[bit]})" if bit in _NAMES else str(bit) for bit in bits)

@@ -69,12 +69,12 @@ class FragmentColumns:
         Raises:
             CorruptFileError: The bytes are not a fragment.
         """
-        numbers = _walked(run) if len(run) >= _MANY else None
+        numbers = _walk(run) if len(run) >= _MANY else None
         if numbers is None:
-            return _of_messages(run)
+            return _read_messages(run)
         return cls(
             ids=numbers[_ID].astype(np.int64),
-            rows=_plausible(numbers[_ROWS]),
+            rows=_drop_implausible(numbers[_ROWS]),
             deletions=numbers[_DELETION_FILE] > 0,
             row_ids=(numbers[_ROW_IDS] > 0) & (numbers[_ROW_IDS_ELSEWHERE] == 0),
         )
@@ -107,7 +107,7 @@ class FragmentColumns:
         )
 
 
-def _of_messages(run: FragmentRun) -> FragmentColumns:
+def _read_messages(run: FragmentRun) -> FragmentColumns:
     try:
         messages = _FragmentFields.FromString(run.data).fragments
     except DecodeError as error:
@@ -115,18 +115,18 @@ def _of_messages(run: FragmentRun) -> FragmentColumns:
     elsewhere = [message.HasField("external_row_ids") or message.HasField("spilled_row_ids") for message in messages]
     return FragmentColumns(
         ids=np.fromiter(map(attrgetter("id"), messages), np.uint64, len(messages)).astype(np.int64),
-        rows=_plausible(np.fromiter(map(attrgetter("physical_rows"), messages), np.uint64, len(messages))),
+        rows=_drop_implausible(np.fromiter(map(attrgetter("physical_rows"), messages), np.uint64, len(messages))),
         deletions=np.array([message.HasField("deletion_file") for message in messages], np.bool_),
         row_ids=np.array([message.HasField("inline_row_ids") for message in messages], np.bool_)
         & ~np.array(elsewhere, np.bool_),
     )
 
 
-def _plausible(rows: _U64s) -> _I64s:
+def _drop_implausible(rows: _U64s) -> _I64s:
     return np.where(rows <= _MOST_ROWS, rows, 0).astype(np.int64)
 
 
-def _walked(run: FragmentRun) -> Mapping[int, npt.NDArray[Any]] | None:
+def _walk(run: FragmentRun) -> Mapping[int, npt.NDArray[Any]] | None:
     """The numbers of each fragment by their tags, and which tags it has; None if a fragment is unusual.
 
     A field is a tag of one byte (field number << 3 | 0 for a varint, 2 for a length and bytes), and its value. Each
@@ -138,14 +138,14 @@ def _walked(run: FragmentRun) -> Mapping[int, npt.NDArray[Any]] | None:
     data = np.frombuffer(b"".join((run.data, bytes(_LONGEST + 1))), np.uint8)
     columns: dict[int, npt.NDArray[Any]] = {_ID: np.zeros(count, np.uint64), _ROWS: np.zeros(count, np.uint64)}
     columns.update((tag, np.zeros(count, np.bool_)) for tag in (_DELETION_FILE, _ROW_IDS, _ROW_IDS_ELSEWHERE))
-    _, at = _varint(data, bounds[:-1] + 1)
+    _, at = _read_varints(data, bounds[:-1] + 1)
     left = np.flatnonzero(at < ends)
     at, ends = at[left], ends[left]
     for _ in range(_MOST_FIELDS):
         if not len(left):
             return columns
         tags = data[at]
-        value, at = _varint(data, at + 1)
+        value, at = _read_varints(data, at + 1)
         for tag, column in columns.items():
             is_it = tags == tag
             if is_it.any():
@@ -162,7 +162,7 @@ def _walked(run: FragmentRun) -> Mapping[int, npt.NDArray[Any]] | None:
     return None
 
 
-def _varint(data: npt.NDArray[np.uint8], at: _I64s) -> tuple[_U64s, _I64s]:
+def _read_varints(data: npt.NDArray[np.uint8], at: _I64s) -> tuple[_U64s, _I64s]:
     """The varints at some positions, and their ends; the end of a varint that is too long is beyond all data."""
     byte = data[at]
     value = (byte & 0x7F).astype(np.uint64)

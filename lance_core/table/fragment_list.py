@@ -80,7 +80,7 @@ class FragmentList(Sequence[Fragment]):
         index = range(len(self))[index]
         record = self._records.get(index)
         if record is None:
-            record = Fragment.from_protobuf(_parsed(self._run[index]))
+            record = Fragment.from_protobuf(_parse(self._run[index]))
             self._records[index] = record
         return record
 
@@ -105,13 +105,13 @@ class FragmentList(Sequence[Fragment]):
     def ids(self) -> Sequence[int]:
         """The fragment ids, in order of the list."""
         if self._ids is None:
-            self._ids = self._fields().ids.tolist()
+            self._ids = self._read_fields().ids.tolist()
         return self._ids
 
     @property
     def highest_id(self) -> int:
         """The highest fragment id; -1 if there is no fragment."""
-        return int(self._fields().ids.max(initial=-1))
+        return int(self._read_fields().ids.max(initial=-1))
 
     @property
     def fresh(self) -> tuple[Fragment, ...]:
@@ -122,19 +122,19 @@ class FragmentList(Sequence[Fragment]):
     def has_deletions(self) -> bool:
         """Whether a fragment has a deletion file."""
         if self._has_deletions is None:
-            self._has_deletions = bool(self._fields().deletions.any())
+            self._has_deletions = bool(self._read_fields().deletions.any())
         return self._has_deletions
 
     def messages(self) -> Iterator[table_pb2.DataFragment]:
         """Yield the fragments as protobuf messages, which are parsed much faster than records are made."""
-        return map(_parsed, self._run)
+        return map(_parse, self._run)
 
     def sizes(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The ids, and the physical rows of each; 0 where the manifest does not record them."""
-        fields = self._fields()
+        fields = self._read_fields()
         return fields.ids, fields.rows
 
-    def _fields(self) -> FragmentColumns:
+    def _read_fields(self) -> FragmentColumns:
         if self._columns is None:
             columns = FragmentColumns.of(self._run)
             check_fragment_id(int(columns.ids.view(np.uint64).max(initial=0)))
@@ -143,8 +143,8 @@ class FragmentList(Sequence[Fragment]):
 
     def places_with_rows(self) -> Sequence[int]:
         """The positions of fragments that can hold rows: all but those without files and without recorded rows."""
-        places = np.flatnonzero(self._fields().rows == 0).tolist()
-        empty = {place for place in places if not _parsed(self._run[place]).files}
+        places = np.flatnonzero(self._read_fields().rows == 0).tolist()
+        empty = {place for place in places if not _parse(self._run[place]).files}
         return [place for place in range(len(self)) if place not in empty] if empty else range(len(self))
 
     def check_row_ids(self) -> None:
@@ -154,8 +154,8 @@ class FragmentList(Sequence[Fragment]):
             CorruptFileError: A fragment has no row ids.
             UnsupportedError: A fragment keeps its row ids in another file.
         """
-        for place in np.flatnonzero(~self._fields().row_ids).tolist():
-            message = _parsed(self._run[place])
+        for place in np.flatnonzero(~self._read_fields().row_ids).tolist():
+            message = _parse(self._run[place])
             if not message.HasField("inline_row_ids"):
                 Fragment.from_protobuf(message)
                 raise CorruptFileError(
@@ -166,19 +166,19 @@ class FragmentList(Sequence[Fragment]):
         """The live rows of each fragment; None where the manifest does not record them."""
         if self._live is None and self._known_live is not None:
             counts = self._known_live
-            counts.update({raw: _live_count(_parsed(raw)) for raw in self._run if raw not in counts})
+            counts.update({raw: _live_count(_parse(raw)) for raw in self._run if raw not in counts})
             self._live = [counts[raw] for raw in self._run]
         elif self._live is None:
-            self._count()
+            self._count_rows()
         return self._live or []
 
     def totals(self) -> tuple[int, int]:
         """The deleted rows and the bytes of the data files of all fragments, as far as the manifest records them."""
         if self._totals is None:
-            self._count()
+            self._count_rows()
         return self._totals or (0, 0)
 
-    def _count(self) -> None:
+    def _count_rows(self) -> None:
         """Compute all counts together, so that each fragment is parsed once."""
         live: list[int | None] = []
         deleted = num_bytes = 0
@@ -198,10 +198,10 @@ class FragmentList(Sequence[Fragment]):
 
     def get(self, fragment_id: int) -> Fragment | None:
         """Return the fragment of that id; None if there is none."""
-        position = self._position(fragment_id)
+        position = self._find_position(fragment_id)
         return None if position is None else self[position]
 
-    def _position(self, fragment_id: int) -> int | None:
+    def _find_position(self, fragment_id: int) -> int | None:
         if self._positions is None:
             self._positions = {existing_id: position for position, existing_id in enumerate(self.ids)}
         return self._positions.get(fragment_id)
@@ -223,15 +223,15 @@ class FragmentList(Sequence[Fragment]):
         Raises:
             InvalidInputError: Two fragments would have the same id.
         """
-        places = {i: place for i in (*removed, *(updated or ())) if (place := self._position(i)) is not None}
+        places = {i: place for i in (*removed, *(updated or ())) if (place := self._find_position(i)) is not None}
         put = {i: record for i, record in (updated or {}).items() if i in places and i not in removed}
         fresh = (*put.values(), *added)
         raw = FragmentRun.of(record.to_protobuf().SerializeToString() for record in fresh)
         changes: dict[int, bytes | None] = dict.fromkeys(places)
         changes.update(zip(put, raw, strict=False))
-        fields, new_ids = self._fields(), [record.id for record in added]
-        if fields.are_ascending and _are_ascending([self.highest_id, *new_ids]):
-            result = self._spliced({places[i]: changes[i] for i in places}, raw, len(put))
+        fields, new_ids = self._read_fields(), [record.id for record in added]
+        if fields.are_ascending and _is_ascending([self.highest_id, *new_ids]):
+            result = self._splice({places[i]: changes[i] for i in places}, raw, len(put))
         else:
             entries = [(i, changes.get(i, old)) for i, old in zip(self.ids, self._run, strict=True)]
             entries.extend(zip(new_ids, raw[len(put) :], strict=True))
@@ -241,7 +241,7 @@ class FragmentList(Sequence[Fragment]):
             result._has_deletions = False  # noqa: SLF001 - the same class
         return result
 
-    def _spliced(self, changes: Mapping[int, bytes | None], fresh: FragmentRun, updated: int) -> FragmentList:
+    def _splice(self, changes: Mapping[int, bytes | None], fresh: FragmentRun, updated: int) -> FragmentList:
         """The list after a change that leaves it sorted.
 
         Args:
@@ -252,11 +252,11 @@ class FragmentList(Sequence[Fragment]):
         replaced = [place for place, fragment in changes.items() if fragment is not None]
         removed = [place for place, fragment in changes.items() if fragment is None]
         result = FragmentList(self._run.spliced(changes, fresh[updated:]))
-        result._columns = self._fields().spliced(replaced, removed, FragmentColumns.of(fresh))
+        result._columns = self._read_fields().spliced(replaced, removed, FragmentColumns.of(fresh))
         return result
 
 
-def _are_ascending(ids: Sequence[int]) -> bool:
+def _is_ascending(ids: Sequence[int]) -> bool:
     return all(left < right for left, right in pairwise(ids))
 
 
@@ -269,7 +269,7 @@ def _sorted_list(pairs: Sequence[tuple[int, bytes]]) -> FragmentList:
     return FragmentList([raw for _, raw in ordered])
 
 
-def _parsed(raw: bytes) -> table_pb2.DataFragment:
+def _parse(raw: bytes) -> table_pb2.DataFragment:
     try:
         message = table_pb2.DataFragment.FromString(raw)
     except DecodeError as error:

@@ -61,14 +61,14 @@ class FragmentRun(Sequence[bytes]):
     def __getitem__(self, index: slice) -> Sequence[bytes]: ...
 
     def __getitem__(self, index: int | slice) -> bytes | Sequence[bytes]:
-        return self._parsed()[index]
+        return self._parse()[index]
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self._parsed())
+        return iter(self._parse())
 
     def __eq__(self, other: object) -> bool:
         # The same length can be written in several ways.
-        return isinstance(other, FragmentRun) and (_same(self.data, other.data) or list(self) == list(other))
+        return isinstance(other, FragmentRun) and (_is_equal(self.data, other.data) or list(self) == list(other))
 
     def __hash__(self) -> int:
         return hash(tuple(self))
@@ -79,7 +79,7 @@ class FragmentRun(Sequence[bytes]):
     def bounds(self) -> npt.NDArray[np.int64]:
         """Where each entry begins in `data`, and the end of the last one."""
         if self._bounds is None:
-            self._bounds = _bounds(self._parsed())
+            self._bounds = _find_bounds(self._parse())
             if self._bounds[-1] != len(self.data):  # a length with more bytes than it needs
                 self.data = FragmentRun.of(self).data
         return self._bounds
@@ -110,14 +110,14 @@ class FragmentRun(Sequence[bytes]):
         """The positions of this run's fragments between the beginning and the end that both runs share."""
         bounds, other_bounds = self.bounds(), other.bounds()
         data, other_data = np.frombuffer(self.data, np.uint8), np.frombuffer(other.data, np.uint8)
-        shared = _num_equal(data, other_data)
+        shared = _count_equal(data, other_data)
         first = int(np.searchsorted(bounds, shared, "right")) - 1
-        shared = _num_equal(data[bounds[first] :][::-1], other_data[bounds[first] :][::-1])
+        shared = _count_equal(data[bounds[first] :][::-1], other_data[bounds[first] :][::-1])
         last = int(np.searchsorted(bounds, len(data) - shared, "left"))
         is_aligned = len(other_data) - (len(data) - bounds[last]) in other_bounds if shared else True
         return range(first, last if is_aligned else len(self))
 
-    def _parsed(self) -> Sequence[bytes]:
+    def _parse(self) -> Sequence[bytes]:
         if self._entries is None:
             try:
                 entries: Sequence[bytes] = _Entries.FromString(self.data).fragments
@@ -129,18 +129,18 @@ class FragmentRun(Sequence[bytes]):
         return self._entries
 
 
-def _same(data: bytes | memoryview, other: bytes | memoryview) -> bool:
+def _is_equal(data: bytes | memoryview, other: bytes | memoryview) -> bool:
     return np.array_equal(np.frombuffer(data, np.uint8), np.frombuffer(other, np.uint8))
 
 
-def _num_equal(data: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> int:
+def _count_equal(data: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> int:
     """Number of bytes at the beginnings of two arrays that are the same."""
     count = min(len(data), len(other))
     unlike = data[:count] != other[:count]
     return int(unlike.argmax()) if unlike.any() else count
 
 
-def _bounds(fragments: Sequence[bytes]) -> npt.NDArray[np.int64]:
+def _find_bounds(fragments: Sequence[bytes]) -> npt.NDArray[np.int64]:
     lengths = np.fromiter(map(len, fragments), np.int64, len(fragments))
     sizes = lengths + 2  # the tag, and a length of one byte
     for bits in range(7, 35, 7):  # each byte of a varint holds seven bits

@@ -165,14 +165,14 @@ class Proofs:
         """
         return cls(
             streams={
-                key.removeprefix(_STREAM): _read(key, value, _batch)
+                key.removeprefix(_STREAM): _convert_entry(key, value, _read_batch)
                 for key, value in config.items()
                 if key.startswith(_STREAM)
             },
-            keys=_read(_KEYS, config.get(_KEYS, "{}"), _keys),
-            attempts=_read(_ATTEMPTS, config.get(_ATTEMPTS, "[]"), _attempts),
-            fills=_read(_FILLS, config.get(_FILLS, "[]"), _fills),
-            since=_read(_SINCE, config.get(_SINCE, "{}"), _since),
+            keys=_convert_entry(_KEYS, config.get(_KEYS, "{}"), _read_keys),
+            attempts=_convert_entry(_ATTEMPTS, config.get(_ATTEMPTS, "[]"), _attempts),
+            fills=_convert_entry(_FILLS, config.get(_FILLS, "[]"), _fills),
+            since=_convert_entry(_SINCE, config.get(_SINCE, "{}"), _read_since),
         )
 
     def entries(self) -> dict[str, str]:
@@ -181,13 +181,13 @@ class Proofs:
             _STREAM + name: f"{batch.number} {batch.version} {batch.hour}" for name, batch in self.streams.items()
         }
         if self.keys:
-            entries[_KEYS] = _json(self.keys)
+            entries[_KEYS] = _to_json(self.keys)
         if self.attempts:
-            entries[_ATTEMPTS] = _json([_row(attempt) for attempt in self.attempts])
+            entries[_ATTEMPTS] = _to_json([_attempt_row(attempt) for attempt in self.attempts])
         if self.fills:
-            entries[_FILLS] = _json([_fill_row(fill) for fill in self.fills])
+            entries[_FILLS] = _to_json([_fill_row(fill) for fill in self.fills])
         if self.since:
-            entries[_SINCE] = _json(self.since)
+            entries[_SINCE] = _to_json(self.since)
         return entries
 
     def key(self, idempotency_key: tuple[str, str]) -> int | None:
@@ -262,12 +262,12 @@ class CommitProof:
             after: The version, with its number and its time.
             before: The preceding version; None for the first.
         """
-        after = self._kept_in(after, before)
+        after = self._add_to(after, before)
         if self.row_change is None or _SINCE not in after.config:
             return after
         return replace(after, config={**after.config, **self.row_change.entry})
 
-    def _kept_in(self, after: Manifest, before: Manifest | None) -> Manifest:
+    def _add_to(self, after: Manifest, before: Manifest | None) -> Manifest:
         if self.moves:
             after = replace(after, config=moved(after.config, self.moves))
         branch = Proofs.of(self.branch.config)
@@ -291,7 +291,7 @@ class CommitProof:
             proofs = replace(proofs, attempts=self._attempts(proofs, after, before, hour))
         if self.attempt is not None and self.fills is not None:
             proofs = replace(proofs, fills=self._fills(proofs, after, hour))
-        proofs = _trimmed(proofs, hour - 24 * _days(after.config))
+        proofs = _trim(proofs, hour - 24 * _days_kept(after.config))
         settings = {key: value for key, value in after.config.items() if not is_proof(key)}
         return replace(after, config={**settings, **proofs.entries()})
 
@@ -361,7 +361,7 @@ def _with_branch(
     mine = {(attempt.token, attempt.version, attempt.number) for attempt in proofs.attempts}
     new_ids = dict(zip(place.fragments, range(_highest_fragment(before) + 1, 1 << 62), strict=False))
     attempts = [
-        _moved(attempt, after, new_ids)
+        _move_attempt(attempt, after, new_ids)
         for attempt in branch.attempts
         if (attempt.token, attempt.version, attempt.number) not in mine
     ]
@@ -388,7 +388,7 @@ def _with_branch(
     )
 
 
-def _moved(attempt: CommittedAttempt, after: Manifest, new_ids: Mapping[int, int]) -> CommittedAttempt:
+def _move_attempt(attempt: CommittedAttempt, after: Manifest, new_ids: Mapping[int, int]) -> CommittedAttempt:
     """An attempt on a branch whose rows are added to a version: with the ids that its fragments and rows get there."""
     moved = replace(attempt, version=after.version, fragments=None, row_ids=None)
     if attempt.fragments is None:
@@ -413,7 +413,7 @@ def _moved(attempt: CommittedAttempt, after: Manifest, new_ids: Mapping[int, int
     )
 
 
-def _trimmed(proofs: Proofs, oldest: int) -> Proofs:
+def _trim(proofs: Proofs, oldest: int) -> Proofs:
     """The proofs from an hour on, and of these at most as many as a table keeps, the newest ones."""
     streams = dict(sorted(proofs.streams.items(), key=lambda item: item[1].hour)[-_MOST["streams"] :])
     streams = {name: batch for name, batch in streams.items() if batch.hour >= oldest}
@@ -447,7 +447,7 @@ def _new_fragments(after: Manifest, before: Manifest | None) -> _Range | None:
     return (ids[0], ids[-1] + 1) if ids[-1] - ids[0] + 1 == len(ids) else None
 
 
-def _days(config: Mapping[str, str]) -> int:
+def _days_kept(config: Mapping[str, str]) -> int:
     value = config.get(DAYS_KEY, str(_DAYS)).strip()
     if not value.isdecimal() or not value.isascii() or not int(value):
         raise InvalidInputError(f"configuration {DAYS_KEY} must be a number of days, at least 1, not {value!r}")
@@ -464,11 +464,11 @@ def _slice_digests(identities: Sequence[str]) -> tuple[str, ...]:
     return tuple(identity[:_SLICE_DIGITS] for identity in identities)
 
 
-def _json(value: Any) -> str:
+def _to_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _read(key: str, value: str, convert: Any) -> Any:
+def _convert_entry(key: str, value: str, convert: Any) -> Any:
     try:
         return convert(value)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -478,16 +478,16 @@ def _read(key: str, value: str, convert: Any) -> Any:
         ) from error
 
 
-def _batch(value: str) -> CommittedBatch:
+def _read_batch(value: str) -> CommittedBatch:
     number, version, hour = map(int, value.split(" "))
     return CommittedBatch(number=number, version=version, hour=hour)
 
 
-def _keys(value: str) -> dict[str, _Range]:
-    return {str(digest): _pair(write) for digest, write in json.loads(value).items()}
+def _read_keys(value: str) -> dict[str, _Range]:
+    return {str(digest): _to_range(write) for digest, write in json.loads(value).items()}
 
 
-def _since(value: str) -> dict[str, int]:
+def _read_since(value: str) -> dict[str, int]:
     return {str(kind): int(version) for kind, version in json.loads(value).items()}
 
 
@@ -499,14 +499,14 @@ def _attempts(value: str) -> tuple[CommittedAttempt, ...]:
             hour=int(hour),
             number=tuple(map(int, number.split("."))),
             note=str(note),
-            fragments=None if fragments is None else _pair(fragments),
-            row_ids=None if row_ids is None else _pair(row_ids),
+            fragments=None if fragments is None else _to_range(fragments),
+            row_ids=None if row_ids is None else _to_range(row_ids),
         )
         for token, version, hour, number, note, fragments, row_ids in json.loads(value)
     )
 
 
-def _row(attempt: CommittedAttempt) -> list[Any]:
+def _attempt_row(attempt: CommittedAttempt) -> list[Any]:
     number = ".".join(map(str, attempt.number))
     return [attempt.token, attempt.version, attempt.hour, number, attempt.note, attempt.fragments, attempt.row_ids]
 
@@ -529,6 +529,6 @@ def _fill_row(fill: CommittedFill) -> list[Any]:
     return [fill.token, fill.version, fill.hour, ".".join(map(str, fill.number)), fill.note, fill.slices]
 
 
-def _pair(parts: Iterable[Any]) -> _Range:
+def _to_range(parts: Iterable[Any]) -> _Range:
     first, last = parts
     return int(first), int(last)

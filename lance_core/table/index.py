@@ -216,19 +216,19 @@ def without_replaced(
     indices: Iterable[IndexMetadata], before: FragmentList, after: FragmentList
 ) -> tuple[IndexMetadata, ...]:
     """Remove each fragment whose indexed fields are stored in other files than before from the bitmaps of indices."""
-    return tuple(_without_replaced(index, before, after) for index in indices)
+    return tuple(_drop_replaced(index, before, after) for index in indices)
 
 
-def _without_replaced(index: IndexMetadata, before: FragmentList, after: FragmentList) -> IndexMetadata:
+def _drop_replaced(index: IndexMetadata, before: FragmentList, after: FragmentList) -> IndexMetadata:
     covered = index.covered_fragments()
     if covered is None or index.is_system:
         return index
     fields = {*index.fields, *index.covering_fields}
-    moved = [i for i in covered if _files_of(before.get(i), fields) != _files_of(after.get(i), fields)]
+    moved = [i for i in covered if _files_of_fields(before.get(i), fields) != _files_of_fields(after.get(i), fields)]
     return with_bitmap(index, lambda bitmap: bitmap - BitMap(moved)) if moved else index
 
 
-def _files_of(fragment: Fragment | None, fields: Collection[int]) -> set[tuple[int, str]]:
+def _files_of_fields(fragment: Fragment | None, fields: Collection[int]) -> set[tuple[int, str]]:
     files = fragment.files if fragment is not None else ()
     return {(f, file.path) for file in files for f in file.fields if f in fields and f != TOMBSTONE}
 
@@ -248,11 +248,11 @@ def retain_relevant(
     by_name: dict[str, list[IndexMetadata]] = {}
     for index in usable_indices:
         by_name.setdefault(index.name, []).append(index)
-    alive = {index.uuid for group in by_name.values() for index in _alive(group, live)}
+    alive = {index.uuid for group in by_name.values() for index in _usable_segments(group, live)}
     return tuple(index for index in usable_indices if index.is_system or index.uuid in alive)
 
 
-def _alive(group: list[IndexMetadata], live: BitMap) -> list[IndexMetadata]:
+def _usable_segments(group: list[IndexMetadata], live: BitMap) -> list[IndexMetadata]:
     filled = [index for index in group if (index.covered_fragments() or BitMap()) & live]
     if filled:
         return filled

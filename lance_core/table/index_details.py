@@ -36,15 +36,15 @@ def index_details(index: IndexMetadata) -> dict[str, Any]:
     """
     try:
         if index.is_vector and index.details:
-            return _vector(table_pb2.VectorIndexDetails.FromString(index.details))
+            return _describe_vector(table_pb2.VectorIndexDetails.FromString(index.details))
         if index.details_type_url.endswith(".InvertedIndexDetails"):
-            return _inverted(table_pb2.InvertedIndexDetails.FromString(index.details))
+            return _describe_inverted(table_pb2.InvertedIndexDetails.FromString(index.details))
     except (DecodeError, ValueError) as error:
         raise CorruptFileError(f"index {index.name!r}: its details cannot be parsed") from error
     return {}
 
 
-def _vector(details: table_pb2.VectorIndexDetails) -> dict[str, Any]:
+def _describe_vector(details: table_pb2.VectorIndexDetails) -> dict[str, Any]:
     metrics = table_pb2.VectorIndexDetails.Metric
     is_known = details.metric_type in metrics.values()
     parameters: dict[str, Any] = {"metric_type": metrics.Name(details.metric_type) if is_known else "UNKNOWN"}
@@ -70,7 +70,7 @@ def _vector(details: table_pb2.VectorIndexDetails) -> dict[str, Any]:
     return parameters
 
 
-def _inverted(message: table_pb2.InvertedIndexDetails) -> dict[str, Any]:
+def _describe_inverted(message: table_pb2.InvertedIndexDetails) -> dict[str, Any]:
     details = message if message.HasField("base_tokenizer") else _DEFAULTS
     by_element = details.document_granularity == table_pb2.InvertedIndexDetails.LIST_ELEMENT
     return {

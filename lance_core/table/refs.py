@@ -94,7 +94,7 @@ class TagRef:
         content = _load(data, "tag", _TAG_KEYS, ("version", "manifestSize"))
         return cls(
             version=content["version"],
-            branch=_branch(content.get("branch")),
+            branch=_branch_or_none(content.get("branch")),
             manifest_size=content["manifestSize"],
             created_at=content.get("createdAt"),
             updated_at=content.get("updatedAt"),
@@ -160,7 +160,7 @@ class BranchRef:
         mapping = (content.get("identifier") or {}).get("version_mapping") or []
         return cls(
             parent_version=content["parentVersion"],
-            parent_branch=_branch(content.get("parentBranch")),
+            parent_branch=_branch_or_none(content.get("parentBranch")),
             identifier=tuple((version, name) for version, name in mapping),
             created_at=content["createAt"],
             manifest_size=content["manifestSize"],
@@ -181,7 +181,7 @@ def check_branch_name(name: str) -> str:
         InvalidInputError: The name has characters other than ASCII letters, digits, '.', '-' and '_', or a form that
             readers reject.
     """
-    return _checked(_not_main(name), name.split("/"), "branch")
+    return _check_name(_reject_main(name), name.split("/"), "branch")
 
 
 def check_known_branch_name(name: str) -> str:
@@ -190,7 +190,7 @@ def check_known_branch_name(name: str) -> str:
     Raises:
         InvalidInputError: No branch can have the name.
     """
-    return _possible(_not_main(name), name.split("/"), "branch")
+    return _require_possible(_reject_main(name), name.split("/"), "branch")
 
 
 def is_branch_name(name: str) -> bool:
@@ -209,7 +209,7 @@ def check_tag_name(name: str) -> str:
         InvalidInputError: The name has characters other than ASCII letters, digits, '.', '-' and '_', or a form that
             readers reject.
     """
-    return _checked(name, [name], "tag")
+    return _check_name(name, [name], "tag")
 
 
 def check_known_tag_name(name: str) -> str:
@@ -218,7 +218,7 @@ def check_known_tag_name(name: str) -> str:
     Raises:
         InvalidInputError: No tag can have the name.
     """
-    return _possible(name, [name], "tag")
+    return _require_possible(name, [name], "tag")
 
 
 def name_in_tag(branch: str) -> str:
@@ -234,24 +234,24 @@ def timestamp_string(when: datetime) -> str:
     return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f") + "000Z"
 
 
-def _not_main(name: str) -> str:
+def _reject_main(name: str) -> str:
     if name == MAIN:
         raise InvalidInputError(f"Ref is invalid: {MAIN!r} is reserved for the branch at the dataset's root")
     return name
 
 
-def _branch(name: str | None) -> str | None:
+def _branch_or_none(name: str | None) -> str | None:
     """The branch that a file names; None for main, which the file can name or leave out."""
     return None if name == MAIN else name
 
 
-def _possible(name: str, parts: Sequence[str], kind: str) -> str:
+def _require_possible(name: str, parts: Sequence[str], kind: str) -> str:
     if not all(_KNOWN_PART.fullmatch(part) and part not in (".", "..") for part in parts) or ".." in name:
         raise InvalidInputError(f"Ref is invalid: no {kind} can have the name {name!r}")
     return name
 
 
-def _checked(name: str, parts: Sequence[str], kind: str) -> str:
+def _check_name(name: str, parts: Sequence[str], kind: str) -> str:
     length = len(name if kind == "tag" else name_in_tag(name)) if name.strip(".") else 0
     if length > _LONGEST[kind]:
         raise InvalidInputError(

@@ -77,7 +77,7 @@ def without_moved(indices: Sequence[IndexMetadata], index: IndexMetadata) -> Bit
     for reuse in indices:
         if reuse.name != FRAGMENT_REUSE_INDEX:
             continue
-        details = _details(reuse)
+        details = _read_details(reuse)
         if details.WhichOneof("content") == "external":
             return BitMap()
         for version in details.inline.versions:
@@ -95,7 +95,7 @@ def without_moved(indices: Sequence[IndexMetadata], index: IndexMetadata) -> Bit
 def can_record_moves(indices: Sequence[IndexMetadata]) -> bool:
     """Whether moves can be recorded: the fragment reuse index has inline details, or does not exist yet."""
     reuse = [index for index in indices if index.name == FRAGMENT_REUSE_INDEX]
-    return all(_details(index).WhichOneof("content") != "external" for index in reuse)
+    return all(_read_details(index).WhichOneof("content") != "external" for index in reuse)
 
 
 def trimmed(indices: Sequence[IndexMetadata]) -> tuple[IndexMetadata, ...]:
@@ -107,8 +107,8 @@ def trimmed(indices: Sequence[IndexMetadata]) -> tuple[IndexMetadata, ...]:
     reuse = next((index for index in indices if index.name == FRAGMENT_REUSE_INDEX), None)
     if reuse is None or not can_record_moves([reuse]):
         return tuple(indices)
-    details = _details(reuse)
-    reached = [(index, _origins(index, details)) for index in indices if not index.is_system]
+    details = _read_details(reuse)
+    reached = [(index, _find_origins(index, details)) for index in indices if not index.is_system]
     needed = [
         version
         for version in details.inline.versions
@@ -128,7 +128,7 @@ def trimmed(indices: Sequence[IndexMetadata]) -> tuple[IndexMetadata, ...]:
     return (*other_indices, _reuse_index(needed_details, reuse.dataset_version))
 
 
-def _origins(index: IndexMetadata, details: table_pb2.FragmentReuseIndexDetails) -> BitMap | None:
+def _find_origins(index: IndexMetadata, details: table_pb2.FragmentReuseIndexDetails) -> BitMap | None:
     """All fragments that held rows of an index before or after some move; None if the index has no bitmap."""
     fragment_ids = index.covered_fragments()
     if fragment_ids is None:
@@ -150,7 +150,7 @@ def num_reuse_versions(index: IndexMetadata) -> int:
     Raises:
         UnsupportedError: The index keeps its details in a file.
     """
-    details = _details(index)
+    details = _read_details(index)
     if details.WhichOneof("content") == "external":
         raise UnsupportedError("reading a fragment reuse index whose details are in a file is not supported")
     return len(details.inline.versions)
@@ -170,7 +170,7 @@ def with_moves(
         UnsupportedError: The index keeps its details in a file.
     """
     existing = next((index for index in indices if index.name == FRAGMENT_REUSE_INDEX), None)
-    details = table_pb2.FragmentReuseIndexDetails() if existing is None else _details(existing)
+    details = table_pb2.FragmentReuseIndexDetails() if existing is None else _read_details(existing)
     if details.WhichOneof("content") == "external":
         raise UnsupportedError("adding to a fragment reuse index whose details are in a file is not supported")
     version = details.inline.versions.add(dataset_version=dataset_version)
@@ -208,7 +208,7 @@ def _digest(fragment: Fragment) -> table_pb2.FragmentReuseIndexDetails.FragmentD
     )
 
 
-def _details(index: IndexMetadata) -> table_pb2.FragmentReuseIndexDetails:
+def _read_details(index: IndexMetadata) -> table_pb2.FragmentReuseIndexDetails:
     try:
         return table_pb2.FragmentReuseIndexDetails.FromString(index.details)
     except DecodeError as error:
@@ -219,7 +219,7 @@ def _fragment_moves(index: IndexMetadata) -> list[tuple[BitMap, BitMap]]:
     """Old and new fragments of each group, oldest first; none if the details are in a file."""
     return [
         (BitMap(f.id for f in group.old_fragments), BitMap(f.id for f in group.new_fragments))
-        for version in _details(index).inline.versions
+        for version in _read_details(index).inline.versions
         for group in version.groups
         if group.old_fragments
     ]

@@ -67,7 +67,7 @@ def decode_row_ids(data: bytes, most: int = _MAX_ROWS) -> U64Array:
             most -= len(parts[-1])
     except CorruptFileError as error:
         raise CorruptFileError(f"row ids: {error}") from error
-    return _concatenated(parts)
+    return _concatenate(parts)
 
 
 def row_record_problems(fragment: Fragment) -> Iterator[str]:
@@ -223,7 +223,7 @@ def created_versions_of(row_ids: U64Array, origins: Sequence[Fragment], default:
         length = min(len(ids), len(versions))
         known_ids.append(ids[:length])
         known_versions.append(versions[:length])
-    ids, versions = _concatenated(known_ids), _concatenated(known_versions)
+    ids, versions = _concatenate(known_ids), _concatenate(known_versions)
     result = np.full(len(row_ids), default, np.uint64)
     if len(ids):
         order = np.argsort(ids, kind="stable")
@@ -233,7 +233,7 @@ def created_versions_of(row_ids: U64Array, origins: Sequence[Fragment], default:
     return result
 
 
-def _concatenated(parts: Sequence[U64Array]) -> U64Array:
+def _concatenate(parts: Sequence[U64Array]) -> U64Array:
     return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
 
 
@@ -247,15 +247,15 @@ def _decode_segment(segment: rowids_pb2.U64Segment, most: int) -> U64Array:
 def _decode_any_segment(segment: rowids_pb2.U64Segment, most: int) -> U64Array:
     kind = segment.WhichOneof("segment")
     if kind == "range":
-        return _checked_range(segment.range.start, segment.range.end, most)
+        return _check_range(segment.range.start, segment.range.end, most)
     if kind == "range_with_holes":
         span = segment.range_with_holes
         holes = _decode_array(span.holes)
-        return np.setdiff1d(_checked_range(span.start, span.end, most + len(holes)), holes, assume_unique=True)
+        return np.setdiff1d(_check_range(span.start, span.end, most + len(holes)), holes, assume_unique=True)
     if kind == "range_with_bitmap":
         bitmap = segment.range_with_bitmap
         bits = np.unpackbits(np.frombuffer(bitmap.bitmap, np.uint8), bitorder="little")
-        ids = _checked_range(bitmap.start, bitmap.end, len(bits))
+        ids = _check_range(bitmap.start, bitmap.end, len(bits))
         return ids[bits[: len(ids)].astype(np.bool_)]
     if kind == "sorted_array":
         return _decode_array(segment.sorted_array)
@@ -270,7 +270,7 @@ def _segment_length(segment: rowids_pb2.U64Segment, most: int) -> int:
     return len(_decode_segment(segment, most))
 
 
-def _checked_range(start: int, end: int, most: int) -> U64Array:
+def _check_range(start: int, end: int, most: int) -> U64Array:
     if not start <= end <= start + most:
         raise CorruptFileError(f"a range of {end - start} rows where there are at most {most}")
     return np.arange(start, end, dtype=np.uint64)

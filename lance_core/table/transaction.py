@@ -104,9 +104,9 @@ class Transaction:
         """
         try:
             message = transaction_pb2.Transaction.FromString(bytes(data))
-            operation = _operation(message)
+            operation = _read_operation(message)
         except DecodeError:
-            message, operation = _around_operation(bytes(data)), UnknownOperation(described="that cannot be parsed")
+            message, operation = _read_envelope(bytes(data)), UnknownOperation(described="that cannot be parsed")
         return cls(
             read_version=message.read_version,
             uuid=message.uuid,
@@ -152,7 +152,7 @@ class Transaction:
             check_field_ids(manifest, result, self.operation)
         if context.proof is not None:
             result = context.proof.kept_in(result, manifest)
-        return _with_flags(result)
+        return _set_flags(result)
 
 
 def _writer_version(base: Manifest | None, result: Manifest) -> WriterVersion | None:
@@ -172,7 +172,7 @@ def is_early(writer: WriterVersion | None) -> bool:
     return writer is None or (writer.library == "lance" and writer.version.startswith("0."))
 
 
-def _around_operation(data: bytes) -> transaction_pb2.Transaction:
+def _read_envelope(data: bytes) -> transaction_pb2.Transaction:
     """Read a transaction without its operation.
 
     Raises:
@@ -209,7 +209,7 @@ def _envelope_class() -> type[Message]:
 _Envelope = _envelope_class()
 
 
-def _operation(message: transaction_pb2.Transaction) -> Operation:
+def _read_operation(message: transaction_pb2.Transaction) -> Operation:
     kind = message.WhichOneof("operation")
     operation_class = OPERATIONS.get(kind or "")
     if kind is None or operation_class is None:
@@ -221,7 +221,7 @@ def _operation(message: transaction_pb2.Transaction) -> Operation:
         return UnknownOperation(described=f"{operation_class.name} ({error})")
 
 
-def _with_flags(manifest: Manifest) -> Manifest:
+def _set_flags(manifest: Manifest) -> Manifest:
     """Compute the feature flags, and reject fragments that contradict them or have wrong columns."""
     has_column = fields_with_columns(manifest.schema)
     for file in data_files(manifest.fragments.fresh):

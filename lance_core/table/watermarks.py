@@ -77,7 +77,7 @@ class WatermarkMove:
             >>> lance.WatermarkMove.of(lance.WatermarkMove.properties([move])) == [move]
             True
         """
-        return [move for moves in _moves(properties).values() for move in moves]
+        return [move for moves in _read_moves(properties).values() for move in moves]
 
     @classmethod
     def properties(cls, moves: Iterable[WatermarkMove]) -> dict[str, str]:
@@ -108,14 +108,14 @@ def watermarks(config: Mapping[str, str], name: str) -> dict[str, Watermark]:
     Raises:
         CorruptFileError: The entry cannot be parsed.
     """
-    return _positions(PREFIX + name, config)
+    return _read_positions(PREFIX + name, config)
 
 
 def moved(config: Mapping[str, str], properties: Mapping[str, str]) -> dict[str, str]:
     """A configuration after the moves of watermarks in the transaction properties of a commit."""
     result = dict(config)
-    for key, moves in _moves(properties).items():
-        positions = _positions(key, config)
+    for key, moves in _read_moves(properties).items():
+        positions = _read_positions(key, config)
         for move in moves:
             for part in move.parts:
                 if move.after is None:
@@ -124,7 +124,7 @@ def moved(config: Mapping[str, str], properties: Mapping[str, str]) -> dict[str,
                     positions[part] = Watermark(position=move.after, by=move.by)
         result.pop(key, None)
         if positions:
-            result[key] = _entry(positions)
+            result[key] = _format_entry(positions)
     return result
 
 
@@ -139,8 +139,8 @@ def reject_moved(config: Mapping[str, str], properties: Mapping[str, str], root:
     Raises:
         IncompatibleConflictError: Another writer has moved a watermark.
     """
-    for key, moves in _moves(properties).items():
-        positions = _positions(key, config)
+    for key, moves in _read_moves(properties).items():
+        positions = _read_positions(key, config)
         for move in moves:
             for part in move.parts:
                 now = positions.get(part)
@@ -158,7 +158,7 @@ def differences(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str
     """The transaction properties that move the watermarks of `before` to those of `after`."""
     moves = []
     for key in sorted({*filter(is_watermark, before), *filter(is_watermark, after)}):
-        old, new = _positions(key, before), _positions(key, after)
+        old, new = _read_positions(key, before), _read_positions(key, after)
         groups: dict[tuple[str | None, str | None, str], list[str]] = {}
         for part in sorted({*old, *new}):
             if old.get(part) != new.get(part):
@@ -173,16 +173,16 @@ def differences(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str
     return WatermarkMove.properties(moves)
 
 
-def _positions(key: str, config: Mapping[str, str]) -> dict[str, Watermark]:
+def _read_positions(key: str, config: Mapping[str, str]) -> dict[str, Watermark]:
     def read(rows: Any) -> dict[str, Watermark]:
         return {
             str(part): Watermark(position=str(position), by=str(by)) for position, by, parts in rows for part in parts
         }
 
-    return _parsed("configuration", key, config.get(key, "[]"), read)
+    return _parse("configuration", key, config.get(key, "[]"), read)
 
 
-def _entry(watermarks: Mapping[str, Watermark]) -> str:
+def _format_entry(watermarks: Mapping[str, Watermark]) -> str:
     groups: dict[Watermark, list[str]] = {}
     for part, watermark in watermarks.items():
         groups.setdefault(watermark, []).append(part)
@@ -192,7 +192,7 @@ def _entry(watermarks: Mapping[str, Watermark]) -> str:
     )
 
 
-def _moves(properties: Mapping[str, str]) -> dict[str, list[WatermarkMove]]:
+def _read_moves(properties: Mapping[str, str]) -> dict[str, list[WatermarkMove]]:
     def read(rows: Any, name: str) -> list[WatermarkMove]:
         return [
             WatermarkMove(name=name, parts=tuple(row["parts"]), before=row["from"], after=row["to"], by=row["by"])
@@ -200,13 +200,13 @@ def _moves(properties: Mapping[str, str]) -> dict[str, list[WatermarkMove]]:
         ]
 
     return {
-        key: _parsed("property", key, value, partial(read, name=key.removeprefix(PREFIX)))
+        key: _parse("property", key, value, partial(read, name=key.removeprefix(PREFIX)))
         for key, value in properties.items()
         if is_watermark(key)
     }
 
 
-def _parsed(what: str, key: str, value: str, convert: Callable[[Any], _Result]) -> _Result:
+def _parse(what: str, key: str, value: str, convert: Callable[[Any], _Result]) -> _Result:
     try:
         return convert(json.loads(value))
     except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -6,7 +6,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import InvalidInputError, StoreError, UnsupportedError
-from lance_core.store.s3_client import _final, _scrubbed
+from lance_core.store.s3_client import _make_final_error, _scrub
 from tests.s3_server import s3_server
 
 KEYS = {"aws_access_key_id": "testing", "aws_secret_access_key": "hunter2", "aws_region": "us-east-1"}
@@ -69,7 +69,7 @@ def test_a_missing_bucket_and_missing_credentials(monkeypatch, tmp_path):
     ],
 )
 def test_a_denial_says_what_to_do(code, remedy):
-    error = _final("s3://bucket/t.lance", "put_object", 403, code, unknown=False)
+    error = _make_final_error("s3://bucket/t.lance", "put_object", 403, code, unknown=False)
     assert str(error).startswith(f"s3://bucket/t.lance: put_object failed with HTTP 403 {code}: ")
     assert remedy in str(error)
 
@@ -84,6 +84,6 @@ def test_no_credentials_are_named_without_their_text():
     class NoCredentialsError(Exception):
         pass
 
-    error = _scrubbed("s3://bucket/t", "get_object", NoCredentialsError("hunter2"))
+    error = _scrub("s3://bucket/t", "get_object", NoCredentialsError("hunter2"))
     assert "hunter2" not in str(error)
     assert "there are no complete credentials" in str(error)

@@ -75,7 +75,7 @@ class Choices:
             page = constant_page(leaf, array)
             if page is not None:
                 return page
-        key = _key(column, count, has_levels=nulls > 0)
+        key = _choice_key(column, count, has_levels=nulls > 0)
         earlier = self._known.get(key)
         if earlier is None or earlier.pattern is None or earlier.uses >= earlier.limit:
             return None
@@ -90,7 +90,7 @@ class Choices:
 
     def again(self, column: int, block: DataBlock, *, has_levels: bool) -> PageEncoding | None:
         """The encoding chosen for an earlier page, to be used again; None if statistics must be computed."""
-        key = _key(column, block.num_values, has_levels=has_levels)
+        key = _choice_key(column, block.num_values, has_levels=has_levels)
         earlier = self._known.get(key)
         if earlier is None or earlier.uses >= earlier.limit or not block.num_values:
             return None
@@ -101,7 +101,7 @@ class Choices:
 
     def fits(self, column: int, page: EncodedPage, num_values: int, *, has_levels: bool) -> bool:
         """Whether a page is as small as expected; if not, the choice is dropped."""
-        key = _key(column, num_values, has_levels=has_levels)
+        key = _choice_key(column, num_values, has_levels=has_levels)
         earlier = self._known.get(key)
         if earlier is not None and earlier.fits(page.size_bytes, num_values):
             return True
@@ -112,14 +112,14 @@ class Choices:
         """Keep the choice for a page."""
         if block.num_values and choice.layout != "constant" and _is_small(block):
             assert isinstance(page.encoding, PageLayout)
-            key = _key(column, block.num_values, has_levels=has_levels)
+            key = _choice_key(column, block.num_values, has_levels=has_levels)
             before = self._known.get(key)
             limit = _USES if before is None or before.choice != choice else min(2 * before.limit, _MOST_USES)
             pattern = pattern_of(page.encoding)
             self._known[key] = _LastChoice(choice, page.size_bytes / block.num_values, pattern, limit)
 
 
-def _key(column: int, num_values: int, *, has_levels: bool) -> _Key:
+def _choice_key(column: int, num_values: int, *, has_levels: bool) -> _Key:
     return column, has_levels, (num_values > TINY_VALUES) + (num_values >= PACKED_LEVELS)
 
 

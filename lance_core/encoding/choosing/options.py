@@ -99,7 +99,7 @@ def _scheme(name: str | None, level: int | None) -> str | None:
     return f"zstd:{level}" if level and name == "zstd" else name
 
 
-def _one_of(*names: str) -> tuple[Callable[[str], str], str]:
+def _reader_of_names(*names: str) -> tuple[Callable[[str], str], str]:
     def read(string: str) -> str:
         if string not in names:
             raise ValueError(string)
@@ -108,7 +108,7 @@ def _one_of(*names: str) -> tuple[Callable[[str], str], str]:
     return read, " or ".join(names)
 
 
-def _whole(least: int, most: int) -> tuple[Callable[[str], int], str]:
+def _reader_of_whole(least: int, most: int) -> tuple[Callable[[str], int], str]:
     def read(string: str) -> int:
         if not least <= int(string) <= most:
             raise ValueError(string)
@@ -117,7 +117,7 @@ def _whole(least: int, most: int) -> tuple[Callable[[str], int], str]:
     return read, f"a whole number from {least} to {most}"
 
 
-def _part(*, zero: bool) -> tuple[Callable[[str], float], str]:
+def _reader_of_part(*, zero: bool) -> tuple[Callable[[str], float], str]:
     def read(string: str) -> float:
         if not 0 <= float(string) <= 1 or not (zero or float(string)):
             raise ValueError(string)
@@ -126,19 +126,19 @@ def _part(*, zero: bool) -> tuple[Callable[[str], float], str]:
     return read, "a number from 0 to 1" if zero else "a number above 0, at most 1"
 
 
-_LEVEL = _whole(0, 22)
+_LEVEL = _reader_of_whole(0, 22)
 
 # By key: the attribute, how its value is read, and which values are possible.
 _KEYS: Final[dict[str, tuple[str, Callable[[str], Any], str]]] = {
-    _PREFIX + "compression": ("compression", *_one_of("none", "lz4", "zstd", "fsst")),
+    _PREFIX + "compression": ("compression", *_reader_of_names("none", "lz4", "zstd", "fsst")),
     _PREFIX + "compression-level": ("level", *_LEVEL),
-    _LAYOUT_KEY: ("layout", *_one_of("miniblock", "fullzip")),
-    _PREFIX + "bss": ("bss", *_one_of("off", "on", "auto")),
-    _PREFIX + "rle-threshold": ("rle_threshold", *_part(zero=True)),
-    _PREFIX + "dict-divisor": ("dict_divisor", *_whole(1, 2**31)),
-    _PREFIX + "dict-size-ratio": ("dict_size_ratio", *_part(zero=False)),
-    _PREFIX + "dict-max-size": ("dict_max_size", *_whole(0, 2**31)),
-    _PREFIX + "dict-values-compression": ("items_compression", *_one_of("none", "lz4", "zstd")),
+    _LAYOUT_KEY: ("layout", *_reader_of_names("miniblock", "fullzip")),
+    _PREFIX + "bss": ("bss", *_reader_of_names("off", "on", "auto")),
+    _PREFIX + "rle-threshold": ("rle_threshold", *_reader_of_part(zero=True)),
+    _PREFIX + "dict-divisor": ("dict_divisor", *_reader_of_whole(1, 2**31)),
+    _PREFIX + "dict-size-ratio": ("dict_size_ratio", *_reader_of_part(zero=False)),
+    _PREFIX + "dict-max-size": ("dict_max_size", *_reader_of_whole(0, 2**31)),
+    _PREFIX + "dict-values-compression": ("items_compression", *_reader_of_names("none", "lz4", "zstd")),
     _PREFIX + "dict-values-compression-level": ("items_level", *_LEVEL),
-    _PREFIX + "minichunk-size": ("chunk_bytes", *_whole(16, 2**31)),
+    _PREFIX + "minichunk-size": ("chunk_bytes", *_reader_of_whole(16, 2**31)),
 }

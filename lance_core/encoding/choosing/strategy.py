@@ -186,7 +186,7 @@ def _choose_wide(
 ) -> PageEncoding:
     """The encoding of values of whole bytes that are no machine words, such as decimals and UUIDs."""
     if options.scheme is not None:
-        return _compressed("flat", options.scheme)
+        return _general_encoding("flat", options.scheme)
     if not block.num_values or options.compression == "none":
         return plain
     values = block.data.reshape(block.num_values, -1)
@@ -226,18 +226,18 @@ def _choose_words(
             return PageEncoding(layout="miniblock", compression="rle")
     if values.size <= TINY_VALUES and options == _NO_OPTIONS:
         return plain
-    requested_encoding = _asked_for(values, bits, options, dictionary=dictionary)
+    requested_encoding = _requested_encoding(values, bits, options, dictionary=dictionary)
     if requested_encoding is not None:
         return requested_encoding
-    best, best_bits = _packed_or_runs(values, part, bits, plain, options)
+    best, best_bits = _pack_or_runs(values, part, bits, plain, options)
     if dictionary:
         dictionary_bits = _dictionary_bits(part, bits, values.size)
         if dictionary_bits is not None and dictionary_bits < _DICTIONARY_OVER_WORDS * best_bits:
             best, best_bits = PageEncoding(layout="dictionary", compression="inline_bitpacking"), dictionary_bits
     if options.scheme is not None:
-        return best if best.layout == "dictionary" else _squeezed_words(part, bits, best, options, options.scheme)
+        return best if best.layout == "dictionary" else _squeeze_words(part, bits, best, options, options.scheme)
     if bits >= 32 and options.bss != "off" and compressed_bits(part) < 0.7 * best_bits:
-        best = _compressed("byte_stream_split", "lz4")
+        best = _general_encoding("byte_stream_split", "lz4")
     return best
 
 
@@ -246,7 +246,7 @@ def _dictionary_bits(part: npt.NDArray[Any], bits: int, num_values: int) -> floa
     distinct = num_runs(np.sort(part))
     if distinct > _most_distinct(part.size):
         return None
-    items = _all_distinct(distinct, num_runs(part), num_values / part.size)
+    items = _estimate_distinct(distinct, num_runs(part), num_values / part.size)
     runs = run_bits(part) * (_INDEX_BITS + _RUN_LENGTH_BITS) / (bits + _RUN_LENGTH_BITS)
     return min(max(1, math.ceil(math.log2(items))), runs) + items * bits / num_values
 
@@ -256,7 +256,7 @@ def _most_distinct(size: int) -> float:
     return size * (_MOST_DISTINCT if size >= _FEW_VALUES else _MOST_OF_FEW)
 
 
-def _all_distinct(distinct: int, draws: int, factor: float) -> float:
+def _estimate_distinct(distinct: int, draws: int, factor: float) -> float:
     """The number of distinct values, if the runs of a sample are drawn from equally frequent ones.
 
     Args:
@@ -272,18 +272,18 @@ def _all_distinct(distinct: int, draws: int, factor: float) -> float:
     return distinct * math.expm1(-high * factor) / math.expm1(-high)
 
 
-def _asked_for(
+def _requested_encoding(
     values: npt.NDArray[Any], bits: int, options: EncodingOptions, *, dictionary: bool
 ) -> PageEncoding | None:
     """The requested encoding, if the request does not depend on statistics; else None."""
     if options.bss == "on" and bits >= 32:
-        return _compressed("byte_stream_split", options.scheme or "lz4")
+        return _general_encoding("byte_stream_split", options.scheme or "lz4")
     if options.rle_threshold is not None and num_runs(values) < options.rle_threshold * values.size:
-        return _compressed("rle", options.scheme)
+        return _general_encoding("rle", options.scheme)
     return PageEncoding(layout="dictionary") if dictionary and options.asks_for_dictionary else None
 
 
-def _packed_or_runs(
+def _pack_or_runs(
     values: npt.NDArray[Any], part: npt.NDArray[Any], bits: int, plain: PageEncoding, options: EncodingOptions
 ) -> tuple[PageEncoding, float]:
     """The best of raw, bit-packed and run-length encoding, and its bits per value."""
@@ -296,11 +296,11 @@ def _packed_or_runs(
     return best, best_bits
 
 
-def _compressed(name: str, scheme: str | None) -> PageEncoding:
+def _general_encoding(name: str, scheme: str | None) -> PageEncoding:
     return PageEncoding(layout="miniblock", compression=name if scheme is None else f"general:{scheme}({name})")
 
 
-def _squeezed_words(
+def _squeeze_words(
     part: npt.NDArray[Any], bits: int, best: PageEncoding, options: EncodingOptions, scheme: str
 ) -> PageEncoding:
     """The encoding that is smallest after general compression."""
@@ -312,7 +312,7 @@ def _squeezed_words(
     for name in names:
         page = encode_miniblock(block, f"general:{scheme}({name})")
         sizes[name] = sum(int(buffer.sizes.sum()) for buffer in page.buffers)
-    return _compressed(min(sizes, key=sizes.__getitem__), scheme)
+    return _general_encoding(min(sizes, key=sizes.__getitem__), scheme)
 
 
 def choose_variable(
@@ -361,10 +361,10 @@ def _choose_by_sample(
     if options.compression == "fsst":
         return PageEncoding(layout="miniblock", compression="fsst(variable)")
     if options.scheme is not None:
-        return _compressed("variable", options.scheme)
-    compression = _squeezed_variable(stretches, limits)
+        return _general_encoding("variable", options.scheme)
+    compression = _squeeze_variable(stretches, limits)
     if _data_bytes(block) >= _FSST_BYTES and int(np.diff(block.offsets).max()) >= _FSST_LENGTH:
-        compression = _as_small_as_fsst(compression, stretches, limits, has_levels=has_levels)
+        compression = _beat_fsst(compression, stretches, limits, has_levels=has_levels)
     return PageEncoding(layout="miniblock", compression=compression)
 
 
@@ -442,7 +442,7 @@ def _is_constant(block: VariableBlock) -> bool:
     return width == 0 or bool((block.data[first:last].reshape(-1, width) == block.data[first : first + width]).all())
 
 
-def _squeezed_variable(stretches: list[VariableBlock], limits: Limits) -> str:
+def _squeeze_variable(stretches: list[VariableBlock], limits: Limits) -> str:
     """The general compression that saves enough space on a sample, or none."""
     plain, lz4, zstd = _general_sizes(stretches, limits).values()
     if zstd < _ZSTD_OVER_LZ4 * min(lz4, plain):
@@ -457,25 +457,25 @@ def _squeezed_variable(stretches: list[VariableBlock], limits: Limits) -> str:
 def _general_sizes(stretches: list[VariableBlock], limits: Limits) -> dict[str, int]:
     """Bytes of a part of a sample, plain and by each general compression."""
     sizes = {"variable": 0, "general:lz4(variable)": 0, "general:zstd(variable)": 0}
-    for piece in _pieces(stretches):
+    for piece in _pick_pieces(stretches):
         for name in sizes:
             page = encode_miniblock(piece, name, max_values=limits.max_values, max_bytes=limits.max_bytes)
             sizes[name] += int(page.buffers[0].sizes.sum())
     return sizes
 
 
-def _pieces(stretches: list[VariableBlock]) -> list[VariableBlock]:
+def _pick_pieces(stretches: list[VariableBlock]) -> list[VariableBlock]:
     return stretches[:: max(1, len(stretches) // 3)]
 
 
-def _as_small_as_fsst(chosen: str, stretches: list[VariableBlock], limits: Limits, *, has_levels: bool) -> str:
+def _beat_fsst(chosen: str, stretches: list[VariableBlock], limits: Limits, *, has_levels: bool) -> str:
     """The chosen compression, or the first that is about as small as FSST on a sample."""
     if chosen == "general:zstd(variable)":
         return chosen
     sizes = _general_sizes(stretches, limits)
     if sizes[chosen] <= sizes["general:zstd(variable)"]:
         return chosen
-    pieces = _pieces(stretches)
+    pieces = _pick_pieces(stretches)
     fsst = _fsst_bytes(pieces)
     if sizes[chosen] <= _FAR_OVER_FSST * fsst:
         return chosen
@@ -507,7 +507,7 @@ def choose_items(items: DataBlock, limits: Limits, options: EncodingOptions) -> 
 
 def choose_list(block: FixedSizeListBlock, *, has_levels: bool, options: EncodingOptions) -> PageEncoding:
     """Choose the layout of fixed size lists: full-zip, but mini-block for booleans, and for short lists with levels."""
-    items, dimension, _ = _peeled(block)
+    items, dimension, _ = _peel(block)
     bits = items.bits_per_value if isinstance(items, FixedWidthBlock) else 0
     is_small = bits * dimension < 256 * 8
     is_kept_together = options.layout == "miniblock" or (
@@ -520,12 +520,12 @@ def choose_list(block: FixedSizeListBlock, *, has_levels: bool, options: Encodin
 
 def can_be_zipped(block: DataBlock) -> bool:
     """Whether a full-zip page can hold the values, which must be whole bytes: some lists of booleans are not."""
-    items, dimension, has_nulls = _peeled(block)
+    items, dimension, has_nulls = _peel(block)
     is_of_bits = isinstance(items, FixedWidthBlock) and items.bits_per_value == 1
     return items is block or not is_of_bits or (dimension % 8 == 0 and not has_nulls)
 
 
-def _peeled(block: DataBlock) -> tuple[DataBlock, int, bool]:
+def _peel(block: DataBlock) -> tuple[DataBlock, int, bool]:
     """The innermost items of nested lists, how many a value has, and whether an item is null."""
     dimension, has_nulls = 1, False
     while isinstance(block, FixedSizeListBlock):

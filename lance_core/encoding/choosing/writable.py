@@ -65,7 +65,7 @@ def check_writable(field: Field, packable: Packable | None, version: str) -> Non
             )
         return
     kind = arrow_type_of(field)
-    items, _ = _peeled(kind)
+    items, _ = _peel(kind)
     if version == _OLDEST and pa.types.is_struct(kind):
         raise UnsupportedError(f"field {field.name!r}: a {_OLDEST} file cannot hold a struct without fields")
     if _width(items) == 0 and (items is not kind or version not in _ZERO_WIDTH):
@@ -90,7 +90,7 @@ def _check_packed(field: Field, packable: Packable, version: str) -> None:
 
 
 def _can_be_packed(kind: pa.DataType, packable: Packable) -> bool:
-    items, dimension = _peeled(kind)
+    items, dimension = _peel(kind)
     bits = _width(items)
     if bits is None:
         is_string = (
@@ -100,7 +100,7 @@ def _can_be_packed(kind: pa.DataType, packable: Packable) -> bool:
     return bits > 0 and bits * dimension % 8 == 0 and (items is kind or packable.lists)
 
 
-def _peeled(kind: pa.DataType) -> tuple[pa.DataType, int]:
+def _peel(kind: pa.DataType) -> tuple[pa.DataType, int]:
     """The innermost items of nested fixed size lists, and how many a value has."""
     dimension = 1
     while isinstance(kind, pa.FixedSizeListType):

@@ -37,7 +37,7 @@ _MANY = 8
 """Number of values of a chunk from which numpy takes less time than slices."""
 
 
-def _transposed(data: Bytes, counts: Counts, width: int, *, split: bool) -> Bytes:
+def _transpose(data: Bytes, counts: Counts, width: int, *, split: bool) -> Bytes:
     """Every chunk transposed from values to planes of bytes (`split`) or back."""
     out = np.empty_like(data)
     per_chunk = int(counts[0]) if counts.size else 0
@@ -45,15 +45,15 @@ def _transposed(data: Bytes, counts: Counts, width: int, *, split: bool) -> Byte
     at = 0
     if even:
         at = (counts.size - 1) * per_chunk * width
-        _turn(data[:at], out[:at], counts.size - 1, width, split=split)
+        _transpose_chunks(data[:at], out[:at], counts.size - 1, width, split=split)
     for count in counts[-1:].tolist() if even else counts.tolist():
         end = at + count * width
-        _turn(data[at:end], out[at:end], 1, width, split=split)
+        _transpose_chunks(data[at:end], out[at:end], 1, width, split=split)
         at = end
     return out
 
 
-def _turn(data: Bytes, out: Bytes, chunks: int, width: int, *, split: bool) -> None:
+def _transpose_chunks(data: Bytes, out: Bytes, chunks: int, width: int, *, split: bool) -> None:
     values, planes = (data, out) if split else (out, data)
     rows = values.reshape(chunks, -1, width)
     streams = planes.reshape(chunks, width, -1)
@@ -73,7 +73,7 @@ def _decode_miniblock(
             f"byte stream split chunks have {len(buffers)} buffers, not one, or values of {bits} bits"
         )
     data = gather_flat(buffers[0], counts, bits)
-    joined = _transposed(data, counts, bits // 8, split=False)
+    joined = _transpose(data, counts, bits // 8, split=False)
     return FixedWidthBlock(data=joined, bits_per_value=bits, num_values=total_count(counts))
 
 
@@ -83,7 +83,7 @@ def _encode_miniblock(block: DataBlock, _argument: str, limits: ChunkLimits) -> 
     if bits not in (32, 64):
         raise InvalidInputError(f"values of {bits} bits are not split into byte streams")
     counts = chunk_counts(values.num_values, limits.values_per_chunk(bits))
-    data = _transposed(values.data, counts, bits // 8, split=True)
+    data = _transpose(values.data, counts, bits // 8, split=True)
     encoding = CompressiveEncoding(byte_stream_split=ByteStreamSplit(values=flat_encoding(bits)))
     return MiniBlockPage(encoding=encoding, buffers=(split_evenly(data, counts, bits),), counts=counts)
 

@@ -104,7 +104,7 @@ def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | Va
     validity_bytes = _validity_bytes(layers)
     if block.bits_per_value != sum(validity_bytes) * 8 + bits * items:
         raise CorruptFileError(f"values of {block.bits_per_value} bits for lists of {items} items of {bits} bits")
-    data, bitmaps = _unzipped(block, layers, validity_bytes)
+    data, bitmaps = _unzip(block, layers, validity_bytes)
     total = block.num_values * items
     items_block: DataBlock
     if bits:
@@ -128,7 +128,7 @@ def _validity_bytes(layers: Sequence[tuple[int, bool]]) -> list[int]:
     return sizes
 
 
-def _unzipped(
+def _unzip(
     block: FixedWidthBlock, layers: Sequence[tuple[int, bool]], validity_bytes: Sequence[int]
 ) -> tuple[Bytes, list[Bytes | None]]:
     """Split zipped values: the items, and one bitmap per layer, None for a layer without nulls."""
@@ -156,7 +156,7 @@ def _unzipped(
     return np.ascontiguousarray(rows[:, at:]).reshape(-1), bitmaps
 
 
-def _peeled(block: DataBlock) -> tuple[list[_ListDimension], DataBlock]:
+def _peel(block: DataBlock) -> tuple[list[_ListDimension], DataBlock]:
     """The layers of lists of lists, from the outermost, and the items at the bottom."""
     layers: list[_ListDimension] = []
     items = 1
@@ -169,7 +169,7 @@ def _peeled(block: DataBlock) -> tuple[list[_ListDimension], DataBlock]:
     return layers, block
 
 
-def _described(layers: Sequence[_ListDimension], inner: CompressiveEncoding) -> CompressiveEncoding:
+def _describe(layers: Sequence[_ListDimension], inner: CompressiveEncoding) -> CompressiveEncoding:
     for layer in reversed(layers):
         has_validity = layer.validity is not None
         inner = CompressiveEncoding(
@@ -186,7 +186,7 @@ def _fixed_items(argument: str, items: DataBlock) -> FixedWidthBlock:
 
 
 def _encode_miniblock(block: DataBlock, argument: str, limits: ChunkLimits) -> MiniBlockPage:
-    layers, bottom = _peeled(block)
+    layers, bottom = _peel(block)
     items = _fixed_items(argument, bottom)
     width = layers[-1].items_per_value * items.bits_per_value
     bits = width + sum(layer.items_per_value for layer in layers if layer.validity is not None)
@@ -199,21 +199,21 @@ def _encode_miniblock(block: DataBlock, argument: str, limits: ChunkLimits) -> M
     counts = chunk_counts(block.num_values, per_chunk)
     buffers = [split_evenly(x.validity, counts * x.items_per_value, 1) for x in layers if x.validity is not None]
     buffers.append(split_evenly(items.data, counts * layers[-1].items_per_value, items.bits_per_value))
-    encoding = _described(layers, flat_encoding(items.bits_per_value))
+    encoding = _describe(layers, flat_encoding(items.bits_per_value))
     return MiniBlockPage(encoding=encoding, buffers=tuple(buffers), counts=counts)
 
 
 def _encode_blocks(block: DataBlock, argument: str, counts: Counts) -> tuple[CompressiveEncoding, ChunkBuffers]:
-    layers, bottom = _peeled(block)
+    layers, bottom = _peel(block)
     if any(layer.validity is not None for layer in layers):
         raise UnsupportedError("a block of lists with null items is not supported")
     inner = registry.inner_name(argument, "flat")
     encoding, buffers = registry.encode_blocks(bottom, inner, counts * layers[-1].items_per_value)
-    return _described(layers, encoding), buffers
+    return _describe(layers, encoding), buffers
 
 
 def _encode_per_value(block: DataBlock, argument: str) -> tuple[CompressiveEncoding, FixedWidthBlock]:
-    layers, bottom = _peeled(block)
+    layers, bottom = _peel(block)
     if isinstance(bottom, NullBlock):
         # Only the validity of such items is stored.
         data, inner, width = np.empty(0, np.uint8), CompressiveEncoding(constant=Constant()), 0
@@ -223,7 +223,7 @@ def _encode_per_value(block: DataBlock, argument: str) -> tuple[CompressiveEncod
         items = _fixed_items(argument, bottom)
         data, inner, width = items.data, flat_encoding(items.bits_per_value), items.bits_per_value
         width *= layers[-1].items_per_value
-    encoding = _described(layers, inner)
+    encoding = _describe(layers, inner)
     if all(layer.validity is None for layer in layers):
         return encoding, FixedWidthBlock(data=data, bits_per_value=width, num_values=block.num_values)
     if width % 8:

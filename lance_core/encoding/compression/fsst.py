@@ -268,7 +268,7 @@ def _write_table(symbols: SymbolTable) -> bytes:
     return (header + words + bytes(map(len, strings))).ljust(_TABLE_BYTES, b"\0")
 
 
-def _described(table: bytes, inner: CompressiveEncoding) -> CompressiveEncoding:
+def _describe(table: bytes, inner: CompressiveEncoding) -> CompressiveEncoding:
     return CompressiveEncoding(fsst=Fsst(symbol_table=table, values=inner))
 
 
@@ -281,7 +281,7 @@ def _encode_miniblock(block: DataBlock, argument: str, limits: ChunkLimits) -> M
         max_values=limits.max_values,
         max_bytes=limits.max_bytes,
     )
-    return page if pair is None else replace(page, encoding=_described(pair[0], page.encoding))
+    return page if pair is None else replace(page, encoding=_describe(pair[0], page.encoding))
 
 
 def _encode_per_value(block: DataBlock, argument: str) -> tuple[CompressiveEncoding, FixedWidthBlock | VariableBlock]:
@@ -289,7 +289,7 @@ def _encode_per_value(block: DataBlock, argument: str) -> tuple[CompressiveEncod
     encoding, values = registry.encode_per_value(
         block if pair is None else pair[1], registry.inner_name(argument, "variable")
     )
-    return (encoding if pair is None else _described(pair[0], encoding)), values
+    return (encoding if pair is None else _describe(pair[0], encoding)), values
 
 
 COMPRESSION = registry.Compression(

@@ -94,16 +94,16 @@ class Decompressor:
         Raises:
             CorruptFileError: The bytes do not follow the scheme, or state an impossible size.
         """
-        size = self._stated(data)
+        size = self._stated_size(data)
         if size is None:
-            return self._bare_frame(data)
+            return self._decompress_bare_frame(data)
         return decompressed_bytes(self._codec, data[self._scheme.prefix :], size) if size else data[:0]
 
     def to_bytes(self, data: Bytes) -> bytes:
         """The decompressed bytes of a piece as Python's bytes, whose slices cost a fraction of those of a view."""
-        size = self._stated(data)
+        size = self._stated_size(data)
         if not size:
-            return b"" if size == 0 else self._bare_frame(data).tobytes()
+            return b"" if size == 0 else self._decompress_bare_frame(data).tobytes()
         packed = data[self._scheme.prefix :]
         try:
             plain: bytes = self._codec.decompress(packed, size, asbytes=True)
@@ -112,7 +112,7 @@ class Decompressor:
         _check_end(self._codec, packed, plain[-_LITERALS:], size)
         return plain
 
-    def _stated(self, data: Bytes) -> int | None:
+    def _stated_size(self, data: Bytes) -> int | None:
         """The stated size of a piece; None for a frame without a size."""
         if not data.size:
             return 0
@@ -128,7 +128,7 @@ class Decompressor:
         self._room -= size
         return size
 
-    def _bare_frame(self, data: Bytes) -> Bytes:
+    def _decompress_bare_frame(self, data: Bytes) -> Bytes:
         limit = min(data.size * self._scheme.max_ratio + 2**17, _LARGEST, self._room)
         try:
             with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "zstd") as stream:
@@ -210,10 +210,10 @@ def _decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuff
 
 def _opened(encoding: CompressiveEncoding, buffers: ChunkBuffers) -> ChunkBuffers:
     decompress = Decompressor(encoding.general.compression, int(buffers.sizes.sum()))
-    return _joined([decompress(buffers.piece(i)) for i in range(buffers.starts.size)])
+    return _join([decompress(buffers.piece(i)) for i in range(buffers.starts.size)])
 
 
-def _joined(pieces: Sequence[Bytes]) -> ChunkBuffers:
+def _join(pieces: Sequence[Bytes]) -> ChunkBuffers:
     sizes = np.array([piece.size for piece in pieces], np.int64)
     if len(pieces) > 1:
         # Arrow's allocator reuses its pages: new pages of a numpy array cost more than the copy.
@@ -237,7 +237,7 @@ def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | Va
         raise CorruptFileError("values of one width cannot be compressed one by one")
     decompress = Decompressor(encoding.general.compression, block.data.size)
     offsets = block.offsets.tolist()
-    opened = _joined([decompress(block.data[start:end]) for start, end in pairwise(offsets)])
+    opened = _join([decompress(block.data[start:end]) for start, end in pairwise(offsets)])
     values = VariableBlock(offsets=offsets_of(opened.sizes), data=opened.data, num_values=block.num_values)
     return registry.decode_per_value(encoding.general.values, values)
 
@@ -277,7 +277,7 @@ def _chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[Ch
     return gather, inner[1]
 
 
-def _named(argument: str) -> tuple[_Scheme, int | None]:
+def _parse_name(argument: str) -> tuple[_Scheme, int | None]:
     """The scheme and the level in ``":zstd:9(flat)"``; without a level it is the codec's default."""
     name, _, level = argument.removeprefix(":").split("(", 1)[0].partition(":")
     for scheme in _SCHEMES:
@@ -293,7 +293,7 @@ def compressed_bytes(name: str, data: Bytes) -> bytes:
         name: The scheme, and its level after a colon if it is not the codec's default: "zstd:9".
         data: The bytes.
     """
-    return Compressor(*_named(name))(data)
+    return Compressor(*_parse_name(name))(data)
 
 
 def _description(scheme: _Scheme, level: int | None, inner: CompressiveEncoding) -> CompressiveEncoding:
@@ -301,7 +301,7 @@ def _description(scheme: _Scheme, level: int | None, inner: CompressiveEncoding)
     return CompressiveEncoding(general=General(compression=compression, values=inner))
 
 
-def _compressed(scheme: _Scheme, level: int | None, buffers: ChunkBuffers) -> ChunkBuffers:
+def _compress_pieces(scheme: _Scheme, level: int | None, buffers: ChunkBuffers) -> ChunkBuffers:
     compress = Compressor(scheme, level)
     pieces = [compress(buffers.piece(i)) for i in range(buffers.starts.size)]
     sizes = np.array([len(piece) for piece in pieces], np.int64)
@@ -310,13 +310,13 @@ def _compressed(scheme: _Scheme, level: int | None, buffers: ChunkBuffers) -> Ch
 
 
 def _encode_miniblock(block: DataBlock, argument: str, limits: ChunkLimits) -> MiniBlockPage:
-    scheme, level = _named(argument)
+    scheme, level = _parse_name(argument)
     inner = registry.encode_miniblock(
         block, registry.inner_name(argument, "flat"), max_values=limits.max_values, max_bytes=limits.max_bytes
     )
     if not inner.buffers:
         return inner
-    first = _compressed(scheme, level, inner.buffers[0])
+    first = _compress_pieces(scheme, level, inner.buffers[0])
     if first.data.size >= int(inner.buffers[0].sizes.sum()):
         return inner
     encoding = _description(scheme, level, inner.encoding)
@@ -324,25 +324,25 @@ def _encode_miniblock(block: DataBlock, argument: str, limits: ChunkLimits) -> M
 
 
 def _encode_block(block: DataBlock, argument: str) -> tuple[CompressiveEncoding, Bytes]:
-    scheme, level = _named(argument)
+    scheme, level = _parse_name(argument)
     encoding, data = registry.encode_block(block, registry.inner_name(argument, "flat"))
     return _description(scheme, level, encoding), np.frombuffer(Compressor(scheme, level)(data), np.uint8)
 
 
 def _encode_blocks(block: DataBlock, argument: str, counts: Counts) -> tuple[CompressiveEncoding, ChunkBuffers]:
-    scheme, level = _named(argument)
+    scheme, level = _parse_name(argument)
     encoding, buffers = registry.encode_blocks(block, registry.inner_name(argument, "flat"), counts)
-    return _description(scheme, level, encoding), _compressed(scheme, level, buffers)
+    return _description(scheme, level, encoding), _compress_pieces(scheme, level, buffers)
 
 
 def _encode_per_value(block: DataBlock, argument: str) -> tuple[CompressiveEncoding, VariableBlock]:
-    scheme, level = _named(argument)
+    scheme, level = _parse_name(argument)
     encoding, values = registry.encode_per_value(block, registry.inner_name(argument, "variable"))
     if not isinstance(values, VariableBlock):
         raise InvalidInputError("values of one width cannot be compressed one by one")
     starts = values.offsets[:-1].astype(np.int64)
     pieces = ChunkBuffers(data=values.data, starts=starts, sizes=np.diff(values.offsets).astype(np.int64))
-    packed = _compressed(scheme, level, pieces)
+    packed = _compress_pieces(scheme, level, pieces)
     ends: Offsets = offsets_of(packed.sizes)
     if values.offsets.itemsize == 8:
         ends = ends.astype(np.int64)

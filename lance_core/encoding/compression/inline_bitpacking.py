@@ -142,12 +142,12 @@ def _chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[Ch
             raise CorruptFileError("a bit-packed chunk is shorter than its width says")
         if not width:
             return [bytes(size * len(places))]
-        return _unpacked(data, width, size, places)
+        return _unpack_places(data, width, size, places)
 
     return gather, bits
 
 
-def _unpacked(data: bytes | memoryview, width: int, size: int, places: Sequence[int]) -> list[bytes | memoryview]:
+def _unpack_places(data: bytes | memoryview, width: int, size: int, places: Sequence[int]) -> list[bytes | memoryview]:
     """Values of one block, unpacked from `width` bits to words of `size` bytes each."""
     word, following, shift, back = places_of(width, size * 8)
     mask = (1 << width) - 1

@@ -79,7 +79,7 @@ def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts:
     starts = np.repeat(buffers.starts, packed) + number * size
     rows = unpack_at(buffers.data, starts, np.full(starts.size, width, np.int64), dtype)
     if raw.any():
-        data = _with_raw_tails(buffers, counts, rows, raw, size)
+        data = _add_raw_tails(buffers, counts, rows, raw, size)
     else:
         last = number == np.repeat(packed, packed) - 1
         block_counts = np.where(last & np.repeat(tail > 0, packed), np.repeat(tail, packed), BLOCK_VALUES)
@@ -106,7 +106,7 @@ def _gather(
     return FixedWidthBlock(data=values.view(np.uint8), bits_per_value=bits, num_values=int(places.size))
 
 
-def _with_raw_tails(buffers: ChunkBuffers, counts: Counts, rows: Words, raw: Any, size: int) -> Bytes:
+def _add_raw_tails(buffers: ChunkBuffers, counts: Counts, rows: Words, raw: Any, size: int) -> Bytes:
     """The values of all blocks, where some end in raw words."""
     unpacked = rows.reshape(-1).view(np.uint8)
     width = rows.dtype.itemsize
@@ -125,7 +125,7 @@ def _with_raw_tails(buffers: ChunkBuffers, counts: Counts, rows: Words, raw: Any
     return np.concatenate(pieces)
 
 
-def _asked_width(argument: str) -> int:
+def _requested_width(argument: str) -> int:
     """The least width, from a name like ``"out_of_line_bitpacking:4"``; 1 without a width."""
     width = argument.removeprefix(":")
     if not argument:
@@ -141,7 +141,7 @@ def _encode_blocks(block: DataBlock, argument: str, counts: Counts) -> tuple[Com
     if bits not in (8, 16, 32, 64):
         raise InvalidInputError(f"values of {bits} bits cannot be bit-packed")
     words = values.view()
-    width = _asked_width(argument)
+    width = _requested_width(argument)
     if words.size:
         width = max(width, int(bit_widths(words.reshape(1, -1))[0]))
     if width > bits:

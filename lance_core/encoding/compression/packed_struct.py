@@ -52,14 +52,14 @@ def join_rows(block: DataBlock) -> tuple[list[int], FixedWidthBlock]:
     """
     if not isinstance(block, PackedStructBlock) or not block.children:
         raise InvalidInputError(f"a {type(block).__name__} is not a struct that could be packed")
-    columns = [_flattened(child) for child in block.children]
+    columns = [_flatten(child) for child in block.children]
     rows = [column.data.reshape(block.num_values, column.bits_per_value // 8) for column in columns]
     joined = np.concatenate(rows, axis=1)
     widths = [column.bits_per_value for column in columns]
     return widths, FixedWidthBlock(data=joined.reshape(-1), bits_per_value=sum(widths), num_values=block.num_values)
 
 
-def _flattened(block: DataBlock) -> FixedWidthBlock:
+def _flatten(block: DataBlock) -> FixedWidthBlock:
     """A field as values of one width; a fixed size list without null items is one wide value."""
     items = 1
     num_values = block.num_values

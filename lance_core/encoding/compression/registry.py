@@ -122,7 +122,7 @@ def decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffe
         raise UnsupportedError(f"{compression.name} in a mini-block page is not supported")
     for buffer in buffers:
         check_chunks(buffer, counts)
-    return _counted(compression.decode_miniblock(encoding, buffers, counts), total_count(counts))
+    return _check_count(compression.decode_miniblock(encoding, buffers, counts), total_count(counts))
 
 
 def decode_block(encoding: CompressiveEncoding, data: Bytes, num_values: int) -> DataBlock:
@@ -141,7 +141,7 @@ def decode_block(encoding: CompressiveEncoding, data: Bytes, num_values: int) ->
     if num_values < 0 or num_values > 2**40:
         raise CorruptFileError(f"a block of {num_values} values is not possible")
     if compression.decode_block is not None:
-        return _counted(compression.decode_block(encoding, data, num_values), num_values)
+        return _check_count(compression.decode_block(encoding, data, num_values), num_values)
     return decode_blocks(encoding, ChunkBuffers.single(data), np.array([num_values], np.int64))
 
 
@@ -164,7 +164,7 @@ def decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: 
     if compression.decode_blocks is None:
         raise UnsupportedError(f"{compression.name} as a block is not supported")
     check_chunks(buffers, counts)
-    return _counted(compression.decode_blocks(encoding, buffers, counts), total_count(counts))
+    return _check_count(compression.decode_blocks(encoding, buffers, counts), total_count(counts))
 
 
 def gather_values(
@@ -220,7 +220,7 @@ def decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | Var
     compression = described(encoding)
     if compression.decode_per_value is None:
         raise UnsupportedError(f"{compression.name} in a full-zip page is not supported")
-    return _counted(compression.decode_per_value(encoding, block), block.num_values)
+    return _check_count(compression.decode_per_value(encoding, block), block.num_values)
 
 
 def encode_miniblock(block: DataBlock, name: str, *, max_values: int = 4096, max_bytes: int = 8192) -> MiniBlockPage:
@@ -348,7 +348,7 @@ def _check_nesting(encoding: CompressiveEncoding) -> None:
         name = encoding.WhichOneof("compression")
 
 
-def _counted(block: DataBlock, num_values: int) -> DataBlock:
+def _check_count(block: DataBlock, num_values: int) -> DataBlock:
     if block.num_values != num_values:
         raise CorruptFileError(f"{block.num_values} values where {num_values} are expected")
     return block

@@ -64,15 +64,15 @@ def _expand(bits: int, values: ChunkBuffers, lengths: ChunkBuffers, counts: Coun
         raise CorruptFileError(f"{int(runs.sum())} runs cannot hold {num_values} values")
     words = gather_bytes(values, values.sizes).view(f"<u{bits // 8}")
     repeats = gather_bytes(lengths, runs)
-    sums = _sums(repeats, runs)
+    sums = _sum_runs(repeats, runs)
     if (sums < counts).any():
         raise CorruptFileError("the run lengths of a chunk sum to less than its values")
-    exact = repeats.astype(np.int64) if bool((sums == counts).all()) else _clipped(repeats, runs, counts)
+    exact = repeats.astype(np.int64) if bool((sums == counts).all()) else _clip(repeats, runs, counts)
     out: npt.NDArray[Any] = np.repeat(words, exact)
     return FixedWidthBlock(data=out.view(np.uint8), bits_per_value=bits, num_values=num_values)
 
 
-def _sums(repeats: Bytes, runs: Counts) -> Counts:
+def _sum_runs(repeats: Bytes, runs: Counts) -> Counts:
     """The sum of the run lengths of every chunk."""
     ends = np.concatenate([[0], np.cumsum(repeats, dtype=np.int64)])
     last = np.cumsum(runs)
@@ -80,10 +80,10 @@ def _sums(repeats: Bytes, runs: Counts) -> Counts:
     return sums
 
 
-def _clipped(repeats: Bytes, runs: Counts, counts: Counts) -> Counts:
+def _clip(repeats: Bytes, runs: Counts, counts: Counts) -> Counts:
     """Run lengths, shortened where they extend over the end of their chunk."""
     ends = np.cumsum(repeats, dtype=np.int64)
-    first = np.concatenate([[0], np.cumsum(_sums(repeats, runs))[:-1]])
+    first = np.concatenate([[0], np.cumsum(_sum_runs(repeats, runs))[:-1]])
     inside = np.minimum(ends - np.repeat(first, runs), np.repeat(counts, runs))
     begins = np.minimum(ends - repeats - np.repeat(first, runs), np.repeat(counts, runs))
     clipped: Counts = inside - begins
@@ -170,7 +170,7 @@ def _find_runs(values: npt.NDArray[Any], counts: Counts) -> tuple[npt.NDArray[An
     return values[starts], lengths.astype(np.uint8), np.diff(bounds).astype(np.int64)
 
 
-def _runs_of(block: DataBlock) -> npt.NDArray[Any]:
+def _read_words(block: DataBlock) -> npt.NDArray[Any]:
     values = require_fixed_width(block)
     if values.bits_per_value not in (8, 16, 32, 64):
         raise InvalidInputError(f"values of {values.bits_per_value} bits are not stored as runs")
@@ -182,7 +182,7 @@ def _encoding(bits: int) -> CompressiveEncoding:
 
 
 def _encode_miniblock(block: DataBlock, _argument: str, limits: ChunkLimits) -> MiniBlockPage:
-    values = _runs_of(block)
+    values = _read_words(block)
     width = values.dtype.itemsize
     per_chunk = 1 << (limits.max_values.bit_length() - 1)
     while True:
@@ -200,7 +200,7 @@ def _encode_miniblock(block: DataBlock, _argument: str, limits: ChunkLimits) -> 
 
 
 def _encode_blocks(block: DataBlock, _argument: str, counts: Counts) -> tuple[CompressiveEncoding, ChunkBuffers]:
-    values = _runs_of(block)
+    values = _read_words(block)
     width = values.dtype.itemsize
     run_values, lengths, runs = _find_runs(values, counts)
     kept_bytes = run_values.view(np.uint8)

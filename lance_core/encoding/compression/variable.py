@@ -94,7 +94,7 @@ def _decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuff
     if (first < 0).any() or (last < first).any() or (last > chunks.sizes).any():
         raise CorruptFileError("the offsets of a chunk point outside of it")
     data = gather_ranges(chunks.data, chunks.starts + first, last - first)
-    return VariableBlock(offsets=_joined_offsets(raw, counts, first, last), data=data, num_values=num_values)
+    return VariableBlock(offsets=_join_offsets(raw, counts, first, last), data=data, num_values=num_values)
 
 
 def _gather(
@@ -138,7 +138,7 @@ def _chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[Ch
     return gather, 0
 
 
-def _joined_offsets(raw: npt.NDArray[Any], counts: Counts, first: Counts, last: Counts) -> Offsets:
+def _join_offsets(raw: npt.NDArray[Any], counts: Counts, first: Counts, last: Counts) -> Offsets:
     """Offsets of all chunks (`raw`: n + 1 per chunk) as one ascending list that starts at 0."""
     sizes = last - first
     bases = np.cumsum(sizes) - sizes

@@ -114,7 +114,7 @@ def _encode_per_value(block: DataBlock, _argument: str) -> tuple[CompressiveEnco
         else:
             field.bits_per_value = part.bits_per_value
         parts.append(part)
-    return encoding, _joined(parts, block.num_values)
+    return encoding, _join_rows(parts, block.num_values)
 
 
 def _field_compression(block: DataBlock) -> str:
@@ -125,7 +125,7 @@ def _field_compression(block: DataBlock) -> str:
     return "fixed_size_list"
 
 
-def _joined(parts: list[FixedWidthBlock | VariableBlock], num_values: int) -> VariableBlock:
+def _join_rows(parts: list[FixedWidthBlock | VariableBlock], num_values: int) -> VariableBlock:
     sizes = np.zeros(num_values, np.int64)
     for part in parts:
         if isinstance(part, VariableBlock):

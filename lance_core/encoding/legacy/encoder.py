@@ -105,10 +105,10 @@ def encode_page(field: Field, array: Any) -> EncodedFieldPage:
         return _variable_page(field, block, nulls)
     if not isinstance(block, FixedWidthBlock):
         raise UnsupportedError(f"field {field.name!r}: a 0.1 file cannot hold the type {field.logical_type}")
-    return EncodedFieldPage(field=field, length=len(array), data=_zeroed(block, nulls), offsets=None)
+    return EncodedFieldPage(field=field, length=len(array), data=_zero_nulls(block, nulls), offsets=None)
 
 
-def _zeroed(block: FixedWidthBlock, nulls: Any) -> Bytes:
+def _zero_nulls(block: FixedWidthBlock, nulls: Any) -> Bytes:
     """The values with zero bits for nulls."""
     if nulls is None:
         return block.data

@@ -176,12 +176,12 @@ def unravel(levels: Levels) -> Unraveled:
         first_level = handed_out + 1
         handed_out += layer.num_levels
         if not layer.is_list:
-            layers.append(_item_layer(layer, definition, slots, levels.num_levels, first_level))
+            layers.append(_read_item_layer(layer, definition, slots, levels.num_levels, first_level))
             continue
         lists += 1
         above = handed_out + slot_levels(levels.layers[index + 1 :])
-        outer = _scope(levels.num_levels, repetition, definition, lists, above)
-        layers.append(_list_layer(layer, definition, slots, outer, first_level))
+        outer = _find_scope(levels.num_levels, repetition, definition, lists, above)
+        layers.append(_read_list_layer(layer, definition, slots, outer, first_level))
         slots = outer
     return Unraveled(layers=tuple(layers), num_slots=num_slots)
 
@@ -206,7 +206,7 @@ def check_levels(levels: Levels) -> None:
         raise CorruptFileError("a column of lists has no repetition levels")
 
 
-def _scope(
+def _find_scope(
     num_levels: int, repetition: LevelArray | None, definition: LevelArray | None, lists: int, highest: int
 ) -> Mask:
     """The levels at which an element of the layers above the `lists`-th list begins."""
@@ -218,7 +218,7 @@ def _scope(
     return mask
 
 
-def _item_layer(
+def _read_item_layer(
     layer: Layer, definition: LevelArray | None, slots: Mask | None, num_levels: int, level: int
 ) -> ItemLayer:
     length = num_levels if slots is None else int(np.count_nonzero(slots))
@@ -228,7 +228,7 @@ def _item_layer(
     return ItemLayer(validity=mine < level, length=length)
 
 
-def _list_layer(
+def _read_list_layer(
     layer: Layer, definition: LevelArray | None, inner: Mask | None, outer: Mask, first_level: int
 ) -> ListLayer:
     starts = np.flatnonzero(outer)

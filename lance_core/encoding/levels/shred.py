@@ -112,18 +112,18 @@ def _walk(field: Field, array: pa.Array, entries: _Entries) -> Iterator[tuple[Fi
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
     if is_column(field):
-        yield field, _with_items(entries, null_mask(array)), array
+        yield field, _add_items(entries, null_mask(array)), array
         return
     kind = layer_kind(field)
     if kind == "item":
-        entries = _with_items(entries, null_mask(array))
+        entries = _add_items(entries, null_mask(array))
         for index, child in enumerate(field.children):
             yield from _walk(child, array.field(index), entries)
     elif kind == "list":
-        below, values = _with_lists(entries, array)
+        below, values = _add_lists(entries, array)
         yield from _walk(field.children[0], values, below)
     else:
-        below, values = _with_fixed_size_lists(field, entries, array)
+        below, values = _add_fixed_size_lists(field, entries, array)
         yield from _walk(field.children[0], values, below)
 
 
@@ -137,13 +137,13 @@ def _spread(mask: Mask, entries: _Entries) -> Mask:
     return spread if entries.codes is None else spread & (entries.codes == 0)
 
 
-def _marked(codes: LevelArray | None, mask: Mask, code: int) -> LevelArray:
+def _mark(codes: LevelArray | None, mask: Mask, code: int) -> LevelArray:
     if codes is None:
         codes = np.zeros(mask.size, np.uint16)
     return np.where(mask, np.uint16(code), codes)
 
 
-def _with_items(entries: _Entries, nulls: Mask | None) -> _Entries:
+def _add_items(entries: _Entries, nulls: Mask | None) -> _Entries:
     """Add a layer of items, which can be null because of a null struct above.
 
     Readers of a single leaf use only this layer, so that it must have the nulls of outer structs.
@@ -152,7 +152,7 @@ def _with_items(entries: _Entries, nulls: Mask | None) -> _Entries:
     if mask is not None and mask.any():
         return replace(
             entries,
-            codes=_marked(entries.codes, mask, entries.num_codes + 1),
+            codes=_mark(entries.codes, mask, entries.num_codes + 1),
             layers=(*entries.layers, Layer.NULLABLE_ITEM),
             num_codes=entries.num_codes + 1,
         )
@@ -169,7 +169,7 @@ def _is_below_null(entries: _Entries) -> bool:
     return bool(codes.any())
 
 
-def _with_lists(entries: _Entries, array: Any) -> tuple[_Entries, pa.Array]:
+def _add_lists(entries: _Entries, array: Any) -> tuple[_Entries, pa.Array]:
     offsets = _list_offsets(array)
     lengths = np.diff(offsets)
     nulls = null_mask(array)
@@ -219,10 +219,10 @@ def _mark_lists(entries: _Entries, nulls: Mask | None, ended: Mask, *, below_nul
     if has_null:
         num_codes += 1
     if nulls is not None and null_here:
-        codes = _marked(codes, nulls, num_codes)
+        codes = _mark(codes, nulls, num_codes)
     if has_empty:
         num_codes += 1
-        codes = _marked(codes, empty, num_codes)
+        codes = _mark(codes, empty, num_codes)
     layer = {
         (False, False): Layer.ALL_VALID_LIST,
         (True, False): Layer.NULLABLE_LIST,
@@ -249,12 +249,12 @@ def _expand(entries: _Entries, lengths: npt.NDArray[Any]) -> _Entries:
     return replace(entries, count=total, depth=depth, codes=codes, slots=slots)
 
 
-def _with_fixed_size_lists(field: Field, entries: _Entries, array: Any) -> tuple[_Entries, pa.Array]:
+def _add_fixed_size_lists(field: Field, entries: _Entries, array: Any) -> tuple[_Entries, pa.Array]:
     """The layer of a fixed size list of structs counts items, not lists."""
     if entries.depth is not None:
         raise UnsupportedError(f"field {field.name!r}: fixed size lists of structs inside lists are not supported")
     dimension = array.type.list_size
-    entries = _with_items(entries, null_mask(array))
+    entries = _add_items(entries, null_mask(array))
     values = array.values.slice(array.offset * dimension, len(array) * dimension)
     codes = None if entries.codes is None else np.repeat(entries.codes, dimension)
     return replace(entries, count=entries.count * dimension, codes=codes), values

@@ -86,7 +86,7 @@ def lay_out(parts: ChunkParts, *, wide_sizes: bool) -> tuple[Bytes, Counts] | No
         if num_chunks and int(buffer.sizes.max()) >= limit:
             return None
         offsets.append(end)
-        end = end + _padded(buffer.sizes)
+        end = end + _pad(buffer.sizes)
     starts = np.cumsum(end) - end
     out = empty_bytes(int(end.sum()))
     out[:] = _PADDING
@@ -150,7 +150,7 @@ def take_apart(
         buffers.append(ChunkBuffers(data=data, starts=starts + end, sizes=part))
         if sizes.size and int((end + part - sizes).max()) > 0:
             raise CorruptFileError("a buffer ends after its chunk")
-        end = end + _padded(part)
+        end = end + _pad(part)
     return ChunkParts(
         num_levels=num_levels,
         repetition=buffers.pop(0) if levels[0] else None,
@@ -211,7 +211,7 @@ def _header_size(num_level_buffers: int, num_values: int, *, wide_sizes: bool) -
     return -(-(2 + 2 * num_level_buffers + (4 if wide_sizes else 2) * num_values) // _ALIGNMENT) * _ALIGNMENT
 
 
-def _padded(sizes: Counts) -> Counts:
+def _pad(sizes: Counts) -> Counts:
     return (sizes + (_ALIGNMENT - 1)) & -_ALIGNMENT
 
 

@@ -116,17 +116,17 @@ def decode(page: PageInfo, layout: ConstantLayout, layers: tuple[Layer, ...], ro
     answers = (yield list(page.buffers)) if page.buffers else []
     items: DataBlock | None = None
     if layout.HasField("inline_value"):
-        items = _inline(layout.inline_value)
+        items = _inline_block(layout.inline_value)
     elif has_scalar:
         items = _unpack_scalar(as_bytes(answers[0]))
     if has_levels:
         levels = Levels(
             layers=layers,
             num_levels=0,
-            repetition=_levels(layout, "rep", as_bytes(answers[-2])),
-            definition=_levels(layout, "def", as_bytes(answers[-1])),
+            repetition=_decode_levels(layout, "rep", as_bytes(answers[-2])),
+            definition=_decode_levels(layout, "def", as_bytes(answers[-1])),
         )
-        levels = _counted(levels, page.num_rows)
+        levels = _count_levels(levels, page.num_rows)
         covered = RowRuns.of_range(0, page.num_rows)
     else:
         definition = None if items is not None else np.ones(rows.count, np.uint16)
@@ -140,7 +140,7 @@ def decode(page: PageInfo, layout: ConstantLayout, layers: tuple[Layer, ...], ro
     return DecodedRows(covered=covered, levels=levels, values=indices, items=(items,))
 
 
-def _counted(levels: Levels, num_rows: int) -> Levels:
+def _count_levels(levels: Levels, num_rows: int) -> Levels:
     sizes = [array.size for array in (levels.repetition, levels.definition) if array is not None]
     return Levels(
         layers=levels.layers,
@@ -150,7 +150,7 @@ def _counted(levels: Levels, num_rows: int) -> Levels:
     )
 
 
-def _levels(layout: ConstantLayout, kind: str, data: Bytes) -> LevelArray | None:
+def _decode_levels(layout: ConstantLayout, kind: str, data: Bytes) -> LevelArray | None:
     if not data.size:
         return None
     if not layout.HasField("rep_compression" if kind == "rep" else "def_compression"):
@@ -164,7 +164,7 @@ def _levels(layout: ConstantLayout, kind: str, data: Bytes) -> LevelArray | None
     return block.data.view("<u2")[: block.num_values]
 
 
-def _inline(value: bytes) -> FixedWidthBlock:
+def _inline_block(value: bytes) -> FixedWidthBlock:
     return FixedWidthBlock(data=np.frombuffer(value, np.uint8), bits_per_value=len(value) * 8, num_values=1)
 
 

@@ -73,7 +73,7 @@ def find_entries(form: EntryForm, data: Bytes, row_starts: Counts, row_ends: Cou
     at, ends = row_starts, row_ends
     while at.size > _FEW_ROWS:
         entry_starts.append(at)
-        at = at + _sizes(form, data, at)
+        at = at + _read_sizes(form, data, at)
         if bool((at > ends).any()):
             raise CorruptFileError("an entry ends after its row")
         going_on = at < ends
@@ -97,7 +97,7 @@ def little_endian(data: Bytes, starts: Counts, width: int) -> Counts:
     return numbers
 
 
-def _sizes(form: EntryForm, data: Bytes, starts: Counts) -> Counts:
+def _read_sizes(form: EntryForm, data: Bytes, starts: Counts) -> Counts:
     """Sizes of the entries that begin at `starts`, at least 1 each."""
     words = little_endian(data, starts, form.width)
     present: Mask = words & ((1 << form.bits_def) - 1) <= form.last_present

@@ -227,7 +227,7 @@ def decode(
         data, row_starts, row_ends = yield from _read_indexed(pages[0], rows)
     else:
         step = kind.width + kind.size
-        starts, lengths, owners = _places(pages, rows, step)
+        starts, lengths, owners = _find_places(pages, rows, step)
         ranges, counts = merged_ranges(starts, starts + lengths, owners)
         data, places = coalesced((yield ranges))
         row_starts = np.arange(rows.count, dtype=np.int64) * step
@@ -240,7 +240,7 @@ def decode(
     return DecodedRows(covered=rows, levels=levels, values=decode_per_value(layout.value_compression, values))
 
 
-def _places(pages: Sequence[PageInfo], rows: RowRuns, step: int) -> tuple[Counts, Counts, Counts]:
+def _find_places(pages: Sequence[PageInfo], rows: RowRuns, step: int) -> tuple[Counts, Counts, Counts]:
     """The starts of the runs of wanted rows in the file, their sizes, and their pages; each row takes `step` bytes."""
     starts, lengths = [], []
     first = 0

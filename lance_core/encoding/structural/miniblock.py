@@ -260,7 +260,7 @@ def decode(pages: Sequence[PageInfo], layers: tuple[Layer, ...], rows: RowRuns) 
         data, places = coalesced((yield ranges))
         starts += np.repeat(places - np.array([start for start, _ in ranges], np.int64), counts)
     decoded = _decode_chunks(chunks, data, starts, chunk_numbers, index, rows)
-    return _with_items(decoded, items, chunks, chunk_numbers, rows)
+    return _add_items(decoded, items, chunks, chunk_numbers, rows)
 
 
 def _layout_of(page: PageInfo) -> MiniBlockLayout:
@@ -317,10 +317,10 @@ def _chunks_of_values(counts: Counts, rows: RowRuns) -> Counts:
     ends = np.cumsum(counts)
     first = np.searchsorted(ends, rows.starts, side="right")
     last = np.searchsorted(ends, rows.ends - 1, side="right")
-    return _union(first, last, counts.size)
+    return _merge_ranges(first, last, counts.size)
 
 
-def _union(first: Counts, last: Counts, size: int) -> Counts:
+def _merge_ranges(first: Counts, last: Counts, size: int) -> Counts:
     """All numbers in any of the ranges ``first[i] .. last[i]``, the last included."""
     marks = np.zeros(size + 1, np.int64)
     np.add.at(marks, first, 1)
@@ -346,7 +346,7 @@ class _RowIndex:
         ends_with_chunk = ~at_start & (ended[np.minimum(first + 1, ended.size - 1)] == rows.starts)
         ends_with_chunk &= ~self.begins_inside[np.minimum(first + 1, self.begins_inside.size - 1)]
         first = first + ends_with_chunk
-        return _union(np.minimum(first, last), last, ended.size - 1)
+        return _merge_ranges(np.minimum(first, last), last, ended.size - 1)
 
 
 def _read_index(buffers: Sequence[BytesLike], chunks: _Chunks, num_rows: Counts) -> _RowIndex:
@@ -388,7 +388,7 @@ def _decode_chunks(
     if index is None:
         covered = _rows_of_chunks(chunks, chunk_numbers)
         if can_gather(layout.value_compression, rows.count, int(counts.sum())):
-            return _gathered(chunks, parts, counts, rows, rows.positions_in(covered))
+            return _gather(chunks, parts, counts, rows, rows.positions_in(covered))
     levels = Levels(
         layers=chunks.layers,
         num_levels=int(num_levels.sum()),
@@ -410,20 +410,20 @@ def _rows_of_chunks(chunks: _Chunks, chunk_numbers: Counts) -> RowRuns:
     return RowRuns(starts=ends[runs.starts] - chunks.counts[runs.starts], ends=ends[runs.ends - 1])
 
 
-def _gathered(chunks: _Chunks, parts: ChunkParts, counts: Counts, rows: RowRuns, positions: Counts) -> DecodedRows:
+def _gather(chunks: _Chunks, parts: ChunkParts, counts: Counts, rows: RowRuns, positions: Counts) -> DecodedRows:
     """Some rows of pages without lists, at `positions` among the values of the chunks."""
     layout = chunks.layout
     definition = None
     if parts.definition is not None:
         if bool((parts.num_levels != counts).any()):
             raise CorruptFileError(f"{int(parts.num_levels.sum())} levels for {int(counts.sum())} values")
-        definition = _as_levels(decode_some_levels(layout.def_compression, parts.definition, counts, positions))
+        definition = _to_levels(decode_some_levels(layout.def_compression, parts.definition, counts, positions))
     levels = Levels(layers=chunks.layers, num_levels=positions.size, repetition=None, definition=definition)
     values = decode_some(layout.value_compression, parts.values, counts, positions)
     return DecodedRows(covered=rows, levels=levels, values=values)
 
 
-def _with_items(
+def _add_items(
     decoded: DecodedRows, items: tuple[DataBlock, ...], chunks: _Chunks, chunk_numbers: Counts, rows: RowRuns
 ) -> DecodedRows:
     """Add the dictionaries of the pages, and make the indices count through all dictionaries."""
@@ -447,10 +447,10 @@ def _with_items(
 def _decode_levels(encoding: CompressiveEncoding, buffers: ChunkBuffers | None, counts: Counts) -> LevelArray | None:
     if buffers is None:
         return None
-    return _as_levels(decode_blocks(encoding, buffers, counts))
+    return _to_levels(decode_blocks(encoding, buffers, counts))
 
 
-def _as_levels(block: DataBlock) -> LevelArray:
+def _to_levels(block: DataBlock) -> LevelArray:
     if not isinstance(block, FixedWidthBlock) or block.bits_per_value != 16:
         raise CorruptFileError("levels are not 16 bits wide")
     return block.data.view("<u2")[: block.num_values]

@@ -74,7 +74,7 @@ def decode_values(page: PageInfo, kind: pa.DataType, rows: RowRuns) -> Steps[pa.
     if not isinstance(page.encoding, ArrayEncoding):
         raise CorruptFileError("the page has no array encoding")
     values = yield from _decode(page, page.encoding, kind, rows, 0)
-    return _with_nulls(values)
+    return _add_nulls(values)
 
 
 def _decode(page: PageInfo, encoding: ArrayEncoding, kind: pa.DataType, rows: RowRuns, depth: int) -> Steps[_Values]:
@@ -92,7 +92,7 @@ def _decode(page: PageInfo, encoding: ArrayEncoding, kind: pa.DataType, rows: Ro
     if name == "binary":
         return (yield from _decode_binary(page, encoding.binary, kind, rows))
     if name == "fsst":
-        return (yield from _decode_binary(page, encoding.fsst.binary.binary, kind, rows, _fsst(encoding)))
+        return (yield from _decode_binary(page, encoding.fsst.binary.binary, kind, rows, _describe_fsst(encoding)))
     if name == "fixed_size_list" and pa.types.is_fixed_size_list(kind):
         return (yield from _decode_fixed_size_list(page, encoding, kind, rows, depth))
     if name == "dictionary":
@@ -102,7 +102,7 @@ def _decode(page: PageInfo, encoding: ArrayEncoding, kind: pa.DataType, rows: Ro
     raise UnsupportedError(f"the 2.0 encoding {name} of a column of type {kind} is not supported")
 
 
-def _fsst(encoding: ArrayEncoding) -> CompressiveEncoding:
+def _describe_fsst(encoding: ArrayEncoding) -> CompressiveEncoding:
     """The compression as versions from 2.1 on describe it."""
     described = CompressiveEncoding()
     described.fsst.symbol_table = encoding.fsst.symbol_table
@@ -110,7 +110,7 @@ def _fsst(encoding: ArrayEncoding) -> CompressiveEncoding:
     return described
 
 
-def _with_nulls(values: _Values) -> pa.Array:
+def _add_nulls(values: _Values) -> pa.Array:
     """The array with the nulls of its encoding."""
     if values.valid is None:
         return values.array
@@ -201,7 +201,7 @@ def _decode_binary(
     if not rows.count:
         return _Values(array=pa.nulls(0, kind), valid=None)
     starts, ends, valid = yield from read_ends(page, binary.indices, binary.null_adjustment, rows)
-    flat = _only_flat(binary.bytes)
+    flat = _require_flat(binary.bytes)
     lengths = rows.ends - rows.starts
     first = np.cumsum(lengths) - lengths
     begin, end = starts[first], ends[first + lengths - 1]
@@ -242,7 +242,7 @@ def _decode_fixed_size_binary(page: PageInfo, encoding: ArrayEncoding, kind: Any
     return _Values(array=block_to_array(block, kind), valid=None)
 
 
-def _only_flat(encoding: ArrayEncoding) -> Flat:
+def _require_flat(encoding: ArrayEncoding) -> Flat:
     while encoding.WhichOneof("array_encoding") == "nullable":
         encoding = encoding.nullable.no_nulls.values
     if encoding.WhichOneof("array_encoding") != "flat" or encoding.flat.bits_per_value != 8:
@@ -271,7 +271,7 @@ def _decode_fixed_size_list(
         raise CorruptFileError(f"lists of {size} items in a column of type {kind}")
     inner = RowRuns(starts=rows.starts * size, ends=rows.ends * size)
     items = yield from _decode(page, encoding.fixed_size_list.items, kind.value_type, inner, depth + 1)
-    array = pa.Array.from_buffers(kind, rows.count, [None], children=[_with_nulls(items)])
+    array = pa.Array.from_buffers(kind, rows.count, [None], children=[_add_nulls(items)])
     return _Values(array=array, valid=None)
 
 
@@ -287,7 +287,7 @@ def _decode_dictionary(page: PageInfo, dictionary: Dictionary, kind: Any, rows: 
     raw = (yield from read_fixed_width(page, flat, rows)).view(f"<u{bits // 8}").astype(np.int64)
     all_items = RowRuns.of_range(0, count)
     items = yield from _decode(page, dictionary.items, kind.value_type if is_dictionary else kind, all_items, depth + 1)
-    array = _with_nulls(items)
+    array = _add_nulls(items)
     if raw.size and int(raw.max()) >= count + (0 if is_dictionary else 1):
         raise CorruptFileError(f"index {int(raw.max())} into a dictionary of {count} items")
     if is_dictionary:

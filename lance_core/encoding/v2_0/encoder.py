@@ -173,7 +173,7 @@ def _encode_values(page: _PageBuffers, array: Any) -> ArrayEncoding:
         return encoding
     if pa.types.is_dictionary(kind):
         return _encode_dictionary(page, array)
-    if pa.types.is_string(kind) and (few := _few_strings(array, page.options)) is not None:
+    if pa.types.is_string(kind) and (few := _encode_few_strings(array, page.options)) is not None:
         return _encode_few(page, few)
     block = None if pa.types.is_fixed_size_list(kind) else array_to_block(array)
     if isinstance(block, VariableBlock):
@@ -197,7 +197,7 @@ def _encode_values(page: _PageBuffers, array: Any) -> ArrayEncoding:
     return encoding
 
 
-def _few_strings(array: Any, options: EncodingOptions) -> Any:
+def _encode_few_strings(array: Any, options: EncodingOptions) -> Any:
     """The strings as a dictionary of at most `_MOST_STRINGS`; None if there are more, or the field has requests."""
     if options != EncodingOptions() or len(array) < _MANY_ROWS:
         return None

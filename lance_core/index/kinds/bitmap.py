@@ -116,7 +116,7 @@ class BitmapIndex:
         """The rows for which a test is true, or false; see `kinds.Content`."""
         by_id = self.by_id and view.has_row_ids
         if isinstance(test, Contains):
-            matches = self._containing(test) if truth and self.of_lists else None
+            matches = self._find_lists_with(test) if truth and self.of_lists else None
         elif self.of_lists:
             return None
         else:
@@ -128,8 +128,8 @@ class BitmapIndex:
             return None
         result = located(matches, view, covered, by_id=by_id)
         if self.of_lists:
-            return result | self._absent(view, covered, by_id=by_id)
-        return result | self._unknown(view, covered, by_id=by_id) if self._is_checked else result
+            return result | self._find_unlisted_fragments(view, covered, by_id=by_id)
+        return result | self._find_unlisted_rows(view, covered, by_id=by_id) if self._is_checked else result
 
     def certain(self, test: Test, truth: bool, view: View, covered: Bools) -> Candidates | None:
         """The rows for which a test is certainly true, or false, in a segment without a row under two values.
@@ -158,7 +158,7 @@ class BitmapIndex:
         # Rows with an empty list have no entry in a complete segment.
         return not self.of_lists and self.size <= _CHECKED_BYTES
 
-    def _containing(self, test: Contains) -> dict[int, BitMap] | None:
+    def _find_lists_with(self, test: Contains) -> dict[int, BitMap] | None:
         """The rows whose lists have some values: any of them, or all."""
         if test.values.type != self.keys.type:
             return None
@@ -170,17 +170,17 @@ class BitmapIndex:
             return union(parts)
         common_rows = parts[0]
         for other in parts[1:]:
-            common_rows = _common(common_rows, other)
+            common_rows = _intersect(common_rows, other)
         return dict(common_rows)
 
-    def _absent(self, view: View, covered: Bools, *, by_id: bool) -> Candidates:
+    def _find_unlisted_fragments(self, view: View, covered: Bools, *, by_id: bool) -> Candidates:
         """The covered fragments without any entry: all their lists are empty, or the segment is wrong."""
         if self.size > _CHECKED_BYTES:
             return Candidates.no(view)
         entries = located(union([self.all_rows(), self.null_lists or {}]), view, covered, by_id=by_id)
         return Candidates(np.where(covered & (entries.state == NONE), ALL, NONE).astype(np.uint8))
 
-    def _unknown(self, view: View, covered: Bools, *, by_id: bool) -> Candidates:
+    def _find_unlisted_rows(self, view: View, covered: Bools, *, by_id: bool) -> Candidates:
         """The rows of covered fragments without an entry: deleted rows, or rows that a wrong segment lacks."""
         entries = located(self.all_rows(), view, covered, by_id=by_id)
         state = np.full(len(view.ids), NONE, np.uint8)
@@ -203,9 +203,9 @@ class BitmapIndex:
         else:
             places = np.flatnonzero(chosen).tolist()
             selected_rows = {int(view.ids[i]): BitMap(range(max(int(view.physical_rows[i]), 0))) for i in places}
-        sets = [_common(rows, selected_rows) for rows in self.sets(np.arange(len(self.keys)))]
+        sets = [_intersect(rows, selected_rows) for rows in self.sets(np.arange(len(self.keys)))]
         left = np.flatnonzero([bool(rows) for rows in sets])
-        null_lists = None if self.null_lists is None else _common(self.null_lists, selected_rows)
+        null_lists = None if self.null_lists is None else _intersect(self.null_lists, selected_rows)
         left_sets = [sets[i] for i in left.tolist()]
         return BitmapIndex.of(self.keys.take(pa.array(left)), left_sets, null_lists, by_id=self.by_id)
 
@@ -299,6 +299,6 @@ class LabelBuilder:
         return replace(self._elements.finish(), null_lists=row_set(numbers))
 
 
-def _common(left: RowSet, right: RowSet) -> RowSet:
+def _intersect(left: RowSet, right: RowSet) -> RowSet:
     """The intersection of two sets of rows."""
     return {upper: both for upper, rows in left.items() if upper in right and (both := rows & right[upper])}

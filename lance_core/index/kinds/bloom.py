@@ -254,11 +254,11 @@ class BloomBuilder:
 def filter_size(items: int, probability: float) -> int:
     """Bytes of a filter: the least power of two with at most this probability of a false match, at least one block."""
     smallest = _BLOCK_BYTES.bit_length() - 1
-    power = next((n for n in range(smallest, _LARGEST) if _mistakes(items, n) <= probability), _LARGEST)
+    power = next((n for n in range(smallest, _LARGEST) if _false_positive_rate(items, n) <= probability), _LARGEST)
     return int(2**power)
 
 
-def _mistakes(items: int, power: int) -> float:
+def _false_positive_rate(items: int, power: int) -> float:
     """The probability of a false match in a filter of 2 ** power bytes: Poisson over the values of a block."""
     bits = 8 << power
     if items / bits > 2:

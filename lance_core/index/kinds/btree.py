@@ -96,7 +96,7 @@ class BTree:
 
     def answer(self, test: Test, truth: bool, view: View, covered: Bools) -> Candidates | None:
         """The rows for which a test is true, or false; see `kinds.Content`."""
-        possible = self._possible(test, truth=truth)
+        possible = self._possible_pages(test, truth=truth)
         if possible is None:
             return None
         self._check_entries(view, covered)
@@ -133,7 +133,7 @@ class BTree:
         entries = located(self._entries, view, covered, by_id=self.by_id and view.has_row_ids)
         view.check_each(covered, {place: len(rows) for place, rows in entries.rows.items()})
 
-    def _possible(self, test: Test, *, truth: bool) -> Bools | None:
+    def _possible_pages(self, test: Test, *, truth: bool) -> Bools | None:
         """The pages that can hold a value of which the test is true, or false."""
         if isinstance(test, IsNan) or not isinstance(test, Compare | IsIn | IsNull | StartsWith):
             return None
@@ -155,7 +155,7 @@ class BTree:
         """The union of several indices."""
         everything = [part.everything() for part in parts]
         values, ids = pa.concat_arrays([v for v, _ in everything]), np.concatenate([i for _, i in everything])
-        return cls.of(*_sorted(values, ids), page_rows, by_id=parts[0].by_id)
+        return cls.of(*_sort_rows(values, ids), page_rows, by_id=parts[0].by_id)
 
     @classmethod
     def of(cls, values: pa.Array, ids: U64s, page_rows: int, *, by_id: bool = False) -> BTree:
@@ -168,7 +168,7 @@ class BTree:
         stops = np.minimum(starts + page_rows, len(ids))
         nulls = np.clip(values.null_count - starts, 0, stops - starts)
         lows, highs = values.take(pa.array(starts)), values.take(pa.array(stops - 1))
-        pages = _pages(lows, highs, nulls, stops - starts)
+        pages = _page_bounds(lows, highs, nulls, stops - starts)
         return cls(pages=pages, page_rows=page_rows, num_rows=len(ids), load=load, by_id=by_id)
 
     def lookup_table(self) -> pa.Table:
@@ -222,7 +222,7 @@ def from_lookup(
     nulls = table.column("null_count").to_numpy().astype(np.int64)
     lengths = np.minimum(starts + size, num_rows) - starts
     check_bounds(lows, highs, nulls, lengths)
-    pages = _pages(lows, highs, nulls, lengths)
+    pages = _page_bounds(lows, highs, nulls, lengths)
     return BTree(pages=pages, page_rows=size, num_rows=num_rows, load=load, by_id=by_id)
 
 
@@ -251,10 +251,10 @@ class BTreeBuilder:
         """The rows in order."""
         values = pa.concat_arrays(self._values) if self._values else pa.nulls(0, self._kind)
         ids = np.concatenate(self._ids) if self._ids else np.zeros(0, np.uint64)
-        return BTree.of(*_sorted(values, ids), self._page_rows)
+        return BTree.of(*_sort_rows(values, ids), self._page_rows)
 
 
-def _sorted(values: pa.Array, ids: U64s) -> tuple[pa.Array, U64s]:
+def _sort_rows(values: pa.Array, ids: U64s) -> tuple[pa.Array, U64s]:
     """Rows in order of values, nulls first; equal values in order of ids."""
     if len(ids) and (ids[1:] < ids[:-1]).any():
         first = np.argsort(ids, kind="stable")
@@ -275,6 +275,6 @@ def _float_order(values: pa.Array) -> Any:
     return np.lexsort((~np.signbit(numbers), numbers, valid))
 
 
-def _pages(lows: pa.Array, highs: pa.Array, nulls: Ints, lengths: Ints) -> ZoneMap:
+def _page_bounds(lows: pa.Array, highs: pa.Array, nulls: Ints, lengths: Ints) -> ZoneMap:
     zeros = np.zeros(len(lengths), np.int64)
     return ZoneMap(lows=lows, highs=highs, nulls=nulls, nans=zeros, fragment_ids=zeros, starts=zeros, lengths=lengths)

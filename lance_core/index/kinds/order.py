@@ -28,7 +28,7 @@ def check_bounds(lows: pa.Array, highs: pa.Array, nulls: Ints, lengths: Ints) ->
     """
     is_low = np.asarray(pc.is_null(lows)) == (nulls > 0)
     is_high = np.asarray(pc.is_null(highs)) == ((nulls == lengths) & (lengths > 0))
-    if not bool(is_low.all() and is_high.all()) or not _ascends(_between(lows, highs)):
+    if not bool(is_low.all() and is_high.all()) or not _is_ascending(_interleave(lows, highs)):
         raise CorruptFileError("the pages of a BTREE are not in the order of their bounds")
 
 
@@ -46,30 +46,30 @@ def check_page_rows(values: pa.Array, lows: pa.Array, highs: pa.Array, page_rows
     """
     starts = np.arange(0, len(values), page_rows)
     stops = np.minimum(starts + page_rows, len(values))
-    ends = _between(values.take(pa.array(starts)), values.take(pa.array(stops - 1)))
-    if not _ascends(values) or not _plain(ends).equals(_plain(_between(lows, highs))):
+    ends = _interleave(values.take(pa.array(starts)), values.take(pa.array(stops - 1)))
+    if not _is_ascending(values) or not _replace_nan(ends).equals(_replace_nan(_interleave(lows, highs))):
         raise CorruptFileError("the rows of a BTREE are not in order, or not within the bounds of their page")
 
 
-def _between(lows: pa.Array, highs: pa.Array) -> pa.Array:
+def _interleave(lows: pa.Array, highs: pa.Array) -> pa.Array:
     """The bounds of all pages in one array: low and high of the first page, then of the second page, and so on."""
     places = np.arange(2 * len(lows)).reshape(2, -1).T.ravel()
     return pa.concat_arrays([lows, highs]).take(pa.array(places))
 
 
-def _plain(values: pa.Array) -> pa.Array:
+def _replace_nan(values: pa.Array) -> pa.Array:
     """The values with infinity instead of NaN, which equals no value."""
     if not pa.types.is_floating(values.type) or pa.types.is_float16(values.type):
         return values
     return pc.if_else(pc.is_nan(values), pa.scalar(float("inf"), values.type), values)
 
 
-def _ascends(values: pa.Array) -> bool:
+def _is_ascending(values: pa.Array) -> bool:
     """Whether nulls come first, and no value is less than the one before it."""
     kind = values.type
     if pa.types.is_float16(kind):
         return True  # Arrow cannot compare these values
-    rest = _plain(values.slice(values.null_count))
+    rest = _replace_nan(values.slice(values.null_count))
     if rest.null_count:
         return False
     if pa.types.is_integer(kind) or pa.types.is_float32(kind) or pa.types.is_float64(kind):

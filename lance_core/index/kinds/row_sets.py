@@ -100,7 +100,7 @@ def located(rows: RowSet, view: View, covered: Bools, *, by_id: bool) -> Candida
         CorruptFileError: A row is beyond the end of its fragment, or never existed.
     """
     state = np.where(covered, NONE, ALL).astype(np.uint8)
-    lower_by_place = _by_id(rows, view, covered) if by_id else _by_address(rows, view, covered)
+    lower_by_place = _locate_ids(rows, view, covered) if by_id else _locate_addresses(rows, view, covered)
     rows_by_place: dict[int, BitMap] = {}
     for place, lower in lower_by_place.items():
         if lower:
@@ -114,7 +114,7 @@ def located(rows: RowSet, view: View, covered: Bools, *, by_id: bool) -> Candida
     return Candidates(state, rows_by_place)
 
 
-def _by_address(rows: RowSet, view: View, covered: Bools) -> dict[int, BitMap]:
+def _locate_addresses(rows: RowSet, view: View, covered: Bools) -> dict[int, BitMap]:
     uppers = np.fromiter(rows, np.int64, len(rows))
     view.check_fragments(uppers)
     places = view.places(uppers).tolist()
@@ -125,7 +125,7 @@ def _by_address(rows: RowSet, view: View, covered: Bools) -> dict[int, BitMap]:
     }
 
 
-def _by_id(rows: RowSet, view: View, covered: Bools) -> dict[int, BitMap]:
+def _locate_ids(rows: RowSet, view: View, covered: Bools) -> dict[int, BitMap]:
     listed_ids = numbers_of(rows)
     view.check_row_ids(listed_ids)
     rows_by_place: dict[int, BitMap] = {}

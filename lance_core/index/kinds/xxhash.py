@@ -41,21 +41,21 @@ def hashes_of(values: pa.Array) -> U64s:
     """
     kind = values.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or _is_binary(kind):
-        return _of_bytes(values.cast(pa.large_binary()))
-    return _of_rows(_rows(values, kind.bit_width // 8))
+        return _hash_bytes(values.cast(pa.large_binary()))
+    return _hash_rows(_value_bytes(values, kind.bit_width // 8))
 
 
 def _is_binary(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-def _rows(values: pa.Array, width: int) -> npt.NDArray[np.uint8]:
+def _value_bytes(values: pa.Array, width: int) -> npt.NDArray[np.uint8]:
     data = np.frombuffer(values.buffers()[1], np.uint8) if len(values) else np.zeros(0, np.uint8)
     start = values.offset * width
     return data[start : start + len(values) * width].reshape(len(values), width)
 
 
-def _of_bytes(values: pa.LargeBinaryArray) -> U64s:
+def _hash_bytes(values: pa.LargeBinaryArray) -> U64s:
     """The hashes of values of different lengths; values of the same length are hashed together."""
     _, offset_buffer, data_buffer = values.buffers()
     result = np.zeros(len(values), np.uint64)
@@ -70,11 +70,11 @@ def _of_bytes(values: pa.LargeBinaryArray) -> U64s:
         same_length = order[start:stop]
         length = int(lengths[same_length[0]])
         rows = data[offsets[:-1][same_length][:, np.newaxis] + np.arange(length)]
-        result[same_length] = _of_rows(rows)
+        result[same_length] = _hash_rows(rows)
     return result
 
 
-def _of_rows(rows: npt.NDArray[np.uint8]) -> U64s:
+def _hash_rows(rows: npt.NDArray[np.uint8]) -> U64s:
     """The hash of each row of bytes."""
     count, length = rows.shape
     position = 0
@@ -82,44 +82,49 @@ def _of_rows(rows: npt.NDArray[np.uint8]) -> U64s:
         lanes = [np.full(count, start, np.uint64) for start in _STARTS]
         while position + _STRIPE <= length:
             for i in range(4):
-                lanes[i] = _round(lanes[i], _words(rows, position + i * _WORD, "<u8"))
+                lanes[i] = _round(lanes[i], _read_words(rows, position + i * _WORD, "<u8"))
             position += _STRIPE
-        hashes = _left(lanes[0], 1) + _left(lanes[1], 7) + _left(lanes[2], 12) + _left(lanes[3], 18)
+        hashes = (
+            _rotate_left(lanes[0], 1)
+            + _rotate_left(lanes[1], 7)
+            + _rotate_left(lanes[2], 12)
+            + _rotate_left(lanes[3], 18)
+        )
         for lane in lanes:
             hashes = (hashes ^ _round(np.zeros(count, np.uint64), lane)) * _P1 + _P4
     else:
         hashes = np.full(count, _P5, np.uint64)
     hashes = hashes + np.uint64(length)
     while position + _WORD <= length:
-        hashes ^= _round(np.zeros(count, np.uint64), _words(rows, position, "<u8"))
-        hashes = _left(hashes, 27) * _P1 + _P4
+        hashes ^= _round(np.zeros(count, np.uint64), _read_words(rows, position, "<u8"))
+        hashes = _rotate_left(hashes, 27) * _P1 + _P4
         position += _WORD
     if position + _HALF <= length:
-        hashes ^= _words(rows, position, "<u4") * _P1
-        hashes = _left(hashes, 23) * _P2 + _P3
+        hashes ^= _read_words(rows, position, "<u4") * _P1
+        hashes = _rotate_left(hashes, 23) * _P2 + _P3
         position += _HALF
     for i in range(position, length):
         hashes ^= rows[:, i].astype(np.uint64) * _P5
-        hashes = _left(hashes, 11) * _P1
-    return _mixed(hashes)
+        hashes = _rotate_left(hashes, 11) * _P1
+    return _mix(hashes)
 
 
-def _words(rows: npt.NDArray[np.uint8], position: int, kind: str) -> U64s:
+def _read_words(rows: npt.NDArray[np.uint8], position: int, kind: str) -> U64s:
     """An unsigned number from each row."""
     width = np.dtype(kind).itemsize
     return np.ascontiguousarray(rows[:, position : position + width]).view(kind)[:, 0].astype(np.uint64)
 
 
 def _round(lane: U64s, word: U64s) -> U64s:
-    return _left(lane + word * _P2, 31) * _P1
+    return _rotate_left(lane + word * _P2, 31) * _P1
 
 
-def _left(values: U64s, bits: int) -> U64s:
+def _rotate_left(values: U64s, bits: int) -> U64s:
     """Rotate the bits to the left."""
     return (values << np.uint64(bits)) | (values >> np.uint64(64 - bits))
 
 
-def _mixed(values: Any) -> U64s:
+def _mix(values: Any) -> U64s:
     values ^= values >> np.uint64(33)
     values *= _P2
     values ^= values >> np.uint64(29)

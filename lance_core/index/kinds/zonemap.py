@@ -90,7 +90,7 @@ class ZoneMap(Zones):
         lows, highs = (one_array(table.column(name)) for name in ("min", "max"))
         if lows.type != highs.type:
             raise CorruptFileError(f"a zone map with min of type {lows.type} and max of type {highs.type}")
-        if is_ordered(lows.type) and _truth(pc.greater(lows, highs)).any():
+        if is_ordered(lows.type) and _to_truths(pc.greater(lows, highs)).any():
             raise CorruptFileError("a zone map with a smallest value above the largest")
         string = metadata.get(ROWS_PER_ZONE_KEY, str(DEFAULT_ROWS_PER_ZONE))
         if not string.isdecimal() or int(string) < 1:
@@ -192,7 +192,7 @@ class ZoneMap(Zones):
         """
         if pa.types.is_floating(self.lows.type) or not len(self):
             return None
-        same = _truth(pc.equal(self.lows, self.highs)) & (self.nulls == 0) & (self.nans == 0)
+        same = _to_truths(pc.equal(self.lows, self.highs)) & (self.nulls == 0) & (self.nans == 0)
         chosen = holds(test, truth, self.lows)
         if chosen is None or isinstance(test, IsNull):
             return None
@@ -208,10 +208,10 @@ class ZoneMap(Zones):
             return self.nulls > 0 if truth else self.nulls < self.lengths
         if isinstance(test, IsNan):
             return (self._unsure | (self.nulls < 0)) if truth else None
-        unordered = _truth(pc.is_null(self.lows))
+        unordered = _to_truths(pc.is_null(self.lows))
         # A zone without a smallest value has only nulls and NaN, or its type has no order.
         empty = unordered & (self.nulls + self.nans == self.lengths)
-        ordered_zones = self._ordered(test, truth=truth)
+        ordered_zones = self._compare_zones(test, truth=truth)
         if ordered_zones is None:
             return None
         return np.where(unordered, ~empty, ordered_zones) | self._unsure
@@ -221,29 +221,29 @@ class ZoneMap(Zones):
         """Zones with NaN, which libraries order differently."""
         if not pa.types.is_floating(self.highs.type):
             return np.zeros(len(self), np.bool_)
-        return (self.nans > 0) | _truth(pc.is_nan(self.highs))
+        return (self.nans > 0) | _to_truths(pc.is_nan(self.highs))
 
-    def _ordered(self, test: Test, *, truth: bool) -> Bools | None:
+    def _compare_zones(self, test: Test, *, truth: bool) -> Bools | None:
         """The zones that `possible` returns, for comparisons; undefined for zones without bounds."""
         if isinstance(test, Compare):
-            if pa.types.is_floating(test.value.type) and bool(pc.is_nan(_wide(test.value)).as_py()):
+            if pa.types.is_floating(test.value.type) and bool(pc.is_nan(_widen(test.value)).as_py()):
                 return np.ones(len(self), np.bool_)  # NaN: no comparison is the negation of another one
             operator = test.operator if truth else _OPPOSITE[test.operator]
-            return self._compared(operator, test.value) if comparable(self.lows.type, test.value.type) else None
+            return self._compare_bounds(operator, test.value) if comparable(self.lows.type, test.value.type) else None
         if isinstance(test, IsIn):
-            return self._among(test.values) if truth and comparable(self.lows.type, test.values.type) else None
+            return self._find_any_of(test.values) if truth and comparable(self.lows.type, test.values.type) else None
         if isinstance(test, StartsWith) and truth and comparable(self.lows.type, pa.string()):
             kind, after = self.lows.type, next_prefix(test.prefix)
-            reaches = _truth(pc.greater_equal(self.highs, pa.scalar(test.prefix, kind)))
-            return reaches if after is None else reaches & _truth(pc.less(self.lows, pa.scalar(after, kind)))
+            reaches = _to_truths(pc.greater_equal(self.highs, pa.scalar(test.prefix, kind)))
+            return reaches if after is None else reaches & _to_truths(pc.less(self.lows, pa.scalar(after, kind)))
         return None
 
-    def _compared(self, operator: str, value: pa.Scalar) -> Bools:
+    def _compare_bounds(self, operator: str, value: pa.Scalar) -> Bools:
         strict = not pa.types.is_floating(self.lows.type) and not pa.types.is_floating(value.type)
         if operator == "not_equal":
             # Libraries treat -0.0 and 0.0 as one value or as two.
             same = pc.and_(pc.equal(self.lows, value), pc.equal(self.highs, value))
-            return ~_truth(same) if strict else np.ones(len(self), np.bool_)
+            return ~_to_truths(same) if strict else np.ones(len(self), np.bool_)
         tests: list[pa.Array] = []
         if operator in ("equal", "less", "less_equal"):
             below: Callable[..., Any] = pc.less if strict and operator == "less" else pc.less_equal
@@ -251,26 +251,26 @@ class ZoneMap(Zones):
         if operator in ("equal", "greater", "greater_equal"):
             above: Callable[..., Any] = pc.greater if strict and operator == "greater" else pc.greater_equal
             tests.append(above(self.highs, value))
-        return _truth(tests[0]) if len(tests) == 1 else _truth(tests[0]) & _truth(tests[1])
+        return _to_truths(tests[0]) if len(tests) == 1 else _to_truths(tests[0]) & _to_truths(tests[1])
 
-    def _among(self, values: pa.Array) -> Bools:
+    def _find_any_of(self, values: pa.Array) -> Bools:
         """Zones that can hold one of some values."""
         possible_zones = np.zeros(len(self), np.bool_)
         if not len(values):
             return possible_zones
         if len(values) <= _FEW_VALUES:
             for value in values:
-                possible_zones |= self._compared("equal", value)
+                possible_zones |= self._compare_bounds("equal", value)
             return possible_zones
         if values.type == self.lows.type and not pa.types.is_floating(values.type):
-            constant = _truth(pc.equal(self.lows, self.highs))
-            possible_zones |= constant & _truth(pc.is_in(self.lows, values))
+            constant = _to_truths(pc.equal(self.lows, self.highs))
+            possible_zones |= constant & _to_truths(pc.is_in(self.lows, values))
         else:
             constant = possible_zones
         ends = pc.min_max(values)
         if not ends["min"].is_valid:
             return np.ones(len(self), np.bool_)
-        between = self._compared("less_equal", ends["max"]) & self._compared("greater_equal", ends["min"])
+        between = self._compare_bounds("less_equal", ends["max"]) & self._compare_bounds("greater_equal", ends["min"])
         return possible_zones | (~constant & between)
 
 
@@ -322,7 +322,7 @@ class ZoneBuilder:
         )
 
 
-def _wide(value: pa.Scalar) -> pa.Scalar:
+def _widen(value: pa.Scalar) -> pa.Scalar:
     return value.cast(pa.float32()) if pa.types.is_float16(value.type) else value
 
 
@@ -345,7 +345,7 @@ def _bounds(values: pa.ChunkedArray) -> tuple[Any, Any, int]:
     return low, high, nans
 
 
-def _truth(values: Any) -> Bools:
+def _to_truths(values: Any) -> Bools:
     """Truth values as an array; null is false."""
     truths: Bools = pc.fill_null(values, False).to_numpy(zero_copy_only=False)
     return truths.astype(np.bool_, copy=False)

@@ -174,18 +174,18 @@ _Node: TypeAlias = "Condition | _FieldPath | _Value"
 def condition_of(expression: pc.Expression) -> Condition:
     """The tree of an expression."""
     _, (buffer,) = expression.__reduce__()
-    return _parsed(buffer.to_pybytes()) if buffer.size <= _SMALL else _parse(buffer)
+    return _parse_cached(buffer.to_pybytes()) if buffer.size <= _SMALL else _parse(buffer)
 
 
 @lru_cache(maxsize=256)
-def _parsed(data: bytes) -> Condition:
+def _parse_cached(data: bytes) -> Condition:
     return _parse(pa.py_buffer(data))
 
 
 def _parse(buffer: pa.Buffer) -> Condition:
     reader = pa.ipc.open_file(buffer)
     batch = reader.get_batch(0) if reader.num_record_batches else None
-    return _truth(_tree(list(exported_metadata(reader.schema)), batch))
+    return _to_condition(_build_tree(list(exported_metadata(reader.schema)), batch))
 
 
 def tests_of(condition: Condition) -> Iterator[Test]:
@@ -219,7 +219,7 @@ class _Frame:
     levels: int = 0
 
 
-def _tree(entries: Sequence[tuple[bytes, bytes]], batch: Any) -> _Node:
+def _build_tree(entries: Sequence[tuple[bytes, bytes]], batch: Any) -> _Node:
     """The node that entries describe; parts that are nested too deep become `UnknownCondition`."""
     frames = [_Frame("", [], {})]
     parts = iter(entries)
@@ -229,7 +229,7 @@ def _tree(entries: Sequence[tuple[bytes, bytes]], batch: Any) -> _Node:
             frames.append(_Frame(value.decode(), [], {}))
         elif kind == b"end":
             done = frames.pop()
-            node = _call(done.name, done.arguments, done.options)
+            node = _convert_call(done.name, done.arguments, done.options)
             levels = done.levels + 1
             # A chain of AND or of OR is one node.
             if isinstance(node, All | AnyOf) and any(type(argument) is type(node) for argument in done.arguments):
@@ -237,7 +237,7 @@ def _tree(entries: Sequence[tuple[bytes, bytes]], batch: Any) -> _Node:
             frames[-1].levels = max(frames[-1].levels, levels if levels <= _MOST_LEVELS else 0)
             frames[-1].arguments.append(node if levels <= _MOST_LEVELS else UnknownCondition())
         elif kind == b"options":
-            top.options = _options(batch.column(int(value))[0])
+            top.options = _read_options(batch.column(int(value))[0])
         elif kind == b"nested_field_ref":
             top.arguments.append(_FieldPath(tuple(next(parts)[1].decode() for _ in range(int(value)))))
         elif kind == b"field_ref":
@@ -247,20 +247,20 @@ def _tree(entries: Sequence[tuple[bytes, bytes]], batch: Any) -> _Node:
     return frames[0].arguments[0]
 
 
-def _flat(kind: type[All | AnyOf], arguments: Sequence[_Node]) -> tuple[Condition, ...]:
+def _flatten(kind: type[All | AnyOf], arguments: Sequence[_Node]) -> tuple[Condition, ...]:
     """The operands of AND or OR; nested nodes of the same kind are flattened."""
     operands: list[Condition] = []
-    for part in map(_truth, arguments):
+    for part in map(_to_condition, arguments):
         operands += part.parts if isinstance(part, All | AnyOf) and isinstance(part, kind) else (part,)
     return tuple(operands)
 
 
-def _null_with(kind: type[All | AnyOf], arguments: Sequence[_Node]) -> Condition:
+def _combine_strictly(kind: type[All | AnyOf], arguments: Sequence[_Node]) -> Condition:
     """AND or OR without Kleene logic: null wherever an argument is null."""
-    sides = [_truth(argument) for argument in arguments]
+    sides = [_to_condition(argument) for argument in arguments]
     if Constant(None) in sides:
         return Constant(None)
-    plain, nulls = kind(_flat(kind, arguments)), [_nulls(side) for side in sides]
+    plain, nulls = kind(_flatten(kind, arguments)), [_null_paths(side) for side in sides]
     null_paths = [paths for paths in nulls if paths is not None]
     if len(null_paths) < len(nulls):
         return CaseWhen(UnknownCondition(), plain, Constant(None))
@@ -273,44 +273,44 @@ def _null_with(kind: type[All | AnyOf], arguments: Sequence[_Node]) -> Condition
     )
 
 
-def _nulls(condition: Condition) -> frozenset[Path] | None:
+def _null_paths(condition: Condition) -> frozenset[Path] | None:
     """The fields whose nulls are exactly the nulls of the condition; None if they are not known."""
     if isinstance(condition, Compare | IsNan | StartsWith):
         return frozenset([condition.path])
     if isinstance(condition, Not):
-        return _nulls(condition.part)
+        return _null_paths(condition.part)
     if isinstance(condition, All | AnyOf):
-        null_paths = {_nulls(part) for part in condition.parts}
+        null_paths = {_null_paths(part) for part in condition.parts}
         return null_paths.pop() if len(null_paths) == 1 else None
     return frozenset() if isinstance(condition, IsNull) else None
 
 
-def _options(value: Any) -> dict[str, Any]:
+def _read_options(value: Any) -> dict[str, Any]:
     """The options of a call, as scalars; empty unless they are a struct."""
     return {name: value[name] for name in value.type.names} if pa.types.is_struct(value.type) else {}
 
 
-def _call(name: str, arguments: Sequence[_Node], options: dict[str, Any]) -> _Node:
+def _convert_call(name: str, arguments: Sequence[_Node], options: dict[str, Any]) -> _Node:
     if name in ("and_kleene", "or_kleene"):
         kind = _CHAINS[name.removesuffix("_kleene")]
-        return kind(_flat(kind, arguments))
+        return kind(_flatten(kind, arguments))
     if name in _CHAINS:
-        return _null_with(_CHAINS[name], arguments)
+        return _combine_strictly(_CHAINS[name], arguments)
     if name == "invert":
-        return Not(_truth(arguments[0]))
+        return Not(_to_condition(arguments[0]))
     if name == "if_else":
-        return CaseWhen(*map(_truth, arguments))
+        return CaseWhen(*map(_to_condition, arguments))
     if name in _MIRRORED and len(arguments) == 2:
-        return _comparison(name, *arguments)
+        return _compare(name, *arguments)
     first = arguments[0] if arguments else None
     if not isinstance(first, _FieldPath):
         return UnknownCondition()
     if _LISTS.match(name):
-        return _contains(name, first, arguments[1:])
-    return _about(name, first, options)
+        return _test_list(name, first, arguments[1:])
+    return _test_field(name, first, options)
 
 
-def _about(name: str, field: _FieldPath, options: dict[str, Any]) -> _Node:
+def _test_field(name: str, field: _FieldPath, options: dict[str, Any]) -> _Node:
     """The condition or field path for a call with one field and options; `UnknownCondition` for other calls."""
     path = field.path
     if name == "struct_field":
@@ -330,11 +330,11 @@ def _about(name: str, field: _FieldPath, options: dict[str, Any]) -> _Node:
         matches_null = values.null_count and options["null_matching_behavior"].as_py() == _MATCH
         return AnyOf((is_in, IsNull(path))) if matches_null else is_in
     if name in ("starts_with", "match_like") and not options["ignore_case"].as_py():
-        return _beginning(name, path, options["pattern"].as_py())
+        return _test_prefix(name, path, options["pattern"].as_py())
     return UnknownCondition()
 
 
-def _beginning(name: str, path: Path, pattern: str) -> _Node:
+def _test_prefix(name: str, path: Path, pattern: str) -> _Node:
     """A test of the prefix that a pattern requires, combined with an unknown condition if the pattern requires more."""
     if name == "starts_with":
         return StartsWith(path, pattern)
@@ -345,7 +345,7 @@ def _beginning(name: str, path: Path, pattern: str) -> _Node:
     return test if pattern == f"{prefix}%" else All((test, UnknownCondition()))
 
 
-def _comparison(operator: str, left: _Node, right: _Node) -> Condition:
+def _compare(operator: str, left: _Node, right: _Node) -> Condition:
     if isinstance(left, _Value) and isinstance(right, _FieldPath):
         operator, left, right = _MIRRORED[operator], right, left
     if isinstance(left, _FieldPath) and isinstance(right, _Value):
@@ -353,7 +353,7 @@ def _comparison(operator: str, left: _Node, right: _Node) -> Condition:
     return UnknownCondition()
 
 
-def _contains(name: str, field: _FieldPath, arguments: Sequence[_Node]) -> Condition:
+def _test_list(name: str, field: _FieldPath, arguments: Sequence[_Node]) -> Condition:
     """array_has(list, value), array_has_any(list, values) and array_has_all."""
     argument = arguments[0] if arguments else None
     if not isinstance(argument, _Value) or not argument.value.is_valid:
@@ -366,7 +366,7 @@ def _contains(name: str, field: _FieldPath, arguments: Sequence[_Node]) -> Condi
     return Contains(field.path, values, is_one or name.startswith("lance.array_has_all."))
 
 
-def _truth(node: _Node) -> Condition:
+def _to_condition(node: _Node) -> Condition:
     """A node as a condition: a boolean column is compared with true."""
     if isinstance(node, _FieldPath):
         return Compare(node.path, "equal", pa.scalar(True))

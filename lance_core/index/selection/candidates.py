@@ -108,7 +108,7 @@ def select(expression: pc.Expression, manifest: Manifest, reader: IndexReader) -
     parts, candidates, claims = list(_conjuncts(condition)), Candidates.every(answers.view), []
     for part in parts:
         answers.begin()
-        part_rows = _possible(part, True, answers)
+        part_rows = _find_possible(part, True, answers)
         candidates = candidates & part_rows
         claimed = frozenset(answers.view.ids[np.flatnonzero(answers.sure & (part_rows.state == SOME))].tolist())
         if claimed:
@@ -213,7 +213,7 @@ class IndexAnswers:
         exact = np.zeros(len(self.view.ids), np.bool_)
         for segments in sorted(self.indices(test), key=lambda segments: _ORDER.index(segments[0].index.kind)):
             assert node is not None
-            index_rows, covered = self._of_index(segments, node, test, truth)
+            index_rows, covered = self._ask_index(segments, node, test, truth)
             result = result & index_rows
             is_exact = segments[0].index.kind in _EXACT and bool(covered.any())
             if is_exact:
@@ -236,7 +236,7 @@ class IndexAnswers:
         """Record that a condition has no index."""
         self._sure = np.zeros(len(self.view.ids), np.bool_)
 
-    def _of_index(self, segments: list[Segment], node: Field, test: Test, truth: bool) -> tuple[Candidates, Bools]:
+    def _ask_index(self, segments: list[Segment], node: Field, test: Test, truth: bool) -> tuple[Candidates, Bools]:
         """The combined answer of an index's segments, and the fragments that they cover."""
         everything = Candidates.every(self.view)
         result, answered_fragments = everything, np.zeros(len(self.view.ids), np.bool_)
@@ -263,18 +263,18 @@ class IndexAnswers:
         return result, answered_fragments
 
 
-def _possible(condition: Condition, truth: bool, answers: IndexAnswers) -> Candidates:
+def _find_possible(condition: Condition, truth: bool, answers: IndexAnswers) -> Candidates:
     """The rows for which a condition can be true, or false."""
     if isinstance(condition, Not):
-        return _possible(condition.part, not truth, answers)
+        return _find_possible(condition.part, not truth, answers)
     if isinstance(condition, All | AnyOf):
-        parts = (_possible(part, truth, answers) for part in condition.parts)
+        parts = (_find_possible(part, truth, answers) for part in condition.parts)
         if isinstance(condition, All) == truth:
             return reduce(Candidates.__and__, parts)
         return reduce(Candidates.__or__, parts)
     if isinstance(condition, CaseWhen):
         then, otherwise = (
-            _possible(condition.test, chosen, answers) & _possible(part, truth, answers)
+            _find_possible(condition.test, chosen, answers) & _find_possible(part, truth, answers)
             for chosen, part in ((True, condition.then), (False, condition.otherwise))
         )
         return then | otherwise

@@ -55,7 +55,7 @@ class Claim:
         if self.condition is None:
             return ~matches
         try:
-            is_true = _truth(self.condition, True, rows)
+            is_true = _evaluate(self.condition, True, rows)
         except pa.ArrowException:
             is_true = None  # the filter itself decides on values that cannot be compared here
         return np.zeros(rows.num_rows, np.bool_) if is_true is None else ~is_true
@@ -73,12 +73,12 @@ class Claim:
         raise ContradictionError(f"index {names}: {reason}; repeat the read, the index is ignored from now on")
 
 
-def _truth(condition: Condition, truth: bool, rows: pa.RecordBatch) -> Bools | None:
+def _evaluate(condition: Condition, truth: bool, rows: pa.RecordBatch) -> Bools | None:
     """For each row, whether a condition is true, or false; None if that is not known."""
     if isinstance(condition, Not):
-        return _truth(condition.part, not truth, rows)
+        return _evaluate(condition.part, not truth, rows)
     if isinstance(condition, All | AnyOf):
-        parts = [_truth(part, truth, rows) for part in condition.parts]
+        parts = [_evaluate(part, truth, rows) for part in condition.parts]
         known_parts = [part for part in parts if part is not None]
         if len(known_parts) < len(parts):
             return None
@@ -87,7 +87,7 @@ def _truth(condition: Condition, truth: bool, rows: pa.RecordBatch) -> Bools | N
         test = (All((condition.test, condition.then)), All((Not(condition.test), condition.otherwise)))
         if not truth:
             test = (All((condition.test, Not(condition.then))), All((Not(condition.test), Not(condition.otherwise))))
-        return _truth(AnyOf(test), True, rows)
+        return _evaluate(AnyOf(test), True, rows)
     if isinstance(condition, Constant):
         return np.full(rows.num_rows, condition.value is truth)
     if isinstance(condition, UnknownCondition | Contains) or len(condition.path) > 1:

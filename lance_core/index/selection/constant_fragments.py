@@ -48,7 +48,7 @@ def constant_columns(manifest: Manifest, columns: Sequence[str], reader: IndexRe
     column_values: list[pa.Array] = []
     for node, indices in zip(nodes, groups, strict=True):
         assert node is not None
-        has_one_value, values = _of_index(view, indices[0], reader, arrow_type_of(node))
+        has_one_value, values = _find_in_index(view, indices[0], reader, arrow_type_of(node))
         is_constant &= has_one_value
         column_values.append(values)
     if not is_constant.any():
@@ -57,7 +57,7 @@ def constant_columns(manifest: Manifest, columns: Sequence[str], reader: IndexRe
     return is_constant, pa.Table.from_arrays([values.take(places) for values in column_values], names=list(columns))
 
 
-def _of_index(
+def _find_in_index(
     view: View, segments: Sequence[Segment], reader: IndexReader, kind: pa.DataType
 ) -> tuple[Bools, pa.Array]:
     """The fragments that hold one value, and the value of each."""
@@ -71,13 +71,15 @@ def _of_index(
         content = reader.try_read(segment.index, kind)
         if not isinstance(content, ZoneMap):
             continue
-        has_one_value, first = _of_zones(content, view, covered)
+        has_one_value, first = _find_in_zones(content, view, covered)
         is_constant |= has_one_value
         values = pc.if_else(pa.array(has_one_value), content.lows.take(pa.array(first)), values)
     return is_constant & (vouched == 1), values
 
 
-def _of_zones(zones: ZoneMap, view: View, covered: Bools) -> tuple[Bools, np.ndarray[tuple[int], np.dtype[np.int64]]]:
+def _find_in_zones(
+    zones: ZoneMap, view: View, covered: Bools
+) -> tuple[Bools, np.ndarray[tuple[int], np.dtype[np.int64]]]:
     """The fragments that hold one value, and a zone of each."""
     count = len(view.ids)
     first = np.zeros(count, np.int64)

@@ -35,19 +35,19 @@ def certain_matches(expression: pc.Expression, manifest: Manifest, reader: Index
         reader: Reads its indices.
     """
     question = ask(expression, manifest, reader)
-    return None if question is None else _certain(question[0], True, question[1])
+    return None if question is None else _find_certain(question[0], True, question[1])
 
 
-def _certain(condition: Condition, truth: bool, answers: IndexAnswers) -> Candidates:
+def _find_certain(condition: Condition, truth: bool, answers: IndexAnswers) -> Candidates:
     """The rows for which a condition is certainly true, or false."""
     if isinstance(condition, Not):
-        return _certain(condition.part, not truth, answers)
+        return _find_certain(condition.part, not truth, answers)
     if isinstance(condition, All | AnyOf):
-        parts = (_certain(part, truth, answers) for part in condition.parts)
+        parts = (_find_certain(part, truth, answers) for part in condition.parts)
         return reduce(Candidates.__and__ if isinstance(condition, All) == truth else Candidates.__or__, parts)
     if isinstance(condition, CaseWhen):
         then, otherwise = (
-            _certain(condition.test, chosen, answers) & _certain(part, truth, answers)
+            _find_certain(condition.test, chosen, answers) & _find_certain(part, truth, answers)
             for chosen, part in ((True, condition.then), (False, condition.otherwise))
         )
         return then | otherwise
@@ -59,11 +59,11 @@ def _certain(condition: Condition, truth: bool, answers: IndexAnswers) -> Candid
     result = Candidates.no(answers.view)
     if node is not None and len(condition.path) == 1:
         for segments in answers.indices(condition):
-            result = result | _of_index(segments, node, condition, truth, answers)
+            result = result | _ask_index(segments, node, condition, truth, answers)
     return result
 
 
-def _of_index(segments: list[Segment], node: Field, test: Test, truth: bool, answers: IndexAnswers) -> Candidates:
+def _ask_index(segments: list[Segment], node: Field, test: Test, truth: bool, answers: IndexAnswers) -> Candidates:
     """The certain rows according to the segments of an index, in fragments that a single segment covers."""
     result = Candidates.no(answers.view)
     if segments[0].index.kind not in ("Bitmap", "ZoneMap"):

@@ -284,16 +284,16 @@ class Manifest:
         try:
             view = memoryview(data)
             start, end = message_range(view)
-            fields, fragments, rest = _divided(view[start:end])
+            fields, fragments, rest = _divide(view[start:end])
             _check_ids(fragments)
             message = table_pb2.Manifest.FromString(rest)
             if not message.HasField("writer_version"):
-                fragments = FragmentRun.of(map(_without_counts, fragments))
+                fragments = FragmentRun.of(map(_clear_counts, fragments))
             flags.check_readable(message.reader_feature_flags)
             if message.fragment_tree:
                 raise UnsupportedError("the manifest keeps fragments in a fragment tree, which is not supported")
             flags.check_field_id_mark(message.writer_feature_flags, has_mark=message.HasField("max_allocated_field_id"))
-            schema = _schema_of(fields, tuple(sorted(message.schema_metadata.items())))
+            schema = _read_schema(fields, tuple(sorted(message.schema_metadata.items())))
             return cls._from_message(message, schema, fragments, view, location)
         except (CorruptFileError, DecodeError, ValueError) as error:
             name = location.key if location is not None else "manifest"
@@ -345,7 +345,7 @@ class Manifest:
 
 
 @lru_cache(maxsize=16)
-def _schema_of(raw: tuple[bytes, ...], metadata: tuple[tuple[str, bytes], ...]) -> Schema:
+def _read_schema(raw: tuple[bytes, ...], metadata: tuple[tuple[str, bytes], ...]) -> Schema:
     """The schema of a manifest; most versions of a table share one schema and its derived results."""
     fields = [file_pb2.Field.FromString(field) for field in raw]
     schema = schema_from_protobuf(fields, dict(metadata))
@@ -356,7 +356,7 @@ def _schema_of(raw: tuple[bytes, ...], metadata: tuple[tuple[str, bytes], ...]) 
     return schema
 
 
-def _divided(data: memoryview) -> tuple[tuple[bytes, ...], FragmentRun, bytes]:
+def _divide(data: memoryview) -> tuple[tuple[bytes, ...], FragmentRun, bytes]:
     """Divide a Manifest message into the fields of its schema, its fragments, and all other fields."""
     message: Any = _Shallow.FromString(data)
     fields, fragments = tuple(message.fields), message.fragments
@@ -432,7 +432,7 @@ def transaction_section(message: table_pb2.Manifest, view: memoryview) -> bytes 
     return None
 
 
-def _without_counts(raw: bytes) -> bytes:
+def _clear_counts(raw: bytes) -> bytes:
     """Clear the numbers of rows and deletions: writers without a recorded version wrote wrong ones."""
     fragment = table_pb2.DataFragment.FromString(raw)
     fragment.ClearField("physical_rows")

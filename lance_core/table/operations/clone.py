@@ -67,24 +67,24 @@ class Clone:
         if source is None or source.version != self.ref_version:
             raise InvalidInputError(f"Clone needs the manifest of version {self.ref_version} of the source")
         if not self.is_shallow:
-            return replace(_with_bases(source, lambda _: None), base_paths=_bases_of_blobs(source), branch=None)
+            return replace(_change_bases(source, lambda _: None), base_paths=_blob_bases(source), branch=None)
         base_id = max((base.id for base in source.base_paths), default=-1) + 1
         base = BasePath(id=base_id, path=self.ref_path, name=self.ref_name, is_dataset_root=True)
         return replace(
-            _with_bases(source, lambda file_base: base_id if file_base is None else file_base),
+            _change_bases(source, lambda file_base: base_id if file_base is None else file_base),
             base_paths=(*source.base_paths, base),
             branch=self.branch_name,
         )
 
 
-def _bases_of_blobs(source: Manifest) -> tuple[BasePath, ...]:
+def _blob_bases(source: Manifest) -> tuple[BasePath, ...]:
     """The base paths of external blobs: a copy of a dataset still refers to these objects."""
     if not any(is_blob_v2(field) for field, _ in source.schema.walk()):
         return ()
     return tuple(base for base in source.base_paths if not base.is_dataset_root)
 
 
-def _with_bases(source: Manifest, change: Callable[[int | None], int | None]) -> Manifest:
+def _change_bases(source: Manifest, change: Callable[[int | None], int | None]) -> Manifest:
     def moved(fragment: Fragment) -> Fragment:
         deletion = fragment.deletion_file
         return replace(

@@ -63,7 +63,7 @@ class DataReplacement:
             fragment = updated.get(fragment_id) or base.fragments.get(fragment_id)
             if fragment is None:
                 raise InvalidInputError(f"DataReplacement: the dataset has no fragment {fragment_id}")
-            changed = _with_file(fragment, file, context.version)
+            changed = _replace_file(fragment, file, context.version)
             updated[fragment_id] = changed.without_dead_files(live)
         return replace(
             base,
@@ -72,7 +72,7 @@ class DataReplacement:
         )
 
 
-def _with_file(fragment: Fragment, new: DataFile, version: int) -> Fragment:
+def _replace_file(fragment: Fragment, new: DataFile, version: int) -> Fragment:
     """Replace the file that has exactly these fields and this version; without such a file, add the new one."""
     files, swapped = [], False
     for file in fragment.files:

@@ -68,10 +68,12 @@ class Merge:
         if lost:
             raise InvalidInputError(f"Merge operation must keep all fragments, but fragment {min(lost)} is missing")
         merged = (fragment.without_dead_files() for fragment in self.fragments)
-        touched = [self._touched(fragment, base.fragments.get(fragment.id), context.version) for fragment in merged]
+        touched = [
+            self._record_change(fragment, base.fragments.get(fragment.id), context.version) for fragment in merged
+        ]
         next_row_id = base.next_row_id
         if base.uses_stable_row_ids:
-            touched, next_row_id = _with_row_ids(touched, base, context.version)
+            touched, next_row_id = _assign_row_ids(touched, base, context.version)
         fragments = FragmentList([]).changed(added=touched)
         result = replace(
             base,
@@ -82,7 +84,7 @@ class Merge:
         )
         return replace(result, indices=retained_indices(result))
 
-    def _touched(self, fragment: Fragment, before: Fragment | None, version: int) -> Fragment:
+    def _record_change(self, fragment: Fragment, before: Fragment | None, version: int) -> Fragment:
         """Record this version as the last change of the rows of a fragment whose files changed."""
         unchanged = before is not None and before.files == fragment.files
         if unchanged or fragment.last_updated_at_versions is None:
@@ -93,7 +95,7 @@ class Merge:
         return replace(fragment, last_updated_at_versions=versions)
 
 
-def _with_row_ids(fragments: list[Fragment], base: Manifest, version: int) -> tuple[list[Fragment], int]:
+def _assign_row_ids(fragments: list[Fragment], base: Manifest, version: int) -> tuple[list[Fragment], int]:
     """Give ids to the rows of fragments that are new."""
     base_ids = set(base.fragments.ids)
     added = [fragment for fragment in fragments if fragment.id not in base_ids]

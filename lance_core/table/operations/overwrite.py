@@ -69,7 +69,7 @@ class Overwrite:
         check_not_empty_files(self.fragments)
         if any(fragment.deletion_file is not None for fragment in self.fragments):
             raise InvalidInputError("Overwrite cannot take fragments with deletion files")
-        base = self._created(context) if manifest is None else manifest
+        base = self._create_manifest(context) if manifest is None else manifest
         if manifest is not None and self.initial_bases:
             raise InvalidInputError(
                 "base paths can be given only when a dataset is created; UpdateBases adds them later"
@@ -96,7 +96,7 @@ class Overwrite:
         used = {data_file_version(f.file_major_version, f.file_minor_version) for f in data_files(self.fragments)}
         return used.pop() if len(used) == 1 else None
 
-    def _created(self, context: ApplyContext) -> Manifest:
+    def _create_manifest(self, context: ApplyContext) -> Manifest:
         if len({base.id for base in self.initial_bases}) < len(self.initial_bases):
             raise InvalidInputError("two base paths have the same id")
         version = self._file_version(context) or _DEFAULT_DATA_STORAGE_VERSION

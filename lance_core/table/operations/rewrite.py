@@ -109,12 +109,12 @@ class Rewrite:
     @classmethod
     def from_protobuf(cls, message: transaction_pb2.Transaction.Rewrite) -> Rewrite:
         """Read the message of the wire; the fields of 2023 become one group."""
-        groups = [_group(group.old_fragments, group.new_fragments) for group in message.groups]
+        groups = [_read_group(group.old_fragments, group.new_fragments) for group in message.groups]
         if message.old_fragments:
-            groups.append(_group(message.old_fragments, message.new_fragments))
+            groups.append(_read_group(message.old_fragments, message.new_fragments))
         return cls(
             groups=tuple(groups),
-            rewritten_indices=tuple(_rewritten_index(index) for index in message.rewritten_indices),
+            rewritten_indices=tuple(_read_rewritten_index(index) for index in message.rewritten_indices),
         )
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
@@ -135,10 +135,10 @@ class Rewrite:
         return replace(
             base,
             fragments=base.fragments.changed(removed=self.old_fragment_ids, added=numbered),
-            indices=self._indices(base, groups),
+            indices=self._new_indices(base, groups),
         )
 
-    def _indices(self, base: Manifest, groups: Sequence[RewriteGroup]) -> tuple[IndexMetadata, ...]:
+    def _new_indices(self, base: Manifest, groups: Sequence[RewriteGroup]) -> tuple[IndexMetadata, ...]:
         rewritten = {index.old_id: index for index in self.rewritten_indices}
         unknown = rewritten.keys() - {index.uuid for index in base.indices}
         if unknown:
@@ -147,9 +147,9 @@ class Rewrite:
         for index in base.indices:
             new = rewritten.get(index.uuid)
             if new is not None:
-                result.append(_replaced(_moved(index, groups), new))
+                result.append(_replace_index(_move_index(index, groups), new))
             elif base.uses_stable_row_ids and index.holds_row_ids and not index.is_system:
-                result.append(_moved(index, groups))
+                result.append(_move_index(index, groups))
             else:
                 result.append(index)
         if not self.moved_rows:
@@ -161,14 +161,14 @@ class Rewrite:
         return with_moves(trimmed(result), moves, base.version)
 
 
-def _group(old: Sequence[table_pb2.DataFragment], new: Sequence[table_pb2.DataFragment]) -> RewriteGroup:
+def _read_group(old: Sequence[table_pb2.DataFragment], new: Sequence[table_pb2.DataFragment]) -> RewriteGroup:
     return RewriteGroup(
         old_fragments=tuple(Fragment.from_protobuf(fragment) for fragment in old),
         new_fragments=tuple(Fragment.from_protobuf(fragment) for fragment in new),
     )
 
 
-def _rewritten_index(message: transaction_pb2.Transaction.Rewrite.RewrittenIndex) -> RewrittenIndex:
+def _read_rewritten_index(message: transaction_pb2.Transaction.Rewrite.RewrittenIndex) -> RewrittenIndex:
     if len(message.old_id.uuid) != 16 or len(message.new_id.uuid) != 16:
         raise UnsupportedError("a Rewrite with a rewritten index that has no UUIDs is not supported")
     return RewrittenIndex(
@@ -181,7 +181,7 @@ def _rewritten_index(message: transaction_pb2.Transaction.Rewrite.RewrittenIndex
     )
 
 
-def _replaced(index: IndexMetadata, new: RewrittenIndex) -> IndexMetadata:
+def _replace_index(index: IndexMetadata, new: RewrittenIndex) -> IndexMetadata:
     details = (new.details_type_url, new.details) if new.details_type_url else (index.details_type_url, index.details)
     return replace(
         index,
@@ -193,7 +193,7 @@ def _replaced(index: IndexMetadata, new: RewrittenIndex) -> IndexMetadata:
     )
 
 
-def _moved(index: IndexMetadata, groups: Sequence[RewriteGroup]) -> IndexMetadata:
+def _move_index(index: IndexMetadata, groups: Sequence[RewriteGroup]) -> IndexMetadata:
     """The index after its rows moved: its bitmap has the new fragments of each group that it covered as a whole.
 
     Old fragments leave the bitmap, unless the group is covered and had deleted rows: pylance filters entries of deleted

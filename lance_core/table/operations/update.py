@@ -233,8 +233,8 @@ class Update:
             # Rows of another branch have ids of their own, which are in use from now on.
             next_row_id = max([next_row_id, *(int(ids.max()) + 1 for ids in own_ids.values() if len(ids))])
             added, next_row_id = assign_row_ids(added, next_row_id)
-            added = self._with_versions(base, added, context.version)
-            updated = [self._touched(fragment, context.version) for fragment in updated]
+            added = self._record_creation(base, added, context.version)
+            updated = [self._record_change(fragment, context.version) for fragment in updated]
         result = replace(
             base,
             fragments=base.fragments.changed(
@@ -243,11 +243,11 @@ class Update:
                 added=added,
             ),
             next_row_id=next_row_id,
-            indices=self._indices(base, moved_ids),
+            indices=self._new_indices(base, moved_ids),
         )
         return replace(result, indices=retained_indices(result))
 
-    def _with_versions(self, base: Manifest, added: Sequence[Fragment], version: int) -> list[Fragment]:
+    def _record_creation(self, base: Manifest, added: Sequence[Fragment], version: int) -> list[Fragment]:
         """Record the versions in which the rows of new fragments were created; moved rows keep theirs."""
         touched = (*self.removed_fragment_ids, *(fragment.id for fragment in self.updated_fragments))
         origins = [origin for i in touched if (origin := base.fragments.get(i)) is not None]
@@ -262,14 +262,14 @@ class Update:
         }
         return [versioned_by_id.get(fragment.id, fragment) for fragment in added]
 
-    def _touched(self, fragment: Fragment, version: int) -> Fragment:
+    def _record_change(self, fragment: Fragment, version: int) -> Fragment:
         """Record this version as the last change of rows whose columns were rewritten."""
         offsets = self.updated_fragment_offset_bitmaps.get(fragment.id)
         if offsets is None or fragment.last_updated_at_versions is None:
             return fragment
         return with_updated_rows(fragment, BitMap.deserialize(offsets), version)
 
-    def _indices(self, base: Manifest, moved_ids: Sequence[int]) -> tuple[IndexMetadata, ...]:
+    def _new_indices(self, base: Manifest, moved_ids: Sequence[int]) -> tuple[IndexMetadata, ...]:
         indices = without_fragments(base.indices, set(self.fields_modified), (f.id for f in self.updated_fragments))
         if not moved_ids or self.update_mode is not UpdateMode.REWRITE_ROWS:
             return indices

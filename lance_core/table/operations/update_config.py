@@ -138,7 +138,7 @@ class UpdateConfig:
         if self.schema_metadata is not None:
             schema = replace(schema, metadata=self.schema_metadata.apply(schema.metadata, str.encode))
         for field_id, change in self.field_metadata.items():
-            schema = _with_field_metadata(schema, field_id, change)
+            schema = _change_field_metadata(schema, field_id, change)
         if self.field_metadata:
             self._check_keys(result.schema, schema)
         return replace(result, schema=schema)
@@ -190,7 +190,7 @@ def _update_map(message: transaction_pb2.Transaction.UpdateConfig, name: str) ->
     return UpdateMap.from_protobuf(getattr(message, name)) if message.HasField(name) else None  # type: ignore[arg-type]
 
 
-def _with_field_metadata(schema: Schema, field_id: int, change: UpdateMap) -> Schema:
+def _change_field_metadata(schema: Schema, field_id: int, change: UpdateMap) -> Schema:
     if field_id not in schema.by_id():
         raise InvalidInputError(f"Field with id {field_id} does not exist")
 

@@ -16,7 +16,7 @@ import lance_core
 import lance_core.cli.inspect
 import lance_core.cli.maintenance
 from lance_core.cli.app import cli
-from lance_core.cli.output import _string
+from lance_core.cli.output import _format
 from lance_core.errors import CorruptFileError
 from lance_core.file.footer import Footer
 from tests import processes
@@ -27,7 +27,7 @@ from tests import processes
     [(["b", "c"], "b, c"), ([1, 2, 3, 5], "4 (ids 1-3, 5)"), ([7], "1 (id 7)"), ([], ""), ([1, "b"], "1, b")],
 )
 def test_lists_are_names_or_numbers(value, expected):
-    assert _string("fragments", value) == expected
+    assert _format("fragments", value) == expected
 
 
 def test_summaries_fit_a_terminal_of_80_columns():

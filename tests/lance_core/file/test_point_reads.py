@@ -129,8 +129,8 @@ def test_metadata_that_grows_is_counted_and_forgotten(tables):
     cache.grew("no store", "no file", 1, 100)
     assert cache.num_bytes == grown
     with cache._lock:
-        cache._add(next(iter(cache._known)), 0)
-    assert not cache._known
+        cache._add(next(iter(cache._metadata)), 0)
+    assert not cache._metadata
     assert cache.num_bytes == 0
 
 

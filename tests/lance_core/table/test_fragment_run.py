@@ -81,7 +81,7 @@ def test_changes_make_what_a_new_list_has(history):
 
 
 def columns_of(fragments):
-    found = fragments._fields()
+    found = fragments._read_fields()
     return found.ids, found.rows, found.deletions, found.row_ids
 
 

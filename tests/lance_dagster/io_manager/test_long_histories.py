@@ -54,9 +54,9 @@ def calls(monkeypatch):
 
     for name in ("get", "read", "head", "list", "get_ranges", "get_tail"):
         counting(local.LocalStore, name, name)
-    counting(local, "_status", "files listed")
+    counting(local, "_read_status", "files listed")
     counting(S3Client, "_once", "requests")
-    counting(fragment_list, "_parsed", "fragments parsed")
+    counting(fragment_list, "_parse", "fragments parsed")
 
     def taken():
         taken = dict(made)
