@@ -2,6 +2,7 @@
 
     python -m tests.spark_classes     makes the file (`make test` does, once for each .venv)
     submit_options()                  the SPARK_SUBMIT_OPTS of all sessions that tests start
+    workers_python_path()             a PYTHONPATH with which a session's workers import once: tests/spark_workers
 
 A session that writes and reads one table takes 15 s of a processor's time, most of it for loading classes and compiling
 code that runs a few times: <https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html>. The file only fits the
@@ -14,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
+WORKERS = Path(__file__).parent / "spark_workers"
 
 # Short jobs: the time that goes into compiling them well is not earned back.
 SHORT_JOBS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -26,6 +28,11 @@ def submit_options() -> str:
     """Options of the Java of a session's driver, or of its Spark Connect server."""
     always = f"{SHORT_JOBS} {SMALL}"
     return f"{always} -XX:SharedArchiveFile={ARCHIVE} {QUIET}" if ARCHIVE.exists() else always
+
+
+def workers_python_path() -> str:
+    """The PYTHONPATH of a session that starts many Python workers, for the time in which it starts."""
+    return os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(WORKERS)]))
 
 
 def make(archive: Path) -> None:

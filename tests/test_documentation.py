@@ -1,4 +1,7 @@
-"""Every Python snippet of the documentation runs as it stands: the snippets of a page in order, in one process."""
+"""Every Python snippet of the documentation runs as it stands: the snippets of a page in order, in one process.
+
+Pages that start Spark share a process and its session, which takes ten seconds to start: each has a folder without files.
+"""
 
 import importlib.util
 import os
@@ -13,22 +16,38 @@ from tests import processes
 DOCS = processes.ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "```python" in path.read_text())
 
-# A page's snippets share their names, as a reader types them; a fault is shown at its line of the page.
+WITH_SPARK = [page for page in PAGES if "local_session(" in page.read_text()]
+GROUPS = {page.relative_to(DOCS).as_posix(): [page] for page in PAGES if page not in WITH_SPARK} | {
+    "with Spark": WITH_SPARK
+}
+
+# A page's snippets share their names, as a reader types them; a fault is shown at its line of the page. Workers of Spark
+# stay in the folder in which they began: it is emptied before the next page.
 RUNNER = """
-import pathlib, re, sys
-page = pathlib.Path(sys.argv[1])
-text = page.read_text()
-names = {"__name__": "__main__"}
-for found in re.finditer(r"^```python\\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
-    before = text.count("\\n", 0, found.start(1))
-    exec(compile("\\n" * before + found[1], str(page), "exec"), names)
+import pathlib, re, shutil, sys
+pages = list(map(pathlib.Path, sys.argv[1:]))
+if len(pages) > 1:
+    from pyspark.sql import SparkSession
+    SparkSession.stop = lambda session: None
+for page in pages:
+    for place in pathlib.Path().iterdir():
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+    text = page.read_text()
+    names = {"__name__": "__main__"}
+    for found in re.finditer(r"^```python\\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        before = text.count("\\n", 0, found.start(1))
+        exec(compile("\\n" * before + found[1], str(page), "exec"), names)
 """
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(DOCS).as_posix())
-def test_the_snippets_of_a_page_run(page, tmp_path):
+@pytest.mark.parametrize("pages", GROUPS.values(), ids=GROUPS)
+def test_the_snippets_of_a_page_run(pages, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(processes.ROOT), "DAGSTER_HOME": ""}
-    processes.run([sys.executable, "-c", RUNNER, page], env=environment, cwd=tmp_path, check=True)
+    processes.run([sys.executable, "-c", RUNNER, *pages], env=environment, cwd=tmp_path, check=True)
+
+
+def test_most_pages_of_spark_are_one_group():
+    assert {page.name for page in WITH_SPARK} >= {"spark.md", "spark-sql.md", "columns.md", "changes.md"}
 
 
 def test_pages_name_pages_that_exist():

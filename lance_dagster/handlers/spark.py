@@ -458,7 +458,9 @@ def _empty_frame(schema: pa.Schema, session: SparkSession) -> DataFrame:
 
     if not len(schema):
         return session.createDataFrame([], StructType([]))
-    return session.createDataFrame(schema.empty_table())
+    nulls = [pa.nulls(1, one.type) for one in schema]  # Spark Connect takes no table without rows
+    kinds = session.createDataFrame(pa.Table.from_arrays(nulls, schema=schema)).schema
+    return session.createDataFrame([], kinds)
 
 
 def session_of(table: TableSettings) -> SparkSession:

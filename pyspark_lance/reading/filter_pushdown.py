@@ -143,7 +143,7 @@ def _translated(tree: Any, columns: Mapping[str, pa.Field]) -> pc.Expression:
         column = _column(left, columns)
         return _COMPARISONS[kind](pc.field(column.name), _value(right, column.type))
     if kind == "IN" and tree.args.get("expressions") and not tree.args.get("query"):
-        column = _column(tree.this, columns)
+        column = _column(_without_cast(tree.this, columns), columns)
         values = [_value(one, column.type) for one in tree.args["expressions"]]
         # Arrow's isin is false for null, where SQL's IN is null, as the comparison with a value is.
         whole = pc.field(column.name).isin(pa.array([value.as_py() for value in values], column.type))
@@ -155,6 +155,15 @@ def _translated(tree: Any, columns: Mapping[str, pa.Field]) -> pc.Expression:
     if kind == "IS" and _kind(tree.expression) == "NULL":
         return pc.field(_column(tree.this, columns, any_type=True).name).is_null()
     raise _NotPushed
+
+
+def _without_cast(tree: Any, columns: Mapping[str, pa.Field]) -> Any:
+    """A column in a cast that keeps each value: Spark casts both sides of IN to one type of integers."""
+    if _kind(tree) not in ("CAST", "TRYCAST") or _kind(tree.this) != "COLUMN":
+        return tree
+    kind = _column(tree.this, columns).type
+    keeps = pa.types.is_signed_integer(kind) and kind.bit_width <= _BITS.get(tree.to.sql("spark").lower(), 0)
+    return tree.this if keeps else tree
 
 
 def _column(tree: Any, columns: Mapping[str, pa.Field], *, any_type: bool = False) -> pa.Field:

@@ -9,6 +9,7 @@ import warnings
 import pytest
 
 from pyspark_lance import local_session
+from tests.spark_classes import workers_python_path
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +30,8 @@ def spark(connect, tmp_path_factory):
         "spark.default.parallelism": "2",
     }
     # Two attempts for each task; a local session has one by default.
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", workers_python_path())
         warnings.simplefilter("ignore")  # pylance warns of every fork once it is loaded; Java is started by one
         session = local_session("local[2]" if connect else "local[2,2]", config=config, connect=connect)
     if not connect:

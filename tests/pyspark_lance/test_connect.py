@@ -1,4 +1,8 @@
-"""`test_sessions.py`, `test_compaction.py` and `test_indices.py` once more over Spark Connect, in a process of its own: one process has one kind of session."""
+"""Tests of sessions once more over Spark Connect, in a process of their own: one process has one kind of session.
+
+A test of each way between a client and its server is in `make test`, with the IO manager in the same process; whole files
+are slow ones.
+"""
 
 import os
 import re
@@ -15,17 +19,24 @@ NOT_AGAIN = "not (schemas_are_rejected or wrong_options or wrong_reads or droppe
 OF_EACH_WAY = (
     "every_type or modes or carries_message or committed_once or without_rows or another_length or are_replaced"
     " or add_columns or pinned_and_pruned or filter_in_sql or spark_lacks or as_many_threads"
-    " or stays_on_its_version"
+    " or stays_on_its_version or options_of_the_data_source or made_again_since or observations or variants"
 )
 """One test of each way between a client and its server: the others take a minute more."""
 
+OF_THE_IO_MANAGER = (
+    "replaces_that_day or vectors_and_times or another_day or step_retry or types_that_are_known or resource"
+)
+
+TESTS = Path(__file__).parent
 
 IS_THAT = pytest.mark.skipif(os.environ.get("LANCE_TEST_CONNECT") == "1", reason="this is that process")
 
 
 @IS_THAT
 def test_sessions_over_connect():
-    run(["test_sessions.py"], 10, OF_EACH_WAY)
+    of_dagster = TESTS.parent / "lance_dagster"
+    files = [TESTS / "test_sessions.py", of_dagster / "handlers/test_spark.py", of_dagster / "test_spark_resource.py"]
+    run(files, 30, f"{OF_EACH_WAY} or {OF_THE_IO_MANAGER}")
 
 
 @IS_THAT
@@ -54,7 +65,7 @@ def run(names, least, chosen=NOT_AGAIN):
     """Run the chosen tests of some files, and see that at least `least` tests were there."""
     pytest.importorskip("pyspark.sql.connect.session")
     done = processes.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-p", "no:cacheprovider", "-k", chosen, *(str(Path(__file__).parent / name) for name in names)],
+        [sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-p", "no:cacheprovider", "-k", chosen, *(TESTS / name for name in names)],
         cwd=Path(__file__).parents[2],
         # SPARK_TESTING lets the server listen on a free port, and the client find it.
         env={**os.environ, "LANCE_TEST_CONNECT": "1", "SPARK_TESTING": "1", "PYTEST_ADDOPTS": ""},

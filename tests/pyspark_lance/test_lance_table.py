@@ -199,18 +199,17 @@ def test_any_condition_with_an_equality(spark, tmp_path, lance):
     )
     spark.createDataFrame(rows.to_pylist(), "id long, x long, name string").createOrReplaceTempView("t_rows")
     source.createOrReplaceTempView("s_rows")
-    answers = {}
+    held = ", ".join(f"({sql}) as held_{number}" for number, (_, sql) in enumerate(conditions()))
+    pairs = spark.sql(f"select t.x, s.name, s.word, {held} from t_rows t cross join s_rows s").collect()
     for number, (condition, sql) in enumerate(conditions()):
         uri = f"{tmp_path}/{number}.lance"
         made = lance_core.write_dataset(rows, uri, max_rows_per_file=4)
         if number % 2:
             made.create_scalar_index("id", "BTREE")
-        if sql not in answers:
-            pairs = f"select distinct 'pair' as kind, cast(t.x as string) as value from t_rows t join s_rows s on {sql}"
-            new = f"select 'new', s.name from s_rows s left anti join t_rows t on {sql}"
-            answers[sql] = [(row.kind, row.value) for row in spark.sql(f"{pairs} union all {new}").collect()]
-        deleted = {int(value) for kind, value in answers[sql] if kind == "pair"}
-        new = [str(value) for kind, value in answers[sql] if kind == "new"]
+        matched = [pair for pair in pairs if pair[f"held_{number}"]]
+        deleted = {pair.x for pair in matched}
+        words = {pair.word for pair in pairs} - {pair.word for pair in matched}
+        new = [str(name) for word, name in {(pair.word, pair.name) for pair in pairs} if word in words]
         merge = LanceTable.forPath(spark, uri).alias("t").merge(source.alias("s"), condition)
         done = merge.whenMatchedDelete().whenNotMatchedInsert(values={"id": "s.id", "name": "s.name"}).execute()
         left = lance.dataset(uri).to_table().to_pylist()

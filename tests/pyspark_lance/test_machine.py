@@ -14,7 +14,7 @@ WORTH_MOST = ("look", "columns", "fields", "delete", "update", "cleanup", "make_
 def test_a_fixed_seed(spark, connect, tmp_path, seed):
     if connect:
         pytest.skip("the machine looks into checkpoints of a classic session")
-    machine = Machine(spark, tmp_path, seed)
+    machine = Machine(spark, tmp_path, seed, many=100)
     names = list(WORTH_MOST)
     random.Random(seed).shuffle(names)
     try:

@@ -30,11 +30,11 @@ import pyspark_lance
 from lance_core.errors import LanceError
 from tests.machines.spark.model import LOOSE, Finding, Model, apply_changes, printed
 from tests.machines.spark.statements import (
-    MANY,
     SETTINGS,
     chosen_keys,
     draw_condition,
     draw_value,
+    odd_values,
     word_values,
 )
 
@@ -58,10 +58,17 @@ class Shown:
 
 
 class Machine:
-    """One table, its model, and the replicas that follow its change feed."""
+    """One table, its model, and the replicas that follow its change feed.
 
-    def __init__(self, spark: Any, place: Path, seed: int) -> None:
-        self.spark, self.place, self.draw = spark, place, random.Random(seed)
+    Args:
+        spark: The session.
+        place: A folder for the table.
+        seed: What all choices come from.
+        many: The values of a long list in a condition; Spark takes seconds for as many as end a process.
+    """
+
+    def __init__(self, spark: Any, place: Path, seed: int, *, many: int = 20_000) -> None:
+        self.spark, self.place, self.draw, self.many = spark, place, random.Random(seed), many
         self.uri = str(place / "t.lance")
         self.table = 0
         self.next_id = 0
@@ -265,7 +272,7 @@ class Machine:
             return "v NOT IN ('x')", lambda row: row["v"] is not None and row["v"] != "x"
         if kind == "many":
             step = self.draw.choice([2, 3])
-            return f"id IN ({','.join(map(str, range(0, 40_000, step)))})", lambda row: row["id"] % step == 0
+            return f"id IN ({','.join(map(str, range(0, 2 * self.many, step)))})", lambda row: row["id"] % step == 0
         low = self.draw.randrange(self.next_id)
         return f"id BETWEEN {low} AND {low + 2}", lambda row: low <= row["id"] <= low + 2
 
@@ -273,7 +280,7 @@ class Machine:
         way = self.draw.choice(["function", "function", "SQL", "table", "core"])
         self.log.append(way)
         if way in ("SQL", "table"):
-            condition = draw_condition(self.draw, self.model)
+            condition = draw_condition(self.draw, self.model, self.many)
             keys = self.change_by_spark(condition, None, way)
         else:
             condition, holds = self.condition()
@@ -293,7 +300,10 @@ class Machine:
             name, changed = "p", {key: value for key, row in self.model.rows.items() if holds(row)}
             pyspark_lance.update(self.uri, {"p": str(value)}, condition, spark=self.spark)
         else:
-            condition, (name, text) = draw_condition(self.draw, self.model), draw_value(self.draw, self.model)
+            condition, (name, text) = (
+                draw_condition(self.draw, self.model, self.many),
+                draw_value(self.draw, self.model),
+            )
             self.log.append(f"{way}: {name} = {text}")
             changed = self.change_by_spark(condition, (name, text), way)
         self.log.append(condition[:99])
@@ -417,7 +427,7 @@ class Machine:
         way, rows = self.draw.choice(["load", "view", "read", "where", "where"]), self.model.rows
         if way == "where":
             rows = {key: row for key, row in rows.items() if key % 2}
-            frame = pyspark_lance.read(self.spark, self.uri).where(f"id IN ({MANY})")
+            frame = pyspark_lance.read(self.spark, self.uri).where(f"id IN ({odd_values(self.many)})")
         elif way == "read":
             frame = pyspark_lance.read(self.spark, self.uri)
         else:

@@ -5,7 +5,7 @@ import os
 from typing import Any
 
 from pyspark_lance import local_session
-from tests.spark_classes import submit_options
+from tests.spark_classes import submit_options, workers_python_path
 
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -19,6 +19,7 @@ SETTINGS = {
 def machine_session() -> Any:
     """A classic session with two cores."""
     os.environ.setdefault("SPARK_SUBMIT_OPTS", submit_options())
+    os.environ["PYTHONPATH"] = workers_python_path()
     session = local_session("local[2]", config=SETTINGS)
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # errors are part of the steps
     session.sparkContext.setLogLevel("OFF")

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.machines.spark.model import Model, Rows
 
-__all__ = ["MANY", "SETTINGS", "chosen_keys", "draw_condition", "draw_value", "respelled", "word_values"]
+__all__ = ["SETTINGS", "chosen_keys", "draw_condition", "draw_value", "odd_values", "respelled", "word_values"]
 
 SETTINGS = {
     "spark.sql.ansi.enabled": ["true", "false"],
@@ -19,8 +19,11 @@ SETTINGS = {
 }
 """Settings of the session that statements and writes follow, or must not."""
 
-MANY = ",".join(map(str, range(1, 40_000, 2)))
-"""Twenty thousand values of a condition."""
+
+def odd_values(number: int) -> str:
+    """The values of a condition: the first odd numbers."""
+    return ",".join(map(str, range(1, 2 * number, 2)))
+
 
 LITERALS = [r"'a\\b'", r"'a\bx'", "'it''s'", r"'it\'s'", r"'C:\\new'", "'plain'"]
 
@@ -39,14 +42,14 @@ def respelled(draw: random.Random, name: str) -> str:
     return name.upper() if draw.random() < 0.15 else name
 
 
-def draw_condition(draw: random.Random, model: Model) -> str:
-    """A condition that only Spark evaluates."""
+def draw_condition(draw: random.Random, model: Model, many: int) -> str:
+    """A condition that only Spark evaluates; a long list has `many` values."""
     text, time, name = draw.choice([*_of_kind(model, "string"), "v"]), "t", respelled(draw, "p")
     choices = [
         [f"{name} = '1'", f"{name} + 1 > 2", f"{name} IN (0, 2)", f"{name} / ({name} - 1) > 0", f"NOT ({name} <=> 1)"],
         [f"{time} < TIMESTAMP '2026-03-08 02:30:00'", f"{time} = '2026-03-08 03:00:00'", f"hour({time}) IN (1, 2)",
          f"date({time}) = DATE '2026-03-08'", f"{time} >= TIMESTAMP '2026-03-08 07:00:00Z'"],
-        [f"id IN ({MANY})", f"NOT (id IN ({MANY}))", "id % 2 = 1"],
+        [f"id IN ({odd_values(many)})", f"NOT (id IN ({odd_values(many)}))", "id % 2 = 1"],
         [f"st.{respelled(draw, 'a')} > 1", "st IS NULL", *[f"st.{one} IS NULL" for one in model.fields]],
     ]  # fmt: skip
     if text in model.columns:

@@ -15,6 +15,7 @@ MANY = ",".join(map(str, range(20_000)))
         (f"id IN ({MANY})", [1, 3]),
         (f"NOT (id IN ({MANY}))", [50_000]),
         (f"id NOT IN ({MANY}) OR s IN ('a')", [1, 50_000]),
+        ("CAST(id AS BIGINT) IN (CAST(1 AS BIGINT), CAST(3 AS BIGINT))", [1, 3]),  # Spark's own
         ("NOT (id IN (1, 2))", [3, 50_000]),
         ("(id IN (3, 4) AND NOT (s IN ('x')))", [3]),
     ],
@@ -34,3 +35,8 @@ def test_long_chains_are_left_to_spark():
     both = pushed_filter(" AND ".join(f"id <> {number}" for number in range(2_000, 4_000)), ROWS.schema)
     assert not both.is_exact
     assert ROWS.filter(both.filter)["id"].to_pylist() == [1, 3, 50_000]
+
+
+def test_a_cast_of_a_column_that_may_change_values_is_left_to_spark():
+    for kind in ("INT", "STRING", "DOUBLE"):
+        assert pushed_filter(f"CAST(id AS {kind}) IN (1, 3)", ROWS.schema) is None
