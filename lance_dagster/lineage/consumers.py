@@ -34,8 +34,8 @@ def consumers(
     for record in instance.get_asset_records(keys) if keys else ():
         event = record.asset_entry.last_materialization
         if event is not None and event.asset_materialization is not None:
-            made = event.asset_materialization
-            version = _version(made.metadata, made.tags or {}, asset_key)
+            materialization = event.asset_materialization
+            version = _version(materialization.metadata, materialization.tags or {}, asset_key)
             read[record.asset_entry.asset_key.to_user_string()] = version
     return read
 

@@ -27,14 +27,14 @@ def column_lineage(metadata: Mapping[str, Any], *, where: str) -> dg.TableColumn
     Raises:
         DagsterInvalidDefinitionError: The entry is no lineage, or names a source in another form.
     """
-    given = metadata.get(COLUMN_LINEAGE_KEY)
-    value = given.value if isinstance(given, dg.MetadataValue) else given
+    declared_lineage = metadata.get(COLUMN_LINEAGE_KEY)
+    value = declared_lineage.value if isinstance(declared_lineage, dg.MetadataValue) else declared_lineage
     if value is None or isinstance(value, dg.TableColumnLineage):
         return value
     if not isinstance(value, Mapping):
         raise _wrong(where, value)
     return dg.TableColumnLineage(
-        {str(column): [_dep(where, one) for one in _listed(sources)] for column, sources in value.items()}
+        {str(column): [_dep(where, source) for source in _listed(sources)] for column, sources in value.items()}
     )
 
 

@@ -166,8 +166,10 @@ class TableVersion:
 
         If the promotion of a branch has joined several values, False takes precedence.
         """
-        given = [json.loads(one) for one in several(self.properties.get(MAINTENANCE_METADATA))]
-        return False if any(one is False for one in given) else next(iter(given), None)
+        recorded_metadata = [json.loads(text) for text in several(self.properties.get(MAINTENANCE_METADATA))]
+        return (
+            False if any(metadata is False for metadata in recorded_metadata) else next(iter(recorded_metadata), None)
+        )
 
     @property
     def message(self) -> str | None:
@@ -186,12 +188,12 @@ class TableVersion:
         if value is None:
             return None
         try:
-            found = json.loads(value)
+            partitions = json.loads(value)
         except ValueError:
             return [value]
-        if isinstance(found, list):  # a promotion joins lists, and puts summaries beside them as strings
-            return next((json.loads(one) for one in found if is_shortened(one)), found)
-        return found if isinstance(found, dict) else [value]
+        if isinstance(partitions, list):  # a promotion joins lists, and puts summaries beside them as strings
+            return next((json.loads(key) for key in partitions if is_shortened(key)), partitions)
+        return partitions if isinstance(partitions, dict) else [value]
 
     @property
     def inputs(self) -> list[TableInput]:
@@ -214,10 +216,10 @@ class TableVersion:
         if PROMOTED_FROM in self.properties:
             return []
         try:
-            found = json.loads(self.properties.get(UNDONE_VERSIONS, "[]"))
+            versions = json.loads(self.properties.get(UNDONE_VERSIONS, "[]"))
         except ValueError:
             return []
-        return [one for one in found if isinstance(one, int)] if isinstance(found, list) else []
+        return [version for version in versions if isinstance(version, int)] if isinstance(versions, list) else []
 
     @property
     def changes_rows(self) -> bool:
@@ -291,7 +293,7 @@ def owning_commits(dataset: lance_core.LanceDataset) -> list[TableVersion]:
     Maintenance is done for no asset: its commits count only if cleanup has removed all other commits that name one.
     """
     named = list(_named(dataset))
-    return [one for one in named if MAINTENANCE not in one.properties] or named
+    return [commit for commit in named if MAINTENANCE not in commit.properties] or named
 
 
 def owner_of(dataset: lance_core.LanceDataset) -> TableVersion | None:
@@ -300,12 +302,12 @@ def owner_of(dataset: lance_core.LanceDataset) -> TableVersion | None:
     Commits that only set columns do not count.
     """
     maintained = None
-    for one in _named(dataset):
-        if COLUMNS in one.properties and not _changes_rows(dataset, one):
+    for commit in _named(dataset):
+        if COLUMNS in commit.properties and not _changes_rows(dataset, commit):
             continue
-        if MAINTENANCE not in one.properties:
-            return one
-        maintained = maintained or one
+        if MAINTENANCE not in commit.properties:
+            return commit
+        maintained = maintained or commit
     return maintained
 
 
@@ -314,8 +316,8 @@ def row_owners(dataset: lance_core.LanceDataset) -> list[str]:
     newest = owner_of(dataset)
     if newest is None:
         return []
-    wrote = [one for one in owning_commits(dataset) if COLUMNS not in one.properties]
-    return list(dict.fromkeys([*newest.assets, *(asset for one in wrote for asset in one.assets)]))
+    wrote = [commit for commit in owning_commits(dataset) if COLUMNS not in commit.properties]
+    return list(dict.fromkeys([*newest.assets, *(asset for commit in wrote for asset in commit.assets)]))
 
 
 def writers_of_rows(dataset: lance_core.LanceDataset) -> Iterator[str]:
@@ -328,17 +330,17 @@ def writers_of_rows(dataset: lance_core.LanceDataset) -> Iterator[str]:
             return
 
 
-def _changes_rows(dataset: lance_core.LanceDataset, one: TableVersion) -> bool:
+def _changes_rows(dataset: lance_core.LanceDataset, commit: TableVersion) -> bool:
     """Whether a commit that set columns changed rows as well, such as the promotion of a branch with writes of both."""
     from lance_core.errors import NotFoundError  # noqa: PLC0415 - code locations load without it
 
-    if PROMOTED_FROM not in one.properties:
+    if PROMOTED_FROM not in commit.properties:
         return False
-    after = dataset.checkout_version((one.branch, one.version))
+    after = dataset.checkout_version((commit.branch, commit.version))
     try:
-        before = dataset.checkout_version((one.branch, one.version - 1))
+        before = dataset.checkout_version((commit.branch, commit.version - 1))
     except NotFoundError:
-        return len(one.assets) > 1
+        return len(commit.assets) > 1
     return live_rows(before) != live_rows(after)
 
 
@@ -369,9 +371,9 @@ def undo_after(dataset: lance_core.LanceDataset, version: int) -> int | None:
     """
     if version >= dataset.version:
         return None
-    for one in read_history(dataset, after=version, count_changes=False, ahead=_AHEAD):
-        if any(undone <= version for undone in one.undone_versions):
-            return one.version
+    for later in read_history(dataset, after=version, count_changes=False, ahead=_AHEAD):
+        if any(undone <= version for undone in later.undone_versions):
+            return later.version
     return None
 
 
@@ -395,9 +397,9 @@ def last_data_change(dataset: lance_core.LanceDataset) -> int:
         if operation not in _KEEPS_ROWS and not _changes_nothing(transaction):
             return handle.version
         expected = handle.version - 1
-        found = properties_of(transaction).get(DATA_VERSION, "")
+        data_version = properties_of(transaction).get(DATA_VERSION, "")
         if transaction is not None and operation != _BOOKKEEPING:
-            number = int(found) if found.isdecimal() else transaction.read_version or handle.version
+            number = int(data_version) if data_version.isdecimal() else transaction.read_version or handle.version
     return changed if expected <= known_to else max(number, changed)
 
 
@@ -413,9 +415,9 @@ def data_version_of(dataset: lance_core.LanceDataset) -> str:
     return data_version(dataset.root_uri, last_data_change(dataset), dataset.branch)
 
 
-def partitions_of(made: Sequence[TableVersion]) -> Any:
+def partitions_of(versions: Sequence[TableVersion]) -> Any:
     """The partitions that versions wrote, in the form of `TableVersion.partitions`; None if a version names none."""
-    named = [one.partitions for one in made]
+    named = [version.partitions for version in versions]
     if not all(isinstance(keys, list) for keys in named):
         return next((keys for keys in named if isinstance(keys, dict)), None) if None not in named else None
     return sorted({str(key) for keys in named for key in keys})
@@ -438,9 +440,11 @@ def input_record(read: TableInput) -> dict[str, Any]:
 def _input(asset: str, value: str) -> TableInput:
     """Parse an entry of `input_properties`; a number alone is a version."""
     try:
-        found = json.loads(value)
+        position = json.loads(value)
     except ValueError:
-        found = None
-    if isinstance(found, dict):
-        return TableInput(asset=asset, uri=found.get("uri"), version=found.get("version"), branch=found.get("branch"))
-    return TableInput(asset=asset, uri=None, version=found if isinstance(found, int) else None)
+        position = None
+    if isinstance(position, dict):
+        return TableInput(
+            asset=asset, uri=position.get("uri"), version=position.get("version"), branch=position.get("branch")
+        )
+    return TableInput(asset=asset, uri=None, version=position if isinstance(position, int) else None)

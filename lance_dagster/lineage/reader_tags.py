@@ -49,7 +49,7 @@ def release(
     """
     dataset.readers.hold(reader)  # a run that consumed a later version may have removed this tag meanwhile
     before = [InputPosition.of(move.before) for move in moves if move.before is not None]
-    needed = {one.version for one in before if one.branch == dataset.branch}
+    needed = {position.version for position in before if position.branch == dataset.branch}
     needed |= needed_versions(table, name, dataset.branch)
     for line in {None, *table.branches.list()} - {table.branch}:
         try:
@@ -60,7 +60,7 @@ def release(
 
 
 def hold_after_undo(
-    table: lance_core.LanceDataset, made: Sequence[TableVersion], storage_options: Mapping[str, str] | None
+    table: lance_core.LanceDataset, undone_versions: Sequence[TableVersion], storage_options: Mapping[str, str] | None
 ) -> None:
     """Tag the versions of inputs that a table has consumed last after an undo, if they exist.
 
@@ -69,15 +69,17 @@ def hold_after_undo(
 
     Args:
         table: The table after the undo.
-        made: The versions that were undone.
+        undone_versions: The versions that were undone.
         storage_options: The options by which the inputs are reached.
 
     Raises:
         LanceError: An input cannot be read, or its tags cannot be written.
     """
-    names = {move.name for one in made for move in lance_core.WatermarkMove.of(one.properties)}
+    names = {move.name for version in undone_versions for move in lance_core.WatermarkMove.of(version.properties)}
     done = set()
-    for read, reader in ((read, reader) for one in made for read in one.inputs for reader in one.assets):
+    for read, reader in (
+        (read, reader) for version in undone_versions for read in version.inputs for reader in version.assets
+    ):
         if (read.uri, reader) in done:
             continue
         done.add((read.uri, reader))
@@ -127,8 +129,8 @@ def _age(dataset: lance_core.LanceDataset) -> timedelta:
 
 def holders(dataset: lance_core.LanceDataset) -> dict[str, list[int]]:
     """The versions of a table's branch that incremental readers have tagged, by reader."""
-    found: dict[str, list[int]] = {}
+    versions_by_reader: dict[str, list[int]] = {}
     for tag in sorted(dataset.readers.list().values(), key=lambda tag: tag["version"]):
         if tag["branch"] == dataset.branch:
-            found.setdefault(tag["reader"], []).append(tag["version"])
-    return found
+            versions_by_reader.setdefault(tag["reader"], []).append(tag["version"])
+    return versions_by_reader

@@ -37,20 +37,22 @@ def _same_fragments(
     """The ids of fragments that both versions have: an overwrite reuses ids, and a restore may go back across one."""
     if operation == "Overwrite":
         return set()
-    files = {one.fragment_id: _paths(one) for one in before.get_fragments()}
-    found = {one.fragment_id: _paths(one) for one in handle.get_fragments() if one.fragment_id in files}
-    return {number for number, paths in found.items() if operation != "Restore" or paths & files[number]}
+    files = {fragment.fragment_id: _paths(fragment) for fragment in before.get_fragments()}
+    paths_after = {
+        fragment.fragment_id: _paths(fragment) for fragment in handle.get_fragments() if fragment.fragment_id in files
+    }
+    return {number for number, paths in paths_after.items() if operation != "Restore" or paths & files[number]}
 
 
 def _paths(fragment: lance_core.LanceFragment) -> set[str]:
-    return {one.path for one in fragment.metadata.files}
+    return {file.path for file in fragment.metadata.files}
 
 
 def live_rows(handle: lance_core.LanceDataset) -> dict[int, int]:
     """The number of rows of each fragment, by its id."""
-    found = {}
+    num_rows = {}
     for fragment in handle.get_fragments():
         deletion = fragment.metadata.deletion_file
         deleted = 0 if deletion is None else deletion.num_deleted_rows or 0
-        found[fragment.fragment_id] = fragment.metadata.physical_rows - deleted
-    return found
+        num_rows[fragment.fragment_id] = fragment.metadata.physical_rows - deleted
+    return num_rows

@@ -35,8 +35,8 @@ def find_tables(root_or_table: str, storage_options: Mapping[str, str] | None) -
     try:
         return [lance_core.dataset(root_or_table, storage_options=storage_options)]
     except DatasetNotFoundError:
-        found = lance_core.list_tables(root_or_table, storage_options=storage_options)
-        names = [name for name in found if not name.startswith(RESERVED)]
+        table_names = lance_core.list_tables(root_or_table, storage_options=storage_options)
+        names = [name for name in table_names if not name.startswith(RESERVED)]
     if not names:
         raise DatasetNotFoundError(
             f"there is no Lance table at {root_or_table}, and none below it; give the URI of a table or of its root"
@@ -62,19 +62,19 @@ def find_run(tables: Iterable[lance_core.LanceDataset], beginning: str, *, where
     Raises:
         NoSuchRunError: No run has such an id, or several runs have.
     """
-    tables, found = list(tables), set[str]()
+    tables, run_ids = list(tables), set[str]()
     for table in tables:
         for branch in open_branches(table):
-            for one in read_history(branch, count_changes=False, ahead=_AHEAD):
-                roots = several(one.properties.get(ROOT_RUN_ID))
-                runs = {run for run in (*one.writers, one.committed_by, *roots) if run is not None}
+            for commit in read_history(branch, count_changes=False, ahead=_AHEAD):
+                roots = several(commit.properties.get(ROOT_RUN_ID))
+                runs = {run for run in (*commit.writers, commit.committed_by, *roots) if run is not None}
                 if beginning in runs:
                     return beginning
-                found |= {run for run in runs if beginning and run.startswith(beginning)}
-    if len(found) == 1:
-        return found.pop()
-    if found:
-        listed = ", ".join(sorted(found)[:_SHOWN])
+                run_ids |= {run for run in runs if beginning and run.startswith(beginning)}
+    if len(run_ids) == 1:
+        return run_ids.pop()
+    if run_ids:
+        listed = ", ".join(sorted(run_ids)[:_SHOWN])
         raise NoSuchRunError(f"several runs begin with {beginning!r}: {listed}; give more of the id")
     raise NoSuchRunError(f"no such run: no commit of {where} names a run {beginning!r}{_cleaned_up(tables)}")
 
@@ -108,28 +108,28 @@ def lineage(
         version: Only this version.
         asset: Only versions that were made for this asset.
     """
-    found = []
+    facts = []
     for table in tables:
         for branch in open_branches(table):
-            wanted = [
-                one
-                for one in read_history(branch, count_changes=False, ahead=_AHEAD)
-                if (run_id is None or one.is_of(run_id))
-                and version in (None, one.version)
-                and (asset is None or asset in one.assets)
+            selected_commits = [
+                commit
+                for commit in read_history(branch, count_changes=False, ahead=_AHEAD)
+                if (run_id is None or commit.is_of(run_id))
+                and version in (None, commit.version)
+                and (asset is None or asset in commit.assets)
             ]
-            found += [_entry(table, one) for one in reversed(wanted)]
-    return found
+            facts += [_entry(table, commit) for commit in reversed(selected_commits)]
+    return facts
 
 
 def versions_of_run(branch: lance_core.LanceDataset, run_id: str) -> list[TableVersion]:
     """The versions of a branch in which a run changed rows, oldest first."""
-    made = [
-        one
-        for one in read_history(branch, count_changes=False, ahead=_AHEAD)
-        if one.changes_rows and run_id in (*one.writers, one.committed_by)
+    newest_first = [
+        commit
+        for commit in read_history(branch, count_changes=False, ahead=_AHEAD)
+        if commit.changes_rows and run_id in (*commit.writers, commit.committed_by)
     ]
-    return made[::-1]
+    return newest_first[::-1]
 
 
 def without_changes(branches: Iterable[lance_core.LanceDataset], run_id: str) -> str:
@@ -139,13 +139,13 @@ def without_changes(branches: Iterable[lance_core.LanceDataset], run_id: str) ->
         branches: The newest versions of main and of branches.
         run_id: The run.
     """
-    found: dict[str, None] = {}
+    reexecutions: dict[str, None] = {}
     for branch in branches:
-        for one in read_history(branch, count_changes=False, ahead=_AHEAD):
-            if one.changes_rows and run_id in several(one.properties.get(ROOT_RUN_ID)):
-                found |= dict.fromkeys([one.run_id] if one.run_id is not None else one.writers)
-    if found:
-        return f"run {run_id} wrote nothing itself; undo run {' or '.join(found)}, which re-executed it"
+        for commit in read_history(branch, count_changes=False, ahead=_AHEAD):
+            if commit.changes_rows and run_id in several(commit.properties.get(ROOT_RUN_ID)):
+                reexecutions |= dict.fromkeys([commit.run_id] if commit.run_id is not None else commit.writers)
+    if reexecutions:
+        return f"run {run_id} wrote nothing itself; undo run {' or '.join(reexecutions)}, which re-executed it"
     return f"run {run_id} changed no rows of these tables: its commits are maintenance"
 
 

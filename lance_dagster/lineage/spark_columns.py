@@ -31,7 +31,7 @@ Source = tuple[str, str]
 """An asset and a column of it."""
 
 _lock = threading.Lock()
-_known: OrderedDict[Step, dict[int, Source]] = OrderedDict()
+_columns_of_steps: OrderedDict[Step, dict[int, Source]] = OrderedDict()
 
 
 def has_plan(value: object) -> bool:
@@ -43,11 +43,11 @@ def remember_frame(step: Step | None, asset: str, frame: Any) -> None:
     """Record the columns of a frame that a step loads; without a step, do nothing."""
     if step is None or not has_plan(frame):
         return
-    columns = {_id(one): (asset, one.name()) for one in _items(_analyzed(frame).output())}
+    columns = {_id(attribute): (asset, attribute.name()) for attribute in _items(_analyzed(frame).output())}
     with _lock:
-        _known.setdefault(step, {}).update(columns)
-        while len(_known) > _MOST_STEPS:
-            _known.popitem(last=False)
+        _columns_of_steps.setdefault(step, {}).update(columns)
+        while len(_columns_of_steps) > _MOST_STEPS:
+            _columns_of_steps.popitem(last=False)
 
 
 def plan_lineage(step: Step | None, frame: Any) -> dg.TableColumnLineage | None:
@@ -58,16 +58,18 @@ def plan_lineage(step: Step | None, frame: Any) -> dg.TableColumnLineage | None:
         frame: The frame; the result is None for a value that is no frame of a classic session.
     """
     with _lock:
-        known = dict(_known.get(step, {})) if step is not None else {}
-    if not known or not has_plan(frame):
+        input_columns = dict(_columns_of_steps.get(step, {})) if step is not None else {}
+    if not input_columns or not has_plan(frame):
         return None
     plan = _analyzed(frame)
-    made = _Made(known)
-    made.read(plan)
-    found = {one.name(): sorted(made.sources(_id(one))) for one in _items(plan.output())}
+    attributes = _Made(input_columns)
+    attributes.read(plan)
+    sources_by_column = {
+        attribute.name(): sorted(attributes.sources(_id(attribute))) for attribute in _items(plan.output())
+    }
     deps = {
         column: [dg.TableColumnDep(dg.AssetKey.from_user_string(asset), name) for asset, name in sources]
-        for column, sources in found.items()
+        for column, sources in sources_by_column.items()
         if sources
     }
     return dg.TableColumnLineage(deps) if deps else None
@@ -90,43 +92,43 @@ class _Made:
             waiting += _items(node.children())
 
     def _node(self, node: Any) -> None:
-        outputs = [_id(one) for one in _items(node.output())]
+        outputs = [_id(output) for output in _items(node.output())]
         kind = node.nodeName()
         if kind == "Union":  # its attributes have the ids of the first side's
             for side in _items(node.children()):
-                for one, other in zip(outputs, _items(side.output()), strict=True):
-                    self._beside.setdefault(one, set()).add(_id(other))
+                for attribute, other in zip(outputs, _items(side.output()), strict=True):
+                    self._beside.setdefault(attribute, set()).add(_id(other))
         elif kind == "Expand":  # a rollup or cube: one list of expressions for each grouping
             for projection in _items(node.projections()):
-                for one, expression in zip(outputs, _items(projection), strict=True):
-                    self._add(one, _references(expression))
+                for attribute, expression in zip(outputs, _items(projection), strict=True):
+                    self._add(attribute, _references(expression))
         else:
             aliases = [alias for expression in _items(node.expressions()) for alias in _aliases(expression)]
             for alias in aliases:
                 self._add(_id(alias), _references(alias))
             named = {_id(alias) for alias in aliases}
-            made = {_id(one) for one in _items(node.producedAttributes().toSeq())} - named
-            for one in made:
-                self._add(one, _references(node))
+            produced_ids = {_id(output) for output in _items(node.producedAttributes().toSeq())} - named
+            for attribute in produced_ids:
+                self._add(attribute, _references(node))
 
     def _add(self, attribute: int, sources: Iterable[int]) -> None:
-        self._from.setdefault(attribute, set()).update(one for one in sources if one != attribute)
+        self._from.setdefault(attribute, set()).update(source for source in sources if source != attribute)
 
     def sources(self, attribute: int) -> set[Source]:
         """The columns of inputs from which an attribute is computed."""
-        found: set[Source] = set()
+        input_columns: set[Source] = set()
         waiting, seen = [attribute], set()
         while waiting:
-            one = waiting.pop()
-            if one in seen:
+            current = waiting.pop()
+            if current in seen:
                 continue
-            seen.add(one)
-            waiting += self._beside.get(one, ())
-            if one in self._known:
-                found.add(self._known[one])
+            seen.add(current)
+            waiting += self._beside.get(current, ())
+            if current in self._known:
+                input_columns.add(self._known[current])
             else:
-                waiting += self._from.get(one, ())
-        return found
+                waiting += self._from.get(current, ())
+        return input_columns
 
 
 def _analyzed(frame: Any) -> Any:
@@ -139,7 +141,7 @@ def _id(attribute: Any) -> int:
 
 def _references(node: Any) -> list[int]:
     """The attributes that a node or an expression refers to."""
-    return [_id(one) for one in _items(node.references().toSeq())]
+    return [_id(attribute) for attribute in _items(node.references().toSeq())]
 
 
 def _items(sequence: Any) -> list[Any]:

@@ -41,7 +41,9 @@ def _record(dataset: lance_core.LanceDataset) -> None:
     running = running_step()
     if running is None:
         return
-    roots = [root for one in running.resources if isinstance(root := getattr(one, "table_root", None), TableRoot)]
+    roots = [
+        root for resource in running.resources if isinstance(root := getattr(resource, "table_root", None), TableRoot)
+    ]
     asset = _asset_of(dataset.root_uri, roots)
     if asset is None:
         return
@@ -57,14 +59,14 @@ def _asset_of(uri: str, roots: Sequence[TableRoot]) -> str | None:
     from lance_core import canonical_uri  # noqa: PLC0415 - code locations load without it
 
     assets = known_assets(dg.OpExecutionContext.get())
-    found = canonical_uri(uri)
+    table_uri = canonical_uri(uri)
     for root in roots:
         for key, metadata, _ in assets:
             with suppress(dg.DagsterInvalidDefinitionError):  # the asset has no table below this root
-                if canonical_uri(root.locate(TableRef(key=key, metadata=metadata)).uri) == found:
+                if canonical_uri(root.locate(TableRef(key=key, metadata=metadata)).uri) == table_uri:
                     return key.to_user_string()
     for root in roots:
         folder = canonical_uri(root.root_uri).rstrip("/") + "/"
-        if found.startswith(folder):
-            return found.removeprefix(folder).removesuffix(".lance")
+        if table_uri.startswith(folder):
+            return table_uri.removeprefix(folder).removesuffix(".lance")
     return None

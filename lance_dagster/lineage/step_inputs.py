@@ -71,11 +71,11 @@ class ConsumedChanges:
 def changes_entries(changes: Sequence[ConsumedChanges]) -> dict[str, Any]:
     """The entries of an event about changes that were read: one list of inputs, and the total numbers of rows."""
     total: Counter[str] = Counter()
-    for one in changes:
-        total.update(one.counts)
+    for part in changes:
+        total.update(part.counts)
     numbers = {f"lance/changes_{name}": total[kind] for kind, name in _KINDS.items() if kind in total}
-    counted = all(_KINDS.keys() <= one.counts.keys() for one in changes)
-    return {"lance/changes": dg.MetadataValue.json([one.entry for one in changes]), **(numbers if counted else {})}
+    counted = all(_KINDS.keys() <= part.counts.keys() for part in changes)
+    return {"lance/changes": dg.MetadataValue.json([part.entry for part in changes]), **(numbers if counted else {})}
 
 
 _lock = threading.Lock()
@@ -112,5 +112,5 @@ def consumed_changes(step: Step | None) -> list[ConsumedChanges]:
 def input_properties(step: Step | None) -> dict[str, str]:
     """The transaction properties with the inputs of a step."""
     with _lock:
-        found = dict(_read.get(step, {})) if step is not None else {}
-    return {INPUT_PREFIX + asset: json.dumps(entry) for asset, entry in found.items()}
+        inputs = dict(_read.get(step, {})) if step is not None else {}
+    return {INPUT_PREFIX + asset: json.dumps(entry) for asset, entry in inputs.items()}

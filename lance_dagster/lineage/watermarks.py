@@ -71,8 +71,8 @@ class InputPosition:
     @classmethod
     def of(cls, value: str) -> InputPosition:
         """The position from the value of a watermark."""
-        found = json.loads(value)
-        return cls(**{name: found.get(name) for name in cls.__slots__})
+        fields = json.loads(value)
+        return cls(**{name: fields.get(name) for name in cls.__slots__})
 
     def entry(self) -> str:
         """The position as the value of a watermark."""
@@ -134,7 +134,7 @@ def watermark_name(asset: str, reader: str, metadata: Mapping[str, object]) -> s
 
 def positions_of(table: lance_core.LanceDataset, name: str) -> set[InputPosition]:
     """The positions up to which the parts of a table have consumed an input, by the name of the watermarks."""
-    return {InputPosition.of(one.position) for one in table.watermarks(name).values()}
+    return {InputPosition.of(watermark.position) for watermark in table.watermarks(name).values()}
 
 
 def needed_versions(table: lance_core.LanceDataset, name: str, branch: str | None) -> set[int]:
@@ -143,8 +143,8 @@ def needed_versions(table: lance_core.LanceDataset, name: str, branch: str | Non
     The next run reads the changes after the last consumed version. If the last run is undone, the version from which it
     began becomes the last consumed one.
     """
-    positions = [one for one in positions_of(table, name) if one.branch == branch]
-    return {version for one in positions for version in (one.version, one.since)}
+    positions = [position for position in positions_of(table, name) if position.branch == branch]
+    return {version for position in positions for version in (position.version, position.since)}
 
 
 def unread_by_partition(
@@ -169,17 +169,17 @@ def unread_by_partition(
         VersionNotFoundError: The version that was consumed last was cleaned up.
         IncompatibleConflictError: The input's table was created again, or another branch of it was consumed.
     """
-    known = {part: one.position for part, one in table.watermarks(name).items()}
+    positions = {part: watermark.position for part, watermark in table.watermarks(name).items()}
     read: dict[str | None, list[UnreadRange]] = {}
-    found: dict[tuple[object, ...], tuple[list[UnreadRange], list[str] | None]] = {}
+    keys_by_ranges: dict[tuple[object, ...], tuple[list[UnreadRange], list[str] | None]] = {}
     for part, key in parts_of(partitions).items():
-        stored = known.get(part)
+        stored = positions.get(part)
         if stored not in read:
             read[stored] = unread_ranges(dataset, None if stored is None else InputPosition.of(stored), where)
-        same = tuple((one.begin, *one.end) for one in read[stored])
-        _, keys = found.get(same, (None, None))
-        found[same] = read[stored], None if key is None else [*(keys or []), key]
-    return list(found.values())
+        same = tuple((unread.begin, *unread.end) for unread in read[stored])
+        _, keys = keys_by_ranges.get(same, (None, None))
+        keys_by_ranges[same] = read[stored], None if key is None else [*(keys or []), key]
+    return list(keys_by_ranges.values())
 
 
 def updates_unknown(uri: str, where: str, error: UnsupportedError) -> UnsupportedError:
@@ -200,7 +200,7 @@ def updates_unknown(uri: str, where: str, error: UnsupportedError) -> Unsupporte
 
 def parts_of(partitions: Iterable[str] | None) -> dict[str, str | None]:
     """Partitions by their parts in watermarks; without partitions one part, for None."""
-    return {_WHOLE: None} if partitions is None else {hashed(one)[:16]: one for one in sorted(partitions)}
+    return {_WHOLE: None} if partitions is None else {hashed(key)[:16]: key for key in sorted(partitions)}
 
 
 def unread_ranges(dataset: lance_core.LanceDataset, position: InputPosition | None, where: str) -> list[UnreadRange]:
@@ -273,12 +273,12 @@ def _checked_out(
     try:
         return dataset.checkout_version((branch, version))
     except VersionNotFoundError as error:
-        kept = dataset.checkout_version((branch, None)).version_refs()
+        available_versions = dataset.checkout_version((branch, None)).version_refs()
         raise VersionNotFoundError(
             f"{where}: version {version} of {_place(dataset, branch)}, which was consumed last or not consumed yet, "
             "was cleaned up, so that what changed since is not known; the oldest available version is "
-            f"{kept[0]['version']}. Run with the tag {FULL_REFRESH}=true to read all rows, and replace those that were "
-            "derived from them"
+            f"{available_versions[0]['version']}. Run with the tag {FULL_REFRESH}=true to read all rows, and replace "
+            "those that were derived from them"
         ) from error
 
 
@@ -302,17 +302,17 @@ def _ranges_after_promotion(dataset: lance_core.LanceDataset, position: InputPos
         IncompatibleConflictError: The branch was not promoted, or was removed after later versions of it were promoted.
     """
     promotions = [
-        one
-        for one in read_history(dataset, count_changes=False)
-        if position.branch in several(one.properties.get(PROMOTED_FROM)) and PROMOTED_IDENTITY in one.properties
+        commit
+        for commit in read_history(dataset, count_changes=False)
+        if position.branch in several(commit.properties.get(PROMOTED_FROM)) and PROMOTED_IDENTITY in commit.properties
     ]
     # Other promotions are of branches that were forked later by the same name, or of later versions of this branch.
-    exact = [one for one in promotions if one.properties[PROMOTED_IDENTITY] == position.identity]
-    for one in (exact or promotions)[:1]:
-        later = _later_on_branch(dataset, position, one.properties, where)
-        promotion = _checked_out(dataset, dataset.branch, one.version, where)
-        others = _by_others(promotion, int(one.properties[PROMOTED_FORK]), where)
-        return [*later, *others, UnreadRange.up_to(dataset, one.version)]
+    exact = [commit for commit in promotions if commit.properties[PROMOTED_IDENTITY] == position.identity]
+    for commit in (exact or promotions)[:1]:
+        later = _later_on_branch(dataset, position, commit.properties, where)
+        promotion = _checked_out(dataset, dataset.branch, commit.version, where)
+        unread_of_others = _by_others(promotion, int(commit.properties[PROMOTED_FORK]), where)
+        return [*later, *unread_of_others, UnreadRange.up_to(dataset, commit.version)]
     raise _other_rows(dataset, position, where)
 
 
@@ -348,9 +348,9 @@ def _by_others(promotion: lance_core.LanceDataset, fork: int, where: str) -> lis
         VersionNotFoundError: The last version that others wrote was cleaned up.
     """
     history = read_history(promotion, after=fork, count_changes=False)
-    unchanged = {one.version for one in history if not one.changes_rows}
-    others = [version for version in range(fork + 1, promotion.version) if version not in unchanged]
-    if not others:
+    unchanged = {commit.version for commit in history if not commit.changes_rows}
+    changed_versions = [version for version in range(fork + 1, promotion.version) if version not in unchanged]
+    if not changed_versions:
         return []
-    last = _checked_out(promotion, promotion.branch, max(others), where)
+    last = _checked_out(promotion, promotion.branch, max(changed_versions), where)
     return [UnreadRange(begin=fork, dataset=last, consumed=promotion)]
