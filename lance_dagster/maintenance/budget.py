@@ -67,8 +67,8 @@ class LanceMaintenanceBudget:
     @property
     def duration(self) -> timedelta | None:
         """`max_duration` as a timedelta; None for no limit."""
-        given = self.max_duration
-        return parse_age(given) if isinstance(given, str) else given
+        limit = self.max_duration
+        return parse_age(limit) if isinstance(limit, str) else limit
 
     def changed(self, overrides: Mapping[str, Any]) -> LanceMaintenanceBudget:
         """This budget with some fields changed."""
@@ -83,10 +83,11 @@ def checked_budget(budget: LanceMaintenanceBudget | Mapping[str, Any] | None) ->
     """
     if budget is None or isinstance(budget, LanceMaintenanceBudget):
         return budget or LanceMaintenanceBudget()
-    known = [one.name for one in fields(LanceMaintenanceBudget)]
-    if not isinstance(budget, Mapping) or set(budget) - set(known):
+    field_names = [field.name for field in fields(LanceMaintenanceBudget)]
+    if not isinstance(budget, Mapping) or set(budget) - set(field_names):
         raise dg.DagsterInvalidDefinitionError(
-            f"budget must be a LanceMaintenanceBudget, or a mapping of its fields {', '.join(known)}, not {budget!r}"
+            "budget must be a LanceMaintenanceBudget, or a mapping of its fields "
+            f"{', '.join(field_names)}, not {budget!r}"
         )
     try:
         return LanceMaintenanceBudget(**budget)
@@ -109,7 +110,9 @@ def rank_and_fit(
         budget: The limits.
         put_off_before: The URIs of tables for which the previous run put off some work.
     """
-    ranked = sorted(due, key=lambda one: (one[0].plan.uri not in put_off_before, -_rank(*one)))
+    ranked = sorted(
+        due, key=lambda work_of_table: (work_of_table[0].plan.uri not in put_off_before, -_rank(*work_of_table))
+    )
     left, tables, work = budget.max_bytes_rewritten, 0, []
     for table, tasks in ranked:
         if table.error is not None:
@@ -118,15 +121,17 @@ def rank_and_fit(
         if budget.max_tables is not None and tables >= budget.max_tables:
             work.append((_put_off(table, f"max_tables: {budget.max_tables:,} tables come first"), []))
             continue
-        kept = fitting(tasks, left)
-        left = None if left is None else left - num_bytes(kept)
-        reason = not_fitting(tasks, kept, f"{left or 0:,} that are left of {budget.max_bytes_rewritten or 0:,}")
-        plan = replace(table.plan, num_tasks=len(kept))
+        fitting_tasks = fitting(tasks, left)
+        left = None if left is None else left - num_bytes(fitting_tasks)
+        reason = not_fitting(
+            tasks, fitting_tasks, f"{left or 0:,} that are left of {budget.max_bytes_rewritten or 0:,}"
+        )
+        plan = replace(table.plan, num_tasks=len(fitting_tasks))
         does_nothing = not plan.is_due
         tables += not does_nothing
-        if len(kept) < len(tasks):
+        if len(fitting_tasks) < len(tasks):
             table = replace(table, plan=plan, deferred=reason, is_put_off=does_nothing)  # noqa: PLW2901 - outcome
-        work.append((table, kept))
+        work.append((table, fitting_tasks))
     return work if left is None else _with_shares(work, left)
 
 

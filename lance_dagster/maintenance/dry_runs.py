@@ -51,8 +51,8 @@ def dry_run(
         outcome = outcome.plus(**removed(expected.explain_cleanup(selectors)))
     numbers = measure(expected.dataset, outcome.plan.policy, count_versions=False).numbers()
     left = {"versions": expected.num_versions(outcome.plan.before["versions"])}
-    known = {name: numbers[name] for name in ("fragments", "rows", "deleted_rows")}
-    return replace(outcome, after={**known, **left})
+    expected_numbers = {name: numbers[name] for name in ("fragments", "rows", "deleted_rows")}
+    return replace(outcome, after={**expected_numbers, **left})
 
 
 def _rewritten(expected: _Expected, outcome: MaintenanceOutcome, tasks: Sequence[CompactionTask]) -> MaintenanceOutcome:
@@ -72,9 +72,9 @@ def _rewritten(expected: _Expected, outcome: MaintenanceOutcome, tasks: Sequence
 def _with_indices_refreshed(expected: _Expected, outcome: MaintenanceOutcome) -> MaintenanceOutcome:
     """The outcome after the zone maps and indices that are due."""
     plan = outcome.plan
-    made = expected.index_partitions(plan.partition_columns, max_unindexed_fragments=plan.max_unindexed_fragments)
-    if made:
-        outcome = outcome.plus(indices_refreshed=len(made))
+    zone_maps = expected.index_partitions(plan.partition_columns, max_unindexed_fragments=plan.max_unindexed_fragments)
+    if zone_maps:
+        outcome = outcome.plus(indices_refreshed=len(zone_maps))
     due = []
     if plan.policy.refresh_indices:
         due = [name for name, share in measure(expected.dataset, plan.policy).unindexed.items() if share]

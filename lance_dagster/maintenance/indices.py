@@ -131,8 +131,8 @@ def extend_indices(
 
 def _vector_segments(dataset: lance_core.LanceDataset, names: Sequence[str]) -> set[str]:
     """The segments of the vector indices among some indices."""
-    vectors = [found for found in dataset.describe_indices() if found.name in names and "IVF" in found.index_type]
-    return {str(segment.uuid) for found in vectors for segment in found.segments}
+    vectors = [index for index in dataset.describe_indices() if index.name in names and "IVF" in index.index_type]
+    return {str(segment.uuid) for index in vectors for segment in index.segments}
 
 
 def _extend_by_pylance(
@@ -148,8 +148,8 @@ def _extend_by_pylance(
     except ImportError:
         return "install pylance, which extends it: pip install 'lance-dagster[search]'"
     try:
-        found = lance.dataset(dataset.uri, storage_options=dict(storage_options or {}) or None)
-        found.optimize.optimize_indices(index_names=[name])
+        table = lance.dataset(dataset.uri, storage_options=dict(storage_options or {}) or None)
+        table.optimize.optimize_indices(index_names=[name])
     except (OSError, ValueError, RuntimeError, NotImplementedError) as error:
         return f"pylance could not extend it either: {error}"
     return None

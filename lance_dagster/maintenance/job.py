@@ -117,15 +117,15 @@ def build_maintenance_job(  # noqa: PLR0913 - each is a choice of its own, most 
         lake=lake,
         budget=checked_budget(budget),
     )
-    own = [ref.name for ref in refs if not is_foreign(ref)]
-    what = f"{len(own)} Lance tables" if lake is None else "all Lance tables below a root"
+    lance_tables = [ref.name for ref in refs if not is_foreign(ref)]
+    what = f"{len(lance_tables)} Lance tables" if lake is None else "all Lance tables below a root"
     return job_beside_resources(
         _graph(job),
         {PAYLOADS: payload_io_manager or dg.FilesystemIOManager()},
         name=name,
         description=f"Keeps {what} small and fast.",
         executor_def=_executor(job),
-        metadata={TABLES_KEY: own, LAKE_KEY: lake is not None},
+        metadata={TABLES_KEY: lance_tables, LAKE_KEY: lake is not None},
     )
 
 

@@ -51,9 +51,9 @@ def _oldest_to_go(
     """The oldest version that the cleanup would remove; None if it would remove nothing."""
     policy, ignored = plan.policy, frozenset(expired(dataset))
     tags = [tag for name, tag in dataset.tags.list().items() if name not in ignored and tag["branch"] == dataset.branch]
-    kept = {*(in_use or {}).values(), *(tag["version"] for tag in tags)}
-    numbers = [one["version"] for one in dataset.version_refs()]
-    free = [one for one in numbers[: -max(1, policy.retain_versions or 1)] if one not in kept]
+    protected_versions = {*(in_use or {}).values(), *(tag["version"] for tag in tags)}
+    numbers = [version["version"] for version in dataset.version_refs()]
+    free = [number for number in numbers[: -max(1, policy.retain_versions or 1)] if number not in protected_versions]
     if not free:
         return None
     oldest = expired_version(dataset, [free[0], numbers[numbers.index(free[0]) + 1]], policy)
@@ -63,5 +63,5 @@ def _oldest_to_go(
     if not is_young and not dataset.readers.list() and not dataset.branches.list():
         return oldest
     selectors = replace(cleanup_selectors(plan, in_use), ignored_tags=ignored)
-    found = removed(explain_cleanup_old_versions(dataset, selectors).stats)
-    return oldest if any(found.values()) else None
+    removed_numbers = removed(explain_cleanup_old_versions(dataset, selectors).stats)
+    return oldest if any(removed_numbers.values()) else None

@@ -27,25 +27,25 @@ def fitting(tasks: Sequence[CompactionTask], left: int | None) -> list[Compactio
         tasks: The tasks.
         left: The bytes that tasks may read; None for no limit.
     """
-    kept = []
+    fitting_tasks = []
     for task in sorted(tasks, key=lambda task: (task.num_bytes + SEEK) / max(1, len(task.raw))):
         if left is None or task.num_bytes <= left:
-            kept.append(task)
+            fitting_tasks.append(task)
             left = None if left is None else left - task.num_bytes
-    return kept
+    return fitting_tasks
 
 
-def not_fitting(tasks: Sequence[CompactionTask], kept: Sequence[CompactionTask], left: str) -> str:
+def not_fitting(tasks: Sequence[CompactionTask], fitting_tasks: Sequence[CompactionTask], left: str) -> str:
     """The reason for which tasks are put off.
 
     Args:
         tasks: All tasks.
-        kept: The tasks that fit.
+        fitting_tasks: The tasks that fit.
         left: A description of the remaining bytes.
     """
     return (
-        f"max_bytes_rewritten: {len(tasks) - len(kept):,} of {len(tasks):,} rewrites, "
-        f"{num_bytes(tasks) - num_bytes(kept):,} bytes, do not fit into the {left}"
+        f"max_bytes_rewritten: {len(tasks) - len(fitting_tasks):,} of {len(tasks):,} rewrites, "
+        f"{num_bytes(tasks) - num_bytes(fitting_tasks):,} bytes, do not fit into the {left}"
     )
 
 

@@ -54,8 +54,8 @@ def summary_of(surveyed: Survey, tables: Sequence[MaintenanceOutcome]) -> dict[s
     kinds: dict[str, list[MaintenanceOutcome]] = {}
     for table in tables:
         kinds.setdefault("absent" if table.was_dropped and table.error is None else outcome_of(table), []).append(table)
-    named = {kind: sorted(one.plan.asset for one in found) for kind, found in kinds.items()}
-    reasons = {kind: {one.plan.asset: one.deferred for one in found} for kind, found in kinds.items()}
+    named = {kind: sorted(outcome.plan.asset for outcome in outcomes) for kind, outcomes in kinds.items()}
+    reasons = {kind: {outcome.plan.asset: outcome.deferred for outcome in outcomes} for kind, outcomes in kinds.items()}
     return {
         "done": named.get("done", []),
         "partly_done": {**surveyed.partly_done, **reasons.get("partly done", {})},
@@ -64,7 +64,7 @@ def summary_of(surveyed: Survey, tables: Sequence[MaintenanceOutcome]) -> dict[s
         "dry_run": surveyed.dry_run,
         "absent": [*surveyed.absent, *named.get("absent", [])],
         "left_alone": surveyed.left_alone,
-        "failed": {one.plan.asset: one.error for one in kinds.get("failed", [])},
+        "failed": {outcome.plan.asset: outcome.error for outcome in kinds.get("failed", [])},
         "put_off": {**surveyed.put_off, **reasons.get("put off", {})},
     }
 

@@ -130,25 +130,27 @@ def plan_op(job: MaintenanceOps) -> dg.OpDefinition:
         surveyed, root, due = Survey(policy=changed), job.root(context), []
         targets = choose_targets(context, root, job.refs, job.lake, config.tables, log=context.log)
         for target in in_order_of_run(context, targets):
-            found, tasks = survey_target(context, root, target, job.policy, job.lake, config.overrides())
-            if isinstance(found, str):
-                (surveyed.absent if found == "absent" else surveyed.left_alone).append(target.ref.name)
-            elif found.error is None and not found.plan.is_due:
-                is_dry = found.plan.policy.dry_run
-                seen = observation_of(found, "dry run" if is_dry else "healthy", found.plan.before, found.plan.health)
+            outcome, tasks = survey_target(context, root, target, job.policy, job.lake, config.overrides())
+            if isinstance(outcome, str):
+                (surveyed.absent if outcome == "absent" else surveyed.left_alone).append(target.ref.name)
+            elif outcome.error is None and not outcome.plan.is_due:
+                is_dry = outcome.plan.policy.dry_run
+                seen = observation_of(
+                    outcome, "dry run" if is_dry else "healthy", outcome.plan.before, outcome.plan.health
+                )
                 if config.tables or (target.is_asset and (is_dry or not is_last(context.instance, seen))):
                     context.log_event(seen)
                 (surveyed.dry_run if is_dry else surveyed.healthy).append(target.ref.name)
-                surveyed.receipts.extend(() if is_dry else receipts_of(found, "healthy"))
+                surveyed.receipts.extend(() if is_dry else receipts_of(outcome, "healthy"))
             else:
-                due.append((found, tasks))
-        for found, tasks in within_budget(context, job.log_root(context), due, job.budget.changed(config.limits())):
-            found = _in_dry_run(job, context, found, tasks)  # noqa: PLW2901 - the new outcome
-            if found.error is None and (found.plan.policy.dry_run or found.is_put_off):
-                _report_planned(context, found, surveyed, is_asked=bool(config.tables))
+                due.append((outcome, tasks))
+        for outcome, tasks in within_budget(context, job.log_root(context), due, job.budget.changed(config.limits())):
+            outcome = _in_dry_run(job, context, outcome, tasks)  # noqa: PLW2901 - the new outcome
+            if outcome.error is None and (outcome.plan.policy.dry_run or outcome.is_put_off):
+                _report_planned(context, outcome, surveyed, is_asked=bool(config.tables))
             else:
-                surveyed.due.append(found)
-                yield from _task_outputs(job, found.plan, tasks)
+                surveyed.due.append(outcome)
+                yield from _task_outputs(job, outcome.plan, tasks)
         yield dg.Output(surveyed, "surveyed")
 
     return plan
@@ -230,7 +232,7 @@ def rewrite_op(job: MaintenanceOps) -> dg.OpDefinition:
         try:
             dataset = job.open(context, task["uri"], task["asset"])
             rewriter = job.rewriter(context, task["asset"])
-            done = rewriter(dataset, [CompactionTask.from_json(one) for one in task["tasks"]])
+            done = rewriter(dataset, [CompactionTask.from_json(text) for text in task["tasks"]])
             results = [result.json() for result in done]
         except Exception as error:  # kept in the outcome, so that the other tables are finished; `report` fails with it
             if job.was_dropped(context, task["uri"], task["asset"]):
@@ -253,19 +255,19 @@ def collect_op(job: MaintenanceOps) -> dg.OpDefinition:
 
     @job.op("collect", "Collects the results of rewrites by table.", out=dg.DynamicOut(io_manager_key=PAYLOADS))
     def collect(surveyed: Any, rewritten: list[Any]) -> Iterator[dg.DynamicOutput[Any]]:
-        for found in surveyed.due:
-            own: list[RewriteOutcome] = [one for one in rewritten if one.asset == found.plan.asset]
-            late = sum(one.put_off for one in own)
+        for outcome in surveyed.due:
+            rewrites: list[RewriteOutcome] = [rewrite for rewrite in rewritten if rewrite.asset == outcome.plan.asset]
+            late = sum(rewrite.put_off for rewrite in rewrites)
             reason = f"max_duration: the time was up before {late} rewrites began" if late else None
             table = replace(
-                found,
-                results=[result for one in own for result in one.results],
-                seconds=found.seconds + sum(one.seconds for one in own),
-                deferred="; ".join(filter(None, (found.deferred, reason))) or None,
-                error=found.error or next((one.error for one in own if one.error), None),
-                is_damaged=any(one.is_damaged for one in own),
+                outcome,
+                results=[result for rewrite in rewrites for result in rewrite.results],
+                seconds=outcome.seconds + sum(rewrite.seconds for rewrite in rewrites),
+                deferred="; ".join(filter(None, (outcome.deferred, reason))) or None,
+                error=outcome.error or next((rewrite.error for rewrite in rewrites if rewrite.error), None),
+                is_damaged=any(rewrite.is_damaged for rewrite in rewrites),
             )
-            yield dg.DynamicOutput(table, mapping_key=mapping_key(found.plan.asset))
+            yield dg.DynamicOutput(table, mapping_key=mapping_key(outcome.plan.asset))
 
     return collect
 
@@ -419,13 +421,13 @@ def op_outputs_op(job: MaintenanceOps) -> dg.OpDefinition:
 
         policy, root = surveyed.policy, job.root(context)
         is_shared = root.branch_of_job(context) is not None  # with production, whose runs another instance records
-        found = clean_op_outputs(context.instance, root, policy.age, dry_run=policy.dry_run, of_known_runs=is_shared)
+        cleanup = clean_op_outputs(context.instance, root, policy.age, dry_run=policy.dry_run, of_known_runs=is_shared)
         verb = "due" if policy.dry_run else "removed"
         numbers = {
-            f"op_output_runs_{verb}": found.runs,
-            f"op_output_tables_{verb}": found.tables,
-            f"op_output_bytes_{verb}": found.bytes,
-            "op_output_runs_kept": found.kept_runs,
+            f"op_output_runs_{verb}": cleanup.runs,
+            f"op_output_tables_{verb}": cleanup.tables,
+            f"op_output_bytes_{verb}": cleanup.bytes,
+            "op_output_runs_kept": cleanup.kept_runs,
         }
         context.add_output_metadata({f"lance/{name}": number for name, number in numbers.items()})
         context.log.info("outputs of ops: %s", ", ".join(f"{name} {number}" for name, number in numbers.items()))

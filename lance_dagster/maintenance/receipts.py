@@ -35,10 +35,10 @@ def receipt_of(
         after: The outcome after the step.
         **step: The name, versions and seconds of the step.
     """
-    made = {name: after.done.get(name, 0) - before.done.get(name, 0) for name in _SUMMED}
-    if step["version_before"] == step["version_after"] and not any(made.values()):
+    changes = {name: after.done.get(name, 0) - before.done.get(name, 0) for name in _SUMMED}
+    if step["version_before"] == step["version_after"] and not any(changes.values()):
         return after
-    return replace(after, receipts=[*after.receipts, {**step, **made}])
+    return replace(after, receipts=[*after.receipts, {**step, **changes}])
 
 
 def receipts_of(table: steps.MaintenanceOutcome, outcome: str) -> Iterator[dict[str, Any]]:
@@ -101,9 +101,9 @@ def append_receipts(
         **run: The columns `run_id` and `job`.
     """
     common = {"time": datetime.now(UTC), **run}
-    found = pa.Table.from_pylist([{**common, **row} for row in rows], schema=SCHEMA)
-    given = dict(options or {}) or None
-    log = lance_core.write_dataset(found, below_root(root_uri, LOG), mode="append", storage_options=given)
+    receipts = pa.Table.from_pylist([{**common, **row} for row in rows], schema=SCHEMA)
+    storage_options = dict(options or {}) or None
+    log = lance_core.write_dataset(receipts, below_root(root_uri, LOG), mode="append", storage_options=storage_options)
     _delete_old(log, policy.age_of_receipts)
     plan, tasks = steps.survey(log, LOG, policy)
     outcome = steps.MaintenanceOutcome(plan=plan)

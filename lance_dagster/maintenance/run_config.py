@@ -43,5 +43,5 @@ class MaintenanceConfig(ChosenTables):
 
     def overrides(self) -> dict[str, Any]:
         """The fields of the policy that are set."""
-        given = {**self.policy.model_dump(), "dry_run": self.dry_run}
-        return {name: value for name, value in given.items() if value is not None}
+        fields = {**self.policy.model_dump(), "dry_run": self.dry_run}
+        return {name: value for name, value in fields.items() if value is not None}

@@ -75,9 +75,9 @@ def build_maintenance_schedule(
                 return
         # A context that a test builds has no instance, and so no runs.
         running = [] if context.instance_ref is None else open_runs(context.instance, job, silent_after)
-        for one in running:
-            if one.covers(mine) and not one.is_silent:
-                yield dg.SkipReason(f"run {one.run_id} for the same tables has not ended")
+        for run in running:
+            if run.covers(mine) and not run.is_silent:
+                yield dg.SkipReason(f"run {run.run_id} for the same tables has not ended")
                 return
         tags = {ORDER_TAG: tick.isoformat(), **({TABLES_KEY: json.dumps(mine)} if mine else {})}
         yield dg.RunRequest(run_config=config_for(mine) if mine else None, tags=tags)

@@ -164,13 +164,13 @@ def build_maintenance_sensor(  # noqa: PLR0913 - each is a choice of its own, mo
         targets = choose_targets(context, tables_root, refs, lake)
         running = open_runs(context.instance, job, silent_after)
         policies = {target.ref.name: policy_of_target(context, target, chosen, lake) for target in targets}
-        busy = {name for one in running if not one.is_silent for name in one.tables or policies}
+        busy = {name for run in running if not run.is_silent for name in run.tables or policies}
         waits = {name for name, state in states.items() if state.waits(timedelta(seconds=minimum_interval_seconds))}
-        left_alone = {name for name, own in policies.items() if own is None}
-        asked = [target for target in targets if target.ref.name not in busy | waits | left_alone]
+        left_alone = {name for name, table_policy in policies.items() if table_policy is None}
+        available_targets = [target for target in targets if target.ref.name not in busy | waits | left_alone]
         recorded_so = partial(is_left_alone, policy=chosen, lake=lake)
-        due, unread = _due(context, tables_root, asked, policies, states, recorded_so)
-        _log(context, due, [one for one in running if one.is_silent], silent_after)
+        due, unread = _due(context, tables_root, available_targets, policies, states, recorded_so)
+        _log(context, due, [run for run in running if run.is_silent], silent_after)
         requests = [_request(due, states)] if due else []
         reason = None if due else _reason(list(policies), left_alone=left_alone, busy=busy, waits=waits, unread=unread)
         cursor = _written(states)
@@ -221,11 +221,11 @@ def _due(
 
     due, unread = {}, set[str]()
     for target in targets:
-        name, own = target.ref.name, policies[target.ref.name]
-        if own is None:
+        name, policy = target.ref.name, policies[target.ref.name]
+        if policy is None:
             continue
         try:
-            need = _needs(context, root, target, own, states.get(name, _TableRequest()), recorded_so)
+            need = _needs(context, root, target, policy, states.get(name, _TableRequest()), recorded_so)
         except (LanceError, OSError) as error:  # must not stop the check of the others
             context.log.warning("%s cannot be read: %s", name, error)
             unread.add(name)
@@ -272,21 +272,21 @@ def _read(cursor: str | None) -> dict[str, _TableRequest]:
     """The records of the cursor; a cursor of an earlier release has the requested version in place of each record."""
     records: dict[str, Any] = json.loads(cursor) if cursor else {}
     return {
-        name: _TableRequest(**one) if isinstance(one, dict) else _TableRequest(done=one, asked=one)
-        for name, one in records.items()
+        name: _TableRequest(**record) if isinstance(record, dict) else _TableRequest(done=record, asked=record)
+        for name, record in records.items()
     }
 
 
 def _written(states: dict[str, _TableRequest]) -> str:
-    records = {name: {key: value for key, value in asdict(one).items() if value} for name, one in states.items()}
+    records = {name: {key: value for key, value in asdict(state).items() if value} for name, state in states.items()}
     return json.dumps(records)
 
 
 def _request(due: dict[str, tuple[int, list[str]]], states: dict[str, _TableRequest]) -> dg.RunRequest:
     """The one request for all tables that are due, which their records keep."""
     names = sorted(due)
-    known = {name: states.get(name, _TableRequest()) for name in names}
-    seen = [[name, due[name][0], known[name].failures, known[name].left] for name in names]
+    known_states = {name: states.get(name, _TableRequest()) for name in names}
+    seen = [[name, due[name][0], known_states[name].failures, known_states[name].left] for name in names]
     key = sha256(json.dumps(seen).encode()).hexdigest()
     for name in names:
         state = states.setdefault(name, _TableRequest())
@@ -320,8 +320,8 @@ def _end(
 
     The status is None if the run has not ended, or if Dagster has no record of it.
     """
-    wanted = dg.RunsFilter(job_name=job.name, tags={REQUEST_TAG: request})
-    for record in instance.get_run_records(filters=wanted, limit=1):
+    runs_of_request = dg.RunsFilter(job_name=job.name, tags={REQUEST_TAG: request})
+    for record in instance.get_run_records(filters=runs_of_request, limit=1):
         run = record.dagster_run
         if run.is_finished:
             when = record.end_time or record.update_timestamp.replace(tzinfo=UTC).timestamp()
@@ -335,9 +335,9 @@ def _kinds(instance: dg.DagsterInstance, run_id: str) -> dict[str, str]:
     """The outcomes that a run reported in observations, by table."""
     observed = observed_in(instance, run_id)
     return {
-        name: str(one.metadata[MAINTENANCE_KEY].value)
-        for name, one in observed.items()
-        if MAINTENANCE_KEY in one.metadata
+        name: str(observation.metadata[MAINTENANCE_KEY].value)
+        for name, observation in observed.items()
+        if MAINTENANCE_KEY in observation.metadata
     }
 
 
@@ -358,14 +358,14 @@ def _needs(
     dataset = target.open(root, branch)
     if dataset is None or _is_asked(state, dataset.version):
         return None
-    found = measure(dataset, policy, count_versions=False)
-    since = found.version - (state.done if state.done is not None and state.done < found.version else 0)
-    problems = found.problems(policy, versions=since, indices=False)
+    health = measure(dataset, policy, count_versions=False)
+    since = health.version - (state.done if state.done is not None and state.done < health.version else 0)
+    problems = health.problems(policy, versions=since, indices=False)
     if state.failures or state.left:
         problems.append("the last run did not finish the table")
     if not problems or (not target.is_defined and recorded_so(context, dataset, target)):
         return None
-    return found.version, problems
+    return health.version, problems
 
 
 def _is_asked(state: _TableRequest, version: int | None) -> bool:

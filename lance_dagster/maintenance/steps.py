@@ -103,7 +103,7 @@ class MaintenancePlan:
         deadline: The time, in seconds since 1970, after which no further rewrite or step begins; None for no limit.
         max_bytes_rewritten: The bytes of data files that the rewrites of all attempts may read; None for no limit.
         owners: The assets to which the table belongs, by a definition or by its commits; empty if they are unknown.
-        others: Further known assets that share the table, such as one that owns columns of it.
+        other_assets: Further known assets that share the table, such as one that owns columns of it.
         is_defined: Whether the owners come from a definition that the run knows, and not from the table's commits.
         recorded: The metadata `lance/maintenance` of the owner, as JSON; None if it has none.
     """
@@ -127,7 +127,7 @@ class MaintenancePlan:
     deadline: float | None = None
     max_bytes_rewritten: int | None = None
     owners: Sequence[str] = ()
-    others: Sequence[str] = ()
+    other_assets: Sequence[str] = ()
     is_defined: bool = True
     recorded: str | None = None
 
@@ -210,11 +210,11 @@ def survey(
             maps are kept.
         versions: The existing versions in ascending order; None to list them.
     """
-    found = measure(dataset, policy, versions=versions)
-    kept = [] if max_unindexed_fragments is None or not policy.refresh_indices else list(partition_columns)
-    lacking = columns_without_zone_map(dataset, kept, max_unindexed_fragments=max_unindexed_fragments or 0)
-    oldest = _expired(dataset, found, policy)
-    stale = [name for name, share in found.unindexed.items() if share and policy.refresh_indices]
+    health = measure(dataset, policy, versions=versions)
+    indexed_columns = [] if max_unindexed_fragments is None or not policy.refresh_indices else list(partition_columns)
+    lacking = columns_without_zone_map(dataset, indexed_columns, max_unindexed_fragments=max_unindexed_fragments or 0)
+    oldest = _expired(dataset, health, policy)
+    stale = [name for name, share in health.unindexed.items() if share and policy.refresh_indices]
     left = [name for name in stale if not is_extended_here(dataset, name)]
     options = policy.compaction_options()
     tasks = list(Compaction.plan(dataset, options).tasks)
@@ -227,28 +227,28 @@ def survey(
         policy=policy,
         version=dataset.version,
         branch=dataset.branch,
-        before=found.numbers(),
-        health=found.metadata(),
-        problems=found.problems(policy),
+        before=health.numbers(),
+        health=health.metadata(),
+        problems=health.problems(policy),
         num_tasks=len(tasks),
         cleanup_due=oldest is not None,
         expired_bytes=_bytes_left_behind(oldest, dataset),
         indices_due=bool(lacking or due),
         indices_left=left,
         indices_first=first,
-        partition_columns=kept,
+        partition_columns=indexed_columns,
         max_unindexed_fragments=max_unindexed_fragments or 0,
     )
     return plan, tasks
 
 
 def _expired(
-    dataset: lance_core.LanceDataset, found: TableHealth, policy: LanceMaintenancePolicy
+    dataset: lance_core.LanceDataset, health: TableHealth, policy: LanceMaintenancePolicy
 ) -> lance_core.LanceDataset | None:
     """The oldest version if cleanup is due: there are more versions than are kept, and it is too old. Else None."""
-    if not policy.cleans_up or found.versions <= max(1, policy.retain_versions or 1):
+    if not policy.cleans_up or health.versions <= max(1, policy.retain_versions or 1):
         return None
-    return expired_version(dataset, found.oldest, policy)
+    return expired_version(dataset, health.oldest, policy)
 
 
 def expired_version(
@@ -285,9 +285,9 @@ def _bytes_left_behind(oldest: lance_core.LanceDataset | None, newest: lance_cor
     """The bytes of the data files of a version that the newest one does not have."""
     if oldest is None:
         return 0
-    kept = {file.path for one in newest.get_fragments() for file in one.metadata.files}
-    files = (file for one in oldest.get_fragments() for file in one.metadata.files)
-    return sum(file.file_size_bytes or 0 for file in files if file.path not in kept)
+    newest_paths = {file.path for fragment in newest.get_fragments() for file in fragment.metadata.files}
+    files = (file for fragment in oldest.get_fragments() for file in fragment.metadata.files)
+    return sum(file.file_size_bytes or 0 for file in files if file.path not in newest_paths)
 
 
 def rewrite(dataset: lance_core.LanceDataset, task: CompactionTask) -> RewriteResult | None:
@@ -320,7 +320,7 @@ def commit(
         rewriter: Runs the tasks of further attempts.
         storage_options: The options by which pylance reaches the table.
     """
-    results = [RewriteResult.from_json(one) for one in outcome.results]
+    results = [RewriteResult.from_json(text) for text in outcome.results]
     # Rewrites that failed are not tried again here: the table is finished without them.
     missing, are_joined = 0 if outcome.deferred or outcome.error else outcome.plan.num_tasks - len(results), False
     if results and outcome.plan.indices_first:
@@ -328,9 +328,9 @@ def commit(
         # `refresh_indices` retries indices that were not extended here, and reports them.
         done = extend_indices(dataset, outcome.plan.indices_first, properties, storage_options)
         outcome = _with_grown_indices(dataset, outcome.plus(indices_refreshed=done.refreshed), sizes)
-        kept = rebase_results(dataset, results)
-        outcome = outcome.plus(bytes_read=_bytes_read(results) - _bytes_read(kept))
-        results, missing, are_joined = kept, missing + len(results) - len(kept), done.are_joined
+        rebased_results = rebase_results(dataset, results)
+        outcome = outcome.plus(bytes_read=_bytes_read(results) - _bytes_read(rebased_results))
+        results, missing, are_joined = rebased_results, missing + len(results) - len(rebased_results), done.are_joined
     outcome = _commit_all(dataset, outcome, results, properties, missing=missing, rewriter=rewriter)
     return _rewrite_all(dataset, outcome, properties, rewriter) if are_joined else outcome
 
@@ -376,7 +376,7 @@ def _commit_all(
         rewriter: Runs the tasks of further attempts.
         **options: Options of the compaction besides those of the policy.
     """
-    given = {**outcome.plan.policy.compaction_options(), **options}
+    compaction_options = {**outcome.plan.policy.compaction_options(), **options}
     lost = 0
     # `retrying` does not fit: an attempt with conflicts commits its other tasks, and only the rest is planned again.
     for attempt in range(ATTEMPTS):
@@ -387,7 +387,7 @@ def _commit_all(
         if attempt + 1 < ATTEMPTS:
             time.sleep(backoff(attempt + 1, first=0.2, longest=_LONGEST_PAUSE_S))
             dataset.checkout_latest()
-            tasks = Compaction.plan(dataset, given).tasks
+            tasks = Compaction.plan(dataset, compaction_options).tasks
             outcome, results = _rewrite_within_budget(dataset, outcome, tasks, rewriter)
             missing = 0 if outcome.deferred else len(tasks) - len(results)
     return outcome.plus(lost=lost)
@@ -401,14 +401,14 @@ def _rewrite_within_budget(
 ) -> tuple[MaintenanceOutcome, list[RewriteResult]]:
     """Run the tasks for which the budget has bytes and time left; the outcome has those that are put off."""
     left = outcome.plan.bytes_left(outcome.done)
-    kept = [] if time_is_up(outcome.plan.deadline) else fitting(tasks, left)
-    if len(kept) == len(tasks):
+    fitting_tasks = [] if time_is_up(outcome.plan.deadline) else fitting(tasks, left)
+    if len(fitting_tasks) == len(tasks):
         return outcome, rewriter(dataset, tasks)
     if time_is_up(outcome.plan.deadline):
         reason = f"max_duration: the time was up before {len(tasks):,} rewrites began again"
     else:
-        reason = not_fitting(tasks, kept, f"{left:,} that are left for further attempts")
-    return replace(outcome, deferred=reason), rewriter(dataset, kept)
+        reason = not_fitting(tasks, fitting_tasks, f"{left:,} that are left for further attempts")
+    return replace(outcome, deferred=reason), rewriter(dataset, fitting_tasks)
 
 
 def _commit(
@@ -479,17 +479,17 @@ def refresh_indices(
     plan, problems, are_joined = outcome.plan, list[str](), False
     sizes = index_bytes(dataset)
     try:
-        made = index_partitions(
+        zone_maps = index_partitions(
             dataset,
             plan.partition_columns,
             max_unindexed_fragments=plan.max_unindexed_fragments,
             transaction_properties=properties,
         )
     except (LanceError, OSError) as error:
-        made, outcome = [], outcome.failed(_REFRESH, error)
+        zone_maps, outcome = [], outcome.failed(_REFRESH, error)
         dataset.checkout_latest()
-    if made:
-        outcome = outcome.plus(indices_refreshed=len(made))
+    if zone_maps:
+        outcome = outcome.plus(indices_refreshed=len(zone_maps))
     due = []
     if plan.policy.refresh_indices:
         due = [name for name, share in measure(dataset, plan.policy).unindexed.items() if share]
@@ -552,28 +552,28 @@ def clean_up(
 def cleanup_selectors(plan: MaintenancePlan, in_use: Mapping[str, int] | None) -> Selectors:
     """The selectors of the versions that the cleanup of a plan removes, and of those that are counted."""
     policy = plan.policy
-    found = select(
+    selectors = select(
         policy.age,
         policy.retain_versions,
         error_if_tagged_old_versions=False,
         in_use=in_use,
         age_from="replacement",
     )
-    return replace(found, counted_until=plan.version)
+    return replace(selectors, counted_until=plan.version)
 
 
 def removed(stats: CleanupStats) -> dict[str, int]:
     """The numbers of versions, files and bytes that a cleanup removed."""
-    others = stats.transaction_files_removed + stats.index_files_removed + stats.deletion_files_removed
+    other_files = stats.transaction_files_removed + stats.index_files_removed + stats.deletion_files_removed
     return {
         "versions_removed": stats.old_versions,
         "data_files_removed": stats.data_files_removed,
-        "files_removed": stats.old_versions + stats.data_files_removed + others,
+        "files_removed": stats.old_versions + stats.data_files_removed + other_files,
         "bytes_removed": stats.bytes_removed,
     }
 
 
 def measured(dataset: lance_core.LanceDataset, outcome: MaintenanceOutcome) -> MaintenanceOutcome:
     """The outcome with the numbers of the table after the last step."""
-    found = measure(dataset, outcome.plan.policy)
-    return replace(outcome, after=found.numbers(), health_after=found.metadata())
+    health = measure(dataset, outcome.plan.policy)
+    return replace(outcome, after=health.numbers(), health_after=health.metadata())

@@ -54,12 +54,12 @@ class MaintenanceTarget:
     Attributes:
         ref: The asset of the table.
         table: The table in the listing below the root of the job; None if it is not in a listing.
-        others: Further assets of the run that share the table, such as one that owns columns of it.
+        other_assets: Further assets of the run that share the table, such as one that owns columns of it.
     """
 
     ref: TableRef
     table: LakeTable | None = None
-    others: tuple[str, ...] = ()
+    other_assets: tuple[str, ...] = ()
 
     @property
     def is_asset(self) -> bool:
@@ -92,7 +92,7 @@ def choose_targets(
     root: TableRoot,
     refs: Sequence[TableRef],
     lake: Lake | None,
-    wanted: Sequence[str] = (),
+    names: Sequence[str] = (),
     *,
     log: Logger | None = None,
 ) -> list[MaintenanceTarget]:
@@ -103,32 +103,36 @@ def choose_targets(
         root: The root of the IO manager.
         refs: The tables of the job, by asset.
         lake: The root whose tables the job lists; None if it lists none.
-        wanted: The names of the tables of the run; all tables if empty.
+        names: The names of the tables of the run; all tables if empty.
         log: Logs policies and globs that choose no table, and assets that share a table; None for no log.
 
     Raises:
         Failure: A name is that of no table of the job.
     """
-    found: dict[str, LakeTable] = {}
+    lake_tables: dict[str, LakeTable] = {}
     if lake is not None:
-        found = {one.ref.name: one for one in lake.find(root, [ref.resolved(context) for ref in refs], context)}
-    known = [*refs, *(one.ref for name, one in found.items() if name not in {ref.name for ref in refs})]
-    chosen = [MaintenanceTarget(ref=ref, table=found.get(ref.name)) for ref in chosen_refs(context, known, wanted)]
+        lake_tables = {
+            table.ref.name: table for table in lake.find(root, [ref.resolved(context) for ref in refs], context)
+        }
+    all_refs = [*refs, *(table.ref for name, table in lake_tables.items() if name not in {ref.name for ref in refs})]
+    chosen = [
+        MaintenanceTarget(ref=ref, table=lake_tables.get(ref.name)) for ref in chosen_refs(context, all_refs, names)
+    ]
     targets = _each_table_once(context, root, chosen)
     if log is not None:
-        _log_choice(log, lake, found.values(), targets)
+        _log_choice(log, lake, lake_tables.values(), targets)
     return targets
 
 
 def _log_choice(
-    log: Logger, lake: Lake | None, found: Collection[LakeTable], targets: Sequence[MaintenanceTarget]
+    log: Logger, lake: Lake | None, lake_tables: Collection[LakeTable], targets: Sequence[MaintenanceTarget]
 ) -> None:
-    for name in () if lake is None else lake.unused(found):
+    for name in () if lake is None else lake.unused(lake_tables):
         log.warning("policies[%r]: no table below the root has this path, or is in this folder", name)
-    for glob in () if lake is None else lake.unmatched(found):
+    for glob in () if lake is None else lake.unmatched(lake_tables):
         log.warning("include %r matches no table below the root; 'a/*' matches the tables in folder a", glob)
     for target in targets:
-        for other in target.others:
+        for other in target.other_assets:
             log.info("asset %s shares the table of %s, and is maintained with it", other, _where(target))
 
 
@@ -167,10 +171,10 @@ def _each_table_once(
         by_uri.setdefault(uri, []).append(target)
     once = []
     for same in by_uri.values():
-        first, *others = sorted(same, key=rank)
-        found = next((one.table for one in same if one.table is not None), None)
-        table = None if found is None else replace(found, ref=first.ref)
-        once.append(replace(first, table=table, others=tuple(other.ref.name for other in others)))
+        first, *other_targets = sorted(same, key=rank)
+        lake_table = next((target.table for target in same if target.table is not None), None)
+        table = None if lake_table is None else replace(lake_table, ref=first.ref)
+        once.append(replace(first, table=table, other_assets=tuple(other.ref.name for other in other_targets)))
     return once
 
 
@@ -195,10 +199,14 @@ def survey_target(
     from lance_dagster.maintenance import steps  # noqa: PLC0415 - code locations load without lance_core
     from lance_dagster.maintenance.kept_versions import without_idle_cleanup  # noqa: PLC0415 - heavy imports
 
-    own = policy_of_target(context, target, policy, lake, log=context.log)
-    if own is None:
+    table_policy = policy_of_target(context, target, policy, lake, log=context.log)
+    if table_policy is None:
         return "left alone", []
-    own, started, where = own.changed(overrides, where="configuration of the run"), time.monotonic(), _where(target)
+    table_policy, started, where = (
+        table_policy.changed(overrides, where="configuration of the run"),
+        time.monotonic(),
+        _where(target),
+    )
     branch = root.branch_of_job(context)
     columns = partition_columns(target.ref.metadata or {}) if branch is None else ()  # main is indexed
     try:
@@ -206,27 +214,29 @@ def survey_target(
         if dataset is None:
             context.log.info("%s: skipped, there is no %s", where, _place(target.uri(root), branch))
             return "absent", []
-        found = partial(
+        survey = partial(
             steps.survey,
             dataset,
             target.ref.name,
             max_unindexed_fragments=root.max_unindexed_fragments,
             versions=None if target.table is None or branch is not None else target.table.versions,
         )
-        plan, tasks = found(own, partition_columns=columns)
+        plan, tasks = survey(table_policy, partition_columns=columns)
         if target.is_defined:
             plan = replace(plan, owners=[target.ref.name], recorded=recorded_metadata(target.ref.metadata))
         elif plan.is_due:
             owners, recorded = _owners(dataset)
             if recorded is not None:
-                known = target.with_metadata(json.loads(recorded))
-                changed = policy_of_target(context, known, policy, lake, log=context.log)
+                recorded_target = target.with_metadata(json.loads(recorded))
+                changed = policy_of_target(context, recorded_target, policy, lake, log=context.log)
                 if changed is None:
                     return "left alone", []
-                own = changed.changed(overrides, where="configuration of the run")
-                plan, tasks = found(own)
+                table_policy = changed.changed(overrides, where="configuration of the run")
+                plan, tasks = survey(table_policy)
             plan = replace(plan, owners=owners, is_defined=False, recorded=recorded)
-        plan = replace(plan, others=[*target.others, *(_named_by_table(dataset) if plan.cleanup_due else ())])
+        plan = replace(
+            plan, other_assets=[*target.other_assets, *(_named_by_table(dataset) if plan.cleanup_due else ())]
+        )
         if plan.cleanup_due:
             plan = without_idle_cleanup(dataset, plan, versions_in_use(context, root, plan))
     except Exception as error:  # a broken table must not stop the others
@@ -266,7 +276,7 @@ def _owners(dataset: lance_core.LanceDataset) -> tuple[list[str], str | None]:
     newest = owner_of(dataset)
     if newest is None:
         return [], None
-    named = [*newest.assets, *(asset for one in owning_commits(dataset) for asset in one.assets)]
+    named = [*newest.assets, *(asset for commit in owning_commits(dataset) for asset in commit.assets)]
     said = newest.maintenance_metadata
     return list(dict.fromkeys(named)), None if said is None else json.dumps(said)
 
@@ -288,9 +298,9 @@ def versions_in_use(context: dg.OpExecutionContext, root: TableRoot, plan: Maint
     if plan.branch is not None or (root.reads_materialized is False and plan.is_defined):
         return None
     used: dict[str, int] = {}
-    for owner in dict.fromkeys([*plan.owners, *plan.others]):
-        found = recorded_versions(context.instance, dg.AssetKey.from_user_string(owner))
-        used |= {name if owner == plan.asset else f"{name} of {owner}": version for name, version in found.items()}
+    for owner in dict.fromkeys([*plan.owners, *plan.other_assets]):
+        versions = recorded_versions(context.instance, dg.AssetKey.from_user_string(owner))
+        used |= {name if owner == plan.asset else f"{name} of {owner}": version for name, version in versions.items()}
     return used
 
 
@@ -338,14 +348,14 @@ def policy_of_target(
     """
     why = "its metadata lance/maintenance, or its policy, is False"
     if lake is not None and target.table is not None:
-        own = lake.policy(policy, target.table)
+        table_policy = lake.policy(policy, target.table)
     elif is_foreign(target.ref, context):
-        own, why = None, _FOREIGN
+        table_policy, why = None, _FOREIGN
     else:
-        own = policy_of(policy, target.ref.metadata, where=_where(target))
-    if own is None and log is not None:
+        table_policy = policy_of(policy, target.ref.metadata, where=_where(target))
+    if table_policy is None and log is not None:
         log.info("%s is left alone: %s", _where(target), why)
-    return own
+    return table_policy
 
 
 def _where(target: MaintenanceTarget) -> str:
