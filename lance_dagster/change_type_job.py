@@ -68,9 +68,9 @@ def build_change_type_job(
         from lance_dagster.io_manager.column_types import change_column_type, parse_type  # noqa: PLC0415 - heavy imports
 
         ref = _chosen(refs, config.table)
-        known = ref.resolved(context)
+        resolved_ref = ref.resolved(context)
         root = table_root(getattr(context.resources, io_manager_key))
-        dataset, branch = root.open(known), root.branch_of_job(context)
+        dataset, branch = root.open(resolved_ref), root.branch_of_job(context)
         if branch is not None:
             dataset = dataset.ensure_branch(branch, renew_promoted=True)
         before = dataset.version

@@ -66,15 +66,15 @@ def observable_lance_asset(
 
     if storage_options is not None:
         remember_options(asset_key, uri, storage_options)
-    own: dict[str, Any] = {"dagster/uri": uri, "lance/uri": uri}
+    table_metadata: dict[str, Any] = {"dagster/uri": uri, "lance/uri": uri}
     if branch is not None:
-        own[OWN_BRANCH_KEY] = branch
+        table_metadata[OWN_BRANCH_KEY] = branch
 
     @dg.observable_source_asset(
         key=asset_key,
         group_name=group_name,
         description=description,
-        metadata={**(metadata or {}), **own},
+        metadata={**(metadata or {}), **table_metadata},
         tags={"dagster/kind/lance": "", **(tags or {})},
         automation_condition=automation_condition,
         io_manager_key=io_manager_key,
@@ -104,21 +104,21 @@ def _table_metadata(dataset: "lance_core.LanceDataset", uri: str) -> dict[str, A
         "lance/version": dataset.version,
         "lance/fragments": len(dataset.fragment_ids()),
     }
-    change = next((one for one in read_history(dataset) if one.changes_rows), None)
+    change = next((commit for commit in read_history(dataset) if commit.changes_rows), None)
     if change is not None:
         entries |= _change_metadata(change)
     return entries
 
 
 def _change_metadata(change: "TableVersion") -> dict[str, Any]:
-    known = {
+    optional_metadata = {
         "lance/operation": change.operation,
         "lance/commit_message": change.message,
         "lance/rows_added": change.rows_added,
         "lance/rows_removed": change.rows_removed,
         "dagster/last_updated_timestamp": dg.MetadataValue.timestamp(change.time),
     }
-    return {name: value for name, value in known.items() if value is not None}
+    return {name: value for name, value in optional_metadata.items() if value is not None}
 
 
 def build_lance_observation_sensor(
@@ -161,8 +161,8 @@ def build_lance_observation_sensor(
         seen: dict[str, int] = json.loads(context.cursor) if context.cursor else {}
         events: list[dg.AssetObservation] = []
         for ref in refs:
-            found, newest = _foreign_versions(context, root, ref, seen.get(ref.name, 0))
-            events += found
+            observations, newest = _foreign_versions(context, root, ref, seen.get(ref.name, 0))
+            events += observations
             if newest is not None:
                 seen[ref.name] = newest
         reason = None if events else f"nobody else committed to {len(refs)} tables"
@@ -178,28 +178,36 @@ def _foreign_versions(
     from lance_core.errors import LanceError  # noqa: PLC0415 - heavy imports at first use
     from lance_dagster.lineage.history import read_history  # noqa: PLC0415 - heavy imports at first use
 
-    known = ref.resolved(context)
+    resolved_ref = ref.resolved(context)
     try:
-        dataset = root.open_on(known, root.branch_of_job(context)) or root.open_or_none(known)
+        dataset = root.open_on(resolved_ref, root.branch_of_job(context)) or root.open_or_none(resolved_ref)
         if dataset is None or dataset.version == after:
             return [], None
         # A lower version number means that the table was created again: it is read from its first version.
         start = after if after < dataset.version else 0
         if start and dataset.version - start > _MOST_PER_TICK:
             dataset = _at_end_of_tick(dataset, start)
-        found = list(islice(read_history(dataset, after=start), _MOST_PER_TICK))
+        commits = list(islice(read_history(dataset, after=start), _MOST_PER_TICK))
     except (LanceError, OSError) as error:  # the other tables are still reported; the next tick reads this one again
         context.log.warning("%s cannot be read: %s", ref.name, error)
         return [], None
     # A branch begins with a Clone.
-    foreign = [one for one in found if one.run_id is None and not one.is_maintenance and one.operation != "Clone"]
+    foreign = [
+        commit
+        for commit in commits
+        if commit.run_id is None and not commit.is_maintenance and commit.operation != "Clone"
+    ]
     return list(_observations(ref, dataset, reversed(foreign))), dataset.version
 
 
 def _at_end_of_tick(dataset: "lance_core.LanceDataset", after: int) -> "lance_core.LanceDataset":
     """The table at the last version that a tick reads after one that was reported; the next tick continues there."""
-    there = [one["version"] for one in dataset.version_refs() if one["version"] > after]
-    return dataset if len(there) <= _MOST_PER_TICK else dataset.checkout_version(there[_MOST_PER_TICK - 1])
+    later_versions = [ref["version"] for ref in dataset.version_refs() if ref["version"] > after]
+    return (
+        dataset
+        if len(later_versions) <= _MOST_PER_TICK
+        else dataset.checkout_version(later_versions[_MOST_PER_TICK - 1])
+    )
 
 
 def _observations(
@@ -207,17 +215,17 @@ def _observations(
 ) -> Iterator[dg.AssetObservation]:
     from lance_dagster.lineage.history import data_version  # noqa: PLC0415 - heavy imports at first use
 
-    for one in versions:
+    for commit in versions:
         entries = {
-            **_change_metadata(one),
+            **_change_metadata(commit),
             "dagster/uri": dataset.uri,
-            "dagster/row_count": one.rows,
-            "lance/version": one.version,
-            "lance/fragments": one.fragments,
+            "dagster/row_count": commit.rows,
+            "lance/version": commit.version,
+            "lance/fragments": commit.fragments,
         }
         tags = None
-        if one.changes_rows and not one.is_idle:
-            tags = {_DATA_VERSION_TAG: data_version(dataset.root_uri, one.version, one.branch)}
+        if commit.changes_rows and not commit.is_idle:
+            tags = {_DATA_VERSION_TAG: data_version(dataset.root_uri, commit.version, commit.branch)}
         else:
             entries.pop("dagster/last_updated_timestamp", None)
         yield dg.AssetObservation(ref.key, metadata=entries, tags=tags)

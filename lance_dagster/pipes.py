@@ -62,7 +62,7 @@ def commit_properties(
         InvalidInputError: The session is for several assets, and `asset_key` is not given.
     """
     asset = _asset(context, asset_key)
-    known: dict[str, str | None] = {
+    optional_properties: dict[str, str | None] = {
         RUN_ID: context.run_id,
         JOB_NAME: context.job_name,
         ASSET_KEY: asset,
@@ -70,7 +70,7 @@ def commit_properties(
         CODE_VERSION: context.code_version_by_asset_key.get(asset) if asset and context.is_asset_step else None,
         **_partitions(context),
     }
-    properties = {key: value for key, value in known.items() if value is not None}
+    properties = {key: value for key, value in optional_properties.items() if value is not None}
     entries = {INPUT_PREFIX + key: json.dumps(input_entry(table)) for key, table in (inputs or {}).items()}
     extras = context.extras.get(EXTRAS_KEY)
     return attempt_properties({**properties, **entries}, extras or {}, int(context.retry_number))
@@ -108,12 +108,12 @@ def _entries(dataset: lance_core.LanceDataset, ui_url: str) -> dict[str, Any]:
     """The entries of the event, the same as in events of `LanceIOManager`."""
     versions, newest = recent(dataset), next(read_history(dataset), None)
     created = newest is not None and newest.operation == "Overwrite" and newest.version == 1
-    inputs = [input_record(one) for one in newest.inputs] if newest is not None else []
+    inputs = [input_record(input_table) for input_table in newest.inputs] if newest is not None else []
     columns = [
         {"name": name, "type": kind, "constraints": {"nullable": nullable}, "tags": dict(tags)}
         for name, kind, nullable, tags in columns_of(dataset.schema)
     ]
-    known: dict[str, Any] = {
+    optional_entries: dict[str, Any] = {
         "dagster/row_count": dataset.count_rows(),
         "lance/rows_written": newest.rows_added if newest is not None else None,
         "lance/rows_deleted": (newest.rows_removed or None) if newest is not None else None,
@@ -129,7 +129,7 @@ def _entries(dataset: lance_core.LanceDataset, ui_url: str) -> dict[str, Any]:
         "lance/table_log": _typed("md", table_log(dataset, versions, ui_url=ui_url)),
         "lance/fragments": len(dataset.fragment_ids()),
     }
-    shown, rest = laid_out({key: value for key, value in known.items() if value is not None})
+    shown, rest = laid_out({key: value for key, value in optional_entries.items() if value is not None})
     rest = {key: value["raw_value"] if isinstance(value, dict) else value for key, value in rest.items()}
     return {**shown, COMMIT: _typed("json", rest)}
 

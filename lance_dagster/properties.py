@@ -114,10 +114,10 @@ def several(value: str | None) -> list[str]:
     if not value:
         return []
     try:
-        found = json.loads(value)
+        texts = json.loads(value)
     except ValueError:
         return [value]
-    return found if isinstance(found, list) and all(isinstance(one, str) for one in found) else [value]
+    return texts if isinstance(texts, list) and all(isinstance(text, str) for text in texts) else [value]
 
 
 def joined(values: Sequence[str]) -> str:

@@ -152,7 +152,7 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
             DatasetNotFoundError: The table does not exist.
             VersionNotFoundError: The version, tag or branch does not exist.
         """
-        pinned = any(given is not None for given in (version, tag, branch, as_of))
+        pinned = any(pin is not None for pin in (version, tag, branch, as_of))
         running = running_step()
         root = self._root_of(running)
         if pinned:
@@ -171,11 +171,15 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
             return root
         import lance_core  # noqa: PLC0415 - code locations load without it
 
-        own = lance_core.canonical_uri(root.root_uri)
-        others = (getattr(one, "table_root", None) for one in running.resources)
-        same = (one for one in others if isinstance(one, TableRoot) and lance_core.canonical_uri(one.root_uri) == own)
+        root_uri = lance_core.canonical_uri(root.root_uri)
+        roots = (getattr(resource, "table_root", None) for resource in running.resources)
+        same = (
+            other
+            for other in roots
+            if isinstance(other, TableRoot) and lance_core.canonical_uri(other.root_uri) == root_uri
+        )
         return replace(
-            root, branching=next((one.branching for one in same if one.branching.kind != "off"), self.branching)
+            root, branching=next((other.branching for other in same if other.branching.kind != "off"), self.branching)
         )
 
     def tables(self) -> list[str]:
@@ -185,5 +189,5 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         """
         import lance_core  # noqa: PLC0415 - code locations load without it
 
-        found = lance_core.list_tables(self.root_uri, storage_options=self.table_root.options)
-        return [name.removesuffix(".lance") for name in found if "/" in name and not name.startswith(RESERVED)]
+        table_names = lance_core.list_tables(self.root_uri, storage_options=self.table_root.options)
+        return [name.removesuffix(".lance") for name in table_names if "/" in name and not name.startswith(RESERVED)]

@@ -81,11 +81,11 @@ class LanceSparkResource(dg.ConfigurableResource["LanceSparkResource"], CheckedA
                 "local master, or name a server elsewhere by sc://host:port"
             )
         with _starting:
-            found = self._find()
-            if found is None:
+            session = self._find()
+            if session is None:
                 return self._start()
-            self._configure(found)
-            return found
+            self._configure(session)
+            return session
 
     @property
     def session(self) -> "SparkSession":
@@ -113,11 +113,11 @@ class LanceSparkResource(dg.ConfigurableResource["LanceSparkResource"], CheckedA
             self._check_kind(has_connect=False, wants_connect=wants_connect)
             self._check_master(context.master)
             return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
-        found = SparkSession.getActiveSession() or (_default_client() if connect_mode else None)
-        if found is not None and (self.master is not None or self.connect):
+        session = SparkSession.getActiveSession() or (_default_client() if connect_mode else None)
+        if session is not None and (self.master is not None or self.connect):
             self._check_kind(has_connect=True, wants_connect=wants_connect)
-            self._check_server(found)
-        return found
+            self._check_server(session)
+        return session
 
     def _check_kind(self, *, has_connect: bool, wants_connect: bool) -> None:
         if has_connect != wants_connect:
@@ -139,12 +139,12 @@ class LanceSparkResource(dg.ConfigurableResource["LanceSparkResource"], CheckedA
             return
         from pyspark.sql.connect.client import DefaultChannelBuilder
 
-        wanted = DefaultChannelBuilder(str(self.master)).endpoint
-        found = getattr(session.client._builder, "endpoint", None)  # noqa: SLF001 - the public name lacks the port
-        if found not in (None, wanted):
+        requested_endpoint = DefaultChannelBuilder(str(self.master)).endpoint
+        endpoint = getattr(session.client._builder, "endpoint", None)  # noqa: SLF001 - the public name lacks the port
+        if endpoint not in (None, requested_endpoint):
             raise dg.DagsterInvariantViolationError(
-                f"LanceSparkResource: this process has a session on the Spark Connect server {found}, and {wanted} is "
-                "asked for. Give all resources of a code location the same master, or none"
+                f"LanceSparkResource: this process has a session on the Spark Connect server {endpoint}, and "
+                f"{requested_endpoint} is asked for. Give all resources of a code location the same master, or none"
             )
 
     def _configure(self, session: "SparkSession") -> None:

@@ -85,7 +85,7 @@ def stamp_lance_metadata(defs: dg.Definitions) -> dg.Definitions:
 
     with warnings.catch_warnings():  # a preview interface since 1.9, and the only one for every kind of asset
         warnings.simplefilter("ignore", dg.PreviewWarning)
-        sources = [one for one in defs.assets or () if isinstance(one, dg.SourceAsset)]
+        sources = [asset for asset in defs.assets or () if isinstance(asset, dg.SourceAsset)]
         if not sources:
             return defs.map_resolved_asset_specs(func=stamp)
         mapped = _without(defs, sources).map_resolved_asset_specs(func=stamp)
@@ -95,19 +95,19 @@ def stamp_lance_metadata(defs: dg.Definitions) -> dg.Definitions:
 def _without(defs: dg.Definitions, left_out: Sequence[dg.SourceAsset]) -> dg.Definitions:
     """The definitions without source assets, which Dagster cannot map, and which are stored in no table here."""
     names = [name for name in signature(dg.Definitions).parameters if hasattr(defs, name)]
-    given: dict[str, Any] = {name: getattr(defs, name) for name in names}
-    rest = [one for one in defs.assets or () if not any(one is source for source in left_out)]
-    return dg.Definitions(**{**given, "assets": rest})
+    arguments: dict[str, Any] = {name: getattr(defs, name) for name in names}
+    rest = [asset for asset in defs.assets or () if not any(asset is source for source in left_out)]
+    return dg.Definitions(**{**arguments, "assets": rest})
 
 
 def _managers(defs: dg.Definitions) -> dict[dg.AssetKey, LanceIOManager]:
     """The `LanceIOManager` of each asset that has one, and whose body returns a value."""
     managers: dict[dg.AssetKey, LanceIOManager] = {}
-    for one in defs.assets or ():
-        if not isinstance(one, dg.AssetsDefinition) or not one.is_executable:
+    for asset in defs.assets or ():
+        if not isinstance(asset, dg.AssetsDefinition) or not asset.is_executable:
             continue
-        for name, key in one.keys_by_output_name.items():
-            output = one.node_def.output_def_named(name)
+        for name, key in asset.keys_by_output_name.items():
+            output = asset.node_def.output_def_named(name)
             manager = (defs.resources or {}).get(output.io_manager_key)
             if isinstance(manager, LanceIOManager) and not output.dagster_type.is_nothing:
                 managers[key] = manager
@@ -130,9 +130,9 @@ def _check(spec: dg.AssetSpec, manager: LanceIOManager) -> None:
 
         known_schema(spec.metadata, {}, f"asset {asset}")
     columns = plain_metadata(spec.metadata.get("partition_expr"))
-    for one in columns.values() if isinstance(columns, Mapping) else [columns]:
-        if isinstance(one, str) and one:
-            partition_column(one, where=f"asset {asset}")
+    for column in columns.values() if isinstance(columns, Mapping) else [columns]:
+        if isinstance(column, str) and column:
+            partition_column(column, where=f"asset {asset}")
     if isinstance(spec.partitions_def, dg.MultiPartitionsDefinition):
         names = {part.name for part in spec.partitions_def.partitions_defs}
         if not isinstance(columns, Mapping) or set(columns) != names:
@@ -156,13 +156,13 @@ def _check(spec: dg.AssetSpec, manager: LanceIOManager) -> None:
 
 def _check_inputs(defs: dg.Definitions, managers: Mapping[dg.AssetKey, LanceIOManager]) -> None:
     """Check the metadata of inputs that are loaded from these tables."""
-    for one in defs.assets or ():
-        if not isinstance(one, dg.AssetsDefinition) or not one.is_executable:
+    for asset in defs.assets or ():
+        if not isinstance(asset, dg.AssetsDefinition) or not asset.is_executable:
             continue
-        for name, key in one.keys_by_input_name.items():
-            found = one.node_def.input_dict.get(name)
-            if key in managers and found is not None:
-                check_input(found.metadata, f"input {name!r} (asset {key.to_user_string()})")
+        for name, key in asset.keys_by_input_name.items():
+            input_definition = asset.node_def.input_dict.get(name)
+            if key in managers and input_definition is not None:
+                check_input(input_definition.metadata, f"input {name!r} (asset {key.to_user_string()})")
 
 
 def _resolved(value: str | None) -> str | None:

@@ -53,7 +53,7 @@ def blocking_checks(context: AnyContext, asset_key: dg.AssetKey) -> set[str] | N
             return None
         return {key.name for key in graph.get_check_keys_for_assets({asset_key}) if graph.get(key).blocking}
     definitions = [*repository.assets_defs_by_key.values(), *repository.asset_checks_defs_by_key.values()]
-    specs = [spec for one in definitions for spec in one.check_specs if spec.asset_key == asset_key]
+    specs = [spec for definition in definitions for spec in definition.check_specs if spec.asset_key == asset_key]
     return {spec.name for spec in specs if spec.blocking}
 
 

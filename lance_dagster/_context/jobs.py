@@ -67,5 +67,5 @@ def later_job(job: Any, resolve: Callable[[Sequence[Any], Mapping[str, Any]], dg
 
 def _definition(resource: Any) -> dg.ResourceDefinition:
     """The definition of a resource."""
-    found: dg.ResourceDefinition = getattr(resource, "get_resource_definition", lambda: resource)()
-    return found
+    definition: dg.ResourceDefinition = getattr(resource, "get_resource_definition", lambda: resource)()
+    return definition

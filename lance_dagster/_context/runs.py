@@ -77,12 +77,14 @@ def tick_time(context: dg.ScheduleEvaluationContext) -> datetime:
 
 def observed_in(instance: dg.DagsterInstance, run_id: str) -> dict[str, dg.AssetObservation]:
     """The newest observation that a run logged of each table, by the table's name in maintenance or the asset's key."""
-    found = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_OBSERVATION).records
-    seen = [record.asset_observation for record in found]
+    records = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_OBSERVATION).records
+    seen = [record.asset_observation for record in records]
     return {
-        str(one.metadata[MAINTAINED].value) if MAINTAINED in one.metadata else one.asset_key.to_user_string(): one
-        for one in seen
-        if one is not None
+        str(observation.metadata[MAINTAINED].value)
+        if MAINTAINED in observation.metadata
+        else observation.asset_key.to_user_string(): observation
+        for observation in seen
+        if observation is not None
     }
 
 
@@ -111,8 +113,8 @@ def plan_materializations(
         if event.partition is not None:
             planned = AssetMaterializationPlannedData(event.asset_key, partition=event.partition)
             running = running_step()
-            made = build(context.run.job_name, (running and running.facts.step_key) or "", planned)
-            context.instance.report_dagster_event(made, context.run.run_id)
+            planned_event = build(context.run.job_name, (running and running.facts.step_key) or "", planned)
+            context.instance.report_dagster_event(planned_event, context.run.run_id)
 
 
 def running_step() -> RunningStep | None:

@@ -138,7 +138,7 @@ def run_facts(context: dg.OutputContext | dg.InputContext) -> RunFacts | None:
 def evaluates_checks(step: Any) -> bool:
     """Whether a step, given by its context, has results of asset checks."""
     outputs = getattr(getattr(step, "step", None), "step_outputs", ())
-    return any(getattr(one.properties, "asset_check_key", None) is not None for one in outputs)
+    return any(getattr(output.properties, "asset_check_key", None) is not None for output in outputs)
 
 
 def facts_of(run: dg.DagsterRun, instance: dg.DagsterInstance | None) -> RunFacts:
@@ -194,13 +194,13 @@ def partitions_of_asset(context: dg.OutputContext) -> dg.PartitionsDefinition | 
 def run_time_metadata(context: dg.OutputContext) -> Mapping[str, Any]:
     """The metadata that the body of an asset or op gave an output, with the value or through the context."""
     try:
-        given = dict(context.output_metadata or {})
+        output_metadata = dict(context.output_metadata or {})
     except dg.DagsterInvariantViolationError:
         return {}
     step = _step(context)
     if step is not None and context.has_asset_key and hasattr(step, "get_asset_metadata"):
-        return {**(step.get_asset_metadata(context.asset_key) or {}), **given}
-    return given
+        return {**(step.get_asset_metadata(context.asset_key) or {}), **output_metadata}
+    return output_metadata
 
 
 def metadata_of_asset(context: dg.OutputContext, asset_key: dg.AssetKey) -> Mapping[str, Any]:
@@ -222,8 +222,8 @@ def downstream_keys(context: dg.OutputContext) -> tuple[dg.DagsterInstance, list
     graph = asset_graph(getattr(step, "job_def", None))
     if step is None or graph is None:
         return None
-    found = _children(graph, context.asset_key)
-    return None if found is None else (step.instance, found)
+    children = _children(graph, context.asset_key)
+    return None if children is None else (step.instance, children)
 
 
 def downstream_keys_of(
@@ -231,10 +231,10 @@ def downstream_keys_of(
 ) -> tuple[dg.DagsterInstance, list[dg.AssetKey]] | None:
     """The assets of the code location downstream of a given asset, and the instance; None if they are not known."""
     try:
-        found = _children(context.repository_def.asset_graph, asset_key)
+        children = _children(context.repository_def.asset_graph, asset_key)
     except ABSENT:
         return None
-    return None if found is None else (context.instance, found)
+    return None if children is None else (context.instance, children)
 
 
 def _children(graph: Any, asset_key: dg.AssetKey) -> list[dg.AssetKey] | None:
@@ -264,7 +264,7 @@ def process_executor(context: dg.OutputContext | dg.InputContext) -> str | None:
     if step is None or executor is None:
         return None
     config = (step.dagster_run.run_config.get("execution") or {}).get("config") or {"multiprocess": {}}
-    needs = {getattr(one, "value", "") for one in executor.get_requirements(config)}
+    needs = {getattr(requirement, "value", "") for requirement in executor.get_requirements(config)}
     return str(executor.name) if "PERSISTENT_OUTPUTS" in needs else None
 
 
@@ -278,10 +278,10 @@ def provenance_of_output(context: dg.OutputContext) -> dict[str, str]:
     node = layer.get(context.asset_key)
     tags = {"dagster/code_version": node.code_version or step.run_id, "dagster/data_version_is_user_provided": "true"}
     for key in node.parent_keys:
-        known = look_up(key)
-        version = None if known is None else known.data_version
+        version_info = look_up(key)
+        version = None if version_info is None else version_info.data_version
         tags[f"dagster/input_data_version/{key.to_user_string()}"] = "INITIAL" if version is None else version.value
-        pointer = None if known is None else known.storage_id
+        pointer = None if version_info is None else version_info.storage_id
         tags[f"dagster/input_event_pointer/{key.to_user_string()}"] = str(pointer) if pointer else "NULL"
     return tags
 
@@ -341,14 +341,14 @@ def add_metadata(
             be shown. With a step that can report them, they replace `entries`.
     """
     step = _step(context)
-    given = _given_keys(context)
+    body_keys = _given_keys(context)
     if step is None or not by_partition or not hasattr(step, "add_asset_metadata"):
-        context.add_output_metadata({key: value for key, value in entries.items() if key not in given})
+        context.add_output_metadata({key: value for key, value in entries.items() if key not in body_keys})
         return
-    given |= set(step.get_asset_metadata(context.asset_key) or ())
-    for partition_key, own in by_partition.items():
-        known = given | set(step.get_asset_metadata(context.asset_key, partition_key) or ())
-        new = {key: value for key, value in own.items() if key not in known}
+    body_keys |= set(step.get_asset_metadata(context.asset_key) or ())
+    for partition_key, partition_entries in by_partition.items():
+        partition_keys = body_keys | set(step.get_asset_metadata(context.asset_key, partition_key) or ())
+        new = {key: value for key, value in partition_entries.items() if key not in partition_keys}
         step.add_asset_metadata(new, asset_key=context.asset_key, partition_key=partition_key)
 
 
@@ -445,5 +445,7 @@ def output_contexts(step: Any) -> list[tuple[dg.OutputContext, Any]]:
     # Dagster has no public interface for the outputs of a step.
     from dagster._core.execution.plan.outputs import StepOutputHandle  # noqa: PLC0415, TID251 - see above
 
-    handles = [StepOutputHandle(step.step.key, one.name) for one in step.step.step_outputs if one.properties.asset_key]
+    handles = [
+        StepOutputHandle(step.step.key, output.name) for output in step.step.step_outputs if output.properties.asset_key
+    ]
     return [(step.get_output_context(handle), step.get_io_manager(handle)) for handle in handles]

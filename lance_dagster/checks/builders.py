@@ -109,9 +109,10 @@ def _file_problems(dataset: "lance_core.LanceDataset") -> Iterator[str]:
     sizes = dict(zip(listed["path"].to_pylist(), listed["size_bytes"].to_pylist(), strict=True))
     for fragment in dataset.get_fragments():
         for file in fragment.metadata.files:
-            found, wanted = sizes.get(f"data/{file.path}"), file.file_size_bytes
-            if found is not None and wanted and found != wanted:
-                yield f"fragment {fragment.fragment_id}, {file.path} has {found} bytes, the manifest records {wanted}"
+            num_bytes, recorded_bytes = sizes.get(f"data/{file.path}"), file.file_size_bytes
+            if num_bytes is not None and recorded_bytes and num_bytes != recorded_bytes:
+                where = f"fragment {fragment.fragment_id}, {file.path}"
+                yield f"{where} has {num_bytes} bytes, the manifest records {recorded_bytes}"
 
 
 def _row_problems(
@@ -130,11 +131,11 @@ def _row_problems(
         yield f"the last materialization made version {version}, and the newest is {dataset.version}"
         return
     try:
-        found = dataset.checkout_version(version).count_rows()
+        num_rows = dataset.checkout_version(version).count_rows()
     except VersionNotFoundError:
         return  # the version was cleaned up
-    if found != rows:
-        yield f"version {version} has {found} rows, the materialization recorded {rows}"
+    if num_rows != rows:
+        yield f"version {version} has {num_rows} rows, the materialization recorded {rows}"
 
 
 def build_lance_primary_key_check(
@@ -173,7 +174,7 @@ def build_lance_primary_key_check(
     if isinstance(columns, str) or not names:
         raise ValueError(f"columns must be a list of names, not {columns!r}")
     options: dict[str, Any] = {} if partitions_def is None else {"partitions_def": partitions_def}
-    own = partitions_def or ref.partitions_def
+    table_partitions = partitions_def or ref.partitions_def
 
     @table_check(
         ref,
@@ -182,28 +183,30 @@ def build_lance_primary_key_check(
         severity,
         io_manager_key,
         blocking=blocking,
-        partitions=lambda context: run_partition_keys(context, own),
+        partitions=lambda context: run_partition_keys(context, table_partitions),
         **options,
     )
     def primary_key(context: dg.AssetCheckExecutionContext, dataset: "lance_core.LanceDataset") -> dg.AssetCheckResult:
         from lance_core.errors import CorruptFileError, ObjectNotFoundError, StoreError  # noqa: PLC0415 - heavy imports
         from lance_dagster.checks.uniqueness import count_duplicates  # noqa: PLC0415 - heavy imports
 
-        keys = run_partition_keys(context, own)
+        keys = run_partition_keys(context, table_partitions)
         metadata = ref.resolved(context).metadata or {}
         try:
-            found = count_duplicates(dataset, names, ref.key, own, keys, metadata.get("partition_expr"))
+            uniqueness = count_duplicates(
+                dataset, names, ref.key, table_partitions, keys, metadata.get("partition_expr")
+            )
         except (ObjectNotFoundError, CorruptFileError, StoreError) as error:
             return _unreadable(dataset, error, severity)
         return dg.AssetCheckResult(
-            passed=not found.duplicates and not found.nulls,
+            passed=not uniqueness.duplicates and not uniqueness.nulls,
             severity=severity,
-            description=found.summary,
+            description=uniqueness.summary,
             metadata={
                 "lance/version": dataset.version,
-                "lance/rows_checked": found.rows,
-                "lance/duplicate_rows": found.duplicates,
-                "lance/null_keys": found.nulls,
+                "lance/rows_checked": uniqueness.rows,
+                "lance/duplicate_rows": uniqueness.duplicates,
+                "lance/null_keys": uniqueness.nulls,
             },
         )
 
@@ -255,15 +258,15 @@ def build_lance_drift_check(
         from lance_dagster.lineage.history import read_history  # noqa: PLC0415 - heavy imports at first use
 
         foreign, unreported = [], None
-        for one in read_history(dataset, count_changes=False):
-            if COLUMN_TYPE in one.properties or one.properties.get(BEGUN_EMPTY[0]) == BEGUN_EMPTY[1]:
+        for commit in read_history(dataset, count_changes=False):
+            if COLUMN_TYPE in commit.properties or commit.properties.get(BEGUN_EMPTY[0]) == BEGUN_EMPTY[1]:
                 continue
-            if (one.run_id or one.undid) is not None and not one.is_maintenance:
-                unreported = _unreported(context, ref, one)
+            if (commit.run_id or commit.undid) is not None and not commit.is_maintenance:
+                unreported = _unreported(context, ref, commit)
                 break
-            if not one.is_maintenance and one.operation != "Clone":  # a branch begins with a Clone
-                foreign.append(one)
-        listed = ", ".join(f"{one.version} ({one.operation})" for one in foreign[:_SHOWN])
+            if not commit.is_maintenance and commit.operation != "Clone":  # a branch begins with a Clone
+                foreign.append(commit)
+        listed = ", ".join(f"{commit.version} ({commit.operation})" for commit in foreign[:_SHOWN])
         problems = [f"versions that Dagster did not write: {listed}"] if foreign else []
         problems += [unreported] if unreported else []
         return dg.AssetCheckResult(
@@ -276,23 +279,23 @@ def build_lance_drift_check(
     return drift
 
 
-def _unreported(context: dg.AssetCheckExecutionContext, ref: TableRef, one: "TableVersion") -> str | None:
+def _unreported(context: dg.AssetCheckExecutionContext, ref: TableRef, commit: "TableVersion") -> str | None:
     """The problem with a version of main that a run or an undo made, if Dagster has no event of it; else None.
 
     A run that is under way, and one that the instance does not know, is no problem.
     """
     from lance_dagster.events.reporting import known_versions  # noqa: PLC0415 - heavy imports at first use
 
-    if one.branch is not None or (one.assets and ref.name not in one.assets):
+    if commit.branch is not None or (commit.assets and ref.name not in commit.assets):
         return None
-    known = known_versions(context.instance, ref.key, [])[None].version
-    if known is not None and known >= one.version:
+    recorded_version = known_versions(context.instance, ref.key, [])[None].version
+    if recorded_version is not None and recorded_version >= commit.version:
         return None
-    if one.undid is not None:
-        what = f"version {one.version} undid run {one.undid}"
+    if commit.undid is not None:
+        what = f"version {commit.version} undid run {commit.undid}"
         return f"{what}, which Dagster has not recorded: run build_undo_job's job for it"
-    run_id = one.committed_by or one.run_id
+    run_id = commit.committed_by or commit.run_id
     run = None if run_id is None or run_id == context.run.run_id else context.instance.get_run_by_id(run_id)
     if run is None or not run.is_finished:
         return None
-    return f"version {one.version} was committed by run {run_id}, which ended without reporting it"
+    return f"version {commit.version} was committed by run {run_id}, which ended without reporting it"

@@ -97,12 +97,14 @@ def _last_written(
     from lance_dagster.properties import BEGUN_EMPTY, ERASURE  # noqa: PLC0415 - heavy imports
 
     undone: set[int] = set()
-    for one in read_history(main, count_changes=False):
-        undone.update(one.undone_versions)
-        is_other = one.keeps_rows or one.undid is not None or ERASURE in one.properties or one.version in undone
-        begins = one.properties.get(BEGUN_EMPTY[0]) == BEGUN_EMPTY[1]
-        if not is_other and not begins and (not one.assets or ref.name in one.assets):
-            return one.version, one.time
+    for commit in read_history(main, count_changes=False):
+        undone.update(commit.undone_versions)
+        is_other = (
+            commit.keeps_rows or commit.undid is not None or ERASURE in commit.properties or commit.version in undone
+        )
+        begins = commit.properties.get(BEGUN_EMPTY[0]) == BEGUN_EMPTY[1]
+        if not is_other and not begins and (not commit.assets or ref.name in commit.assets):
+            return commit.version, commit.time
     version = last_data_change(main)
     for record in instance.fetch_materializations(ref.key, limit=100).records:
         event = record.asset_materialization

@@ -66,7 +66,7 @@ def build_lance_health_checks(
     pairs = [(ref, chosen) for ref in refs]
     if lake is not None:
         pairs = _below_root(lake, refs, chosen, storage_options, schema)
-    return [_health_check(ref, own, severity, io_manager_key) for ref, own in pairs]
+    return [_health_check(ref, table_policy, severity, io_manager_key) for ref, table_policy in pairs]
 
 
 def _below_root(
@@ -77,14 +77,16 @@ def _below_root(
     schema: str | None,
 ) -> list[tuple[TableRef, LanceMaintenancePolicy]]:
     """The given assets and the tables below a root, except those left alone, with the policy for the path of each."""
-    found = tables_when_loaded(
+    tables = tables_when_loaded(
         lake, refs, storage_options=storage_options, schema=schema, where="build_lance_health_checks"
     )
-    places = {table.ref.name: table for table in found}
-    known = {ref.name for ref in refs}
-    others = [table_ref(external_asset(table, storage_options)) for table in found if table.ref.name not in known]
+    places = {table.ref.name: table for table in tables}
+    asset_names = {ref.name for ref in refs}
+    other_refs = [
+        table_ref(external_asset(table, storage_options)) for table in tables if table.ref.name not in asset_names
+    ]
     pairs = []
-    for ref in (*refs, *others):
+    for ref in (*refs, *other_refs):
         table = places.get(ref.name)
         is_left_alone = (
             policy_of(policy, ref.metadata, where=f"asset {ref.name}") if table is None else lake.policy(policy, table)
@@ -130,10 +132,10 @@ def _health_check(
     def health(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         from lance_dagster.health.facts import measure  # noqa: PLC0415 - heavy imports at first use
 
-        own = _own_policy(policy, ref.resolved(context))
+        asset_policy = _own_policy(policy, ref.resolved(context))
         limits = {
             name: limit
-            for name, limit in _limits(own).items()
+            for name, limit in _limits(asset_policy).items()
             if dg.AssetCheckKey(ref.key, name) in context.selected_asset_check_keys
         }
         dataset = open_or_none(context, ref, io_manager_key)
@@ -141,10 +143,10 @@ def _health_check(
             fields = missing_table(context, ref, severity)
             yield from (dg.AssetCheckResult(check_name=name, asset_key=ref.key, **fields) for name in limits)
             return
-        found = measure(dataset, own)
-        numbers = found.metadata()
+        measured_health = measure(dataset, asset_policy)
+        numbers = measured_health.metadata()
         # Small fragments that maintenance cannot merge do not call for maintenance.
-        counted = {**numbers, "lance/small_fragments": found.mergeable_fragments}
+        counted = {**numbers, "lance/small_fragments": measured_health.mergeable_fragments}
         for name, (key, limit, what) in limits.items():
             value = counted.get(key, 0)
             yield dg.AssetCheckResult(

@@ -91,10 +91,12 @@ def _lag_check(
     def lag(context: dg.AssetCheckExecutionContext, table: "lance_core.LanceDataset") -> dg.AssetCheckResult:
         from lance_core.errors import LanceError  # noqa: PLC0415 - heavy imports at first use
 
-        own, root = ref.resolved(context), table_root(getattr(context.resources, io_manager_key))
+        asset_ref, root = ref.resolved(context), table_root(getattr(context.resources, io_manager_key))
         graph = asset_graph(context.job_def)
         inputs = [
-            key for key in sorted(graph.get(ref.key).parent_keys) if table.watermarks(_name(own, key.to_user_string()))
+            key
+            for key in sorted(graph.get(ref.key).parent_keys)
+            if table.watermarks(_name(asset_ref, key.to_user_string()))
         ]
         if not inputs:
             said = f"asset {ref.name} has consumed no input by lance/changes so far"
@@ -102,7 +104,7 @@ def _lag_check(
         lags, problems = [], []
         for key in inputs:
             try:
-                lags.append(_lag_of(context, root, own, table, key))
+                lags.append(_lag_of(context, root, asset_ref, table, key))
             except LanceError as error:  # such as for a version that was deleted: the next run fails likewise
                 problems.append(str(error))
         return _result(lags, problems, limit, severity)
@@ -113,7 +115,7 @@ def _lag_check(
 def _result(
     lags: Sequence[_Lag], problems: Sequence[str], limit: timedelta, severity: dg.AssetCheckSeverity
 ) -> dg.AssetCheckResult:
-    rows, age = sum(one.rows for one in lags), max((one.age for one in lags), default=timedelta(0))
+    rows, age = sum(lag.rows for lag in lags), max((lag.age for lag in lags), default=timedelta(0))
     # If an input cannot be read, the number of unread rows is unknown.
     numbers = {} if problems else {"lance/rows_unread": rows, "lance/lag_s": age.total_seconds()}
     said = [*problems]
@@ -124,21 +126,21 @@ def _result(
         passed=not problems and age <= limit,
         severity=severity,
         description="; ".join(said) or "all changes are consumed",
-        metadata={**numbers, "lance/lag": [one.entry() for one in lags]},
+        metadata={**numbers, "lance/lag": [lag.entry() for lag in lags]},
     )
 
 
-def _name(own: TableRef, upstream: str) -> str:
+def _name(reader: TableRef, upstream: str) -> str:
     """The name of the watermarks of an input in the table of the asset that reads the input."""
     from lance_dagster.lineage.watermarks import watermark_name  # noqa: PLC0415 - heavy imports at first use
 
-    return watermark_name(upstream, own.name, own.metadata or {})
+    return watermark_name(upstream, reader.name, reader.metadata or {})
 
 
 def _lag_of(
     context: dg.AssetCheckExecutionContext,
     root: TableRoot,
-    own: TableRef,
+    reader: TableRef,
     table: "lance_core.LanceDataset",
     key: dg.AssetKey,
 ) -> _Lag:
@@ -156,16 +158,20 @@ def _lag_of(
     upstream = table_ref(key).resolved(context)
     dataset = root.open_in_run(upstream, facts_of(context.run, context.instance))
     partitions = None
-    if own.partitions_def is not None:
-        materialized = context.instance.get_materialized_partitions(own.key)
-        partitions = sorted(published_partitions(context.instance, own.key, materialized, branch=table.branch))
-    where = f"input {upstream.name} of asset {own.name}"
-    unread = unread_by_partition(dataset, table, _name(own, upstream.name), partitions, where)
-    found = [UnreadChanges.of(context, root, one, (own, upstream), some) for ranges, some in unread for one in ranges]
-    waiting = [(one, count) for one in found if one is not None and (count := one.count())]
+    if reader.partitions_def is not None:
+        materialized = context.instance.get_materialized_partitions(reader.key)
+        partitions = sorted(published_partitions(context.instance, reader.key, materialized, branch=table.branch))
+    where = f"input {upstream.name} of asset {reader.name}"
+    unread = unread_by_partition(dataset, table, _name(reader, upstream.name), partitions, where)
+    unread_changes = [
+        UnreadChanges.of(context, root, unread_range, (reader, upstream), some)
+        for ranges, some in unread
+        for unread_range in ranges
+    ]
+    waiting = [(changes, count) for changes in unread_changes if changes is not None and (count := changes.count())]
     begin = min((ranges[0].begin for ranges, _ in unread), default=dataset.version)
     lag = _Lag(asset=upstream.name, from_version=begin, to_version=dataset.version)
     if not waiting:
         return lag
-    since = min(one.since() for one, _ in waiting)
+    since = min(changes.since() for changes, _ in waiting)
     return replace(lag, rows=sum(count for _, count in waiting), age=datetime.now(UTC) - since)

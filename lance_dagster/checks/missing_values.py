@@ -67,13 +67,15 @@ def _missing_values_check(
     def missing_values(
         context: dg.AssetCheckExecutionContext, dataset: "lance_core.LanceDataset"
     ) -> dg.AssetCheckResult:
-        own = ref.resolved(context)
-        columns = _columns_set(dataset, own)
+        resolved_ref = ref.resolved(context)
+        columns = _columns_set(dataset, resolved_ref)
         if not columns:
-            return _without_columns(context, dataset, own, severity)
-        found = _rows_without_values(dataset, own, columns, _partitions(context, own, dataset.branch))
-        total = sum(found.values())
-        named = {str(name): count for name, count in found.items() if name is not None and count}
+            return _without_columns(context, dataset, resolved_ref, severity)
+        missing_by_partition = _rows_without_values(
+            dataset, resolved_ref, columns, _partitions(context, resolved_ref, dataset.branch)
+        )
+        total = sum(missing_by_partition.values())
+        named = {str(name): count for name, count in missing_by_partition.items() if name is not None and count}
         shown = dict(sorted(named.items())[:_SHOWN])
         said = f"{total:,} rows have no value in the columns of this asset" if total else "all rows have values"
         return dg.AssetCheckResult(
@@ -162,9 +164,9 @@ def _rows_without_values(
         return {}
     expression = plain_metadata((ref.metadata or {}).get("partition_expr"))
     slices = plan_partitions(ref.key, ref.partitions_def, partitions, expression, dataset.schema).slices
-    wanted = slices.expression(dataset.schema) & is_missing
+    condition = slices.expression(dataset.schema) & is_missing
     rows = np.zeros(len(slices.names), np.int64)
-    for batch in dataset.to_batches(columns=list(slices.columns), filter=wanted):
+    for batch in dataset.to_batches(columns=list(slices.columns), filter=condition):
         at = slices.assign(batch)
         rows += np.bincount(at[at >= 0], minlength=len(rows))
     return {name: int(count) for name, count in zip(slices.names, rows, strict=True)}

@@ -69,18 +69,18 @@ def _overdue_check(
         from lance_core.errors import LanceError  # noqa: PLC0415 - heavy imports at first use
         from lance_dagster.health.log import open_log  # noqa: PLC0415 - heavy imports at first use
 
-        own = ref.resolved(context)
-        if policy_of(LanceMaintenancePolicy(), own.metadata, where=f"asset {ref.name}") is None:
+        resolved_ref = ref.resolved(context)
+        if policy_of(LanceMaintenancePolicy(), resolved_ref.metadata, where=f"asset {ref.name}") is None:
             return dg.AssetCheckResult(
                 passed=True, description="not maintained: the asset's metadata lance/maintenance is False"
             )
         tables = table_root(getattr(context.resources, io_manager_key))
         branch = tables.branch_of_job(context)
-        if root is None and not _is_there(tables, own):
+        if root is None and not _is_there(tables, resolved_ref):
             return dg.AssetCheckResult(**missing_table(context, ref, severity))
         try:
             log = open_log(root or tables.root_uri, tables.options)
-            last = None if log is None else _last(log, own, tables, root, branch)
+            last = None if log is None else _last(log, resolved_ref, tables, root, branch)
         except LanceError as error:
             return dg.AssetCheckResult(
                 passed=False, severity=severity, description=f"the log of maintenance cannot be read: {error}"
@@ -109,9 +109,9 @@ def _last(
     from lance_dagster.health.log import last_maintained  # noqa: PLC0415 - heavy imports at first use
 
     below = "" if branch is None else f"/tree/{branch}"
-    found = last_maintained(log, tables.locate(ref).uri + below)
-    if found is not None or root is None:
-        return found
+    maintained = last_maintained(log, tables.locate(ref).uri + below)
+    if maintained is not None or root is None:
+        return maintained
     return last_maintained(log, replace(tables, root_uri=root).locate(ref).uri + below)
 
 

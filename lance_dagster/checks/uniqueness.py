@@ -62,8 +62,8 @@ def count_duplicates(
     duplicates = table.num_rows - counted.num_rows
     is_null = None
     for name in columns:
-        one = pc.is_null(table[name])
-        is_null = one if is_null is None else pc.or_(is_null, one)
+        is_null_in_column = pc.is_null(table[name])
+        is_null = is_null_in_column if is_null is None else pc.or_(is_null, is_null_in_column)
     nulls = pc.sum(is_null).as_py() or 0
     summary = f"{table.num_rows:,} rows, {duplicates:,} with a key of another row, {nulls:,} with a null in the key"
     if duplicates:

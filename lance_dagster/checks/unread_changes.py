@@ -70,25 +70,27 @@ class UnreadChanges:
         Raises:
             LanceError: The next run cannot read the input, such as for a column that does not exist.
         """
-        (own, upstream), dataset = assets, unread.dataset
-        where = f"input {upstream.name} of asset {own.name}"
-        metadata = _metadata_of_input(context, own, upstream)
+        (reader, upstream), dataset = assets, unread.dataset
+        where = f"input {upstream.name} of asset {reader.name}"
+        metadata = _metadata_of_input(context, reader, upstream)
         columns = wanted_columns(metadata.get("columns"), dataset.schema, where)
         if columns is None:
             columns = columns_of_asset(upstream.key, upstream.metadata or {}, dataset.schema, where)
         rows = [wanted_rows(metadata.get("lance/filter"), dataset, where)]
         if upstream.partitions_def is not None:
-            keys = _keys_read(context, own, upstream, partitions)
+            keys = _keys_read(context, reader, upstream, partitions)
             if not keys:
                 return None
             rows.append(_rows_of(upstream, keys, dataset))
-        wanted = [one for one in rows if one is not None]
-        beside = dict(assets_of_same_definition(context, own.key)) or {own.key: own.metadata or {}}
+        conditions = [condition for condition in rows if condition is not None]
+        beside = dict(assets_of_same_definition(context, reader.key)) or {reader.key: reader.metadata or {}}
         key = split_key(_merge_key(root, beside), columns, dataset.schema) or ()
         changes = ChangesRequest(
-            parts=(ChangesPart(begin_version=unread.begin, filter=reduce(and_, wanted) if wanted else None),),
+            parts=(ChangesPart(begin_version=unread.begin, filter=reduce(and_, conditions) if conditions else None),),
             key=key,
-            updates_of=counted_columns(columns, key, dataset.schema, [one.to_user_string() for one in beside]),
+            updates_of=counted_columns(
+                columns, key, dataset.schema, [key_of_reader.to_user_string() for key_of_reader in beside]
+            ),
         )
         settings = root if isinstance(root, TableSettings) else TableSettings(root_uri=root.root_uri)
         return cls(
@@ -120,8 +122,8 @@ class UnreadChanges:
         assert changes is not None
         (part,) = changes.parts
         history = read_history(dataset, after=part.begin_version, count_changes=False)
-        made = [one for one in history if one.changes_rows][::-1]
-        return next((one.time for one in made if self._begins_in(one.version)), dataset.timestamp)
+        commits = [commit for commit in history if commit.changes_rows][::-1]
+        return next((commit.time for commit in commits if self._begins_in(commit.version)), dataset.timestamp)
 
     def _begins_in(self, version: int) -> bool:
         """Whether a version by itself has changes that are read; True if that can no longer be determined."""
@@ -137,36 +139,38 @@ class UnreadChanges:
 
 
 def _metadata_of_input(
-    context: dg.AssetCheckExecutionContext, own: TableRef, upstream: TableRef
+    context: dg.AssetCheckExecutionContext, reader: TableRef, upstream: TableRef
 ) -> Mapping[str, object]:
     """The metadata of the input that reads changes; empty if there are several such inputs, or none is known."""
-    found = [one for one in inputs_of(context, own.key, upstream.key) if "lance/changes" in one]
-    return {key: plain_metadata(value) for key, value in found[0].items()} if len(found) == 1 else {}
+    input_metadata = [
+        metadata for metadata in inputs_of(context, reader.key, upstream.key) if "lance/changes" in metadata
+    ]
+    return {key: plain_metadata(value) for key, value in input_metadata[0].items()} if len(input_metadata) == 1 else {}
 
 
 def _merge_key(root: TableRoot, readers: Mapping[dg.AssetKey, Mapping[str, Any]]) -> list[str]:
     """The columns by which the merges of the assets that read match rows."""
     settings = root.output if isinstance(root, TableSettings) else OutputSettings()
-    found = [
+    merge_keys = [
         settings.overridden(metadata, asset=key.to_user_string(), strict=True).merge_key
         for key, metadata in readers.items()
     ]
-    return list(dict.fromkeys(name for key in found for name in key))
+    return list(dict.fromkeys(name for key in merge_keys for name in key))
 
 
 def _keys_read(
-    context: dg.AssetCheckExecutionContext, own: TableRef, upstream: TableRef, partitions: Sequence[str] | None
+    context: dg.AssetCheckExecutionContext, reader: TableRef, upstream: TableRef, partitions: Sequence[str] | None
 ) -> list[str]:
     """The partitions of an input that the given partitions of the asset read, or the asset without partitions."""
     assert upstream.partitions_def is not None
     subset = None
-    if own.partitions_def is not None and partitions is not None:
-        subset = own.partitions_def.subset_with_partition_keys(partitions)
-    mapping = asset_graph(context.job_def).get_partition_mapping(own.key, upstream.key)
-    found = mapping.get_upstream_mapped_partitions_result_for_partitions(
-        subset, own.partitions_def, upstream.partitions_def, dynamic_partitions_store=context.instance
+    if reader.partitions_def is not None and partitions is not None:
+        subset = reader.partitions_def.subset_with_partition_keys(partitions)
+    mapping = asset_graph(context.job_def).get_partition_mapping(reader.key, upstream.key)
+    mapped = mapping.get_upstream_mapped_partitions_result_for_partitions(
+        subset, reader.partitions_def, upstream.partitions_def, dynamic_partitions_store=context.instance
     )
-    return sorted(found.partitions_subset.get_partition_keys())
+    return sorted(mapped.partitions_subset.get_partition_keys())
 
 
 def _rows_of(upstream: TableRef, keys: Sequence[str], dataset: lance_core.LanceDataset) -> pc.Expression:

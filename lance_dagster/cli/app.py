@@ -52,12 +52,12 @@ def _command(name: str, argument: str) -> Callable[[F], click.Command]:
             except (LanceError, OSError) as error:
                 exit_with_error(error, output, "lance-dagster")
 
-        made: Any = click.option("--json", "as_json", is_flag=True, help="Print JSON.")(wrapped)
-        made = click.option(
+        command: Any = click.option("--json", "as_json", is_flag=True, help="Print JSON.")(wrapped)
+        command = click.option(
             "-o", "--storage-option", multiple=True, metavar="KEY=VALUE", help="Option of the storage; can be repeated."
-        )(made)
-        made = click.argument("uri", metavar=argument)(made)
-        return cli.command(name)(made)
+        )(command)
+        command = click.argument("uri", metavar=argument)(command)
+        return cli.command(name)(command)
 
     return decorate
 
@@ -80,11 +80,11 @@ def lineage_command(
     tables = find_tables(uri, options)
     if run_id is not None:
         run_id = _run_or_itself(tables, run_id, uri)
-    found = lineage(tables, run_id=run_id, version=version, asset=asset)
+    facts = lineage(tables, run_id=run_id, version=version, asset=asset)
     if output.as_json:
-        output.rows(found, [])
-    elif found:
-        output.rows([_for_people(entry) for entry in found], _LINEAGE_COLUMNS)
+        output.rows(facts, [])
+    elif facts:
+        output.rows([_for_people(entry) for entry in facts], _LINEAGE_COLUMNS)
     else:
         output.line("No version was found.")
 
@@ -125,8 +125,8 @@ def undo_command(
         raise click.UsageError("--report needs --yes: a dry run changes nothing that could be reported")
     with reporting_instance() if report else nullcontext() as instance:
         tables = find_tables(uri, options)
-        found = find_run(tables, run_id, where=uri)
-        plans, before = _plans([branch for table in tables for branch in open_branches(table)], found)
+        full_run_id = find_run(tables, run_id, where=uri)
+        plans, before = _plans([branch for table in tables for branch in open_branches(table)], full_run_id)
         rows = []
         for plan in plans:
             version = None if dry_run else plan.commit(options)
@@ -135,7 +135,7 @@ def undo_command(
                 report_undo(instance, uri, plan, version)
         for branch in before:
             if instance is not None:
-                report_earlier_undo(instance, uri, branch, found)
+                report_earlier_undo(instance, uri, branch, full_run_id)
     columns = ["table", "branch", "undoes", "how", "rows", "rows_after", "version"]
     output.rows(rows if output.as_json else [_undone_for_people(row) for row in rows], columns)
 
@@ -179,10 +179,12 @@ def tables_command(uri: str, options: Mapping[str, str] | None, output: CommandO
 
 def _overview(table: lance_core.LanceDataset) -> dict[str, Any]:
     newest = next(islice(read_history(table, count_changes=False), 1), None)
-    made = next((one for one in read_history(table, count_changes=False) if one.run_id and one.changes_rows), None)
+    last_write = next(
+        (commit for commit in read_history(table, count_changes=False) if commit.run_id and commit.changes_rows), None
+    )
     return {
         "table": table.uri,
-        "asset": None if made is None else made.asset,
+        "asset": None if last_write is None else last_write.asset,
         "rows": table.count_rows(),
         "bytes": table.total_bytes,
         "fragments": len(table.fragment_ids()),
@@ -191,7 +193,7 @@ def _overview(table: lance_core.LanceDataset) -> dict[str, Any]:
         "branches": sorted(table.branches.list()),
         "tags": sorted(table.tags.list()),
         "time": None if newest is None else newest.time.isoformat(),
-        "run_id": None if made is None else made.run_id,
+        "run_id": None if last_write is None else last_write.run_id,
     }
 
 

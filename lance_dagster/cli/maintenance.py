@@ -64,11 +64,11 @@ def maintenance_command(
         page = trends(rows)
         output.record({"page": page}) if output.as_json else output.line(page)
         return
-    found = tables_of(rows) if by_table else runs_of(rows)
+    records = tables_of(rows) if by_table else runs_of(rows)
     if output.as_json:
-        output.rows([{**row, "time": row["time"].isoformat()} for row in found], [])
+        output.rows([{**row, "time": row["time"].isoformat()} for row in records], [])
         return
-    shown = [{**row, "run": row["run_id"][:_RUN_ID], "tables": _counts(row)} for row in found]
+    shown = [{**row, "run": row["run_id"][:_RUN_ID], "tables": _counts(row)} for row in records]
     is_narrow = output.width < _NARROW
     if by_table:
         output.rows(shown, _NARROW_TABLES if is_narrow else _TABLES)

@@ -54,7 +54,7 @@ def report_earlier_undo(instance: dg.DagsterInstance, root: str, branch: lance_c
     from lance_dagster.lineage.runs import versions_of_run  # noqa: PLC0415 - imports Dagster
     from lance_dagster.undo.events import earlier_undo_events  # noqa: PLC0415 - imports Dagster
 
-    for asset in sorted({name for one in versions_of_run(branch, run_id) for name in one.assets}):
+    for asset in sorted({name for commit in versions_of_run(branch, run_id) for name in commit.assets}):
         _report(instance, earlier_undo_events(instance, _ref(asset), _location(root, branch), branch, run_id))
 
 

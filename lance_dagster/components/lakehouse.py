@@ -173,13 +173,13 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
             (wrong, *_) = error.errors(include_input=False, include_url=False)
             place = ".".join(map(str, wrong["loc"]))
             raise dg.DagsterInvalidDefinitionError(f"LanceLakehouseComponent: {place}: {wrong['msg']}") from None
-        own = dg.Definitions(
+        table_definitions = dg.Definitions(
             assets=external,
             asset_checks=[check for table in self.tables for check in self._checks(table)],
             sensors=_observation_sensors(external, self.io_manager_key),
             resources={self.io_manager_key: manager},
         )
-        parts = [own]
+        parts = [table_definitions]
         ours = [spec for spec, table in zip(specs, self.tables, strict=True) if not table.is_foreign]
         if self.maintenance is not None and (ours or self.all_tables):
             lake = {**self._choice(), "root": True}
@@ -212,17 +212,17 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
     def _checks(self, table: LakehouseTable) -> list[dg.AssetChecksDefinition]:
         key, spec, where = self.io_manager_key, table.spec(), f"table {table.key.to_user_string()}"
         policy = (self.maintenance or PolicyFields()).policy(where)
-        made: list[dg.AssetChecksDefinition] = []
+        checks: list[dg.AssetChecksDefinition] = []
         is_checked = self.health_checks and spec.metadata[MAINTENANCE_KEY] is not False  # by `_of_all_tables`
         if "health" in table.checks and not is_checked:
-            made += build_lance_health_checks([spec], policy, io_manager_key=key)
+            checks += build_lance_health_checks([spec], policy, io_manager_key=key)
         if "integrity" in table.checks:
-            made += build_lance_integrity_checks([spec], io_manager_key=key)
+            checks += build_lance_integrity_checks([spec], io_manager_key=key)
         if "drift" in table.checks:
-            made.append(build_lance_drift_check(spec, io_manager_key=key))
+            checks.append(build_lance_drift_check(spec, io_manager_key=key))
         if table.primary_key:
-            made.append(build_lance_primary_key_check(spec, list(table.primary_key), io_manager_key=key))
-        return made
+            checks.append(build_lance_primary_key_check(spec, list(table.primary_key), io_manager_key=key))
+        return checks
 
 
 def _check_places(specs: Sequence[dg.AssetSpec], default_schema: str | None) -> None:
@@ -260,7 +260,7 @@ def _idle_keys(values: Mapping[str, Any]) -> Iterator[str]:
             yield f"{key} does nothing without all_tables: true, health_checks or external_assets"
     if isinstance(tables, list):
         has_branches = isinstance(branching, Mapping) and branching.get("mode", "off") != "off"
-        listed = [(f"tables[{position}]", one) for position, one in enumerate(tables) if isinstance(one, Mapping)]
+        listed = [(f"tables[{position}]", table) for position, table in enumerate(tables) if isinstance(table, Mapping)]
         yield from _idle_tables(listed, has_maintenance, has_branches=has_branches, of_all=listing)
 
 

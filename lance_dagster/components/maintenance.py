@@ -96,7 +96,7 @@ class LanceMaintenanceComponent(dg.Component, dg.Model, dg.Resolvable):
         """The job, schedule and sensor, and the external assets and checks, for which the tables are listed."""
         del context
         lake = {"root": self.root, "include": self.include, "exclude": self.exclude, "policies": self.policies}
-        made = maintenance_definitions(list(self.tables), self.maintenance, self.io_manager_key, lake)
+        definitions = maintenance_definitions(list(self.tables), self.maintenance, self.io_manager_key, lake)
         declared = whole_root_definitions(
             list(self.tables),
             self.maintenance.policy(f"component of job {self.maintenance.job_name}"),
@@ -107,23 +107,23 @@ class LanceMaintenanceComponent(dg.Component, dg.Model, dg.Resolvable):
             schema=self.default_schema,
             io_manager_key=self.io_manager_key,
         )
-        return dg.Definitions.merge(made, declared)
+        return dg.Definitions.merge(definitions, declared)
 
 
 def _idle_keys(values: Mapping[str, Any]) -> Iterator[str]:
     """Yield the problems of attributes whose keys are all known: keys and empty lists without effect."""
     yield from empty_lists(values, "tables")
     root = values.get("root")
-    asked = [key for key in ("health_checks", "external_assets") if values.get(key)]
-    if root is True and asked:
+    listing_keys = [key for key in ("health_checks", "external_assets") if values.get(key)]
+    if root is True and listing_keys:
         yield (
-            f"{asked[0]} lists tables while the code location is loaded, when the root of the IO manager is unknown; "
-            "give root its URI, such as root: s3://bucket/lake"
+            f"{listing_keys[0]} lists tables while the code location is loaded, when the root of the IO manager is "
+            "unknown; give root its URI, such as root: s3://bucket/lake"
         )
     if values.get("external_assets") and not root:
         yield "external_assets does nothing without root; give it the URI of the tables"
     for key in ("storage_options", "default_schema"):
-        if values.get(key) and not (root and asked):
+        if values.get(key) and not (root and listing_keys):
             yield f"{key} does nothing without root and health_checks or external_assets; the IO manager has its own"
 
 

@@ -14,7 +14,7 @@ __all__ = ["whole_root_definitions"]
 
 
 def whole_root_definitions(
-    known: Sequence[TableLike],
+    listed_assets: Sequence[TableLike],
     policy: LanceMaintenancePolicy,
     lake: Mapping[str, Any],
     *,
@@ -27,7 +27,7 @@ def whole_root_definitions(
     """The external assets and health checks of tables, which are listed when the code location is loaded.
 
     Args:
-        known: The assets that the YAML lists.
+        listed_assets: The assets that the YAML lists.
         policy: The thresholds of the checks.
         lake: The arguments of the builders that choose tables below a root; without a root, only `known` is checked.
         health_checks: Whether to check the tables.
@@ -40,7 +40,7 @@ def whole_root_definitions(
     checks: list[dg.AssetChecksDefinition] = []
     assets: list[dg.AssetSpec] = []
     if health_checks:
-        checks = build_lance_health_checks(known, policy, io_manager_key=io_manager_key, **lake, **place)
+        checks = build_lance_health_checks(listed_assets, policy, io_manager_key=io_manager_key, **lake, **place)
     if external_assets:
-        assets = lance_external_assets(lake["root"], lake["include"], lake["exclude"], known=known, **place)
+        assets = lance_external_assets(lake["root"], lake["include"], lake["exclude"], known=listed_assets, **place)
     return dg.Definitions(assets=assets, asset_checks=checks)

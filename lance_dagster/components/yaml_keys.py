@@ -66,19 +66,19 @@ def _without_booleans(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unknown(values: Mapping[str, Any], model: type[BaseModel], place: str) -> Iterator[str]:
-    known = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+    annotations = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
     for key, value in values.items():
         where = f"{place}.{key}" if place else str(key)
-        if key not in known:
-            listed, before = ", ".join(sorted(known)), f"{place}: " if place else ""
-            yield f"{before}the key {key!r} is not known; known here: {listed}{near_name(str(key), known)}"
+        if key not in annotations:
+            listed, before = ", ".join(sorted(annotations)), f"{place}: " if place else ""
+            yield f"{before}the key {key!r} is not known; known here: {listed}{near_name(str(key), annotations)}"
             continue
-        misfit = misfit_of(value, known[key], where)
+        misfit = misfit_of(value, annotations[key], where)
         if misfit is not None:
             yield misfit
             continue
         items = enumerate(value) if isinstance(value, list) else [(None, value)]
-        inner, choices = _model_in(known[key]), _choices_in(known[key])
+        inner, choices = _model_in(annotations[key]), _choices_in(annotations[key])
         for position, item in items:
             at = where if position is None else f"{where}[{position}]"
             if inner is not None and isinstance(item, Mapping):
@@ -95,14 +95,14 @@ def _required(model: type[BaseModel]) -> list[str]:
 def _choices_in(annotation: Any) -> tuple[str, ...]:
     """The strings of the first `Literal` in a type; empty if there is none."""
     if get_origin(annotation) is Literal:
-        return tuple(one for one in get_args(annotation) if isinstance(one, str))
+        return tuple(choice for choice in get_args(annotation) if isinstance(choice, str))
     if annotation is str:
         return ()
-    return next((found for one in get_args(annotation) if (found := _choices_in(one))), ())
+    return next((choices for member in get_args(annotation) if (choices := _choices_in(member))), ())
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
     """The model in a type such as `Sequence[Model]` or `Model | None`; None if there is none."""
     if isinstance(annotation, type) and issubclass(annotation, dg.Model):
         return annotation
-    return next((found for one in get_args(annotation) if (found := _model_in(one)) is not None), None)
+    return next((model for member in get_args(annotation) if (model := _model_in(member)) is not None), None)

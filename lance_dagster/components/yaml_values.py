@@ -33,23 +33,23 @@ def misfit_of(value: Any, annotation: Any, place: str) -> str | None:
     if any(_fits(value, kind) for kind in kinds):
         items = next((get_args(kind)[0] for kind in kinds if get_origin(kind) is Sequence), None)
         if items is not None and isinstance(value, list):
-            found = (misfit_of(one, items, f"{place}[{position}]") for position, one in enumerate(value))
-            return next((one for one in found if one is not None), None)
+            misfits = (misfit_of(member, items, f"{place}[{position}]") for position, member in enumerate(value))
+            return next((misfit for misfit in misfits if misfit is not None), None)
         takes_strings = isinstance(value, Mapping) and any(_holds_strings(kind) for kind in kinds)
-        wrong = [key for key, one in value.items() if not isinstance(one, str)] if takes_strings else []
+        wrong = [key for key, member in value.items() if not isinstance(member, str)] if takes_strings else []
         return f"{place}.{wrong[0]} must be a string; put it into quotes" if wrong else None
     if value is None:
         return f"{place} has no value; give it one, or leave it out"
-    wanted = " or ".join(dict.fromkeys(_word(kind, value) for kind in kinds if kind is not NoneType))
+    expected = " or ".join(dict.fromkeys(_word(kind, value) for kind in kinds if kind is not NoneType))
     secret = any(get_origin(kind) is dict for kind in kinds) or not isinstance(value, str | int | float)
-    return f"{place} must be {wanted}" + ("" if secret else f", not {value!r}")
+    return f"{place} must be {expected}" + ("" if secret else f", not {value!r}")
 
 
 def _kinds(annotation: Any) -> Iterator[Any]:
     """The members of a union; `str` for a type with a resolver, such as an asset key, which is a string in YAML."""
     if get_origin(annotation) in (Union, UnionType):
-        for one in get_args(annotation):
-            yield from _kinds(one)
+        for member in get_args(annotation):
+            yield from _kinds(member)
     elif get_origin(annotation) in (Sequence, dict, Literal) or annotation in (*_WORDS, NoneType):
         yield annotation
     else:

@@ -62,32 +62,38 @@ def erasure_events(
     dataset, location = root.open(refs[0]), root.locate(refs[0])
     is_removed = partial(_is_removed, dataset, frozenset(report.versions_removed.get("main", ())))
     for ref in refs:
-        known = known_versions(context.instance, ref.key, _partitions(context.instance, ref))
-        due = [one for one, reported in known.items() if is_removed(reported.version)]
+        recorded_versions = known_versions(context.instance, ref.key, _partitions(context.instance, ref))
+        due = [partition for partition, reported in recorded_versions.items() if is_removed(reported.version)]
         if report.dry_run or report.obstacles or not due:
             context.log_event(dg.AssetObservation(asset_key=ref.key, metadata=entries))
             continue
-        names = [one for one in due if one is not None]
+        names = [partition for partition in due if partition is not None]
         earlier = before.get(ref.name, {})
         rows = {
             name: replace(now, erased=max(earlier[name].rows - now.rows, 0)) if name in earlier else now
             for name, now in partition_rows(dataset, ref, names).items()
         }
-        kept = [one for one in due if not report.rows_deleted.get("main") or (one in rows and rows[one].erased == 0)]
-        unchanged = {one: version for one in kept if (version := known[one].data_version)}
-        own = {name: value for name, value in entries.items() if not (names and name == "lance/rows_erased")}
-        found = TableReport(
+        unaffected = [
+            partition
+            for partition in due
+            if not report.rows_deleted.get("main") or (partition in rows and rows[partition].erased == 0)
+        ]
+        unchanged = {
+            partition: version for partition in unaffected if (version := recorded_versions[partition].data_version)
+        }
+        asset_entries = {name: value for name, value in entries.items() if not (names and name == "lance/rows_erased")}
+        table_report = TableReport(
             ref=ref,
             location=location,
             dataset=dataset,
             partitions=names,
-            metadata=own,
+            metadata=asset_entries,
             rows=rows,
             unchanged=unchanged,
-            provenance={one: known[one].provenance for one in due},
+            provenance={partition: recorded_versions[partition].provenance for partition in due},
             ui_url=root.ui_url,
         )
-        record(context, list(materializations(found, context)))
+        record(context, list(materializations(table_report, context)))
 
 
 def rows_before(
@@ -107,7 +113,7 @@ def _is_removed(dataset: lance_core.LanceDataset, removed: frozenset[int], versi
     """Whether this erasure, or an earlier one that ended before it logged events, has removed a version."""
     if version is None or version in removed:
         return version is not None
-    if any(one["version"] == version for one in dataset.version_refs()):
+    if any(ref["version"] == version for ref in dataset.version_refs()):
         return False
     return dataset.find_transaction(ERASURE, "true", newer_than=version) is not None
 
@@ -117,6 +123,8 @@ def _partitions(instance: dg.DagsterInstance, ref: TableRef) -> list[str]:
     if ref.partitions_def is None and ref.metadata is not None:
         return []
     newest = None if ref.partitions_def is not None else instance.get_latest_materialization_event(ref.key)
-    made = None if newest is None else newest.asset_materialization
-    is_partitioned = ref.partitions_def is not None or (made is not None and made.partition is not None)
+    materialization = None if newest is None else newest.asset_materialization
+    is_partitioned = ref.partitions_def is not None or (
+        materialization is not None and materialization.partition is not None
+    )
     return sorted(instance.get_materialized_partitions(ref.key)) if is_partitioned else []

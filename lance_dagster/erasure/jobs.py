@@ -69,25 +69,26 @@ class Condition(dg.Config):
             Failure: The configuration gives no source or several, or the source cannot be read or is empty.
         """
         sources = {"where.file": self.file, "where.env": self.env, "where.plain": self.plain}
-        given = [(source, value) for source, value in sources.items() if value]
-        if len(given) != 1:
+        given_sources = [(source, value) for source, value in sources.items() if value]
+        if len(given_sources) != 1:
             raise dg.Failure(
-                f"the condition needs one source, not {len(given)}: give `where.file`, `where.env` or `where.plain`"
+                f"the condition needs one source, not {len(given_sources)}: "
+                "give `where.file`, `where.env` or `where.plain`"
             )
-        source, found = given[0]
+        source, condition = given_sources[0]
         try:
             if self.file:
-                found = Path(self.file).read_text(encoding="utf-8")
+                condition = Path(self.file).read_text(encoding="utf-8")
             elif self.env:
-                found = os.environ.get(self.env, "")
+                condition = os.environ.get(self.env, "")
         except (OSError, ValueError) as error:
             raise dg.Failure(
                 f"where.file: {self.file} cannot be read ({type(error).__name__}); mount it where the run executes, "
                 "as UTF-8"
             ) from None
-        if not found.strip():
-            raise dg.Failure(f"{source}{'' if self.plain else f': {given[0][1]}'} holds no condition")
-        return found.strip()
+        if not condition.strip():
+            raise dg.Failure(f"{source}{'' if self.plain else f': {given_sources[0][1]}'} holds no condition")
+        return condition.strip()
 
 
 class ErasureConfig(ChosenTables):
@@ -190,8 +191,8 @@ def _erase(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: o
         if dataset is None:
             context.log.info("%s: there is no table", ref.name)
             continue
-        known = tables.get(dataset.root_uri)
-        both = [*(known.refs if known else ()), ref]
+        earlier = tables.get(dataset.root_uri)
+        both = [*(earlier.refs if earlier else ()), ref]
         tables[dataset.root_uri] = _ErasedTable(dataset=dataset, refs=both)
     planned = _plan(tables, where, config)
     stopped = [uri for uri, report in planned.items() if report.obstacles]
@@ -210,7 +211,7 @@ def _erase(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: o
         erasure_events(context, root, sharing, report, shown, config.request, before)
     if stopped:
         names = "; ".join(
-            f"{tables[uri].names}: {', '.join(f'{one.kind} {one.path}' for one in planned[uri].obstacles)}"
+            f"{tables[uri].names}: {', '.join(f'{place.kind} {place.path}' for place in planned[uri].obstacles)}"
             for uri in stopped
         )
         raise dg.Failure(
@@ -302,11 +303,11 @@ def _shown(value: Any, where: str) -> Any:
     if isinstance(value, str):
         return _without_strings(value, where)
     if is_dataclass(value):
-        return {one.name: _shown(getattr(value, one.name), where) for one in fields(value)}
+        return {field.name: _shown(getattr(value, field.name), where) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {_shown(key, where): _shown(one, where) for key, one in value.items()}
+        return {_shown(key, where): _shown(part, where) for key, part in value.items()}
     if isinstance(value, Sequence):
-        return [_shown(one, where) for one in value]
+        return [_shown(part, where) for part in value]
     return value
 
 

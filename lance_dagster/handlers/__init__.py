@@ -51,24 +51,24 @@ HANDLERS: Mapping[str, _Entry] = MappingProxyType(
 )
 
 
-def handler_for_value(value: object, *, where: str, own: Sequence[LanceTypeHandler] = ()) -> LanceTypeHandler:
+def handler_for_value(value: object, *, where: str, type_handlers: Sequence[LanceTypeHandler] = ()) -> LanceTypeHandler:
     """The handler that writes a value.
 
     Args:
         value: The output of the asset.
         where: The asset, for messages.
-        own: The handlers that the IO manager adds, which are tried first.
+        type_handlers: The handlers that the IO manager adds, which are tried first.
 
     Raises:
         DagsterInvariantViolationError: No handler writes values of this type.
     """
-    found = _found(type(value), own)
-    if found is not None:
-        return found
+    handler = _find_handler(type(value), type_handlers)
+    if handler is not None:
+        return handler
     advice = (
         "annotate the asset `-> None` if its body stores the data, or return a frame without rows"
         if value is None
-        else f"it can store {_offered(own)}"
+        else f"it can store {_offered(type_handlers)}"
     )
     raise dg.DagsterInvariantViolationError(
         f"{where} returned a value of type {_type_name(type(value))}, which LanceIOManager cannot store; {advice}"
@@ -94,30 +94,36 @@ class Loading:
     optional: bool = False
 
 
-def handler_for_load(annotation: object, default: str, *, where: str, own: Sequence[LanceTypeHandler] = ()) -> Loading:
+def handler_for_load(
+    annotation: object, default: str, *, where: str, type_handlers: Sequence[LanceTypeHandler] = ()
+) -> Loading:
     """How an input with a type annotation is loaded.
 
     Args:
         annotation: The input's type: a class, `Optional` of one, or `dict[str, ...]` or `list[...]` for several values.
         default: The name of the handler for an input without a type annotation.
         where: The input, for messages.
-        own: The handlers that the IO manager adds, which are tried first.
+        type_handlers: The handlers that the IO manager adds, which are tried first.
 
     Raises:
         DagsterInvariantViolationError: No handler loads values of this type.
     """
-    wanted = _unwrapped(annotation)
-    choices = {"by_partition": wanted.by_partition, "as_list": wanted.as_list, "optional": wanted.optional}
-    if wanted.inner in (None, object, Any):
+    requested_type = _unwrapped(annotation)
+    choices = {
+        "by_partition": requested_type.by_partition,
+        "as_list": requested_type.as_list,
+        "optional": requested_type.optional,
+    }
+    if requested_type.inner in (None, object, Any):
         return Loading(handler=_load(default), load_as=None, **choices)
-    if isinstance(wanted.inner, type):
-        found = _found(wanted.inner, own)
-        if found is not None:
-            return Loading(handler=found, load_as=wanted.inner, **choices)
+    if isinstance(requested_type.inner, type):
+        handler = _find_handler(requested_type.inner, type_handlers)
+        if handler is not None:
+            return Loading(handler=handler, load_as=requested_type.inner, **choices)
     name = _type_name(annotation) if isinstance(annotation, type) else str(annotation)
     raise dg.DagsterInvariantViolationError(
-        f"{where} is of type {name}, which LanceIOManager cannot load; it can load {_offered(own)}, Optional of these, "
-        "and dict[str, ...] or list[...] of these for one value per partition"
+        f"{where} is of type {name}, which LanceIOManager cannot load; it can load {_offered(type_handlers)}, "
+        "Optional of these, and dict[str, ...] or list[...] of these for one value per partition"
     )
 
 
@@ -135,16 +141,16 @@ def _unwrapped(annotation: object) -> _WantedType:
     """The type within `Optional`, and within `dict[str, ...]` or `list[...]`, which hold several values."""
     origin, inside = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):
-        others = [one for one in inside if one is not NoneType]
-        if len(others) == 1:
-            return replace(_unwrapped(others[0]), optional=True)
+        members = [member for member in inside if member is not NoneType]
+        if len(members) == 1:
+            return replace(_unwrapped(members[0]), optional=True)
     if origin is Annotated:
         return _unwrapped(inside[0])
     if (origin in (dict, Mapping) and inside[0] is str) or (origin in (list, Sequence) and inside):
-        found = _unwrapped(inside[-1])
-        if not (found.by_partition or found.as_list):
+        inner_type = _unwrapped(inside[-1])
+        if not (inner_type.by_partition or inner_type.as_list):
             is_list = origin in (list, Sequence)
-            return _WantedType(inner=found.inner, by_partition=not is_list, as_list=is_list)
+            return _WantedType(inner=inner_type.inner, by_partition=not is_list, as_list=is_list)
     return _WantedType(inner=annotation)
 
 
@@ -165,8 +171,8 @@ def _has_session() -> bool:
     return pyspark is not None and pyspark.SparkSession.getActiveSession() is not None
 
 
-def _found(cls: type, own: Sequence[LanceTypeHandler]) -> LanceTypeHandler | None:
-    for handler in own:
+def _find_handler(cls: type, type_handlers: Sequence[LanceTypeHandler]) -> LanceTypeHandler | None:
+    for handler in type_handlers:
         if issubclass(cls, tuple(handler.supported_types)):
             return handler
     name = _kind(cls)
@@ -189,8 +195,8 @@ def _load(name: str) -> LanceTypeHandler:
     return handler
 
 
-def _offered(own: Sequence[LanceTypeHandler]) -> str:
-    named = [_type_name(cls) for handler in own for cls in handler.supported_types]
+def _offered(type_handlers: Sequence[LanceTypeHandler]) -> str:
+    named = [_type_name(cls) for handler in type_handlers for cls in handler.supported_types]
     return ", ".join([*named, *(f"{entry.package} {'/'.join(sorted(entry.types))}" for entry in HANDLERS.values())])
 
 

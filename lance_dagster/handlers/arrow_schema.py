@@ -54,9 +54,9 @@ def known_schema(metadata: Mapping[str, object], annotation: Mapping[str, object
             types.
     """
     for declared in (metadata, annotation):
-        given = plain_metadata(declared.get("lance/schema"))
-        if given is not None:
-            return _schema_of(given, where)
+        declared_schema = plain_metadata(declared.get("lance/schema"))
+        if declared_schema is not None:
+            return _schema_of(declared_schema, where)
     for key in _COLUMNS_OF_TYPES:
         shown = plain_metadata(annotation.get(key))
         if isinstance(shown, dg.TableSchema):
@@ -64,11 +64,11 @@ def known_schema(metadata: Mapping[str, object], annotation: Mapping[str, object
     return pa.schema([])
 
 
-def _schema_of(given: object, where: str) -> pa.Schema:
-    if isinstance(given, pa.Schema):
-        return given.remove_metadata()
+def _schema_of(declared_schema: object, where: str) -> pa.Schema:
+    if isinstance(declared_schema, pa.Schema):
+        return declared_schema.remove_metadata()
     try:
-        return pa.schema([pa.field(name, pa.type_for_alias(kind)) for name, kind in dict(given).items()])  # type: ignore[call-overload]  # no mapping: the TypeError below
+        return pa.schema([pa.field(name, pa.type_for_alias(kind)) for name, kind in dict(declared_schema).items()])  # type: ignore[call-overload]  # no mapping: the TypeError below
     except (TypeError, ValueError) as error:
         raise dg.DagsterInvalidDefinitionError(
             f"{where}: metadata lance/schema must be a pyarrow schema, or a mapping from columns to names of Arrow "
@@ -89,9 +89,9 @@ _OTHER_NAMES: Mapping[str, pa.DataType] = {
 
 def _named_type(name: str) -> pa.DataType:
     """The Arrow type of a name; null for an unknown name. Case is ignored: polars has "Int64"."""
-    known = _OTHER_NAMES.get(name.lower())
-    if known is not None:
-        return known
+    kind = _OTHER_NAMES.get(name.lower())
+    if kind is not None:
+        return kind
     try:
         return pa.type_for_alias(name.lower())
     except ValueError:
@@ -100,8 +100,8 @@ def _named_type(name: str) -> pa.DataType:
 
 def owners(schema: pa.Schema) -> dict[str, str]:
     """The columns of a table that other assets than the table's own, each with its asset."""
-    found = {field.name: (field.metadata or {}).get(ASSET_KEY.encode()) for field in schema}
-    return {name: owner.decode() for name, owner in found.items() if owner is not None}
+    owner_by_column = {field.name: (field.metadata or {}).get(ASSET_KEY.encode()) for field in schema}
+    return {name: owner.decode() for name, owner in owner_by_column.items() if owner is not None}
 
 
 def without_owners(frame: pa.Schema, table: pa.Schema | None = None) -> pa.Schema:
@@ -111,13 +111,13 @@ def without_owners(frame: pa.Schema, table: pa.Schema | None = None) -> pa.Schem
         frame: The frame's columns.
         table: The columns of the table to which the frame is written; owners that are the same there are kept.
     """
-    there = {} if table is None else owners(table)
+    table_owners = {} if table is None else owners(table)
     for name, owner in owners(frame).items():
-        if there.get(name) != owner:
+        if table_owners.get(name) != owner:
             position = frame.get_field_index(name)
             field = frame.field(position)
-            kept = {key: value for key, value in field.metadata.items() if key != ASSET_KEY.encode()}
-            frame = frame.set(position, field.with_metadata(kept or None))
+            other_metadata = {key: value for key, value in field.metadata.items() if key != ASSET_KEY.encode()}
+            frame = frame.set(position, field.with_metadata(other_metadata or None))
     return frame
 
 
@@ -191,15 +191,15 @@ def target_schema(frame: pa.Schema, table: pa.Schema | None, mode: CommitMode, s
     if schema_mode == "overwrite":
         raise InvalidInputError("schema_mode overwrite is for writes that overwrite the whole table")
     _reject_missing(frame, table, schema_mode)
-    given = set(frame.names)
+    frame_columns = set(frame.names)
     for field in table:
-        if field.name not in given:
+        if field.name not in frame_columns:
             continue
-        found = frame.field(field.name).type
-        if found != field.type and not can_cast(found, field.type):
-            raise CastRejectedError(field.name, found, field.type)
-    known = set(table.names)
-    added = [field for field in frame if field.name not in known]
+        frame_type = frame.field(field.name).type
+        if frame_type != field.type and not can_cast(frame_type, field.type):
+            raise CastRejectedError(field.name, frame_type, field.type)
+    table_columns = set(table.names)
+    added = [field for field in frame if field.name not in table_columns]
     if not added:
         return table
     names = [field.name for field in added]
@@ -221,9 +221,9 @@ def fit_batch(batch: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.Table:
     if not batch.num_rows:
         return empty_table(schema)
     columns = []
-    given = set(batch.schema.names)
+    batch_columns = set(batch.schema.names)
     for field in schema:
-        column = batch.column(field.name) if field.name in given else pa.nulls(batch.num_rows, field.type)
+        column = batch.column(field.name) if field.name in batch_columns else pa.nulls(batch.num_rows, field.type)
         if column.type != field.type:
             column = cast_exactly(column, field)
         if not field.nullable and column.null_count:
@@ -243,12 +243,12 @@ def _reject_clashing_names(frame: pa.Schema) -> None:
 
 
 def _reject_missing(frame: pa.Schema, table: pa.Schema, schema_mode: SchemaMode) -> None:
-    lenient, others = schema_mode == "add_columns", owners(table)
-    given = set(frame.names)
+    lenient, owner_by_column = schema_mode == "add_columns", owners(table)
+    frame_columns = set(frame.names)
     missing = [
         field.name
         for field in table
-        if field.name not in given and not (field.nullable and (lenient or field.name in others))
+        if field.name not in frame_columns and not (field.nullable and (lenient or field.name in owner_by_column))
     ]
     if missing:
         raise SchemaError(

@@ -89,11 +89,11 @@ def _target(batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema, req
     """The columns with which the rows are written."""
     without_rows = isinstance(batches, list) and not any(batch.num_rows for batch in batches)
     existing = None if request.existing is None else request.existing.schema
-    wanted = with_known_types(schema, request.known, existing, without_rows=without_rows)
-    wanted = with_vectors(wanted, request.output.vector_columns)
+    frame_schema = with_known_types(schema, request.known, existing, without_rows=without_rows)
+    frame_schema = with_vectors(frame_schema, request.output.vector_columns)
     if existing is not None and request.output.schema_mode != "overwrite":
-        existing = typed(existing, wanted)
-    return target_schema(wanted, existing, request.mode, request.output.schema_mode)
+        existing = typed(existing, frame_schema)
+    return target_schema(frame_schema, existing, request.mode, request.output.schema_mode)
 
 
 def _to_merge(
@@ -101,8 +101,10 @@ def _to_merge(
 ) -> pa.Table:
     """The rows of a merge; rows of the table keep their values in columns that other assets own."""
     if request.mode == "merge":
-        others = owners(target)
-        target = pa.schema([field for field in target if field.name in schema.names or field.name not in others])
+        owner_by_column = owners(target)
+        target = pa.schema(
+            [field for field in target if field.name in schema.names or field.name not in owner_by_column]
+        )
     table = pa.concat_tables([fit_batch(batch, target) for batch in batches] or [empty_table(target)])
     check_keys(table, request.output.merge_key)
     return table
@@ -116,8 +118,8 @@ def check_arrow(batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema,
     """
     check_plain(request.output)
     without_rows = isinstance(batches, list) and not any(batch.num_rows for batch in batches)
-    wanted = with_known_types(schema, request.known, None, without_rows=without_rows)
-    target = target_schema(with_vectors(wanted, request.output.vector_columns), None, "create", "strict")
+    frame_schema = with_known_types(schema, request.known, None, without_rows=without_rows)
+    target = target_schema(with_vectors(frame_schema, request.output.vector_columns), None, "create", "strict")
     slices = request.slices if request.output.out_of_partition == "error" else None
     num_rows, keys = 0, []
     for batch in batches:
@@ -138,7 +140,7 @@ def _merge(table: pa.Table, request: WriteRequest) -> WriteResult | None:
         for rows in (table, *([] if request.deletes is None else [request.deletes])):
             request.slices.assign_all(rows, request.uri)
     return merge_on_attempts(
-        request, lambda: table.select(request.output.merge_key), lambda asked: merge_arrow(table, asked)
+        request, lambda: table.select(request.output.merge_key), lambda attempted: merge_arrow(table, attempted)
     )
 
 
@@ -200,8 +202,8 @@ def _field_ids(schema: pa.Schema, request: WriteRequest) -> bytes | None:
     existing = request.existing
     if existing is None or request.mode == "overwrite":
         return None
-    known = set(existing.schema.names) - _without_type(schema, request)
-    added = [field for field in schema if field.name not in known]
+    typed_columns = set(existing.schema.names) - _without_type(schema, request)
+    added = [field for field in schema if field.name not in typed_columns]
     return existing.lance_schema_with(added) if added else existing.lance_schema_bytes
 
 

@@ -154,9 +154,9 @@ class ChangesRequest:
     updates_of: tuple[str, ...] | None = None
     counts: dict[str, int] = field(default_factory=dict)
 
-    def columns_read(self, wanted: Sequence[str] | None) -> list[str] | None:
+    def columns_read(self, requested_columns: Sequence[str] | None) -> list[str] | None:
         """The columns to read so that the wanted columns and the key are there; None for all columns."""
-        return None if wanted is None else list(dict.fromkeys((*wanted, *self.key)))
+        return None if requested_columns is None else list(dict.fromkeys((*requested_columns, *self.key)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,13 +47,13 @@ def read_changes(request: ReadRequest) -> pa.Table:
     assert request.changes is not None
     parts, total = [], Counter[str]()
     for part in request.changes.parts:
-        found, updates = _of_part(request, part)
-        total += _by_kind(found)
+        changes, updates = _of_part(request, part)
+        total += _by_kind(changes)
         total += Counter(insert=-updates, update_postimage=updates, delete=-updates)
-        parts.append(found)
-    wanted = request.dataset.schema.names if request.columns is None else request.columns
+        parts.append(changes)
+    column_names = request.dataset.schema.names if request.columns is None else request.columns
     request.changes.counts.update({kind: total[kind] for kind in KINDS})
-    return pa.concat_tables([part.select([*wanted, CHANGE_TYPE]) for part in parts])
+    return pa.concat_tables([part.select([*column_names, CHANGE_TYPE]) for part in parts])
 
 
 def count_changes(request: ReadRequest, *, all_of_them: bool = False) -> None:
@@ -110,12 +110,12 @@ def _cheap_column(dataset: lance_core.LanceDataset) -> str:
     """A column that is cheap to read, for reads that need no particular column."""
     schema: pa.Schema = dataset.schema
     names: list[str] = schema.names
-    return next((one.name for one in schema if pa.types.is_primitive(one.type)), names[0])
+    return next((field.name for field in schema if pa.types.is_primitive(field.type)), names[0])
 
 
-def _by_kind(found: pa.Table) -> Counter[str]:
-    counted = found.column(CHANGE_TYPE).value_counts()
-    return Counter({one["values"].as_py(): one["counts"].as_py() for one in counted})
+def _by_kind(changes: pa.Table) -> Counter[str]:
+    counted = changes.column(CHANGE_TYPE).value_counts()
+    return Counter({count["values"].as_py(): count["counts"].as_py() for count in counted})
 
 
 def _of_part(request: ReadRequest, part: ChangesPart) -> tuple[pa.Table, int]:
@@ -161,7 +161,7 @@ def _paired(feed: pa.Table, key: Sequence[str]) -> pa.Table:
     kinds = feed.column(CHANGE_TYPE)
     before = feed.filter(pc.equal(kinds, "update_preimage")).sort_by(ROW_ID)
     after = feed.filter(pc.equal(kinds, "update_postimage")).sort_by(ROW_ID)
-    others = feed.filter(pc.is_in(kinds, pa.array(["insert", "delete"])))
+    inserts_and_deletes = feed.filter(pc.is_in(kinds, pa.array(["insert", "delete"])))
     left = pc.is_in(before.column(ROW_ID), after.column(ROW_ID).combine_chunks())
     came = pc.invert(pc.is_in(after.column(ROW_ID), before.column(ROW_ID).combine_chunks()))
     deletions, new = [before.filter(pc.invert(left))], [after.filter(came)]
@@ -173,15 +173,20 @@ def _paired(feed: pa.Table, key: Sequence[str]) -> pa.Table:
         new.append(after.filter(moved))
         after = after.filter(pc.invert(moved))
     return pa.concat_tables(
-        [*(_as(part, "delete") for part in deletions), others, after, *(_as(part, "insert") for part in new)]
+        [
+            *(_as(part, "delete") for part in deletions),
+            inserts_and_deletes,
+            after,
+            *(_as(part, "insert") for part in new),
+        ]
     )
 
 
-def _differs(one: pa.ChunkedArray, other: pa.ChunkedArray) -> object:
+def _differs(left: pa.ChunkedArray, right: pa.ChunkedArray) -> object:
     """For each row, whether two values differ; two nulls are equal."""
-    same = pc.fill_null(pc.equal(one, other), False)
+    same = pc.fill_null(pc.equal(left, right), False)
     return (
-        pc.invert(pc.or_(same, pc.and_(pc.is_null(one), pc.is_null(other))))
+        pc.invert(pc.or_(same, pc.and_(pc.is_null(left), pc.is_null(right))))
         .combine_chunks()
         .to_numpy(zero_copy_only=False)
     )

@@ -87,16 +87,16 @@ def stored_columns(schema: pa.Schema, request: WriteRequest, *, without_rows: bo
     if not names:
         raise SchemaError(f"the output has only the columns {schema.names}, which identify its rows, and none to set")
     frame = pa.schema([schema.field(name) for name in names])
-    wanted = with_known_types(frame, request.known, table, without_rows=without_rows)
+    columns_schema = with_known_types(frame, request.known, table, without_rows=without_rows)
     widths = {name: width for name, width in request.output.vector_columns.items() if name not in table.names}
-    wanted = with_vectors(wanted, widths)
+    columns_schema = with_vectors(columns_schema, widths)
     fields = []
-    for field in wanted:
+    for field in columns_schema:
         if field.name in table.names:
-            own = table.field(field.name)
-            if field.type != own.type and not can_cast(field.type, own.type):
-                raise CastRejectedError(field.name, field.type, own.type)
-            fields.append(own)
+            table_field = table.field(field.name)
+            if field.type != table_field.type and not can_cast(field.type, table_field.type):
+                raise CastRejectedError(field.name, field.type, table_field.type)
+            fields.append(table_field)
             continue
         if pa.types.is_null(field.type):
             raise SchemaError(
@@ -122,7 +122,7 @@ def write_column_batches(
         LanceError: The write failed: no row was changed, except perhaps after an `OutcomeUnknownError`.
     """
     key = matched_by(schema.names, request.output.row_key)
-    tables = [pa.Table.from_batches([one]) if isinstance(one, pa.RecordBatch) else one for one in batches]
+    tables = [pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch for batch in batches]
     num_rows = sum(table.num_rows for table in tables)
     if skips_empty(num_rows, request):
         return None
@@ -182,9 +182,10 @@ def may_lack_rows(key: Sequence[str], request: WriteRequest) -> bool:
     read, existing = request.read, request.existing
     if read is None or existing is None or "_rowaddr" in key or existing.version <= read.version:
         return False
-    now = {one.fragment_id: one.metadata.deletion_file for one in existing.get_fragments()}
+    now = {fragment.fragment_id: fragment.metadata.deletion_file for fragment in existing.get_fragments()}
     return any(
-        one.fragment_id not in now or one.metadata.deletion_file != now[one.fragment_id] for one in read.get_fragments()
+        fragment.fragment_id not in now or fragment.metadata.deletion_file != now[fragment.fragment_id]
+        for fragment in read.get_fragments()
     )
 
 
@@ -244,18 +245,18 @@ def _only_of_earlier(request: WriteRequest, key: Sequence[str], keys: Callable[[
     assert write is not None
     if not existing.has_stable_row_ids or "_rowaddr" in key:
         return ", if there are any: this is known only of tables with stable row ids, and not with _rowaddr as key"
-    names, columns, wanted = list(key), set(several(request.properties.get(COLUMNS))), keys().select(list(key))
+    names, columns, current_keys = list(key), set(several(request.properties.get(COLUMNS))), keys().select(list(key))
     for version in write.earlier:
         try:
-            made = existing.checkout_version((existing.branch, version))
+            earlier_version = existing.checkout_version((existing.branch, version))
         except VersionNotFoundError:
             return f", if there are any: version {version} was cleaned up"
-        others = set(several(properties_of(made.read_transaction(version)).get(COLUMNS))) - columns
-        if others:
-            return f", in the columns {sorted(others)}"
-        rows = _set_in(made, list(dict.fromkeys((*names, "_rowid"))))
+        other_columns = set(several(properties_of(earlier_version.read_transaction(version)).get(COLUMNS))) - columns
+        if other_columns:
+            return f", in the columns {sorted(other_columns)}"
+        rows = _set_in(earlier_version, list(dict.fromkeys((*names, "_rowid"))))
         kinds = pa.schema([rows.schema.field(name) for name in names])
-        left = rows.join(wanted.cast(kinds), names, join_type="left anti")
+        left = rows.join(current_keys.cast(kinds), names, join_type="left anti")
         if left.num_rows:  # rows that were deleted since do not count, but rows whose key was changed do
             left = left.join(existing.to_table(["_rowid"]), "_rowid", join_type="left semi")
         if left.num_rows:
@@ -263,10 +264,10 @@ def _only_of_earlier(request: WriteRequest, key: Sequence[str], keys: Callable[[
     return ""
 
 
-def _set_in(made: LanceDataset, names: Sequence[str]) -> pa.Table:
+def _set_in(dataset: LanceDataset, names: Sequence[str]) -> pa.Table:
     """Some columns of the rows that a version changed, and no later one up to that version did."""
-    scanner = made.scanner(columns=[*names, _LAST_UPDATED])
-    batches = [one.filter(pc.equal(one.column(_LAST_UPDATED), made.version)) for one in scanner.to_batches()]
+    scanner = dataset.scanner(columns=[*names, _LAST_UPDATED])
+    batches = [batch.filter(pc.equal(batch.column(_LAST_UPDATED), dataset.version)) for batch in scanner.to_batches()]
     return pa.Table.from_batches(batches, scanner.projected_schema).select(list(names))
 
 

@@ -209,10 +209,10 @@ def _attempt(column: Column, target: pa.DataType) -> Column | None:
 
 def _blobs(column: pa.Array, target: pa.DataType) -> pa.Array:
     """Blobs from their bytes or URIs; nothing is copied."""
-    given = "data" if _is_binary(column.type) else "uri"
+    child_name = "data" if _is_binary(column.type) else "uri"
     storage = target.storage_type
     children = [
-        column.cast(field.type) if field.name == given else pa.nulls(len(column), field.type) for field in storage
+        column.cast(field.type) if field.name == child_name else pa.nulls(len(column), field.type) for field in storage
     ]
     blobs = pa.StructArray.from_arrays(children, fields=list(storage), mask=column.is_null())
     return pa.ExtensionArray.from_storage(target, blobs)
@@ -237,8 +237,8 @@ def _list(column: pa.Array, target: pa.DataType) -> pa.Array | None:
     lengths = pc.fill_null(pc.list_value_length(column), 0).cast(pa.int64())
     offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
     plain = pa.large_list(target.value_field)
-    made = pa.LargeListArray.from_arrays(offsets, items, type=plain, mask=column.is_null())
-    return made if plain == target else _flat(made, target)
+    lists = pa.LargeListArray.from_arrays(offsets, items, type=plain, mask=column.is_null())
+    return lists if plain == target else _flat(lists, target)
 
 
 def _flat(column: pa.Array, target: pa.DataType) -> pa.Array | None:

@@ -54,15 +54,21 @@ def columns_of_asset(
     """
     if TABLE_KEY not in metadata:
         return None
-    own = [name for name, owner in owners(schema).items() if owner == asset_key.to_user_string()]
-    if not own:
+    asset_columns = [name for name, owner in owners(schema).items() if owner == asset_key.to_user_string()]
+    if not asset_columns:
         raise MissingInputError(
             f"{where}: the table has no column of that asset; materialize the asset first, or name columns of the "
             "table in the metadata columns of the input"
         )
-    given = plain_metadata(metadata.get("lance/key"))
-    key = [given] if isinstance(given, str) else list(given) if isinstance(given, list | tuple) else []
-    return [*key, *own]
+    declared_key = plain_metadata(metadata.get("lance/key"))
+    key = (
+        [declared_key]
+        if isinstance(declared_key, str)
+        else list(declared_key)
+        if isinstance(declared_key, list | tuple)
+        else []
+    )
+    return [*key, *asset_columns]
 
 
 def counted_columns(
@@ -76,13 +82,13 @@ def counted_columns(
         schema: The columns of the input's table.
         readers: The assets that read the input.
     """
-    own = {name for name, owner in owners(schema).items() if owner in readers}
-    if columns is None and not own:
+    reader_columns = {name for name, owner in owners(schema).items() if owner in readers}
+    if columns is None and not reader_columns:
         return None
     names = schema.names if columns is None else list(dict.fromkeys((*columns, *key)))
     if set(names) - {*schema.names, "_rowid", "_rowaddr"}:
         return None
-    return tuple(name for name in names if name in schema.names and name not in own)
+    return tuple(name for name in names if name in schema.names and name not in reader_columns)
 
 
 def split_key(key: Sequence[str], columns: Sequence[str] | None, schema: pa.Schema) -> tuple[str, ...] | None:

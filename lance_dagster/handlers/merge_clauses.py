@@ -31,14 +31,14 @@ class PlainMerge:
         condition: The condition of the rows in both that are updated; None for all of them.
         inserts: Whether rows only in the output are inserted.
         deletes_others: Whether rows only in the table are deleted.
-        others: The condition of the rows only in the table that are deleted; None for all of them.
+        unmatched_condition: The condition of the rows only in the table that are deleted; None for all of them.
     """
 
     matched: str
     condition: str | None = None
     inserts: bool
     deletes_others: bool
-    others: str | None = None
+    unmatched_condition: str | None = None
 
 
 def plain_merge(output: OutputSettings) -> PlainMerge:
@@ -55,24 +55,29 @@ def plain_merge(output: OutputSettings) -> PlainMerge:
         )
     from pyspark_lance import parse_merge_clauses  # noqa: PLC0415 - few outputs have clauses
 
-    found = {}
+    clauses_by_side = {}
     for clause in parse_merge_clauses(output.merge_clauses):
         plain = clause.condition is None or (clause.side, clause.then) in _CONDITIONS
-        if clause.side in found or clause.values is not None or not plain or (clause.side, clause.then) == _NEVER:
+        if (
+            clause.side in clauses_by_side
+            or clause.values is not None
+            or not plain
+            or (clause.side, clause.then) == _NEVER
+        ):
             why = f"{clause}" + ("" if clause.condition is None else f", condition {clause.condition!r}")
             raise UnsupportedError(
                 f"lance/merge_on: the clause {why} needs Spark: return a Spark DataFrame. Other frames can have one"
                 " clause for each side, without values: update, with a condition or without, or delete where matched,"
                 " insert where not matched, delete where not matched by source. Nothing was written"
             )
-        found[clause.side] = clause
-    matched, others = found.get("matched"), found.get("not matched by source")
+        clauses_by_side[clause.side] = clause
+    matched, unmatched = clauses_by_side.get("matched"), clauses_by_side.get("not matched by source")
     return PlainMerge(
         matched="nothing" if matched is None else matched.then,
         condition=None if matched is None else _text(matched.condition),
-        inserts="not matched" in found,
-        deletes_others=others is not None,
-        others=None if others is None else _text(others.condition),
+        inserts="not matched" in clauses_by_side,
+        deletes_others=unmatched is not None,
+        unmatched_condition=None if unmatched is None else _text(unmatched.condition),
     )
 
 
@@ -115,5 +120,5 @@ def merges_again_alike(output: OutputSettings) -> bool:
     from pyspark_lance import parse_merge_clauses  # noqa: PLC0415 - few outputs have clauses
 
     clauses = parse_merge_clauses(output.merge_clauses)
-    plain = all(one.condition is None and one.values is None for one in clauses)
-    return plain and any((one.side, one.then) == ("matched", "update") for one in clauses)
+    plain = all(clause.condition is None and clause.values is None for clause in clauses)
+    return plain and any((clause.side, clause.then) == ("matched", "update") for clause in clauses)

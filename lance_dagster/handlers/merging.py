@@ -75,7 +75,7 @@ def merge_arrow(table: pa.Table, request: WriteRequest) -> WriteResult:
     if plain.inserts:
         merge = merge.when_not_matched_insert_all()
     if plain.deletes_others:
-        merge = merge.when_not_matched_by_source_delete(_others(dataset, request, plain.others))
+        merge = merge.when_not_matched_by_source_delete(_deleted_condition(dataset, request, plain.unmatched_condition))
     within = confined_to(request)
     if within is not None:
         merge = merge.within(within)
@@ -96,12 +96,12 @@ def merge_arrow(table: pa.Table, request: WriteRequest) -> WriteResult:
     )
 
 
-def _others(dataset: LanceDataset, request: WriteRequest, condition: str | None) -> pc.Expression | None:
+def _deleted_condition(dataset: LanceDataset, request: WriteRequest, condition: str | None) -> pc.Expression | None:
     """The condition of rows only in the table that are deleted: the run's partitions and the clause's condition."""
-    found = [None if request.slices is None else request.slices.expression(dataset.schema)]
-    found.append(None if condition is None else dataset.parse_filter(condition))
-    known = [one for one in found if one is not None]
-    return reduce(and_, known) if known else None
+    conditions = [None if request.slices is None else request.slices.expression(dataset.schema)]
+    conditions.append(None if condition is None else dataset.parse_filter(condition))
+    present_conditions = [part for part in conditions if part is not None]
+    return reduce(and_, present_conditions) if present_conditions else None
 
 
 def confined_to(request: WriteRequest) -> lance_core.Slices | None:
@@ -227,21 +227,21 @@ def after_creation(request: WriteRequest) -> WriteRequest:
     existing = lance_core.dataset(request.uri, storage_options=request.storage_options)
     write = request.write_attempt
     if write is not None:
-        found, _ = existing.find_transactions(*write.token)
-        for version, one in found.items():
-            if write.is_superseded_by(one.transaction_properties):
+        earlier_commits, _ = existing.find_transactions(*write.token)
+        for version, transaction in earlier_commits.items():
+            if write.is_superseded_by(transaction.transaction_properties):
                 raise SupersededError(
                     f"{request.uri}: version {version} was committed by a later attempt of the same write; nothing of "
                     "this one was committed"
                 )
         committed = existing.committed_attempts(write.token)
-        later = [one for one in committed if one.number > write.number]
+        later = [attempt for attempt in committed if attempt.number > write.number]
         if later:
             raise SupersededError(
                 f"{request.uri}: version {later[-1].version} was committed by a later attempt of the same write; "
                 "nothing of this one was committed"
             )
-        write = replace(write, earlier=tuple(sorted({*found, *(one.version for one in committed)})))
+        write = replace(write, earlier=tuple(sorted({*earlier_commits, *(attempt.version for attempt in committed)})))
     return replace(request, existing=existing, mode="merge", write_attempt=write)
 
 
@@ -303,12 +303,12 @@ def adopted(request: WriteRequest) -> WriteResult:
     assert request.existing is not None
     assert request.write_attempt is not None
     try:
-        kept = request.existing.checkout_version(request.write_attempt.earlier[-1])
+        earlier_version = request.existing.checkout_version(request.write_attempt.earlier[-1])
     except VersionNotFoundError:  # the version was cleaned up; the table's configuration has recorded the attempt
         return WriteResult.of_transaction(request.existing, None, deduplicated=True)
-    transaction = kept.read_transaction(kept.version)
+    transaction = earlier_version.read_transaction(earlier_version.version)
     assert transaction is not None  # the attempt was found by its properties
-    return WriteResult.of_transaction(kept, transaction, deduplicated=True)
+    return WriteResult.of_transaction(earlier_version, transaction, deduplicated=True)
 
 
 def _only_of_earlier(
@@ -323,20 +323,20 @@ def _only_of_earlier(
     left = 0
     for version in versions:
         try:
-            made = dataset.checkout_version(version)
+            earlier_version = dataset.checkout_version(version)
         except VersionNotFoundError as error:
             raise EarlierAttemptError(
                 f"an earlier attempt of this write merged rows into {dataset.uri} in version {version}, which was "
                 "cleaned up, so that its keys are unknown. Nothing was written. Set lance/on_earlier_attempt to "
                 "append, to merge on top of it"
             ) from error
-        transaction = made.read_transaction(version)
+        transaction = earlier_version.read_transaction(version)
         operation: Any = None if transaction is None else transaction.operation
         added = [*getattr(operation, "new_fragments", ()), *getattr(operation, "fragments", ())]
         names = {file.path for fragment in added for file in fragment.files}
-        mine = [f for f in made.get_fragments() if names & {file.path for file in f.data_files()}]
+        mine = [f for f in earlier_version.get_fragments() if names & {file.path for file in f.data_files()}]
         if mine:
-            tried = made.scanner(columns=list(key), fragments=mine).to_table()
-            wanted = now.cast(tried.schema) if now.schema != tried.schema else now
-            left += tried.join(wanted, keys=list(key), join_type="left anti").num_rows
+            tried = earlier_version.scanner(columns=list(key), fragments=mine).to_table()
+            current_keys = now.cast(tried.schema) if now.schema != tried.schema else now
+            left += tried.join(current_keys, keys=list(key), join_type="left anti").num_rows
     return left

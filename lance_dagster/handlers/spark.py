@@ -176,9 +176,9 @@ class SparkHandler(LanceTypeHandler):
         message = functions.concat(
             functions.lit(f"a row has {CHANGE_TYPE} "), functions.coalesce(kind, functions.lit("null"))
         )
-        known = functions.when(kind.isin(*KINDS), kind).otherwise(functions.raise_error(message))
-        merged = value.where(known != "delete").drop(CHANGE_TYPE)
-        deleted = value.where(known == "delete").drop(CHANGE_TYPE)
+        checked_kind = functions.when(kind.isin(*KINDS), kind).otherwise(functions.raise_error(message))
+        merged = value.where(checked_kind != "delete").drop(CHANGE_TYPE)
+        deleted = value.where(checked_kind == "delete").drop(CHANGE_TYPE)
         again = merged.select(*map(quoted, key)).distinct()
         return self, merged, deleted.join(again, on=list(key), how="left_anti")
 
@@ -210,8 +210,8 @@ def _changes(request: ReadRequest) -> DataFrame:
         for part in request.changes.parts
     ]
     count_changes(request)
-    found: DataFrame = reduce(lambda one, other: one.unionByName(other), frames)
-    return found.drop("_commit_version", "_commit_timestamp")
+    changes: DataFrame = reduce(lambda left, right: left.unionByName(right), frames)
+    return changes.drop("_commit_version", "_commit_timestamp")
 
 
 def _write_columns(value: DataFrame, request: WriteRequest) -> WriteResult | None:
@@ -225,14 +225,14 @@ def _write_columns(value: DataFrame, request: WriteRequest) -> WriteResult | Non
         return None
     if is_kept(request, key, lambda: value.select(*map(quoted, key)).toArrow()):
         return adopted(request)
-    given = SparkHandler().arrow_schema(value)
-    stored_columns(given, request)
+    frame_schema = SparkHandler().arrow_schema(value)
+    stored_columns(frame_schema, request)
     columns = set_columns(value.columns, output.row_key)
     value = _without_deleted(value.select(*map(quoted, (*key, *columns))), key, request)
     vectors = {**_known_vectors(value, request), **output.vector_columns}
     with lossy_values():
         done = pyspark_lance.write_columns(
-            cast_in_job(value, given, existing.schema),
+            cast_in_job(value, frame_schema, existing.schema),
             request.uri,
             on=key,
             where=None if request.slices is None else request.slices.expression(existing.schema),
@@ -300,21 +300,25 @@ def with_known_types(value: DataFrame, request: WriteRequest) -> DataFrame:
     value = _without_owners(value, existing)
     if not value.columns and len(existing if existing is not None else request.known):
         return _empty_frame(existing if existing is not None else request.known, value.sparkSession)
-    known = {field.name: field for field in [*request.known, *(existing or ())] if not pa.types.is_null(field.type)}
-    void = [field.name for field in value.schema if field.dataType.typeName() == "void" and field.name in known]
+    fields_by_name = {
+        field.name: field for field in [*request.known, *(existing or ())] if not pa.types.is_null(field.type)
+    }
+    void = [
+        field.name for field in value.schema if field.dataType.typeName() == "void" and field.name in fields_by_name
+    ]
     if existing is None and len(request.known) and value.isEmpty():
-        void = [name for name in value.columns if name in known]
-    return with_null_columns(value, pa.schema([known[name] for name in void]))
+        void = [name for name in value.columns if name in fields_by_name]
+    return with_null_columns(value, pa.schema([fields_by_name[name] for name in void]))
 
 
 def _without_owners(value: DataFrame, table: pa.Schema | None) -> DataFrame:
     """The frame without the owners that its columns had in the table they come from; see `without_owners`."""
-    there = {} if table is None else owners(table)
+    table_owners = {} if table is None else owners(table)
     for field in value.schema:
         owner = field.metadata.get(ASSET_KEY)
-        if owner is not None and owner != there.get(field.name):
-            kept = {key: one for key, one in field.metadata.items() if key != ASSET_KEY}
-            value = value.withMetadata(field.name, kept)
+        if owner is not None and owner != table_owners.get(field.name):
+            other_metadata = {key: text for key, text in field.metadata.items() if key != ASSET_KEY}
+            value = value.withMetadata(field.name, other_metadata)
     return value
 
 
@@ -328,8 +332,8 @@ def with_null_columns(value: DataFrame, schema: pa.Schema) -> DataFrame:
     names = [name for name in schema.names if name in value.columns]
     if not names:
         return value
-    wanted = _empty_frame(pa.schema([schema.field(name) for name in names]), value.sparkSession).schema
-    return value.withColumns({field.name: functions.lit(None).cast(field.dataType) for field in wanted})
+    null_fields = _empty_frame(pa.schema([schema.field(name) for name in names]), value.sparkSession).schema
+    return value.withColumns({field.name: functions.lit(None).cast(field.dataType) for field in null_fields})
 
 
 def _vectors(value: DataFrame, request: WriteRequest) -> dict[str, int]:
@@ -375,25 +379,27 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
     if slices is not None and output.out_of_partition == "error":
         slices.assign_all(value.select(*slices.columns).distinct().toArrow(), request.uri)
 
-    def merge(asked: WriteRequest) -> WriteResult:
-        if asked.existing is not None:
-            set_types(asked.existing, SparkHandler().arrow_schema(value))
-            configure(asked)
+    def merge(attempted: WriteRequest) -> WriteResult:
+        if attempted.existing is not None:
+            set_types(attempted.existing, SparkHandler().arrow_schema(value))
+            configure(attempted)
         done = pyspark_lance.merge(
             value,
-            asked.uri,
+            attempted.uri,
             on=output.merge_key,
             **_clauses(output),
-            transaction_properties=commit_properties(asked),
-            storage_options=asked.storage_options,
-            within=confined_to(asked),
-            write_attempt=asked.write_attempt,
-            read_version=asked.read_version,
-            identity=asked.identity,
-            deletes=asked.deletes,
-            **asked.file_options,
+            transaction_properties=commit_properties(attempted),
+            storage_options=attempted.storage_options,
+            within=confined_to(attempted),
+            write_attempt=attempted.write_attempt,
+            read_version=attempted.read_version,
+            identity=attempted.identity,
+            deletes=attempted.deletes,
+            **attempted.file_options,
         )
-        return replace(done, replaced_versions=() if asked.write_attempt is None else asked.write_attempt.earlier)
+        return replace(
+            done, replaced_versions=() if attempted.write_attempt is None else attempted.write_attempt.earlier
+        )
 
     return merge_on_attempts(request, lambda: value.select(*output.merge_key).toArrow(), merge)
 
@@ -405,8 +411,8 @@ def _inserted(value: DataFrame, output: OutputSettings) -> DataFrame:
     if output.merge_clauses is None:
         return value
     clauses = pyspark_lance.parse_merge_clauses(output.merge_clauses)
-    found = pyspark_lance.inserted_rows(value, output.merge_key, clauses)
-    return value.limit(0) if found is None else found
+    inserted = pyspark_lance.inserted_rows(value, output.merge_key, clauses)
+    return value.limit(0) if inserted is None else inserted
 
 
 def _clauses(output: OutputSettings) -> dict[str, Any]:
@@ -446,8 +452,8 @@ def _reject_twice(value: DataFrame, key: Sequence[str]) -> None:
     check_keys(pa.schema([(name, pa.int8()) for name in value.columns]).empty_table(), key)
     keys = [functions.col(quoted(name)) for name in key]
     whole = value.select(*keys)
-    for one in keys:
-        whole = whole.where(one.isNotNull())  # `dropna` drops NaN as well
+    for column in keys:
+        whole = whole.where(column.isNotNull())  # `dropna` drops NaN as well
     counted = whole.groupBy(*keys).agg(functions.count("*").alias("__lance_count"))
     twice = counted.where("__lance_count > 1").drop("__lance_count").limit(1).toArrow()
     check_keys(pa.concat_tables([twice, twice]), key)

@@ -43,12 +43,12 @@ _START, _END = "lance-lossy-cast<<", ">>lance-lossy-cast"
 _FOUND: Final = re.compile(f"{_START}(.*?)\\|(.*?)\\|(.*?)\\|(.*?){_END}", re.DOTALL)
 
 
-def cast_in_job(frame: DataFrame, given: pa.Schema, table: pa.Schema) -> DataFrame:
+def cast_in_job(frame: DataFrame, frame_schema: pa.Schema, table: pa.Schema) -> DataFrame:
     """The frame with its columns of plain types cast to the types of the table.
 
     Args:
         frame: The frame.
-        given: The Arrow types of the frame's columns; null for unknown types.
+        frame_schema: The Arrow types of the frame's columns; null for unknown types.
         table: The table's columns.
 
     Raises:
@@ -56,9 +56,9 @@ def cast_in_job(frame: DataFrame, given: pa.Schema, table: pa.Schema) -> DataFra
     """
     changed: dict[str, Any] = {}
     for field in table:
-        if given.get_field_index(field.name) < 0 or len(given.get_all_field_indices(field.name)) > 1:
+        if frame_schema.get_field_index(field.name) < 0 or len(frame_schema.get_all_field_indices(field.name)) > 1:
             continue
-        kind = given.field(field.name).type
+        kind = frame_schema.field(field.name).type
         if kind == field.type or not (_is_plain(kind) and _is_plain(field.type)):
             continue
         if not can_cast(kind, field.type):
@@ -89,15 +89,15 @@ def _spark_type(kind: pa.DataType) -> str | None:
     return _SPARK_TYPES.get(kind)
 
 
-def _cast(frame: DataFrame, name: str, source: pa.DataType, target: pa.DataType, wanted: str) -> Any:
+def _cast(frame: DataFrame, name: str, source: pa.DataType, target: pa.DataType, target_name: str) -> Any:
     from pyspark.sql import functions
 
     column = functions.col(quoted(name))
-    own = frame.schema[name].dataType.simpleString()
-    done = column.try_cast(wanted)
+    source_name = frame.schema[name].dataType.simpleString()
+    done = column.try_cast(target_name)
     parts = [functions.lit(f"{_START}{name}|{source}|{target}|"), column.cast("string"), functions.lit(_END)]
     failed = functions.raise_error(functions.concat(*parts))
-    return functions.when(done.try_cast(own).eqNullSafe(column), done).otherwise(failed)
+    return functions.when(done.try_cast(source_name).eqNullSafe(column), done).otherwise(failed)
 
 
 @contextmanager
@@ -112,8 +112,8 @@ def lossy_values() -> Iterator[None]:
     except SchemaError:
         raise
     except Exception as error:
-        found = _FOUND.search(str(error))
-        if found is None:
+        match = _FOUND.search(str(error))
+        if match is None:
             raise
-        name, source, target, value = found.groups()
+        name, source, target, value = match.groups()
         raise CastRejectedError(name, source, target, value) from None

@@ -83,7 +83,7 @@ class TableHealth:
 
     def metadata(self) -> dict[str, int | float]:
         """The entries of events and check results; the head of the module lists them."""
-        known: dict[str, int | float | None] = {
+        optional_metadata: dict[str, int | float | None] = {
             "lance/version": self.version,
             "lance/fragments": self.fragments,
             "lance/small_fragments": self.small_fragments,
@@ -91,7 +91,7 @@ class TableHealth:
             "lance/versions_total": self.versions,
             "lance/index_unindexed_fraction": self.unindexed_fraction,
         }
-        return {key: value for key, value in known.items() if value is not None}
+        return {key: value for key, value in optional_metadata.items() if value is not None}
 
     def problems(
         self, policy: LanceMaintenancePolicy, *, versions: int | None = None, indices: bool = True
@@ -109,12 +109,12 @@ class TableHealth:
             ("deleted fraction", round(self.deleted_fraction, 4), policy.materialize_deletions_threshold),
             ("versions", counted, policy.max_versions),
         )
-        found = [f"{name} {value:,} (over {limit:,})" for name, value, limit in limits if value > limit]
+        problems = [f"{name} {value:,} (over {limit:,})" for name, value, limit in limits if value > limit]
         if indices and policy.refresh_indices:
-            found += [
+            problems += [
                 f"index {name!r} misses {share:.1%} of the rows" for name, share in self.unindexed.items() if share
             ]
-        return found
+        return problems
 
 
 def deleted_fraction(dataset: lance_core.LanceDataset) -> float:
@@ -145,7 +145,7 @@ def measure(
     stats = dataset.stats.dataset_stats(target)
     rows = dataset.count_rows()
     if versions is None:
-        versions = [one["version"] for one in dataset.version_refs()] if count_versions else []
+        versions = [version["version"] for version in dataset.version_refs()] if count_versions else []
     return TableHealth(
         version=dataset.version,
         fragments=stats["num_fragments"],
@@ -172,21 +172,21 @@ def _unindexed(dataset: lance_core.LanceDataset, rows: int) -> dict[str, float]:
     if not dataset.has_index or not rows:
         return {}
     missed: dict[str, float] = {}
-    for found in dataset.describe_indices():
-        if not found.name.startswith(_SYSTEM):  # system indices, such as the fragment reuse index, cover no rows
-            missed[found.name] = (rows - found.num_rows_indexed) / rows
+    for index in dataset.describe_indices():
+        if not index.name.startswith(_SYSTEM):  # system indices, such as the fragment reuse index, cover no rows
+            missed[index.name] = (rows - index.num_rows_indexed) / rows
     return missed
 
 
 def index_bytes(dataset: lance_core.LanceDataset) -> dict[str, int]:
     """The bytes of each index segment, by the segment's UUID."""
     described = dataset.describe_indices() if dataset.has_index else []
-    return {str(segment.uuid): segment.size_bytes or 0 for found in described for segment in found.segments}
+    return {str(segment.uuid): segment.size_bytes or 0 for index in described for segment in index.segments}
 
 
 def without_zone_maps(dataset: lance_core.LanceDataset, names: Collection[str]) -> list[str]:
     """The names of indices that are no zone maps; zone maps are counted where they are created for partitions."""
     if not names:
         return []
-    kinds = {found.name: found.index_type.upper() for found in dataset.describe_indices()}
+    kinds = {index.name: index.index_type.upper() for index in dataset.describe_indices()}
     return [name for name in names if kinds.get(name) != "ZONEMAP"]

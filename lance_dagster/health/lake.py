@@ -62,14 +62,14 @@ class LakeTable:
         import lance_core  # noqa: PLC0415 - code locations load without it
         from lance_core.errors import DatasetNotFoundError, VersionNotFoundError  # noqa: PLC0415 - heavy imports
 
-        given = dict(options or {}) or None
+        storage_options = dict(options or {}) or None
         if self.latest is not None:
             try:
-                return lance_core.dataset(self.uri, version=self.latest, storage_options=given)
+                return lance_core.dataset(self.uri, version=self.latest, storage_options=storage_options)
             except VersionNotFoundError:
                 pass  # the version was removed after the listing
         try:
-            return lance_core.dataset(self.uri, storage_options=given)
+            return lance_core.dataset(self.uri, storage_options=storage_options)
         except DatasetNotFoundError:
             return None
 
@@ -105,17 +105,21 @@ class Lake:
 
         place = self.place(root)
         declared = _by_uri(root, [*(() if context is None else map(_ref, known_assets(context))), *refs])
-        taken = {ref.name for ref in declared.values()}
-        found = []
-        for one in _without_links(place.root_uri, find_tables(place.root_uri, storage_options=place.options)):
-            path = one.path.removesuffix(SUFFIX)
-            if one.path.startswith(RESERVED) or not self.takes(path):
+        declared_names = {ref.name for ref in declared.values()}
+        lake_tables = []
+        for table in _without_links(place.root_uri, find_tables(place.root_uri, storage_options=place.options)):
+            path = table.path.removesuffix(SUFFIX)
+            if table.path.startswith(RESERVED) or not self.takes(path):
                 continue
-            uri = below_root(place.root_uri, one.path)
+            uri = below_root(place.root_uri, table.path)
             ref = declared.get(_canonical(uri))
-            named = ref or TableRef(key=dg.AssetKey((one.path if path in taken else path).split("/")), metadata={})
-            found.append(LakeTable(ref=named, path=path, uri=uri, versions=one.versions, is_declared=ref is not None))
-        return found
+            named = ref or TableRef(
+                key=dg.AssetKey((table.path if path in declared_names else path).split("/")), metadata={}
+            )
+            lake_tables.append(
+                LakeTable(ref=named, path=path, uri=uri, versions=table.versions, is_declared=ref is not None)
+            )
+        return lake_tables
 
     def policy(self, policy: LanceMaintenancePolicy, table: LakeTable) -> LanceMaintenancePolicy | None:
         """The policy for a table; None if the table is not maintained.
@@ -123,19 +127,21 @@ class Lake:
         Raises:
             DagsterInvalidDefinitionError: The metadata `lance/maintenance` of its asset is invalid.
         """
-        own = self.policy_of_path(policy, table.path)
+        path_policy = self.policy_of_path(policy, table.path)
         said = (table.ref.metadata or {}).get(MAINTENANCE_KEY)
-        if own is None and said is None:
+        if path_policy is None and said is None:
             return None
-        return policy_of(own or policy, table.ref.metadata, where=f"asset {table.ref.name}")
+        return policy_of(path_policy or policy, table.ref.metadata, where=f"asset {table.ref.name}")
 
     def policy_of_path(self, policy: LanceMaintenancePolicy, path: str) -> LanceMaintenancePolicy | None:
         """The policy for a table without the metadata of its asset; None if the table is not maintained."""
-        own: LanceMaintenancePolicy | None = policy
+        path_policy: LanceMaintenancePolicy | None = policy
         for name in _steps(path):
             if name in self.policies:
-                own = policy_of(own or policy, {MAINTENANCE_KEY: self.policies[name]}, where=f"policies[{name!r}]")
-        return own
+                path_policy = policy_of(
+                    path_policy or policy, {MAINTENANCE_KEY: self.policies[name]}, where=f"policies[{name!r}]"
+                )
+        return path_policy
 
     def unused(self, tables: Iterable[LakeTable]) -> list[str]:
         """The keys of `policies` that are neither the folder nor the path of one of these tables."""
@@ -161,18 +167,18 @@ def checked_lake(
     """
     chosen = {"include": _globs(include), "exclude": _globs(exclude)}
     if root is None or root is False:
-        given = [name for name, value in {**chosen, "policies": policies}.items() if value]
-        if given:
+        choices = [name for name, value in {**chosen, "policies": policies}.items() if value]
+        if choices:
             raise dg.DagsterInvalidDefinitionError(
-                f"{', '.join(given)} choose among the tables below a root, and there is none: pass root=True for the "
+                f"{', '.join(choices)} choose among the tables below a root, and there is none: pass root=True for the "
                 "root of the IO manager, or a URI"
             )
         return None
     if root is not True:
         checked_root(root)
-    for name, one in (policies or {}).items():
-        policy_of(policy or LanceMaintenancePolicy(), {MAINTENANCE_KEY: one}, where=f"policies[{name!r}]")
-    by_path = {name.strip("/").removesuffix(SUFFIX): one for name, one in (policies or {}).items()}
+    for name, path_policy in (policies or {}).items():
+        policy_of(policy or LanceMaintenancePolicy(), {MAINTENANCE_KEY: path_policy}, where=f"policies[{name!r}]")
+    by_path = {name.strip("/").removesuffix(SUFFIX): path_policy for name, path_policy in (policies or {}).items()}
     return Lake(root=root, policies=by_path, **chosen)
 
 
@@ -211,15 +217,15 @@ def lance_external_assets(
     lake = checked_lake(root, include, exclude)
     if lake is None:
         raise dg.DagsterInvalidDefinitionError(f"root must be the URI of a folder of tables, not {root!r}")
-    found = tables_when_loaded(
+    tables = tables_when_loaded(
         lake, table_refs(known), storage_options=storage_options, schema=schema, where="lance_external_assets"
     )
-    return [external_asset(table, storage_options, group_name) for table in found if not table.is_declared]
+    return [external_asset(table, storage_options, group_name) for table in tables if not table.is_declared]
 
 
 def tables_when_loaded(
     lake: Lake,
-    known: Iterable[TableRef],
+    refs: Iterable[TableRef],
     *,
     storage_options: Mapping[str, Any] | None,
     schema: str | None,
@@ -229,7 +235,7 @@ def tables_when_loaded(
 
     Args:
         lake: The root, and the globs.
-        known: Assets of the code location.
+        refs: Assets of the code location.
         storage_options: The options by which the root is reached; values can be `EnvVar`.
         schema: The IO manager's `schema`, by which the tables of `known` are located.
         where: The builder, for messages.
@@ -243,7 +249,7 @@ def tables_when_loaded(
             'when the tables are listed; pass the URI of the root, such as root="s3://bucket/lake"'
         )
     place = TableRoot(root_uri=lake.root, storage_options=resolved_options(storage_options or {}), schema=schema)
-    return lake.find(place, known)
+    return lake.find(place, refs)
 
 
 def external_asset(
@@ -260,8 +266,8 @@ def external_asset(
     return dg.AssetSpec(table.ref.key, metadata=metadata, group_name=group_name, kinds={"lance"})
 
 
-def _globs(given: str | Sequence[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
+def _globs(globs: str | Sequence[str]) -> tuple[str, ...]:
+    return (globs,) if isinstance(globs, str) else tuple(globs)
 
 
 def _steps(path: str) -> Iterator[str]:
@@ -280,16 +286,20 @@ def _by_uri(root: TableRoot, refs: Iterable[TableRef]) -> dict[str, TableRef]:
 
     If several assets share a table, an asset that writes rows takes precedence over one that owns columns.
     """
-    found: dict[str, TableRef] = {}
+    refs_by_uri: dict[str, TableRef] = {}
     for ref in refs:
         try:
             location = root.locate(ref)
         except dg.DagsterInvalidDefinitionError:
             continue
         uri = _canonical(location.uri)
-        if uri not in found or TABLE_KEY not in (ref.metadata or {}) or TABLE_KEY in (found[uri].metadata or {}):
-            found[uri] = ref
-    return found
+        if (
+            uri not in refs_by_uri
+            or TABLE_KEY not in (ref.metadata or {})
+            or TABLE_KEY in (refs_by_uri[uri].metadata or {})
+        ):
+            refs_by_uri[uri] = ref
+    return refs_by_uri
 
 
 def _without_links(root: str, tables: list[FoundTable]) -> list[FoundTable]:
@@ -298,12 +308,12 @@ def _without_links(root: str, tables: list[FoundTable]) -> list[FoundTable]:
     if not folder.is_dir():
         return tables  # object storage has no links
     real = folder.resolve()
-    kept: dict[Path, FoundTable] = {}
-    for one in tables:
-        place = (folder / one.path).resolve()
-        if place not in kept or place == real / one.path:
-            kept[place] = one
-    return sorted(kept.values(), key=lambda one: one.path)
+    tables_by_path: dict[Path, FoundTable] = {}
+    for table in tables:
+        place = (folder / table.path).resolve()
+        if place not in tables_by_path or place == real / table.path:
+            tables_by_path[place] = table
+    return sorted(tables_by_path.values(), key=lambda table: table.path)
 
 
 def _canonical(uri: str) -> str:

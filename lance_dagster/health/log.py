@@ -85,17 +85,17 @@ def last_maintained(log: lance_core.LanceDataset, uri: str) -> datetime | None:
         uri: The URI of the table.
     """
     finished = pc.field("outcome").isin(["done", "healthy"]) & pc.field("reason").is_null()
-    wanted = (pc.field("uri") == lance_core.canonical_uri(uri)) & (pc.field("step") == WHOLE) & finished
-    wanted &= pc.field("time") <= pa.scalar(datetime.now(UTC) + _CLOCKS_DIFFER, pa.timestamp("us", "UTC"))
-    times: list[datetime] = log.to_table(columns=["time"], filter=wanted)["time"].to_pylist()
+    condition = (pc.field("uri") == lance_core.canonical_uri(uri)) & (pc.field("step") == WHOLE) & finished
+    condition &= pc.field("time") <= pa.scalar(datetime.now(UTC) + _CLOCKS_DIFFER, pa.timestamp("us", "UTC"))
+    times: list[datetime] = log.to_table(columns=["time"], filter=condition)["time"].to_pylist()
     return max(times, default=None)
 
 
 def put_off_last(log: lance_core.LanceDataset) -> set[str]:
     """The URIs of tables whose newest record has steps that were put off, but no failure."""
-    found = log.to_table(columns=["uri", "time", "outcome", "reason"], filter=f"step = '{WHOLE}'")
-    newest = found.group_by("uri").aggregate([("time", "max")]).rename_columns(["uri", "time"])
-    last = found.join(newest, ["uri", "time"], join_type="inner")
+    records = log.to_table(columns=["uri", "time", "outcome", "reason"], filter=f"step = '{WHOLE}'")
+    newest = records.group_by("uri").aggregate([("time", "max")]).rename_columns(["uri", "time"])
+    last = records.join(newest, ["uri", "time"], join_type="inner")
     is_put_off = pc.and_(pc.is_valid(last["reason"]), pc.not_equal(last["outcome"], "failed"))
     return set(last["uri"].filter(is_put_off).to_pylist())
 
@@ -107,8 +107,8 @@ def rows_of_tables(log: lance_core.LanceDataset, takes: Callable[[str], bool]) -
         log: The log.
         takes: Returns whether a table is wanted, by its name.
     """
-    found = log.to_table(filter=f"step = '{WHOLE}'").sort_by("time").to_pylist()
-    return [row for row in found if takes(row["table"])]
+    rows = log.to_table(filter=f"step = '{WHOLE}'").sort_by("time").to_pylist()
+    return [row for row in rows if takes(row["table"])]
 
 
 def runs_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -152,7 +152,9 @@ def trends(rows: Iterable[Mapping[str, Any]]) -> str:
             [row["unindexed"] or 0 for row in seen],
         )
         lines.append(
-            f"| {seen[-1]['table']} | " + " | ".join(f"{_sparkline(one)} {one[-1]:.4g}" for one in numbers) + " |"
+            f"| {seen[-1]['table']} | "
+            + " | ".join(f"{_sparkline(series)} {series[-1]:.4g}" for series in numbers)
+            + " |"
         )
     return "\n".join(lines)
 
@@ -160,5 +162,5 @@ def trends(rows: Iterable[Mapping[str, Any]]) -> str:
 def _sparkline(numbers: Sequence[float]) -> str:
     """Numbers as bars of eight heights; all of one height if they are equal."""
     low, high = min(numbers), max(numbers)
-    steps = [0 if high == low else round((one - low) / (high - low) * (len(_BARS) - 1)) for one in numbers]
+    steps = [0 if high == low else round((number - low) / (high - low) * (len(_BARS) - 1)) for number in numbers]
     return "".join(_BARS[step] for step in steps)

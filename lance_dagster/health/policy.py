@@ -92,14 +92,14 @@ class LanceMaintenancePolicy:
         "1y", 'Age after which rows of the log of maintenance are deleted; "never" for no limit.'
     )
 
-    def __new__(cls, *_: Any, **given: Any) -> Self:
+    def __new__(cls, *_: Any, **arguments: Any) -> Self:
         """Reject unknown arguments, naming the nearest known argument."""
-        known = [one.name for one in fields(cls)]
-        unknown = [name for name in given if name not in known]
+        field_names = [field.name for field in fields(cls)]
+        unknown = [name for name in arguments if name not in field_names]
         if unknown:
             raise TypeError(
-                f"LanceMaintenancePolicy has no argument {unknown[0]!r}; it has {', '.join(known)}"
-                f"{near_name(unknown[0], known)}"
+                f"LanceMaintenancePolicy has no argument {unknown[0]!r}; it has {', '.join(field_names)}"
+                f"{near_name(unknown[0], field_names)}"
             )
         return object.__new__(cls)
 
@@ -156,12 +156,12 @@ class LanceMaintenancePolicy:
         Raises:
             DagsterInvalidDefinitionError: A field is unknown, or its value is invalid.
         """
-        known = [one.name for one in fields(self)]
-        unknown = sorted(set(overrides) - set(known))
+        field_names = [field.name for field in fields(self)]
+        unknown = sorted(set(overrides) - set(field_names))
         if unknown:
             raise dg.DagsterInvalidDefinitionError(
                 f"{where}: {', '.join(map(repr, unknown))} is not a field of a LanceMaintenancePolicy; its fields are "
-                f"{', '.join(known)}{near_name(unknown[0], known)}"
+                f"{', '.join(field_names)}{near_name(unknown[0], field_names)}"
             )
         try:
             return replace(self, **overrides)
@@ -179,8 +179,8 @@ class LanceMaintenancePolicy:
         }
 
 
-def _age(given: str | timedelta | None) -> timedelta | None:
-    return parse_age(given) if isinstance(given, str) else given
+def _age(age: str | timedelta | None) -> timedelta | None:
+    return parse_age(age) if isinstance(age, str) else age
 
 
 def parse_age(age: str) -> timedelta | None:
@@ -219,8 +219,8 @@ def policy_of(
     Raises:
         DagsterInvalidDefinitionError: The entry is neither a policy, a mapping of its fields, True nor False.
     """
-    given = (metadata or {}).get(MAINTENANCE_KEY)
-    value = given.value if isinstance(given, dg.MetadataValue) else given
+    setting = (metadata or {}).get(MAINTENANCE_KEY)
+    value = setting.value if isinstance(setting, dg.MetadataValue) else setting
     if value is None or value is True:
         return policy
     if value is False:
@@ -237,8 +237,8 @@ def policy_of(
 
 def recorded_metadata(metadata: Mapping[str, Any] | None) -> str | None:
     """The metadata `lance/maintenance` of an asset as JSON, for runs without its definition; None if it has none."""
-    given = (metadata or {}).get(MAINTENANCE_KEY)
-    value = given.value if isinstance(given, dg.MetadataValue) else given
+    setting = (metadata or {}).get(MAINTENANCE_KEY)
+    value = setting.value if isinstance(setting, dg.MetadataValue) else setting
     if isinstance(value, LanceMaintenancePolicy):
         value = asdict(value)
     return None if value is None else json.dumps(value, default=_written, sort_keys=True)

@@ -100,17 +100,17 @@ def at_read_version(output: TableOutput) -> lance_core.LanceDataset:
 
 def _inputs_of_table(output: TableOutput, table: lance_core.LanceDataset) -> list[dict[str, Any]]:
     """The versions of a table that the step has loaded as inputs."""
-    return [one for one in output.inputs if one["uri"] == table.root_uri]
+    return [table_input for table_input in output.inputs if table_input["uri"] == table.root_uri]
 
 
 def _read_version(output: TableOutput) -> lance_core.LanceDataset | None:
     """The version of the table that the step has loaded, on the same branch; None if unknown or removed."""
     existing = output.existing
     assert existing is not None
-    for one in _inputs_of_table(output, existing)[:1]:
-        if one.get("branch") == existing.branch:
+    for table_input in _inputs_of_table(output, existing)[:1]:
+        if table_input.get("branch") == existing.branch:
             with suppress(VersionNotFoundError):
-                return existing.checkout_version((existing.branch, one["version"]))
+                return existing.checkout_version((existing.branch, table_input["version"]))
     return None
 
 
@@ -138,12 +138,12 @@ def columns_request(output: TableOutput) -> WriteRequest:
     plan, settings = planned_partitions(output, output.existing.schema), output.settings
     if output.attempts.versions and settings.empty_output == "skip":
         settings = replace(settings, empty_output="write")  # so that values of earlier attempts are set to null
-    made = write_request(output, "columns", plan, settings)
+    request = write_request(output, "columns", plan, settings)
     columns = {COLUMNS: json.dumps(set_columns(output.frame.names, settings.row_key))}
     attempt = output.tags.write_attempt(
         earlier=output.attempts.versions, on_earlier_attempt=settings.on_earlier_attempt
     )
-    return replace(made, write_attempt=attempt, properties={**made.properties, **columns}, read=read)
+    return replace(request, write_attempt=attempt, properties={**request.properties, **columns}, read=read)
 
 
 def columns_on_branch(output: TableOutput, main: lance_core.LanceDataset | None) -> TableOutput:
@@ -192,10 +192,10 @@ def column_entries(output: TableOutput, outcome: lance_core.WriteResult) -> dict
     added = [name for name in names if name not in before]
     nulled = (outcome.rows_updated or 0) - outcome.rows_written
     schema = outcome.dataset.schema
-    own = pa.schema([field for field in schema if field.name in {*names, *output.settings.row_key}])
+    asset_schema = pa.schema([field for field in schema if field.name in {*names, *output.settings.row_key}])
     entries: dict[str, Any] = {
         "lance/columns": dg.MetadataValue.json(names),
         "lance/rows_nulled": nulled,
-        "dagster/column_schema": column_schema(own),
+        "dagster/column_schema": column_schema(asset_schema),
     }
     return entries | ({"lance/columns_added": dg.MetadataValue.json(added)} if added else {})

@@ -68,21 +68,23 @@ def parse_type(name: str) -> pa.DataType:
         InvalidInputError: No type has that name; the error names the nearest known name.
     """
     spelled = name.strip()
-    if found := _ZONED.fullmatch(spelled):
-        return pa.timestamp(found[1], found[2])
-    if found := _DECIMAL.fullmatch(spelled):
-        make = pa.decimal256 if found[1] == "256" else pa.decimal128
-        return make(int(found[2]), int(found[3]))
-    if found := _VECTOR.fullmatch(spelled):
-        return pa.list_(parse_type(found[1]), int(found[2]))
-    if found := _LIST.fullmatch(spelled):
-        return (pa.large_list if found[1] else pa.list_)(parse_type(found[2]))
+    if match := _ZONED.fullmatch(spelled):
+        return pa.timestamp(match[1], match[2])
+    if match := _DECIMAL.fullmatch(spelled):
+        make = pa.decimal256 if match[1] == "256" else pa.decimal128
+        return make(int(match[2]), int(match[3]))
+    if match := _VECTOR.fullmatch(spelled):
+        return pa.list_(parse_type(match[1]), int(match[2]))
+    if match := _LIST.fullmatch(spelled):
+        return (pa.large_list if match[1] else pa.list_)(parse_type(match[2]))
     try:
         return pa.type_for_alias(spelled)
     except ValueError:
         plain = " ".join(spelled.lower().split())
         sql = get_close_matches(plain, _SQL_NAMES, n=1, cutoff=0.9)
-        near = [_SQL_NAMES[one] for one in sql] or get_close_matches(plain, (*_NAMES, *_ALIASES), n=1, cutoff=0.4)
+        near = [_SQL_NAMES[name_of_sql] for name_of_sql in sql] or get_close_matches(
+            plain, (*_NAMES, *_ALIASES), n=1, cutoff=0.4
+        )
         hint = f"; is {near[0]!r} meant?" if near else ""
         raise InvalidInputError(
             f"{name!r} is not the name of a type; write one of {', '.join(_NAMES)}, timestamp[us, tz=UTC], "
@@ -120,8 +122,8 @@ def change_column_type(
     if before == kind:
         return
     said = f"column {column}: {before} -> {kind}"
-    own = {COLUMN_TYPE: said, LANCE_COMMIT_MESSAGE_KEY: said}
-    change_type(dataset, column, kind, convert, transaction_properties={**(properties or {}), **own})
+    change_properties = {COLUMN_TYPE: said, LANCE_COMMIT_MESSAGE_KEY: said}
+    change_type(dataset, column, kind, convert, transaction_properties={**(properties or {}), **change_properties})
 
 
 def _converted(values: pa.ChunkedArray, field: pa.Field, *, allow_loss: bool) -> pa.ChunkedArray:
@@ -171,10 +173,10 @@ def with_remedy(error: LanceError, uri: str, *, whole: bool) -> LanceError:
         whole: Whether the write would overwrite the whole table.
     """
     if isinstance(error, CastRejectedError):
-        message, column, wanted = str(error), error.column, error.source
-    elif isinstance(error, SchemaError) and (found := _OF_SPARK.fullmatch(str(error))):
-        message, column = found[1], found[2]
-        wanted = None
+        message, column, frame_type = str(error), error.column, error.source
+    elif isinstance(error, SchemaError) and (match := _OF_SPARK.fullmatch(str(error))):
+        message, column = match[1], match[2]
+        frame_type = None
     else:
         return error
     if whole:
@@ -182,7 +184,7 @@ def with_remedy(error: LanceError, uri: str, *, whole: bool) -> LanceError:
             f"{message}. Cast it in the asset, or give the asset the metadata lance/schema_mode: overwrite, so that "
             "the output's columns replace the table's"
         )
-    name = "TYPE" if wanted is None else shlex.quote(str(wanted))
+    name = "TYPE" if frame_type is None else shlex.quote(str(frame_type))
     return SchemaError(
         f"{message}. Cast it in the asset, or change the column's type in the table: lance-dagster change-type "
         f"{shlex.quote(uri)} {shlex.quote(column)} {name} (or the job of "

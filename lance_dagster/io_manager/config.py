@@ -195,6 +195,6 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
         """Create the IO manager; Dagster calls this in each process that runs steps."""
         from lance_dagster.io_manager.manager import LanceTableIOManager  # noqa: PLC0415 - heavy imports at first use
 
-        made = LanceTableIOManager(self.settings())
-        call_at_step_start(context, made.remember_begin, made.miss_begin)
-        return made
+        manager = LanceTableIOManager(self.settings())
+        call_at_step_start(context, manager.remember_begin, manager.miss_begin)
+        return manager

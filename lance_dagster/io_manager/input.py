@@ -44,11 +44,11 @@ def load_input(context: dg.InputContext, settings: TableSettings) -> Any:
     reject_memory_of_another_process(context, settings)
     asset = f"asset {context.asset_key.to_user_string()}" if context.has_asset_key else "no asset"
     where = f"input {_input_name(context)} ({asset})"
-    own = settings.type_handlers
+    type_handlers = settings.type_handlers
 
     def find_loading() -> Loading:
         default = default_load_type(settings)
-        return handler_for_load(input_annotation(context), default, where=where, own=own)
+        return handler_for_load(input_annotation(context), default, where=where, type_handlers=type_handlers)
 
     if not context.has_asset_key:
         if context.upstream_output is None:
@@ -71,8 +71,8 @@ def load_input(context: dg.InputContext, settings: TableSettings) -> Any:
     if requests is None:
         check_ownership(None, context.asset_key, upstream, settings, where)
         context.log.info("%s: there are no rows to load from %s yet; the input is empty", where, location.uri)
-        known = known_schema(upstream, type_metadata(context), where)
-        return _empty(context, loading, known, settings)
+        declared_schema = known_schema(upstream, type_metadata(context), where)
+        return _empty(context, loading, declared_schema, settings)
     values = {}
     _record_check_read(context, facts, settings, requests)
     for key, request in requests.items():

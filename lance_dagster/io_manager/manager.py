@@ -161,7 +161,7 @@ class LanceTableIOManager(dg.IOManager):
             store_op_output(context, obj, self._settings)
             return
         output = self._output(context)
-        handler = handler_for_value(obj, where=output.where, own=self._settings.type_handlers)
+        handler = handler_for_value(obj, where=output.where, type_handlers=self._settings.type_handlers)
         handler, obj, output = without_change_type(output, handler, obj)
         try:
             output = self._with_branch(replace(output, frame=handler.arrow_schema(obj)), handler, obj)
@@ -169,8 +169,8 @@ class LanceTableIOManager(dg.IOManager):
             output = output if outcome is not None else self._skipped(output)
         except LanceError as error:
             whole = output.keys is None and output.settings.write_mode == "overwrite"
-            found = with_remedy(error, output.location.uri, whole=whole)
-            raise error_of_write(found, output.where, output.keys, output.uri, self._settings) from error
+            explained = with_remedy(error, output.location.uri, whole=whole)
+            raise error_of_write(explained, output.where, output.keys, output.uri, self._settings) from error
         if outcome is None:
             reject_to_keep(output)
             context.log.info("%s has no rows; nothing was written", output.where)
@@ -401,7 +401,7 @@ class LanceTableIOManager(dg.IOManager):
         if max_unindexed_fragments is None or output.keys is None or dataset.branch is not None:
             return  # main is indexed after a promotion
         try:
-            made = index_partitions(
+            zone_maps = index_partitions(
                 dataset,
                 output.partition_columns(dataset),
                 max_unindexed_fragments=max_unindexed_fragments,
@@ -410,8 +410,8 @@ class LanceTableIOManager(dg.IOManager):
         except Exception as error:  # noqa: BLE001 - an index only saves work
             output.context.log.warning("%s: its zone maps were not refreshed: %s", output.where, error)
             return
-        if made:
-            output.context.log.info("%s: zone maps refreshed: %s", output.where, ", ".join(made))
+        if zone_maps:
+            output.context.log.info("%s: zone maps refreshed: %s", output.where, ", ".join(zone_maps))
 
     def _write(self, output: TableOutput, handler: LanceTypeHandler, obj: Any) -> lance_core.WriteResult | None:
         check_column_owners(output)
@@ -419,8 +419,10 @@ class LanceTableIOManager(dg.IOManager):
         if output.sets_columns:
             return write_columns_of(output, handler, obj)
         alone = is_sole_writer(output)
-        kept = None if alone else output.existing
-        plan = planned_partitions(output, new_columns(output, obj) if kept is None else kept.schema)
+        remaining_table = None if alone else output.existing
+        plan = planned_partitions(
+            output, new_columns(output, obj) if remaining_table is None else remaining_table.schema
+        )
         mode = "overwrite" if alone else commit_mode(output, plan)
         settings = output.settings
         if mode in ("append", "merge") and settings.on_earlier_attempt == "replace":

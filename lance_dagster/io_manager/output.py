@@ -102,7 +102,9 @@ class TableOutput:
     def watermark_properties(self) -> dict[str, str]:
         """The transaction properties that record which changes were consumed."""
         asset = self.context.asset_key.to_user_string()
-        return lance_core.WatermarkMove.properties([move for one in self.changes for move in one.moves.get(asset, ())])
+        return lance_core.WatermarkMove.properties(
+            [move for consumed in self.changes for move in consumed.moves.get(asset, ())]
+        )
 
     @property
     def sets_columns(self) -> bool:
@@ -159,8 +161,8 @@ def write_request(
     Raises:
         DagsterInvalidDefinitionError: The metadata asks for stable row ids, and the table was created without them.
     """
-    existing, wanted = output.existing, plain_metadata(output.metadata.get("lance/stable_row_ids"))
-    if existing is not None and wanted is True and not existing.has_stable_row_ids:
+    existing, stable_row_ids = output.existing, plain_metadata(output.metadata.get("lance/stable_row_ids"))
+    if existing is not None and stable_row_ids is True and not existing.has_stable_row_ids:
         raise dg.DagsterInvalidDefinitionError(
             f"{output.where}: metadata lance/stable_row_ids: {output.uri} was created without stable row ids, which "
             "an existing table cannot get. Remove the entry, or drop the table and materialize the asset again"
@@ -235,15 +237,15 @@ def is_sole_writer(output: TableOutput) -> bool:
     if (
         existing is None
         or attempts.cleaned_up
-        or not attempts.found
-        or attempts.found[attempts.versions[0]].read_version != 0
+        or not attempts.transactions
+        or attempts.transactions[attempts.versions[0]].read_version != 0
     ):
         return False
     if output.settings.write_mode in ("overwrite", "append") and not have_other_columns(output.frame, existing.schema):
         return False
-    others = set(range(attempts.versions[0] + 1, existing.version + 1)) - set(attempts.found)
-    made = (existing.read_transaction(version) for version in others)
-    return all(one is not None and one.operation.name in NEUTRAL for one in made)
+    other_versions = set(range(attempts.versions[0] + 1, existing.version + 1)) - set(attempts.transactions)
+    transactions = (existing.read_transaction(version) for version in other_versions)
+    return all(transaction is not None and transaction.operation.name in NEUTRAL for transaction in transactions)
 
 
 def has_ended(output: TableOutput, run_id: str) -> bool:
@@ -253,8 +255,8 @@ def has_ended(output: TableOutput, run_id: str) -> bool:
 
 def new_columns(output: TableOutput, obj: Any) -> pa.Schema:
     """The columns of a new table, with types from the frame or from the metadata `lance/schema`."""
-    known = known_schema(output.metadata, type_metadata(output.context), output.where)
-    return with_known_types(output.frame, known, None, without_rows=isinstance(obj, Sized) and not len(obj))
+    declared_schema = known_schema(output.metadata, type_metadata(output.context), output.where)
+    return with_known_types(output.frame, declared_schema, None, without_rows=isinstance(obj, Sized) and not len(obj))
 
 
 def have_other_columns(frame: pa.Schema, table: pa.Schema) -> bool:
@@ -266,8 +268,8 @@ def have_other_columns(frame: pa.Schema, table: pa.Schema) -> bool:
 
 def warn_of_earlier_attempts(output: TableOutput, outcome: lance_core.WriteResult) -> None:
     """Log whether the rows of earlier attempts of the write are replaced or kept."""
-    kept = kept_attempts(output, outcome)
-    for versions, fate in ((outcome.replaced_versions, "are replaced in"), (kept, "are kept in")):
+    kept_versions = kept_attempts(output, outcome)
+    for versions, fate in ((outcome.replaced_versions, "are replaced in"), (kept_versions, "are kept in")):
         if versions:
             output.context.log.warning(
                 "%s: rows that earlier attempts of this write committed in version %s %s version %s",
@@ -290,10 +292,12 @@ def casts_of(output: TableOutput, outcome: lance_core.WriteResult) -> dict[str, 
     if output.existing is None or outcome.deduplicated:
         return {}
     before, now = output.existing.schema, outcome.dataset.schema
-    kept = [field for field in output.frame if field.name in before.names and now.get_field_index(field.name) >= 0]
+    common_fields = [
+        field for field in output.frame if field.name in before.names and now.get_field_index(field.name) >= 0
+    ]
     return {
         field.name: f"{field.type} -> {now.field(field.name).type}"
-        for field in kept
+        for field in common_fields
         if field.type not in (pa.null(), now.field(field.name).type)
         and before.field(field.name).type == now.field(field.name).type
     }
@@ -325,7 +329,7 @@ def code_version(context: dg.OutputContext) -> str | None:
 
 def settings_of_refresh(settings: OutputSettings, changes: Sequence[ConsumedChanges]) -> OutputSettings:
     """The settings of an output; in a full refresh, an append or merge overwrites the table or its partitions."""
-    if settings.write_mode in ("append", "merge") and any(one.is_refresh for one in changes):
+    if settings.write_mode in ("append", "merge") and any(consumed.is_refresh for consumed in changes):
         return replace(settings, write_mode="overwrite", merge_on=None)
     return settings
 
@@ -340,9 +344,9 @@ def without_change_type(
     Raises:
         LanceError: A row has an unknown kind of change, or the handler of the value does not support changes.
     """
-    known = () if output.existing is None else output.existing.schema.names
+    table_columns = () if output.existing is None else output.existing.schema.names
     names = handler.arrow_schema(obj).names if output.merges_on or output.sets_columns else []
-    if CHANGE_TYPE in known or CHANGE_TYPE not in names:
+    if CHANGE_TYPE in table_columns or CHANGE_TYPE not in names:
         return handler, obj, output
     if output.sets_columns:
         handler, obj, _ = handler.split_changes(obj, matched_by(names, output.settings.row_key))
@@ -354,9 +358,9 @@ def without_change_type(
 def release_consumed(output: TableOutput, written: lance_core.LanceDataset) -> None:
     """Let cleanups remove versions of inputs whose changes every part of the written table has consumed."""
     reader = output.context.asset_key.to_user_string()
-    for one in output.changes:
-        name = watermark_name(one.asset, reader, output.metadata)
-        release(one.dataset, written, reader, name, one.moves.get(reader, ()))
+    for consumed in output.changes:
+        name = watermark_name(consumed.asset, reader, output.metadata)
+        release(consumed.dataset, written, reader, name, consumed.moves.get(reader, ()))
 
 
 def move_watermarks(output: TableOutput) -> None:

@@ -49,12 +49,12 @@ def _check_owner(
     """
     if is_shared(metadata, where):
         return
-    found = owner_of(dataset)
-    if found is None or asset_key.to_user_string() in found.assets:
+    owner = owner_of(dataset)
+    if owner is None or asset_key.to_user_string() in owner.assets:
         return
     raise dg.DagsterInvalidDefinitionError(
-        f"{where}: the table {dataset.root_uri} belongs to asset {', '.join(found.assets)}, which wrote version "
-        f'{found.version}. Give one of the assets the metadata "schema" or "table" with another table. If several '
+        f"{where}: the table {dataset.root_uri} belongs to asset {', '.join(owner.assets)}, which wrote version "
+        f'{owner.version}. Give one of the assets the metadata "schema" or "table" with another table. If several '
         f'assets are meant to write to it, or the asset was renamed, give it the metadata {{"{SHARED_KEY}": True}}'
     )
 
@@ -94,13 +94,13 @@ def check_still_owner(
     """
     if dataset.version == 1 or is_shared(metadata, where):
         return
-    own = asset_key.to_user_string()
-    for made in owning_commits(dataset):
-        if own not in made.assets:
+    asset = asset_key.to_user_string()
+    for commit in owning_commits(dataset):
+        if asset not in commit.assets:
             raise dg.DagsterInvalidDefinitionError(
-                f"{where}: version {made.version} of its table {dataset.root_uri} was written at the same time for "
-                f"asset {', '.join(made.assets)}, and version {dataset.version} has the rows of both. Give one of them "
-                'the metadata "schema" or "table" with another table, drop this table, and materialize both again'
+                f"{where}: version {commit.version} of its table {dataset.root_uri} was written at the same time for "
+                f"asset {', '.join(commit.assets)}, and version {dataset.version} has the rows of both. Give one of "
+                'them the metadata "schema" or "table" with another table, drop this table, and materialize both again'
             )
 
 
@@ -135,12 +135,12 @@ def check_column_owners(output: TableOutput) -> None:
         _check_partition_columns(output, output.existing)
     if is_shared(output.metadata, output.where):
         return
-    schema, own = output.existing.schema, output.context.asset_key.to_user_string()
-    known, sets_columns = owners(schema), output.sets_columns
+    schema, asset = output.existing.schema, output.context.asset_key.to_user_string()
+    owner_by_column, sets_columns = owners(schema), output.sets_columns
     names_of_rows = (*ROW_NAMES, *output.settings.row_key) if sets_columns else ()
     for name in [name for name in output.frame.names if name not in names_of_rows]:
-        owner = known.get(name)
-        if owner == own or name not in schema.names or (owner is None and not sets_columns):
+        owner = owner_by_column.get(name)
+        if owner == asset or name not in schema.names or (owner is None and not sets_columns):
             continue
         if owner is not None and not _has_added(output.existing, name, owner):
             if not sets_columns:
@@ -162,14 +162,14 @@ def reject_rows_of_others(output: TableOutput) -> None:
     overwrites = output.keys is None and output.settings.write_mode == "overwrite"
     if not overwrites or not is_shared(output.metadata, output.where):
         return
-    table, own = output.existing, output.context.asset_key.to_user_string()
-    others = {key.to_user_string(): None for key in _defined_for(output)}
+    table, asset = output.existing, output.context.asset_key.to_user_string()
+    other_assets_of_table = {key.to_user_string(): None for key in _defined_for(output)}
     if table is not None and table.count_rows():
-        others |= {name: None for name in writers_of_rows(table) if name != own}
-    if others:
-        first = next(iter(others))
+        other_assets_of_table |= {name: None for name in writers_of_rows(table) if name != asset}
+    if other_assets_of_table:
+        first = next(iter(other_assets_of_table))
         raise dg.DagsterInvalidDefinitionError(
-            f"{output.where}: the table {output.location.uri} is shared with asset {', '.join(others)} "
+            f"{output.where}: the table {output.location.uri} is shared with asset {', '.join(other_assets_of_table)} "
             f"({SHARED_KEY}), and write_mode overwrite replaces all its rows, as the asset has no partitions. Set "
             "lance/write_mode to append or merge, or give the asset partitions and partition_expr. If asset "
             f"{first} was renamed to this one, delete its rows first: "
@@ -179,14 +179,14 @@ def reject_rows_of_others(output: TableOutput) -> None:
 
 def _defined_for(output: TableOutput) -> list[dg.AssetKey]:
     """The other assets of the code location that write rows to the table of an output."""
-    found = []
+    keys = []
     for key, metadata in other_assets(output.context).items():
         if SHARED_KEY not in metadata or TABLE_KEY in metadata:
             continue
         location = locate_table(output.table.root_uri, key, metadata, default_schema=output.table.schema)
         if location.uri == output.location.uri:
-            found.append(key)
-    return sorted(found)
+            keys.append(key)
+    return sorted(keys)
 
 
 def _has_added(table: lance_core.LanceDataset, column: str, owner: str) -> bool:
@@ -218,10 +218,10 @@ def _check_partition_columns(output: TableOutput, table: lance_core.LanceDataset
     Raises:
         DagsterInvalidDefinitionError: The output has a partition column, so that rows would move to other partitions.
     """
-    own, context = output.context.asset_key, output.context
-    named = {own: output.metadata}
+    asset_key, context = output.context.asset_key, output.context
+    named = {asset_key: output.metadata}
     if is_shared(output.metadata, output.where):  # otherwise `check_column_owners` rejects columns of the rows' asset
-        makers = [dg.AssetKey.from_user_string(asset) for one in owning_commits(table) for asset in one.assets]
+        makers = [dg.AssetKey.from_user_string(asset) for commit in owning_commits(table) for asset in commit.assets]
         named = {**{key: metadata_of_asset(context, key) for key in makers}, **named}
     columns = {
         column: key
@@ -253,10 +253,10 @@ def _check_old_place(
     if new.uri == old.uri:
         return
     try:
-        found = owner_of(lance_core.dataset(old.uri, storage_options=settings.options))
+        owner = owner_of(lance_core.dataset(old.uri, storage_options=settings.options))
     except DatasetNotFoundError:
         return
-    if found is not None and asset_key.to_user_string() in found.assets:
+    if owner is not None and asset_key.to_user_string() in owner.assets:
         raise dg.DagsterInvalidDefinitionError(
             f"{where}: its rows are in {old.uri}, where an earlier release stored them, and its table is now "
             f'{new.uri}. Give the asset the metadata {{"schema": "{old.schema}"}}, or move the folder to the new table'

@@ -78,7 +78,7 @@ class PipesAttemptProperties(lance_core.AttemptProperties):
             )
         begun = self.begun
         is_same = begun is not None and begun["uri"] == (None if dataset is None else dataset.root_uri)
-        own = lance_core.WriteAttempt(
+        attempt = lance_core.WriteAttempt(
             token=(WRITE_TOKEN, self.token),
             number=self.number,
             conflict_policy="later_wins",
@@ -86,12 +86,12 @@ class PipesAttemptProperties(lance_core.AttemptProperties):
             begun=begun["version"] if begun is not None and (is_same or not begun["version"]) else None,
         )
         if dataset is None or not self.is_retry:
-            return own
-        found, missing = dataset.find_transactions(WRITE_TOKEN, self.token, not_before=self.since)
+            return attempt
+        transactions, missing = dataset.find_transactions(WRITE_TOKEN, self.token, not_before=self.since)
         earlier = []
-        for version, transaction in found.items():
+        for version, transaction in transactions.items():
             properties = properties_of(transaction)
-            if own.is_superseded_by(properties):
+            if attempt.is_superseded_by(properties):
                 raise SupersededError(
                     f"version {version} of {dataset.uri} was committed by a later attempt of this write; nothing was "
                     "written"
@@ -104,7 +104,7 @@ class PipesAttemptProperties(lance_core.AttemptProperties):
                 f"version {max(missing)} of {dataset.uri} was cleaned up, so that it is unknown whether an earlier "
                 "attempt of this write added rows in it. Look at the rows of the table, then start a new run"
             )
-        return replace(own, earlier=tuple(sorted(earlier)))
+        return replace(attempt, earlier=tuple(sorted(earlier)))
 
 
 def attempt_properties(
@@ -121,19 +121,19 @@ def attempt_properties(
     root = str(extras.get("root_run_id") or run_id)
     asset, keys = properties.get(ASSET_KEY), properties.get(PARTITION_KEYS)
     token = hashed(json.dumps([root, asset, "pipes", keys]))
-    known = {ROOT_RUN_ID: root, WRITE_TOKEN: token}
+    write_properties = {ROOT_RUN_ID: root, WRITE_TOKEN: token}
     if extras.get("step_key"):
-        known[STEP_KEY] = str(extras["step_key"])
+        write_properties[STEP_KEY] = str(extras["step_key"])
     if extras.get("backfill_id"):
-        known[BACKFILL_ID] = str(extras["backfill_id"])
+        write_properties[BACKFILL_ID] = str(extras["backfill_id"])
     since = extras.get("since")
     return PipesAttemptProperties(
-        {**properties, **known},
+        {**properties, **write_properties},
         token=token,
         number=(int(extras.get("number", 0)), attempt),
         is_retry=attempt > 0 or bool(extras.get("is_retry")),
         since=datetime.fromisoformat(since) if isinstance(since, str) else None,
-        succeeded=[str(one) for one in extras.get("succeeded", ())],
+        succeeded=[str(succeeded_id) for succeeded_id in extras.get("succeeded", ())],
         branch=extras.get("branch"),
         begun=extras.get("begun", {}).get(asset),
     )

@@ -56,9 +56,9 @@ def unchanged_data_version(output: TableOutput) -> str:
     if existing is None:
         return data_version(lance_core.canonical_uri(output.location.uri), 0, output.branch)
     if output.keys is not None and existing.branch is None and output.instance is not None:
-        known = known_versions(output.instance, output.context.asset_key, output.keys).values()
-        common = {one.data_version for one in known}
-        since = min((one.version or 0 for one in known), default=0)
+        recorded_versions = known_versions(output.instance, output.context.asset_key, output.keys).values()
+        common = {recorded.data_version for recorded in recorded_versions}
+        since = min((recorded.version or 0 for recorded in recorded_versions), default=0)
         if len(common) == 1 and None not in common and not _has_changed(existing, output.keys, since):
             return str(common.pop())
     return data_version_of(existing)
@@ -68,10 +68,14 @@ def _has_changed(table: lance_core.LanceDataset, partitions: Sequence[str], sinc
     """Whether commits after a version may have changed rows of partitions: all that do not name others alone."""
     if last_data_change(table) <= since:
         return False
-    if len([one for one in table.version_refs() if one["version"] > since]) < table.version - since:
+    if len([version for version in table.version_refs() if version["version"] > since]) < table.version - since:
         return True  # versions were cleaned up
-    for one in read_history(table, after=since, count_changes=False):
-        named = one.partitions
-        if one.changes_rows and not one.is_idle and not (isinstance(named, list) and set(named).isdisjoint(partitions)):
+    for commit in read_history(table, after=since, count_changes=False):
+        named = commit.partitions
+        if (
+            commit.changes_rows
+            and not commit.is_idle
+            and not (isinstance(named, list) and set(named).isdisjoint(partitions))
+        ):
             return True
     return False

@@ -109,13 +109,13 @@ class EarlierAttempts:
     """The commits of earlier attempts of a write, which this one replaces.
 
     Attributes:
-        found: The transactions of earlier attempts by version, newest first.
+        transactions: The transactions of earlier attempts by version, newest first.
         cleaned_up: The versions of earlier attempts that were cleaned up, and that the table's configuration records.
         missing: Versions that were cleaned up, and that earlier attempts may have committed.
         surviving: Numbers of attempts of runs that succeeded, whose rows stay.
     """
 
-    found: Mapping[int, lance_core.Transaction] = field(default_factory=dict)
+    transactions: Mapping[int, lance_core.Transaction] = field(default_factory=dict)
     cleaned_up: Sequence[int] = ()
     missing: Sequence[int] = ()
     surviving: Sequence[tuple[int, ...]] = ()
@@ -123,7 +123,7 @@ class EarlierAttempts:
     @property
     def versions(self) -> tuple[int, ...]:
         """The versions, oldest first."""
-        return tuple(sorted({*self.found, *self.cleaned_up}))
+        return tuple(sorted({*self.transactions, *self.cleaned_up}))
 
 
 def commit_tags(
@@ -151,14 +151,14 @@ def commit_tags(
     keys = None if partition_keys is None else json.dumps(sorted(partition_keys))
     asset, token = asset_key.to_user_string(), None
     number: tuple[int, ...] = (0,)
-    known: dict[str, str | None] = {ASSET_KEY: asset, CODE_VERSION: code_version}
-    known[MAINTENANCE_METADATA] = recorded_metadata(metadata)
-    known[COLUMNS] = "[]" if sets_columns else None
+    optional_properties: dict[str, str | None] = {ASSET_KEY: asset, CODE_VERSION: code_version}
+    optional_properties[MAINTENANCE_METADATA] = recorded_metadata(metadata)
+    optional_properties[COLUMNS] = "[]" if sets_columns else None
     if keys is not None:
-        known |= {PARTITION_KEYS: listed_keys(keys), PARTITION_HASH: hashed(keys)}
+        optional_properties |= {PARTITION_KEYS: listed_keys(keys), PARTITION_HASH: hashed(keys)}
     if facts is not None:
         token, number = hashed(json.dumps([facts.root_run_id, asset, output_name, keys])), (facts.number, facts.attempt)
-        known |= {
+        optional_properties |= {
             RUN_ID: facts.run_id,
             ROOT_RUN_ID: facts.root_run_id,
             JOB_NAME: facts.job_name,
@@ -167,8 +167,8 @@ def commit_tags(
             BACKFILL_ID: facts.backfill_id,
             WRITE_TOKEN: token,
         }
-    found = {key: value for key, value in known.items() if value is not None}
-    return CommitTags(properties=found, token=token, number=number)
+    properties = {key: value for key, value in optional_properties.items() if value is not None}
+    return CommitTags(properties=properties, token=token, number=number)
 
 
 def find_earlier_attempts(
@@ -203,9 +203,9 @@ def _other_attempts(dataset: lance_core.LanceDataset, tags: CommitTags, facts: R
         return EarlierAttempts()
     created = facts.created_at(facts.root_run_id)
     not_before = None if created is None else created - CLOCK_SKEW
-    found, missing = dataset.find_transactions(*write.token, not_before=not_before)
+    transactions, missing = dataset.find_transactions(*write.token, not_before=not_before)
     earlier = {}
-    for version, transaction in found.items():
+    for version, transaction in transactions.items():
         properties = properties_of(transaction)
         run_id = properties.get(RUN_ID, "")
         if write.is_superseded_by(properties):
@@ -216,18 +216,18 @@ def _other_attempts(dataset: lance_core.LanceDataset, tags: CommitTags, facts: R
         if run_id == facts.run_id or not facts.succeeded(run_id):
             earlier[version] = transaction
     cleaned_up, surviving = [], []
-    for one in dataset.committed_attempts(write.token):
-        if one.number > write.number:
+    for attempt in dataset.committed_attempts(write.token):
+        if attempt.number > write.number:
             raise SupersededError(
-                f"version {one.version} of {dataset.uri} was committed by a later attempt of this write, in run "
-                f"{one.note}; nothing was written"
+                f"version {attempt.version} of {dataset.uri} was committed by a later attempt of this write, in run "
+                f"{attempt.note}; nothing was written"
             )
-        if one.note != facts.run_id and facts.succeeded(one.note):
-            surviving.append(one.number)
-        elif one.version not in found:
-            cleaned_up.append(one.version)
+        if attempt.note != facts.run_id and facts.succeeded(attempt.note):
+            surviving.append(attempt.number)
+        elif attempt.version not in transactions:
+            cleaned_up.append(attempt.version)
     undecided = _undecided(dataset, write, facts, missing)
-    return EarlierAttempts(found=earlier, cleaned_up=cleaned_up, missing=undecided, surviving=surviving)
+    return EarlierAttempts(transactions=earlier, cleaned_up=cleaned_up, missing=undecided, surviving=surviving)
 
 
 def _undecided(
@@ -239,9 +239,9 @@ def _undecided(
     """
     known_after = dataset.known_after("attempts")
     firsts = [
-        one.version
-        for one in dataset.committed_attempts(write.token)
-        if one.note == facts.root_run_id and one.number[-1] == 0
+        attempt.version
+        for attempt in dataset.committed_attempts(write.token)
+        if attempt.note == facts.root_run_id and attempt.number[-1] == 0
     ]
     begins = min(firsts, default=0)
     return [version for version in missing if version > begins and (known_after is None or version <= known_after)]
@@ -267,7 +267,7 @@ def made_by(dataset: lance_core.LanceDataset, version: int) -> str:
     try:
         properties = properties_of(dataset.read_transaction(version))
     except NotFoundError:
-        notes = [one.note for one in dataset.committed_fills() if one.version == version and one.note]
+        notes = [fill.note for fill in dataset.committed_fills() if fill.version == version and fill.note]
         return f"run {notes[0]}" if notes else "an unknown writer, as the version was cleaned up"
     run_id = properties.get(RUN_ID)
     if run_id is None:
@@ -283,13 +283,13 @@ def error_of_write(
     listed = ", ".join(map(repr, (keys or ())[:_SHOWN_KEYS])) + (" ..." if len(keys or ()) > _SHOWN_KEYS else "")
     partitions = "" if keys is None else f", partition {listed}"
     message = _MISSING.sub(r"lance/missing: \1", str(error))
-    for known in (f"{where}, table {uri}: ", f"{where}: ", f"{uri}: "):
-        message = message.removeprefix(known)
-    found = re.search(r"\bversion (\d+)", message) if isinstance(error, CommitConflictError) else None
-    if found is not None:
+    for prefix in (f"{where}, table {uri}: ", f"{where}: ", f"{uri}: "):
+        message = message.removeprefix(prefix)
+    match = re.search(r"\bversion (\d+)", message) if isinstance(error, CommitConflictError) else None
+    if match is not None:
         dataset = lance_core.dataset(uri, storage_options=dict(settings.storage_options) or None)
-        message = f"{message.rstrip('.')}. Version {found[1]} was committed by {made_by(dataset, int(found[1]))}."
+        message = f"{message.rstrip('.')}. Version {match[1]} was committed by {made_by(dataset, int(match[1]))}."
     kinds = (cls for cls in type(error).__mro__ if cls.__module__ == LanceError.__module__)
     kind = next(cls for cls in kinds if cls is not EarlierAttemptCommittedError)
-    made: LanceError = kind(f"{where}{partitions}, table {uri}: {message}")
-    return made
+    explained: LanceError = kind(f"{where}{partitions}, table {uri}: {message}")
+    return explained

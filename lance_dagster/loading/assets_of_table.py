@@ -47,19 +47,19 @@ def assets_of_table(
     """
     uri = lance_core.canonical_uri(dataset.root_uri)
     defined = {key: (metadata, partitions) for key, metadata, partitions in known_assets(context)}
-    found = {ref.key: ref for ref in named}
+    refs_by_key = {ref.key: ref for ref in named}
     for key, (metadata, partitions) in defined.items():
         ref = TableRef(key=key, metadata=metadata, partitions_def=partitions)
-        if key not in found and _located(root, ref) == uri:
-            found[key] = ref
+        if key not in refs_by_key and _located(root, ref) == uri:
+            refs_by_key[key] = ref
     recorded = _recorded_uris(context.instance)
     written = _named_by_table(dataset)
     for key, place in recorded.items():
-        if key in found or key in defined:
+        if key in refs_by_key or key in defined:
             continue
         if place == uri or (place is None and key.to_user_string() in written):
-            found[key] = TableRef(key=key)
-    return list(found.values())
+            refs_by_key[key] = TableRef(key=key)
+    return list(refs_by_key.values())
 
 
 def _located(root: TableRoot, ref: TableRef) -> str | None:
@@ -73,12 +73,12 @@ def _located(root: TableRoot, ref: TableRef) -> str | None:
 
 def _recorded_uris(instance: dg.DagsterInstance) -> dict[dg.AssetKey, str | None]:
     """The assets with events, each with the table that its newest materialization names, by one query."""
-    found: dict[dg.AssetKey, str | None] = {}
+    uris: dict[dg.AssetKey, str | None] = {}
     for record in instance.get_asset_records():
         event = record.asset_entry.last_materialization
-        made = None if event is None else event.asset_materialization
-        found[record.asset_entry.asset_key] = None if made is None else _uri_of(made.metadata)
-    return found
+        materialization = None if event is None else event.asset_materialization
+        uris[record.asset_entry.asset_key] = None if materialization is None else _uri_of(materialization.metadata)
+    return uris
 
 
 def _uri_of(metadata: Mapping[str, dg.MetadataValue[Any]]) -> str | None:
@@ -99,5 +99,5 @@ def _named_by_table(dataset: lance_core.LanceDataset) -> set[str]:
 
 
 def _writers(dataset: lance_core.LanceDataset) -> Iterator[str]:
-    for _, made in dataset.history(ahead=_AHEAD):
-        yield from several(properties_of(made).get(ASSET_KEY))
+    for _, transaction in dataset.history(ahead=_AHEAD):
+        yield from several(properties_of(transaction).get(ASSET_KEY))

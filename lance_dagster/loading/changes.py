@@ -67,7 +67,7 @@ class _InputReader:
         name: The name of the input's watermarks in the asset's table.
         keys: The partitions by their parts in watermarks; {"all": None} for an asset without partitions.
         key: The columns by which the asset's merge matches rows; empty if it does not merge.
-        known: The stored positions, by part.
+        positions: The stored positions, by part.
         by: The root runs that stored the positions, by part.
     """
 
@@ -75,7 +75,7 @@ class _InputReader:
     name: str
     keys: Mapping[str, str | None]
     key: tuple[str, ...]
-    known: Mapping[str, str]
+    positions: Mapping[str, str]
     by: Mapping[str, str]
 
 
@@ -167,7 +167,10 @@ def range_of_input(
         _span(facts, dataset, reader, part, reads, where, refresh=refresh) for reader in readers for part in reader.keys
     ]
     spans = _up_to_one_end(context, facts, dataset, spans, where)
-    end, consumed = spans[0].range.dataset, max((span.range.consumed for span in spans), key=lambda one: one.version)
+    end, consumed = (
+        spans[0].range.dataset,
+        max((span.range.consumed for span in spans), key=lambda dataset: dataset.version),
+    )
     begins = _by_begin(spans)
     if not end.has_stable_row_ids and all(span.stored is None for span in spans):
         context.log.warning(
@@ -208,14 +211,14 @@ def _reader(output: dg.OutputContext, manager: Any, facts: RunFacts, asset: str,
     table, key = manager.consuming_table(output, facts)
     keys = parts_of(output.asset_partition_keys if output.has_asset_partitions else None)
     watermarks = watermark_name(asset, name, defined_metadata(output))
-    known = {} if table is None else table.watermarks(watermarks)
+    watermarks_by_part = {} if table is None else table.watermarks(watermarks)
     return _InputReader(
         asset=name,
         name=watermarks,
         keys=keys,
         key=tuple(key),
-        known={part: one.position for part, one in known.items()},
-        by={part: one.by for part, one in known.items()},
+        positions={part: watermark.position for part, watermark in watermarks_by_part.items()},
+        by={part: watermark.by for part, watermark in watermarks_by_part.items()},
     )
 
 
@@ -230,15 +233,15 @@ def _span(
     refresh: bool,
 ) -> _Span:
     """The changes for a part of a reader's table: those of an earlier attempt, or the first unread ones."""
-    stored = reader.known.get(part)
+    stored = reader.positions.get(part)
     position = None if stored is None else InputPosition.of(stored)
     if position is not None and _is_own(facts, reader, part):
         again = consumed_range(dataset, position, where)
         return _Span(reader=reader, part=part, stored=stored, range=again, is_last=False, is_own=True)
     *earlier, last = unread_ranges(dataset, None if refresh else position, where)
-    for one in earlier:
-        if _reads(reads, one, reader, part, where):
-            return _Span(reader=reader, part=part, stored=stored, range=one, is_last=False)
+    for unread in earlier:
+        if _reads(reads, unread, reader, part, where):
+            return _Span(reader=reader, part=part, stored=stored, range=unread, is_last=False)
     return _Span(reader=reader, part=part, stored=stored, range=last)
 
 
@@ -251,9 +254,9 @@ def _reads(reads: Reads, unread: UnreadRange, reader: _InputReader, part: str, w
 
 def _is_own(facts: RunFacts, reader: _InputReader, part: str) -> bool:
     """Whether an earlier attempt of this write, which is replaced, has consumed the changes."""
-    if part not in reader.known or not facts.is_retry or reader.by[part] != facts.root_run_id:
+    if part not in reader.positions or not facts.is_retry or reader.by[part] != facts.root_run_id:
         return False
-    run = InputPosition.of(reader.known[part]).run
+    run = InputPosition.of(reader.positions[part]).run
     return run == facts.run_id or not facts.succeeded(run)
 
 
@@ -277,11 +280,13 @@ def _moves(facts: RunFacts, spans: Iterable[_Span], *, refresh: bool) -> dict[st
 
 def _by_begin(spans: Iterable[_Span]) -> dict[int, list[str] | None]:
     """The downstream partitions by the version after which they read; None for an asset without partitions."""
-    found: dict[int, list[str] | None] = {}
+    partitions_by_begin: dict[int, list[str] | None] = {}
     for span in spans:
         partition = span.reader.keys[span.part]
-        found[span.range.begin] = None if partition is None else [*(found.get(span.range.begin) or []), partition]
-    return found
+        partitions_by_begin[span.range.begin] = (
+            None if partition is None else [*(partitions_by_begin.get(span.range.begin) or []), partition]
+        )
+    return partitions_by_begin
 
 
 def _up_to_one_end(
@@ -326,9 +331,9 @@ def _noted(facts: RunFacts, tag: str) -> int | None:
     """The last version to read by the tag of this run, or of a failed run that it re-executes; else None."""
     value, run = None, facts.run_id
     while value is None and (record := facts.record(run)) is not None:
-        known = facts_of(record.dagster_run, facts.instance)
-        value = known.tags.get(tag)
-        if known.parent_run_id is None or facts.succeeded(known.parent_run_id):
+        run_facts = facts_of(record.dagster_run, facts.instance)
+        value = run_facts.tags.get(tag)
+        if run_facts.parent_run_id is None or facts.succeeded(run_facts.parent_run_id):
             break
-        run = known.parent_run_id
+        run = run_facts.parent_run_id
     return int(value) if value is not None and value.isdecimal() else None

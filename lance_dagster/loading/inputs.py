@@ -84,22 +84,22 @@ def read_requests(
     check_input(metadata, where)
     keys = sorted(context.asset_partition_keys) if context.has_asset_partitions else None
     several = _loads_several(context, loading, keys, where)
-    if (found := _open_if_there(context, facts, location, settings, metadata, loading, where)) is None:
+    if (opened := _open_if_there(context, facts, location, settings, metadata, loading, where)) is None:
         return None
-    dataset, columns_of = found, partial(_columns, context, loading, metadata, upstream, where)
-    own = wanted_rows(metadata.get("lance/filter"), dataset, where)
+    dataset, columns_of = opened, partial(_columns, context, loading, metadata, upstream, where)
+    input_filter = wanted_rows(metadata.get("lance/filter"), dataset, where)
 
-    def filter_of_keys(wanted: Sequence[str] | None) -> pc.Expression | None:
-        return _partition_filter(context, wanted, upstream.get("partition_expr"), dataset.schema)
+    def filter_of_keys(partitions: Sequence[str] | None) -> pc.Expression | None:
+        return _partition_filter(context, partitions, upstream.get("partition_expr"), dataset.schema)
 
-    def filter_of(wanted: Sequence[str] | None) -> pc.Expression | None:
-        return _both(filter_of_keys(wanted), own)
+    def filter_of(partitions: Sequence[str] | None) -> pc.Expression | None:
+        return _both(filter_of_keys(partitions), input_filter)
 
     def reads(unread: UnreadRange, partition: str | None, key: Sequence[str], readers: Sequence[str]) -> bool:
-        wanted = [partition] if partition is not None and partition in (keys or ()) else keys
+        partitions = [partition] if partition is not None and partition in (keys or ()) else keys
         schema, columns = unread.dataset.schema, columns_of(unread.dataset.schema)
         updates_of = counted_columns(columns, split_key(key, columns, schema) or (), schema, readers)
-        return has_changes(unread.dataset, unread.begin, filter_of(wanted), updates_of)
+        return has_changes(unread.dataset, unread.begin, filter_of(partitions), updates_of)
 
     changes = _changes(context, facts, dataset, reads, where) if CHANGES in metadata else None
     dataset = dataset if changes is None else changes.dataset
@@ -108,14 +108,14 @@ def read_requests(
     if keys is not None and metadata.get("lance/missing") != "empty" and not has_read:
         _check_written(context, facts, dataset, filter_of_keys(keys), where, optional=loading.optional)
 
-    def request(wanted: Sequence[str] | None) -> ReadRequest:
+    def request(partitions: Sequence[str] | None) -> ReadRequest:
         return ReadRequest(
             dataset=dataset,
             columns=columns,
-            filter=filter_of(wanted),
+            filter=filter_of(partitions),
             table=settings,
             load_as=loading.load_as,
-            filtered=own is not None,
+            filtered=input_filter is not None,
             changes=None if changes is None else _changes_request(changes, keys, filter_of, schema, columns, where),
         )
 
@@ -212,16 +212,16 @@ def _changes_request(
     """
     begins = changes.begins
     if len(begins) == 1:
-        wanted = [(next(iter(begins)), keys)]
+        keys_by_begin = [(next(iter(begins)), keys)]
     else:
-        wanted = [(begin, some) for begin, some in begins.items()]
-        if keys is None or sorted(key for _, some in wanted for key in some or ()) != sorted(keys):
+        keys_by_begin = [(begin, some) for begin, some in begins.items()]
+        if keys is None or sorted(key for _, some in keys_by_begin for key in some or ()) != sorted(keys):
             raise IncompatibleConflictError(
                 f"{where}: the partitions of this run have consumed the input up to different versions, "
                 f"{sorted(begins)}, and the input has other partitions; run the partitions one by one, or with the "
                 f"tag {FULL_REFRESH}=true"
             )
-    parts = tuple(ChangesPart(begin_version=begin, filter=filter_of(some)) for begin, some in wanted)
+    parts = tuple(ChangesPart(begin_version=begin, filter=filter_of(some)) for begin, some in keys_by_begin)
     key = split_key(changes.key, columns, schema)
     return ChangesRequest(
         parts=parts,
@@ -345,8 +345,8 @@ def _open_own_branch(
     version, tag, moment = (metadata.get(pin) for pin in INPUT_PINS)
     if tag is not None:
         return lance_core.dataset(location.uri, version=cast("str", tag), storage_options=options)
-    asked = (location.branch, cast("int | None", version))
-    opened = lance_core.dataset(location.uri, version=asked, storage_options=options)
+    branch_version = (location.branch, cast("int | None", version))
+    opened = lance_core.dataset(location.uri, version=branch_version, storage_options=options)
     return opened if moment is None else opened.checkout_version(opened.version_as_of(as_moment(moment)))
 
 
@@ -368,19 +368,19 @@ def _materialized(
             undo,
             undo,
         )
-    wanted = version if undo is None else undo
+    version_to_read = version if undo is None else undo
     try:
-        return dataset.checkout_version(wanted)
+        return dataset.checkout_version(version_to_read)
     except VersionNotFoundError as error:
-        equal = equal_version(dataset, wanted)
+        equal = equal_version(dataset, version_to_read)
         if equal is None:
             raise VersionNotFoundError(
-                f"{where}: version {wanted} of {location.uri}, which Dagster recorded last, was removed by a cleanup "
-                "or an erasure, and later versions may have other rows. Materialize the asset again, or set "
+                f"{where}: version {version_to_read} of {location.uri}, which Dagster recorded last, was removed by a "
+                "cleanup or an erasure, and later versions may have other rows. Materialize the asset again, or set "
                 'read="latest" on the IO manager (or metadata lance/version, lance/tag or lance/as_of on this input). '
                 "A maintenance job with the same IO manager keeps such versions, and an erasure job reports the new one"
             ) from error
-        context.log.info("%s: version %d was cleaned up; %d has the same rows", where, wanted, equal.version)
+        context.log.info("%s: version %d was cleaned up; %d has the same rows", where, version_to_read, equal.version)
         return equal
 
 

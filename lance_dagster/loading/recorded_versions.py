@@ -37,18 +37,24 @@ def recorded_version(
         newest: The newest version of the table; events that name a later one are about a table that was dropped.
         partitions: The partitions; None for all.
     """
-    wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=partitions)
-    records = (one for one in islice(_records(instance, wanted), _MOST_EVENTS) if (version_of(one) or 0) <= newest)
-    found = EventOrder(instance).newest(records)
-    return None if found is None else version_of(found)
+    records_filter = dg.AssetRecordsFilter(asset_key=key, asset_partitions=partitions)
+    records = (
+        record
+        for record in islice(_records(instance, records_filter), _MOST_EVENTS)
+        if (version_of(record) or 0) <= newest
+    )
+    newest_record = EventOrder(instance).newest(records)
+    return None if newest_record is None else version_of(newest_record)
 
 
-def _records(instance: dg.DagsterInstance, wanted: dg.AssetRecordsFilter | dg.AssetKey) -> Iterator[dg.EventLogRecord]:
+def _records(
+    instance: dg.DagsterInstance, records_filter: dg.AssetRecordsFilter | dg.AssetKey
+) -> Iterator[dg.EventLogRecord]:
     """The records of events about main, the one with the highest id first; pages are read as they are needed."""
     cursor: str | None = None
     limit = _EVENTS_AT_FIRST
     while True:
-        page = instance.fetch_materializations(wanted, limit=limit, cursor=cursor)
+        page = instance.fetch_materializations(records_filter, limit=limit, cursor=cursor)
         for record in page.records:
             event = record.asset_materialization
             if event is not None and branch_of_event(event) is None:
@@ -62,7 +68,7 @@ def recorded_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[st
     """The versions that an input of an asset can load, by the event that names each, as a description of the event."""
     order = EventOrder(instance)
     last: dict[str, dg.EventLogRecord] = {}
-    found: dict[str, int | None] = {}
+    versions: dict[str, int | None] = {}
     for record in _records(instance, key):
         event = record.asset_materialization
         assert event is not None
@@ -71,10 +77,15 @@ def recorded_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[st
             names.append(f"Dagster's last materialization of partition {event.partition!r}")
         for name in names:
             newest = last.setdefault(name, record)
-            version, known = version_of_event(event), found.setdefault(name, version_of(newest))
-            if version is not None and known is not None and version > known and order.overlaps(newest, record):
-                found[name] = version
-    return {name: version for name, version in found.items() if version is not None}
+            version, known_version = version_of_event(event), versions.setdefault(name, version_of(newest))
+            if (
+                version is not None
+                and known_version is not None
+                and version > known_version
+                and order.overlaps(newest, record)
+            ):
+                versions[name] = version
+    return {name: version for name, version in versions.items() if version is not None}
 
 
 def equal_version(dataset: lance_core.LanceDataset, version: int) -> lance_core.LanceDataset | None:
@@ -86,14 +97,14 @@ def equal_version(dataset: lance_core.LanceDataset, version: int) -> lance_core.
     """
     from lance_dagster.lineage.history import read_history  # noqa: PLC0415 - heavy imports at first use
 
-    later = [one["version"] for one in dataset.version_refs() if one["version"] > version]
+    later = [ref["version"] for ref in dataset.version_refs() if ref["version"] > version]
     if not later:
         return None
     oldest = dataset.checkout_version(min(later))
-    made = next(iter(read_history(oldest, count_changes=False)), None)
-    if made is None or made.changes_rows:
+    commit = next(iter(read_history(oldest, count_changes=False)), None)
+    if commit is None or commit.changes_rows:
         return None
     # A compaction reserves its fragment ids in a version between the one it was planned for and its own.
-    follows = made.version == version + 1
-    compacted = made.operation == "Rewrite" and made.version == version + 2 and made.read_version == version
+    follows = commit.version == version + 1
+    compacted = commit.operation == "Rewrite" and commit.version == version + 2 and commit.read_version == version
     return oldest if follows or compacted else None

@@ -89,19 +89,19 @@ def clean_op_outputs(
             done.kept_runs += 1
             continue
         uris = [below_root(root.root_uri, f"{RESERVED_FOLDER}/{table}") for table in tables]
-        found = list(_open(uris, root))
-        if (record is None and run in uncommitted) or _ended(record, found) > before:
+        datasets = list(_open(uris, root))
+        if (record is None and run in uncommitted) or _ended(record, datasets) > before:
             done.kept_runs += 1
             continue
         left = [below_root(root.root_uri, f"{RESERVED_FOLDER}/{table}") for table in uncommitted.get(run, ())]
-        done.runs += bool(found or left)
-        done.tables += len(found) + len(left)
-        done.bytes += sum(one.total_bytes for one in found)
+        done.runs += bool(datasets or left)
+        done.tables += len(datasets) + len(left)
+        done.bytes += sum(dataset.total_bytes for dataset in datasets)
         if not dry_run:
             # With a version, uncommitted files become a table, which can be dropped like the others.
             nothing = pa.table({"nothing": pa.nulls(0)})
-            found += [lance_core.write_dataset(nothing, uri, storage_options=root.options) for uri in left]
-            _remove(found, below_root(root.root_uri, f"{RESERVED_FOLDER}/{run}"), root)
+            datasets += [lance_core.write_dataset(nothing, uri, storage_options=root.options) for uri in left]
+            _remove(datasets, below_root(root.root_uri, f"{RESERVED_FOLDER}/{run}"), root)
     return done
 
 
@@ -110,32 +110,32 @@ def _ended(record: dg.RunRecord | None, tables: Sequence[lance_core.LanceDataset
     if record is not None and record.end_time is not None:
         return datetime.fromtimestamp(record.end_time, UTC)
     if tables:
-        return max(one.timestamp for one in tables)
+        return max(table.timestamp for table in tables)
     return datetime.min.replace(tzinfo=UTC) if record is None else record.update_timestamp.replace(tzinfo=UTC)
 
 
 def _by_run(tables: Sequence[str]) -> dict[str, list[str]]:
     """Tables by the name of the folder of their run."""
-    found: dict[str, list[str]] = {}
+    tables_by_run: dict[str, list[str]] = {}
     for table in tables:
-        found.setdefault(table.split("/")[0], []).append(table)
-    return found
+        tables_by_run.setdefault(table.split("/")[0], []).append(table)
+    return tables_by_run
 
 
 def _plain(segment: str) -> str:
     """The name from which a folder's name was encoded; see `store`."""
-    return re.sub(rb"=([0-9a-f]{2})", lambda found: bytes([int(found[1], 16)]), segment.encode()).decode(
+    return re.sub(rb"=([0-9a-f]{2})", lambda match: bytes([int(match[1], 16)]), segment.encode()).decode(
         errors="replace"
     )
 
 
 def _records(instance: dg.DagsterInstance, runs: Sequence[str]) -> dict[str, dg.RunRecord]:
     """The instance's records of runs."""
-    found = {}
+    records = {}
     for start in range(0, len(runs), _RUNS_AT_A_TIME):
-        wanted = dg.RunsFilter(run_ids=list(runs[start : start + _RUNS_AT_A_TIME]))
-        found.update({record.dagster_run.run_id: record for record in instance.get_run_records(filters=wanted)})
-    return found
+        runs_filter = dg.RunsFilter(run_ids=list(runs[start : start + _RUNS_AT_A_TIME]))
+        records.update({record.dagster_run.run_id: record for record in instance.get_run_records(filters=runs_filter)})
+    return records
 
 
 def _busy_roots(instance: dg.DagsterInstance, silent: timedelta) -> set[str]:

@@ -92,7 +92,7 @@ _EMPTY: Final = pa.table({})
 def _handler(obj: Any, where: str, settings: TableSettings) -> LanceTypeHandler | None:
     """The handler that writes a value as rows; None if the value is not a frame."""
     try:
-        return handler_for_value(obj, where=where, own=settings.type_handlers)
+        return handler_for_value(obj, where=where, type_handlers=settings.type_handlers)
     except dg.DagsterInvariantViolationError:
         return None
 
@@ -159,16 +159,16 @@ def load_op_output(
             )
         (data,) = dataset.to_table().column(_PICKLED).to_pylist()
         return pickle.loads(data)  # noqa: S301 - the run itself stored it, as with Dagster's own IO managers
-    wanted = loading()
+    load_plan = loading()
     request = ReadRequest(
         dataset=dataset,
         columns=wanted_columns(metadata.get("columns"), dataset.schema, where),
         filter=wanted_rows(metadata.get("lance/filter"), dataset, where),
         table=settings,
-        load_as=wanted.load_as,
+        load_as=load_plan.load_as,
         filtered=metadata.get("lance/filter") is not None,
     )
-    return wanted.handler.load(request)
+    return load_plan.handler.load(request)
 
 
 def _uri(context: dg.OutputContext, settings: TableSettings) -> str:
@@ -178,7 +178,7 @@ def _uri(context: dg.OutputContext, settings: TableSettings) -> str:
 
 
 def _segment(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_-]", lambda found: "".join(f"={byte:02x}" for byte in found[0].encode()), name)
+    return re.sub(r"[^A-Za-z0-9_-]", lambda match: "".join(f"={byte:02x}" for byte in match[0].encode()), name)
 
 
 def _open(uri: str, settings: TableSettings) -> lance_core.LanceDataset | None:

@@ -62,27 +62,31 @@ class RootArguments(CheckedArguments):
     _check_root = field_validator("root_uri", mode="before")(checked_root)
 
 
-def reject_unknown_arguments(model: type[BaseModel], given: Any) -> None:
+def reject_unknown_arguments(model: type[BaseModel], arguments: Any) -> None:
     """Reject arguments that a model does not have.
 
     Args:
         model: The class.
-        given: Its arguments; pydantic checks a value that is no mapping.
+        arguments: Its arguments; pydantic checks a value that is no mapping.
 
     Raises:
         ValueError: An argument is unknown; the error names it and the nearest known argument, and shows no values.
             Pydantic wraps the error.
     """
-    if not isinstance(given, Mapping) or model.model_config.get("extra") != "forbid":
+    if not isinstance(arguments, Mapping) or model.model_config.get("extra") != "forbid":
         return
-    known = {field.alias or name for name, field in model.model_fields.items()}
-    names = known | set(model.model_fields)
-    for name in given:
+    argument_names = {field.alias or name for name, field in model.model_fields.items()}
+    names = argument_names | set(model.model_fields)
+    for name in arguments:
         if name in names:
             continue
-        own = _FOREIGN.get(str(name), "")
-        hint = f"; use {own}" if own.partition("=")[0] in known else near_name(str(name), known)
-        raise ValueError(f"{model.__name__} has no argument {name!r}; it has {', '.join(sorted(known))}{hint}")
+        lance_argument = _FOREIGN.get(str(name), "")
+        hint = (
+            f"; use {lance_argument}"
+            if lance_argument.partition("=")[0] in argument_names
+            else near_name(str(name), argument_names)
+        )
+        raise ValueError(f"{model.__name__} has no argument {name!r}; it has {', '.join(sorted(argument_names))}{hint}")
 
 
 def described(default: Any, description: str) -> Any:
@@ -106,8 +110,8 @@ def with_fields_of(record: type, *, without: Collection[str] = ()) -> Callable[[
             added[field.name] = (kind, Field(default=None, description=field.metadata["description"]))
 
     def extended(model: type[_Model]) -> type[_Model]:
-        made = create_model(model.__name__, __base__=model, __module__=model.__module__, **added)
-        made.__doc__ = model.__doc__
-        return made
+        extended_model = create_model(model.__name__, __base__=model, __module__=model.__module__, **added)
+        extended_model.__doc__ = model.__doc__
+        return extended_model
 
     return extended

@@ -24,8 +24,8 @@ def newest_version(main: lance_core.LanceDataset | None, branch: str | None) -> 
     """
     if main is None:
         return 0
-    known = {} if branch is None else main.branches.list()
-    if branch is None or branch not in known:
+    branches = {} if branch is None else main.branches.list()
+    if branch is None or branch not in branches:
         return main.version
     newest = main.checkout_version((branch, None)).version
-    return main.version if known[branch]["metadata"].get(_PROMOTED) == str(newest) else newest
+    return main.version if branches[branch]["metadata"].get(_PROMOTED) == str(newest) else newest

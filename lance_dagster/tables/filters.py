@@ -34,6 +34,6 @@ def lance_filter(expression: pc.Expression) -> LanceFilter:
         >>> @dg.asset(ins={"flights": dg.AssetIn(metadata={"lance/filter": late})})
         ... def late_flights(flights): ...
     """
-    made = LanceFilter(expression)
-    made.expression = expression
-    return made
+    marked_filter = LanceFilter(expression)
+    marked_filter.expression = expression
+    return marked_filter

@@ -163,15 +163,15 @@ def locate_table(
                 'letters, digits and "_=@+.-" are allowed, at most 200, and no "." in front. Give the asset the '
                 'metadata "schema" or "table" with such a name.'
             )
-    taken = [segment for segment in folders if segment.endswith(_SUFFIX)] or (
+    reserved_folders = [segment for segment in folders if segment.endswith(_SUFFIX)] or (
         [folders[0]] if folders[0] in (RESERVED_FOLDER, RECEIPTS_FOLDER) else []
     )
-    if taken:
-        kept = {RESERVED_FOLDER: "holds the outputs of ops", RECEIPTS_FOLDER: "holds the log of maintenance"}
-        reason = kept.get(taken[0], "is the name of a table")
+    if reserved_folders:
+        reasons = {RESERVED_FOLDER: "holds the outputs of ops", RECEIPTS_FOLDER: "holds the log of maintenance"}
+        reason = reasons.get(reserved_folders[0], "is the name of a table")
         raise dg.DagsterInvalidDefinitionError(
-            f"asset {asset_key.to_user_string()}: its table cannot be in the folder {taken[0]!r}, which {reason}. Give "
-            'the asset the metadata "schema" with another folder'
+            f"asset {asset_key.to_user_string()}: its table cannot be in the folder {reserved_folders[0]!r}, "
+            f'which {reason}. Give the asset the metadata "schema" with another folder'
         )
     elsewhere = _string(metadata, "lance/uri")
     if elsewhere is not None:
@@ -190,24 +190,24 @@ def _locate_named(
     root_uri: str, asset_key: dg.AssetKey, metadata: Mapping[str, object], *, default_schema: str | None
 ) -> TableLocation:
     """The table that the entry `lance/table` names."""
-    given = metadata[TABLE_KEY]
-    given = given.value if isinstance(given, dg.MetadataValue) else given
+    owner = metadata[TABLE_KEY]
+    owner = owner.value if isinstance(owner, dg.MetadataValue) else owner
     where = f"asset {asset_key.to_user_string()}"
     key: dg.AssetKey | None = None
-    if isinstance(given, str) and "." in given and "/" not in given:
-        schema, _, table = given.rpartition(".")
+    if isinstance(owner, str) and "." in owner and "/" not in owner:
+        schema, _, table = owner.rpartition(".")
         parts = [*schema.split("."), table]
         return locate_table(root_uri, dg.AssetKey(parts), {}, default_schema=None)
-    if isinstance(given, dg.AssetKey):  # which is a tuple as well
-        key = given
-    elif isinstance(given, list | tuple) and given and all(isinstance(part, str) for part in given):
-        key = dg.AssetKey(list(given))
-    elif isinstance(given, str) and given:
-        key = dg.AssetKey.from_user_string(given)
+    if isinstance(owner, dg.AssetKey):  # which is a tuple as well
+        key = owner
+    elif isinstance(owner, list | tuple) and owner and all(isinstance(part, str) for part in owner):
+        key = dg.AssetKey(list(owner))
+    elif isinstance(owner, str) and owner:
+        key = dg.AssetKey.from_user_string(owner)
     if key is None:
         raise dg.DagsterInvalidDefinitionError(
             f"{where}: metadata {TABLE_KEY} must be the key of the asset that owns the table, such as "
-            f'"nyc/flights", or schema.table, not {given!r}'
+            f'"nyc/flights", or schema.table, not {owner!r}'
         )
     if key == asset_key:
         raise dg.DagsterInvalidDefinitionError(

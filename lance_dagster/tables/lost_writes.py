@@ -140,11 +140,11 @@ def _writes_of_run(instance: dg.DagsterInstance, run: dg.DagsterRun, branch: str
             yield _write(event, run)
 
 
-def _materializations(instance: dg.DagsterInstance, wanted: dg.AssetRecordsFilter) -> Iterator[Any]:
+def _materializations(instance: dg.DagsterInstance, records_filter: dg.AssetRecordsFilter) -> Iterator[Any]:
     """The materializations that a filter chooses, newest first."""
     cursor: str | None = None
     while True:
-        page = instance.fetch_materializations(wanted, limit=_EVENTS_PER_PAGE, cursor=cursor)
+        page = instance.fetch_materializations(records_filter, limit=_EVENTS_PER_PAGE, cursor=cursor)
         yield from page.records
         if not page.has_more:
             return

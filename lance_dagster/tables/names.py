@@ -51,6 +51,6 @@ def checked_job_name(name: str, where: str) -> str:
 
 def near_name(name: str, names: Collection[str]) -> str:
     """`; is 'x' meant?` with the known name that is nearest; an empty string if none is near."""
-    plain = {one.removeprefix("lance/").lower(): one for one in sorted(names)}
-    found = get_close_matches(name.removeprefix("lance/").lower(), plain, n=1, cutoff=0.5)
-    return f"; is {plain[found[0]]!r} meant?" if found else ""
+    plain = {known_name.removeprefix("lance/").lower(): known_name for known_name in sorted(names)}
+    nearest = get_close_matches(name.removeprefix("lance/").lower(), plain, n=1, cutoff=0.5)
+    return f"; is {plain[nearest[0]]!r} meant?" if nearest else ""

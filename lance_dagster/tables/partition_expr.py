@@ -36,8 +36,8 @@ _SQL: Final = re.compile(r"[(){}<>=+*/%|,;']|::|\s(?:AS|AT|AND|OR|INTERVAL)\s", 
 _UNIT: Final = r"(?:MICROSECOND|MILLISECOND|SECOND|MINUTE|HOUR|DAY|WEEK|ISOWEEK|MONTH|QUARTER|YEAR)S?"
 _DATE_CALL: Final = r"\b\w*(?:DATE|TIME|TRUNC)\w*\s*\("
 _NO_NAMES: Final = tuple(
-    (re.compile(pattern, re.IGNORECASE), kept)
-    for pattern, kept in (
+    (re.compile(pattern, re.IGNORECASE), replacement)
+    for pattern, replacement in (
         (rf"::\s*{_TYPE}", " "),
         (rf"\bAS\s+{_TYPE}(?=\s*\))", " "),
         (r"\bAT\s+TIME\s+ZONE\b", " "),
@@ -72,9 +72,9 @@ def partition_column(expression: str, *, where: str) -> str:
     """
     sql = expression.strip()
     for cast in _CASTS:
-        found = cast.fullmatch(sql)
-        if found is not None:
-            return _plain(found[1])
+        match = cast.fullmatch(sql)
+        if match is not None:
+            return _plain(match[1])
     if not _SQL.search(sql):
         return sql
     columns = _columns(sql)
@@ -88,12 +88,12 @@ def partition_column(expression: str, *, where: str) -> str:
 
 def _columns(sql: str) -> list[str]:
     """The columns in an expression, without functions, types and units, which are recognized by their positions."""
-    for pattern, kept in _NO_NAMES:
-        sql = pattern.sub(kept, sql)
+    for pattern, replacement in _NO_NAMES:
+        sql = pattern.sub(replacement, sql)
     names = _names(sql)
     if len(names) > 1:  # DATE_TRUNC(ts, DAY), DATEDIFF(day, a, b)
-        for pattern, kept in _UNIT_ARGUMENTS:
-            sql = pattern.sub(kept, sql)
+        for pattern, replacement in _UNIT_ARGUMENTS:
+            sql = pattern.sub(replacement, sql)
     return _names(sql) or names
 
 

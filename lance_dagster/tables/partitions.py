@@ -111,9 +111,9 @@ def partition_columns(partition_expr: object, schema: pa.Schema, asset_key: dg.A
         schema: The columns of the table.
         asset_key: The asset, for messages.
     """
-    found = _columns_in(partition_expr, schema, asset_key)
-    given = found.values() if isinstance(found, Mapping) else [found]
-    return [one for one in given if isinstance(one, str)]
+    columns = _columns_in(partition_expr, schema, asset_key)
+    names = columns.values() if isinstance(columns, Mapping) else [columns]
+    return [name for name in names if isinstance(name, str)]
 
 
 def _columns_in(partition_expr: object, schema: pa.Schema, asset_key: dg.AssetKey) -> object:
@@ -187,8 +187,8 @@ def _column_type(schema: pa.Schema, column: str) -> pa.DataType:
         )
     if len(positions) > 1:
         raise SchemaError(f"partition column {column!r} exists {len(positions)} times; its name must be unique")
-    found = schema.field(positions[0]).type
-    return found.value_type if pa.types.is_dictionary(found) else found
+    kind = schema.field(positions[0]).type
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _slice(key: str, definition: dg.PartitionsDefinition[Any], dimensions: tuple[_Dimension, ...]) -> lance_core.Slice:

@@ -148,8 +148,8 @@ class TableRoot:
         """Open a table; see `LanceTableResource.open`."""
         import lance_core  # noqa: PLC0415 - code locations load without it
 
-        given = {"version": version, "tag": tag, "as_of": as_of}
-        pins = [name for name, value in given.items() if value is not None]
+        choices = {"version": version, "tag": tag, "as_of": as_of}
+        pins = [name for name, value in choices.items() if value is not None]
         if len(pins) > 1 or (tag is not None and branch is not None):
             names = [*pins, *(["branch"] if branch is not None else [])]
             raise ValueError(f"{' and '.join(names)} cannot be combined")
@@ -218,17 +218,17 @@ def is_foreign(ref: TableRef, context: dg.OpExecutionContext | dg.SensorEvaluati
         context: The context of the run or tick, whose code location defines the asset; without one, as when a job is
             defined, only `ref` counts.
     """
-    known: list[Any] = [ref.metadata]
+    metadata_of_asset: list[Any] = [ref.metadata]
     is_external = ref.is_external
     if context is not None:
-        known.append(asset_definition(context, ref.key)[0])
+        metadata_of_asset.append(asset_definition(context, ref.key)[0])
         if is_external is None:
             is_external = is_external_asset(context, ref.key)
         if is_external is None and ref.is_spec:
             # A spec declares what others write, unless it has the metadata by which our IO manager places a table.
             is_external = not {"schema", "table"} & set(ref.metadata or ())
-    said = [metadata[MAINTENANCE_KEY] for metadata in known if metadata and MAINTENANCE_KEY in metadata]
-    values = [one.value if isinstance(one, dg.MetadataValue) else one for one in said]
+    said = [metadata[MAINTENANCE_KEY] for metadata in metadata_of_asset if metadata and MAINTENANCE_KEY in metadata]
+    values = [setting.value if isinstance(setting, dg.MetadataValue) else setting for setting in said]
     return bool(is_external) and (not values or values[0] is None or values[0] is False)
 
 
@@ -320,13 +320,13 @@ def table_root(resource: object) -> TableRoot:
     Raises:
         DagsterInvalidDefinitionError: The resource is something else.
     """
-    found = resource if isinstance(resource, TableRoot) else getattr(resource, "table_root", None)
-    if not isinstance(found, TableRoot):
+    root = resource if isinstance(resource, TableRoot) else getattr(resource, "table_root", None)
+    if not isinstance(root, TableRoot):
         raise dg.DagsterInvalidDefinitionError(
             f"a {type(resource).__name__} has no Lance tables; name a resource that is a LanceIOManager or a "
             "LanceTableResource"
         )
-    return found
+    return root
 
 
 class ChosenTables(dg.Config):
@@ -337,22 +337,22 @@ class ChosenTables(dg.Config):
     tables: list[str] = Field(default=[], description='Keys, such as "nyc/flights"; all tables of the job if empty.')
 
 
-def chosen_refs(context: AnyContext, refs: Sequence[TableRef], wanted: Sequence[str]) -> Iterator[TableRef]:
+def chosen_refs(context: AnyContext, refs: Sequence[TableRef], names: Sequence[str]) -> Iterator[TableRef]:
     """The tables that a run of a job processes, each with the metadata of its definition.
 
     Args:
         context: The context of the op or sensor.
         refs: The tables of the job.
-        wanted: Keys; all tables of the job if empty.
+        names: Keys; all tables of the job if empty.
 
     Raises:
         Failure: A key names no table of the job.
     """
-    known = {ref.name: ref for ref in refs}
-    unknown = sorted(set(wanted) - set(known))
+    refs_by_name = {ref.name: ref for ref in refs}
+    unknown = sorted(set(names) - set(refs_by_name))
     if unknown:
-        raise dg.Failure(f"{', '.join(unknown)}: no table of this job; it has {', '.join(sorted(known))}")
-    for ref in [known[name] for name in dict.fromkeys(wanted)] if wanted else refs:
+        raise dg.Failure(f"{', '.join(unknown)}: no table of this job; it has {', '.join(sorted(refs_by_name))}")
+    for ref in [refs_by_name[name] for name in dict.fromkeys(names)] if names else refs:
         yield ref.resolved(context)
 
 
@@ -362,10 +362,10 @@ def is_tagged(context: dg.OpExecutionContext, tag: str) -> bool:
     Raises:
         Failure: The tag is neither "true" nor "false".
     """
-    given = context.run.tags.get(tag)
-    if given not in (None, "true", "false"):
-        raise dg.Failure(f"run tag {tag} must be true or false, not {given!r}")
-    return given == "true"
+    tag_value = context.run.tags.get(tag)
+    if tag_value not in (None, "true", "false"):
+        raise dg.Failure(f"run tag {tag} must be true or false, not {tag_value!r}")
+    return tag_value == "true"
 
 
 def table_refs(tables: Iterable[TableLike] | TableLike) -> list[TableRef]:
@@ -376,13 +376,13 @@ def table_refs(tables: Iterable[TableLike] | TableLike) -> list[TableRef]:
     """
     if isinstance(tables, TableRef | str | dg.AssetKey | dg.AssetSpec | dg.AssetsDefinition | dg.SourceAsset):
         tables = [tables]
-    found: dict[dg.AssetKey, TableRef] = {}
+    refs: dict[dg.AssetKey, TableRef] = {}
     for table in tables:
         for ref in _refs(table):
-            known = found.get(ref.key)
-            if known is None or known.metadata is None:
-                found[ref.key] = ref
-    return list(found.values())
+            earlier = refs.get(ref.key)
+            if earlier is None or earlier.metadata is None:
+                refs[ref.key] = ref
+    return list(refs.values())
 
 
 def table_ref(table: TableLike) -> TableRef:

@@ -245,7 +245,7 @@ class OutputSettings:
 _WHEN: Final = {"when_matched": "update", "when_not_matched": "insert", "when_not_matched_by_source": "nothing"}
 """Options of a merge without clauses, and their defaults."""
 
-OUTPUT_KEYS = frozenset(PREFIX + one.name for one in fields(OutputSettings))
+OUTPUT_KEYS = frozenset(PREFIX + option.name for option in fields(OutputSettings))
 """The options of an output as entries of metadata."""
 
 
@@ -297,9 +297,9 @@ def check_input(metadata: Mapping[str, object], where: str) -> None:
     pins = [key for key in INPUT_PINS if key in metadata]
     if len(pins) > 1:
         raise dg.DagsterInvalidDefinitionError(f"{where}: metadata {' and '.join(pins)} cannot be combined")
-    given = {key: plain_metadata(metadata.get(key)) for key in ("columns", *INPUT_KEYS)}
-    _check_changes(given["lance/changes"], pins, where)
-    columns, version, tag = given["columns"], given["lance/version"], given["lance/tag"]
+    settings = {key: plain_metadata(metadata.get(key)) for key in ("columns", *INPUT_KEYS)}
+    _check_changes(settings["lance/changes"], pins, where)
+    columns, version, tag = settings["columns"], settings["lance/version"], settings["lance/tag"]
     if columns is not None and not (
         isinstance(columns, list | tuple) and columns and all(isinstance(name, str) for name in columns)
     ):
@@ -310,19 +310,20 @@ def check_input(metadata: Mapping[str, object], where: str) -> None:
         )
     if tag is not None and not isinstance(tag, str):
         raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/tag must be the name of a tag, not {tag!r}")
-    if given["lance/missing"] not in (None, "error", "empty"):
+    if settings["lance/missing"] not in (None, "error", "empty"):
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata lance/missing must be one of error, empty, not {given['lance/missing']!r}"
+            f"{where}: metadata lance/missing must be one of error, empty, not {settings['lance/missing']!r}"
         )
-    if given["lance/as_of"] is not None:
+    if settings["lance/as_of"] is not None:
         try:
-            as_moment(given["lance/as_of"])
+            as_moment(settings["lance/as_of"])
         except ValueError as error:
             raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/{error}") from error
-    if given["lance/filter"] is not None and not isinstance(given["lance/filter"], str | list | tuple):
+    if settings["lance/filter"] is not None and not isinstance(settings["lance/filter"], str | list | tuple):
         raise dg.DagsterInvalidDefinitionError(
             f"{where}: metadata lance/filter must be an SQL string, lance_filter(expression) of a pyarrow expression, "
-            f'or a list of [column, operator, value] such as [["carrier", "==", "UA"]], not {given["lance/filter"]!r}'
+            f'or a list of [column, operator, value] such as [["carrier", "==", "UA"]], not '
+            f"{settings['lance/filter']!r}"
         )
 
 
@@ -337,8 +338,8 @@ def _with_write_mode(metadata: Mapping[str, object], where: str) -> Mapping[str,
     """The metadata with `lance/write_mode` set from `write_mode`, the name of the key in some other IO managers."""
     if "write_mode" not in metadata:
         return metadata
-    given = {plain_metadata(metadata[key]) for key in ("write_mode", "lance/write_mode") if key in metadata}
-    if len(given) > 1:
+    write_modes = {plain_metadata(metadata[key]) for key in ("write_mode", "lance/write_mode") if key in metadata}
+    if len(write_modes) > 1:
         raise dg.DagsterInvalidDefinitionError(
             f"{where}: metadata 'write_mode' and 'lance/write_mode' have different values, "
             f"{metadata['write_mode']!r} and {metadata['lance/write_mode']!r}; leave out 'write_mode'"
@@ -348,8 +349,8 @@ def _with_write_mode(metadata: Mapping[str, object], where: str) -> Mapping[str,
 
 def partition_columns(metadata: Mapping[str, Any]) -> list[str]:
     """The columns that `partition_expr` in the metadata of an asset names; none if it names none."""
-    found = plain_metadata(metadata.get("partition_expr"))
-    names = found.values() if isinstance(found, Mapping) else [found]
+    expression = plain_metadata(metadata.get("partition_expr"))
+    names = expression.values() if isinstance(expression, Mapping) else [expression]
     return [partition_column(name, where="the asset") for name in names if isinstance(name, str) and name]
 
 
@@ -368,23 +369,23 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
 
 def _checked(key: str, value: object, where: str) -> Any:
     if key in _CHOICES:
-        good, wanted = value in _CHOICES[key], f"one of {', '.join(_CHOICES[key])}"
+        good, expected = value in _CHOICES[key], f"one of {', '.join(_CHOICES[key])}"
     elif key in ("lance/cluster", "lance/stable_row_ids"):
-        good, wanted = isinstance(value, bool), "a bool"
+        good, expected = isinstance(value, bool), "a bool"
     elif key == "lance/merge_on" and isinstance(value, Mapping):
         _check_clauses(value, where)
-        good, wanted = True, ""
+        good, expected = True, ""
     elif key in ("lance/merge_on", "lance/key"):
         columns = [value] if isinstance(value, str) else value
         good = _are_columns(columns)
-        wanted = "a column, or a list of columns"
+        expected = "a column, or a list of columns"
     elif key == "lance/commit_message":
-        good, wanted = isinstance(value, str), "a string"
+        good, expected = isinstance(value, str), "a string"
     else:
         good = isinstance(value, Mapping) and all(type(width) is int and width > 0 for width in value.values())
-        wanted = "a mapping from columns to widths"
+        expected = "a mapping from columns to widths"
     if not good:
-        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata {key} must be {wanted}, not {value!r}")
+        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata {key} must be {expected}, not {value!r}")
     return value
 
 
@@ -420,7 +421,7 @@ def reject_unknown(
     *,
     where: str,
     plain: tuple[str, ...] = (),
-    others: Collection[str] = (),
+    accepted_keys: Collection[str] = (),
 ) -> None:
     """Reject `lance/...` entries that nothing reads.
 
@@ -429,13 +430,13 @@ def reject_unknown(
         names: The keys that are read.
         where: The asset, input or output, for messages.
         plain: Keys without the prefix that are read, for the message.
-        others: Keys that are accepted, and that the message does not name.
+        accepted_keys: Keys that are accepted, and that the message does not name.
 
     Raises:
         DagsterInvalidDefinitionError: Nothing reads an entry; the error names it, and the nearest known key.
     """
     for key in sorted(metadata):
-        if key.startswith(PREFIX) and key not in names and key not in others:
+        if key.startswith(PREFIX) and key not in names and key not in accepted_keys:
             raise dg.DagsterInvalidDefinitionError(
                 f"{where}: metadata {key!r} is not accepted; known here: {', '.join([*plain, *sorted(names)])}"
                 f"{near_name(key, names)}"
@@ -448,10 +449,11 @@ def reject_foreign(metadata: Mapping[str, object], foreign: Mapping[str, str], *
     Raises:
         DagsterInvalidDefinitionError: The metadata has such a key.
     """
-    for key, own in foreign.items():
+    for key, lance_key in foreign.items():
         if key in metadata:
             raise dg.DagsterInvalidDefinitionError(
-                f"{where}: metadata {key!r} is another IO manager's, and LanceIOManager does not read it; use {own}"
+                f"{where}: metadata {key!r} is another IO manager's, and LanceIOManager does not read it; use "
+                f"{lance_key}"
             )
 
 
@@ -475,11 +477,11 @@ def reject_at_run_time(
             f"{where}: metadata {late[0]!r} is read from the definition of the asset, and this output sets it at run "
             f'time; move it to @asset(metadata={{"{late[0]}": ...}})'
         )
-    reject_unknown(metadata, {*names, *_OF_OUTPUTS}, where=where, others=EVENT_KEYS)
+    reject_unknown(metadata, {*names, *_OF_OUTPUTS}, where=where, accepted_keys=EVENT_KEYS)
     foreign = {
-        key: own
-        for key, own in FOREIGN_OUTPUT_KEYS.items()
-        if key not in _AMBIGUOUS or plain_metadata(metadata.get(key)) in tuple(choices.get(own, ()))
+        key: lance_key
+        for key, lance_key in FOREIGN_OUTPUT_KEYS.items()
+        if key not in _AMBIGUOUS or plain_metadata(metadata.get(key)) in tuple(choices.get(lance_key, ()))
     }
     reject_foreign(metadata, foreign, where=where)
 
@@ -500,4 +502,4 @@ def reject_of_ops(metadata: Mapping[str, object], settings: Collection[str], *, 
             f"{where}: metadata {key!r} is for assets, and this output is none: it only passes a frame to another op. "
             "Make it an asset, or leave the entry out"
         )
-    reject_unknown(metadata, _OP_OUTPUT_KEYS, where=where, others=EVENT_KEYS)
+    reject_unknown(metadata, _OP_OUTPUT_KEYS, where=where, accepted_keys=EVENT_KEYS)
