@@ -79,16 +79,16 @@ def observable_lance_asset(
         automation_condition=automation_condition,
         io_manager_key=io_manager_key,
     )
-    def observe() -> dg.ObserveResult:
+    def observe(context: dg.OpExecutionContext) -> dg.ObserveResult:
         import lance_core  # noqa: PLC0415 - heavy imports at first use
         from lance_dagster.lineage.history import data_version_of  # noqa: PLC0415 - heavy imports at first use
+        from lance_dagster.lineage.table_life import observed_table_id  # noqa: PLC0415 - heavy imports at first use
 
         options = resolved_options(storage_options or {}) or None
         version = None if branch is None else (branch, None)
         dataset = lance_core.dataset(uri, version=version, storage_options=options)
-        return dg.ObserveResult(
-            data_version=dg.DataVersion(data_version_of(dataset)), metadata=_table_metadata(dataset, uri)
-        )
+        data_version = data_version_of(dataset, table_id=observed_table_id(context.instance, asset_key, dataset))
+        return dg.ObserveResult(data_version=dg.DataVersion(data_version), metadata=_table_metadata(dataset, uri))
 
     return observe
 
@@ -102,6 +102,7 @@ def _table_metadata(dataset: "lance_core.LanceDataset", uri: str) -> dict[str, A
         "dagster/column_schema": column_schema(dataset.schema),
         "dagster/uri": uri,
         "lance/version": dataset.version,
+        "lance/identity": dataset.identity,
         "lance/fragments": len(dataset.fragment_ids()),
     }
     change = next((commit for commit in read_history(dataset) if commit.changes_rows), None)
@@ -158,13 +159,13 @@ def build_lance_observation_sensor(
     )
     def observed(context: dg.SensorEvaluationContext, **_resources: Any) -> dg.SensorResult | dg.SkipReason:
         root = table_root(getattr(context.resources, io_manager_key))
-        seen: dict[str, int] = json.loads(context.cursor) if context.cursor else {}
+        seen: dict[str, int | list[Any]] = json.loads(context.cursor) if context.cursor else {}
         events: list[dg.AssetObservation] = []
         for ref in refs:
             observations, newest = _foreign_versions(context, root, ref, seen.get(ref.name, 0))
             events += observations
             if newest is not None:
-                seen[ref.name] = newest
+                seen[ref.name] = [newest.version, newest.identity, newest.branch]
         reason = None if events else f"nobody else committed to {len(refs)} tables"
         return dg.SensorResult(asset_events=events, cursor=json.dumps(seen), skip_reason=reason)
 
@@ -172,19 +173,32 @@ def build_lance_observation_sensor(
 
 
 def _foreign_versions(
-    context: dg.SensorEvaluationContext, root: TableRoot, ref: TableRef, after: int
-) -> tuple[list[dg.AssetObservation], int | None]:
-    """Observations of a table, oldest first, and the newest version that was read; None if none was."""
+    context: dg.SensorEvaluationContext, root: TableRoot, ref: TableRef, cursor: int | list[Any]
+) -> tuple[list[dg.AssetObservation], "lance_core.LanceDataset | None"]:
+    """Observations of a table, oldest first, and the newest version that was read; None if none was.
+
+    Args:
+        context: The context of the tick.
+        root: The root of the tables.
+        ref: The asset.
+        cursor: The newest version that an earlier tick has read, its identity and branch; an early cursor is a number.
+    """
     from lance_core.errors import LanceError  # noqa: PLC0415 - heavy imports at first use
     from lance_dagster.lineage.history import read_history  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.lineage.table_life import has_version, observed_table_id  # noqa: PLC0415 - heavy imports
 
     resolved_ref = ref.resolved(context)
+    after, identity, branch = cursor if isinstance(cursor, list) else (cursor, None, None)
     try:
         dataset = root.open_on(resolved_ref, root.branch_of_job(context)) or root.open_or_none(resolved_ref)
-        if dataset is None or dataset.version == after:
+        if dataset is None:
             return [], None
-        # A lower version number means that the table was created again: it is read from its first version.
-        start = after if after < dataset.version else 0
+        # A table that was created again is read from its first version.
+        identity = identity if branch == dataset.branch else None
+        start = after if has_version(dataset, after, identity) else 0
+        if start == dataset.version:
+            return [], dataset if identity is None else None
+        table_id = observed_table_id(context.instance, ref.key, dataset)
         if start and dataset.version - start > _MOST_PER_TICK:
             dataset = _at_end_of_tick(dataset, start)
         commits = list(islice(read_history(dataset, after=start), _MOST_PER_TICK))
@@ -197,7 +211,7 @@ def _foreign_versions(
         for commit in commits
         if commit.run_id is None and not commit.is_maintenance and commit.operation != "Clone"
     ]
-    return list(_observations(ref, dataset, reversed(foreign))), dataset.version
+    return list(_observations(ref, dataset, reversed(foreign), table_id)), dataset
 
 
 def _at_end_of_tick(dataset: "lance_core.LanceDataset", after: int) -> "lance_core.LanceDataset":
@@ -211,7 +225,7 @@ def _at_end_of_tick(dataset: "lance_core.LanceDataset", after: int) -> "lance_co
 
 
 def _observations(
-    ref: TableRef, dataset: "lance_core.LanceDataset", versions: Iterable["TableVersion"]
+    ref: TableRef, dataset: "lance_core.LanceDataset", versions: Iterable["TableVersion"], table_id: str | None
 ) -> Iterator[dg.AssetObservation]:
     from lance_dagster.lineage.history import data_version  # noqa: PLC0415 - heavy imports at first use
 
@@ -221,11 +235,12 @@ def _observations(
             "dagster/uri": dataset.uri,
             "dagster/row_count": commit.rows,
             "lance/version": commit.version,
+            "lance/identity": commit.identity,
             "lance/fragments": commit.fragments,
         }
         tags = None
         if commit.changes_rows and not commit.is_idle:
-            tags = {_DATA_VERSION_TAG: data_version(dataset.root_uri, commit.version, commit.branch)}
+            tags = {_DATA_VERSION_TAG: data_version(dataset.root_uri, commit.version, commit.branch, table_id)}
         else:
             entries.pop("dagster/last_updated_timestamp", None)
         yield dg.AssetObservation(ref.key, metadata=entries, tags=tags)

@@ -12,7 +12,8 @@ Each commit records them in the table, so that the table alone shows which run w
     dagster.maintenance_metadata   JSON of the asset's metadata lance/maintenance, if it has it
     dagster.erasure          "true" on the commits of an erasure
     dagster.write_token      sha256 of (root run, asset, output, partition keys)
-    dagster.input.<asset>    {"uri": "s3://lake/nyc/flights.lance", "version": 17}, and "branch" if it is not main
+    dagster.input.<asset>    {"uri": "s3://lake/nyc/flights.lance", "version": 17}, "branch" if it is not main, and
+                             "table_id" if the table has one
 
 The promotion of a branch joins the values of the branch's commits into JSON lists.
 """

@@ -32,7 +32,7 @@ from lance_core.table.operations import (
     UpdateMemWalState,
 )
 from lance_core.table.row_changes import ROWS_KEY, RowChange
-from lance_core.table.transaction import SLICES_KEY, Transaction
+from lance_core.table.transaction import SLICES_KEY, TAKES_BACK_KEY, Transaction
 from lance_core.table.watermarks import is_watermark
 
 __all__ = [
@@ -219,6 +219,14 @@ def _columns(schema: Schema) -> list[tuple[str, str, bool, int]]:
     return [(field.name, field.logical_type, field.nullable, len(field.children)) for field, _ in schema.walk()]
 
 
+def _taken_back(transaction: Transaction) -> frozenset[int] | None:
+    """The versions that a commit undoes; None if it replaces all rows."""
+    if isinstance(transaction.operation, Overwrite):
+        return None
+    named = transaction.properties.get(TAKES_BACK_KEY, "").split(",")
+    return frozenset(int(one) for one in named if one.isdecimal())
+
+
 def proof_of(transaction: Transaction, latest: Manifest | None, options: CommitOptions) -> CommitProof:
     """The proof that a commit leaves in the table, which identifies the commit after its version was cleaned up.
 
@@ -231,6 +239,7 @@ def proof_of(transaction: Transaction, latest: Manifest | None, options: CommitO
         branch=options.branch,
         moves={key: value for key, value in transaction.properties.items() if is_watermark(key)},
         row_change=_row_change(transaction, latest),
+        takes_back=_taken_back(transaction),
     )
     operation, write = transaction.operation, options.write_attempt
     fills = (isinstance(operation, Overwrite) and latest is not None) or SLICES_KEY in transaction.properties

@@ -28,7 +28,7 @@ from lance_core.table import transaction as records
 from lance_core.table.idempotency import CommittedAttempt, CommittedBatch, CommittedFill, Kind, Proofs
 from lance_core.table.manifest.version_summary import FragmentCounter, VersionSummary
 from lance_core.table.operations import Restore
-from lance_core.table.row_changes import RowChange
+from lance_core.table.row_changes import TABLE_KEY, RowChange
 from lance_core.table.watermarks import Watermark, watermarks
 from lance_core.threads import ThreadPool
 from lance_core.times import moment
@@ -321,6 +321,18 @@ class HistoryVerbs(Handle):
         """
         change = RowChange.of(self._manifest.config)
         return None if change is None else (change.version, change.known_to)
+
+    def recorded_table_id(self) -> str | None:
+        """An id that the table has until it is dropped; a table that is made again in its place has another one.
+
+        None if the table has no id: it gets one by the first change of rows for which it keeps proofs of writes.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> print(table.recorded_table_id())
+            None
+        """
+        return self._manifest.config.get(TABLE_KEY)
 
     def committed_fills(self) -> tuple[CommittedFill, ...]:
         """The attempts that the table knows to have replaced all rows, or those of slices; of each write the newest.

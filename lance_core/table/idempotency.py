@@ -6,7 +6,8 @@ later version, branch and clone inherits, whichever tool commits it. A proof is 
     lance-dagster.idempotency.stream.<id>   "<batch> <version> <hour>"         the last batch of a stream
     lance-dagster.idempotency.keys          {"<digest>": [version, hour]}      keys of writes: each is committed once
     lance-dagster.idempotency.attempts      [[digest, version, hour, "17.2", note, [f, g], [r, s]], ...]
-                                            attempts that added rows: fragments f to g - 1, stable row ids r to s - 1
+                                            attempts that added rows: fragments f to g - 1, stable row ids r to s - 1;
+                                            [-1, -1] for fragments if the rows were removed since, such as by an undo
     lance-dagster.idempotency.fills         [[digest, version, hour, "17.2", note, [slice, ...]], ...]
                                             attempts that replaced the rows of slices: their digests, none for all rows,
                                             null for too many slices; of each write the newest
@@ -67,6 +68,7 @@ _MOST_SLICES: Final = 32
 
 Kind = Literal["streams", "keys", "attempts", "fills"]
 _Range = tuple[int, int]
+_REMOVED: Final = (-1, -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +107,15 @@ class CommittedAttempt:
     note: str = ""
     fragments: _Range | None = None
     row_ids: _Range | None = None
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether a later commit removed all rows of the attempt: an undo, a restore, or one that replaced all rows."""
+        return self.fragments == _REMOVED
+
+    def removed(self) -> CommittedAttempt:
+        """The attempt after its rows were removed."""
+        return replace(self, fragments=_REMOVED, row_ids=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +194,7 @@ class Proofs:
         if self.keys:
             entries[_KEYS] = _to_json(self.keys)
         if self.attempts:
-            entries[_ATTEMPTS] = _to_json([_attempt_row(attempt) for attempt in self.attempts])
+            entries |= _attempts_entry(self.attempts)
         if self.fills:
             entries[_FILLS] = _to_json([_fill_row(fill) for fill in self.fills])
         if self.since:
@@ -238,6 +249,7 @@ class CommitProof:
         number: Number of the attempt.
         note: The writer's note on the attempt.
         replaces: Versions of earlier attempts whose rows this commit replaces.
+        takes_back: Versions that this commit undoes; None if it replaces all rows of the table.
         branch: The branch whose rows the commit adds.
         moves: Transaction properties that move watermarks.
         row_change: The last change of rows after the commit; None if that is not known.
@@ -251,6 +263,7 @@ class CommitProof:
     number: tuple[int, ...] = (0,)
     note: str = ""
     replaces: tuple[int, ...] = ()
+    takes_back: frozenset[int] | None = frozenset()
     branch: PromotedBranch = field(default_factory=PromotedBranch)
     moves: Mapping[str, str] = field(default_factory=dict)
     row_change: RowChange | None = None
@@ -262,10 +275,12 @@ class CommitProof:
             after: The version, with its number and its time.
             before: The preceding version; None for the first.
         """
-        after = self._add_to(after, before)
-        if self.row_change is None or _SINCE not in after.config:
-            return after
-        return replace(after, config={**after.config, **self.row_change.entry})
+        kept = self._add_to(_without_rows(after, self.takes_back), before)
+        if self.row_change is None or _SINCE not in kept.config:
+            return kept
+        made_by = f"{after.timestamp_ns} {after.transaction_file}"
+        identified = self.row_change.identified(after.config, after.version, made_by)
+        return replace(kept, config={**kept.config, **self.row_change.entry, **identified})
 
     def _add_to(self, after: Manifest, before: Manifest | None) -> Manifest:
         if self.moves:
@@ -341,10 +356,39 @@ def is_of_commits(key: str) -> bool:
     return is_proof(key) or is_watermark(key)
 
 
-def inherited(config: Mapping[str, str], latest: Mapping[str, str]) -> dict[str, str]:
-    """A configuration with its proofs replaced by those of a later configuration, as a restore needs it."""
+def inherited(config: Mapping[str, str], latest: Mapping[str, str], version: int) -> dict[str, str]:
+    """A configuration with its proofs replaced by those of a later configuration, as a restore needs it.
+
+    Args:
+        config: The configuration of the version that is restored.
+        latest: The later configuration.
+        version: The version that is restored. Rows of later attempts are removed, and those of earlier ones are again
+            where they were.
+    """
     mine = {key: value for key, value in config.items() if not is_proof(key)}
-    return mine | {key: value for key, value in latest.items() if is_proof(key)}
+    kept = mine | {key: value for key, value in latest.items() if is_proof(key)}
+    if _ATTEMPTS not in latest:
+        return kept
+    before = {(one.token, one.version, one.number): one for one in Proofs.of(config).attempts}
+    return kept | _attempts_entry(
+        before.get((one.token, one.version, one.number), one) if one.version <= version else one.removed()
+        for one in Proofs.of(latest).attempts
+    )
+
+
+def _without_rows(after: Manifest, versions: frozenset[int] | None) -> Manifest:
+    """A version whose attempts are recorded as removed if their rows were: those of some versions, or None for all."""
+    if _ATTEMPTS not in after.config or (versions is not None and not versions and len(after.fragments)):
+        return after
+    is_all = versions is None or not len(after.fragments)
+    attempts = (
+        one.removed() if is_all or one.version in (versions or ()) else one for one in Proofs.of(after.config).attempts
+    )
+    return replace(after, config={**after.config, **_attempts_entry(attempts)})
+
+
+def _attempts_entry(attempts: Iterable[CommittedAttempt]) -> dict[str, str]:
+    return {_ATTEMPTS: _to_json([_attempt_row(one) for one in attempts])}
 
 
 def _with_branch(
@@ -357,7 +401,7 @@ def _with_branch(
         if name not in streams or streams[name].number < batch.number:
             streams[name] = replace(batch, version=version)
     keys = {digest: (version, hour) for digest, (_, hour) in branch.keys.items() if digest not in proofs.keys}
-    inherited_ones = {(attempt.token, attempt.version, attempt.number) for attempt in branch.attempts}
+    inherited_ones = {(attempt.token, attempt.version, attempt.number): attempt for attempt in branch.attempts}
     mine = {(attempt.token, attempt.version, attempt.number) for attempt in proofs.attempts}
     new_ids = dict(zip(place.fragments, range(_highest_fragment(before) + 1, 1 << 62), strict=False))
     attempts = [
@@ -366,8 +410,9 @@ def _with_branch(
         if (attempt.token, attempt.version, attempt.number) not in mine
     ]
     again = {attempt.token for attempt in attempts}
+    removed = {key for key, attempt in inherited_ones.items() if attempt.is_removed}
     own_attempts = [
-        attempt
+        attempt.removed() if (attempt.token, attempt.version, attempt.number) in removed else attempt
         for attempt in proofs.attempts  # the branch may have replaced the rows of attempts before the fork
         if attempt.token not in again
         or attempt.version > place.fork_version
@@ -391,6 +436,8 @@ def _with_branch(
 def _move_attempt(attempt: CommittedAttempt, after: Manifest, new_ids: Mapping[int, int]) -> CommittedAttempt:
     """An attempt on a branch whose rows are added to a version: with the ids that its fragments and rows get there."""
     moved = replace(attempt, version=after.version, fragments=None, row_ids=None)
+    if attempt.is_removed:
+        return moved.removed()
     if attempt.fragments is None:
         return moved
     ids = [new_ids.get(number) for number in range(*attempt.fragments)]

@@ -1,23 +1,29 @@
-"""The version that last changed rows or columns, kept in the state of a table that keeps proofs of writes.
+"""The version that last changed rows or columns, and the table's id, in the state of a table that keeps proofs.
 
     lance-dagster.idempotency.rows   "<version> <version>": that of the change, and that up to which it is the last one
+    lance-dagster.idempotency.table  an id: a table that is dropped and made again gets another one
 
 Versions cannot be asked once they are cleaned up. A commit of another library leaves the entry as it was: one such
 commit is made up for by the next commit of this one. After several, the entry holds up to the version before them,
-until rows change again.
+until rows change again. A table gets its id by the first change of rows that keeps proofs, and has it until it is
+dropped, on all branches.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from lance_core.errors import CorruptFileError
 
-__all__ = ["ROWS_KEY", "RowChange"]
+__all__ = ["ROWS_KEY", "TABLE_KEY", "RowChange"]
 
 ROWS_KEY: Final = "lance-dagster.idempotency.rows"
+TABLE_KEY: Final = "lance-dagster.idempotency.table"
+
+_ID_DIGITS: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +59,18 @@ class RowChange:
     def entry(self) -> dict[str, str]:
         """The entry of the configuration."""
         return {ROWS_KEY: f"{self.version} {self.known_to}"}
+
+    def identified(self, config: Mapping[str, str], version: int, made_by: str) -> dict[str, str]:
+        """The entry with the table's id, and a new one if this change of rows is the first that keeps proofs.
+
+        Args:
+            config: The configuration before the change.
+            version: The version that is committed.
+            made_by: What only this commit has, such as its time and the file of its transaction.
+        """
+        if TABLE_KEY in config:
+            return {TABLE_KEY: config[TABLE_KEY]}
+        return {TABLE_KEY: hashlib.sha256(made_by.encode()).hexdigest()[:_ID_DIGITS]} if self.version == version else {}
 
     def kept_in(self, version: int, before_changes_rows: bool | None) -> RowChange:
         """The entry of a version that changes no rows.

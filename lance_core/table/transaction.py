@@ -29,6 +29,7 @@ __all__ = [
     "PROMOTION_KEY",
     "SLICES_KEY",
     "SLICE_NAMES_KEY",
+    "TAKES_BACK_KEY",
     "Transaction",
     "is_early",
 ]
@@ -47,6 +48,9 @@ PROMOTION_KEY = "lance.promotion"
 
 SLICE_NAMES_KEY = "lance.slice_names"
 """Property with the names of the slices in `SLICES_KEY` for people, in the same order."""
+
+TAKES_BACK_KEY = "lance.takes_back"
+"""Property of a commit that reverts earlier versions, which it names: all rows that it keeps were there before them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

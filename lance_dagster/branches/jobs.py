@@ -284,7 +284,7 @@ def _written_partitions(instance: dg.DagsterInstance, ref: TableRef, branch: str
     from lance_dagster.events.reporting import known_versions, partitions_of_runs  # noqa: PLC0415 - heavy imports
 
     partitions = partitions_of_runs(instance, ref.key, [run.run_id for run in runs_of_branch(instance, branch)])
-    known = known_versions(instance, ref.key, partitions)
+    known = known_versions(instance, ref.key, partitions, None)
     about = [one for one, reported in known.items() if reported.branch == branch]
     return [one for one in about if one is not None] if about else None
 
@@ -303,7 +303,7 @@ def _report_main(
     )
 
     latest = main.checkout_version((None, None))
-    known = known_versions(context.instance, ref.key, partitions)
+    known = known_versions(context.instance, ref.key, partitions, latest)
     report = TableReport(
         ref=ref,
         location=job.root(context).locate(ref),

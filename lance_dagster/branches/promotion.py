@@ -294,8 +294,8 @@ def promotion_events(
     if not published.is_of(ref) or (published.is_idle and not published.writers):
         return []
     wanted = _wanted(context.instance, ref, published) if partitions is None else sorted(partitions)
-    known = known_versions(context.instance, ref.key, wanted)
     latest = published.dataset.checkout_version((None, None))
+    known = known_versions(context.instance, ref.key, wanted, latest)
     if published.is_new:
         due = list(known)
     else:  # without properties the commit is cleaned up or was never needed: only partitions without an event are due

@@ -120,12 +120,17 @@ def _row_problems(
 ) -> Iterator[str]:
     """Compare the number of rows of the version that Dagster recorded last with the recorded number."""
     from lance_core.errors import VersionNotFoundError  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.lineage.table_life import is_about_another  # noqa: PLC0415 - heavy imports at first use
 
     event = context.instance.get_latest_materialization_event(ref.key)
-    recorded = event.asset_materialization.metadata if event is not None and event.asset_materialization else {}
+    made = None if event is None else event.asset_materialization
+    recorded = {} if made is None else made.metadata
     version, rows = (recorded[key].value if key in recorded else None for key in ("lance/version", "dagster/row_count"))
     branch = recorded["lance/branch"].value if "lance/branch" in recorded else None
     if not isinstance(version, int) or not isinstance(rows, int) or (branch or "main") != (dataset.branch or "main"):
+        return
+    if made is not None and is_about_another((made.tags or {}).get("dagster/data_version"), dataset):
+        yield f"the last materialization made version {version} of a table that was dropped, and made again since"
         return
     if version > dataset.version:
         yield f"the last materialization made version {version}, and the newest is {dataset.version}"
@@ -262,7 +267,7 @@ def build_lance_drift_check(
             if COLUMN_TYPE in commit.properties or commit.properties.get(BEGUN_EMPTY[0]) == BEGUN_EMPTY[1]:
                 continue
             if (commit.run_id or commit.undid) is not None and not commit.is_maintenance:
-                unreported = _unreported(context, ref, commit)
+                unreported = _unreported(context, ref, commit, dataset)
                 break
             if not commit.is_maintenance and commit.operation != "Clone":  # a branch begins with a Clone
                 foreign.append(commit)
@@ -279,7 +284,9 @@ def build_lance_drift_check(
     return drift
 
 
-def _unreported(context: dg.AssetCheckExecutionContext, ref: TableRef, commit: "TableVersion") -> str | None:
+def _unreported(
+    context: dg.AssetCheckExecutionContext, ref: TableRef, commit: "TableVersion", dataset: "lance_core.LanceDataset"
+) -> str | None:
     """The problem with a version of main that a run or an undo made, if Dagster has no event of it; else None.
 
     A run that is under way, and one that the instance does not know, is no problem.
@@ -288,7 +295,7 @@ def _unreported(context: dg.AssetCheckExecutionContext, ref: TableRef, commit: "
 
     if commit.branch is not None or (commit.assets and ref.name not in commit.assets):
         return None
-    recorded_version = known_versions(context.instance, ref.key, [])[None].version
+    recorded_version = known_versions(context.instance, ref.key, [], dataset)[None].version
     if recorded_version is not None and recorded_version >= commit.version:
         return None
     if commit.undid is not None:

@@ -94,6 +94,7 @@ def _last_written(
     """
     from lance_dagster.events.event_order import branch_of_event, version_of_event  # noqa: PLC0415 - heavy imports
     from lance_dagster.lineage.history import last_data_change, read_history  # noqa: PLC0415 - heavy imports
+    from lance_dagster.lineage.table_life import is_about_another  # noqa: PLC0415 - heavy imports
     from lance_dagster.properties import BEGUN_EMPTY, ERASURE  # noqa: PLC0415 - heavy imports
 
     undone: set[int] = set()
@@ -108,6 +109,8 @@ def _last_written(
     version = last_data_change(main)
     for record in instance.fetch_materializations(ref.key, limit=100).records:
         event = record.asset_materialization
-        if event is not None and branch_of_event(event) is None and version_of_event(event) == version:
+        if event is None or branch_of_event(event) is not None or version_of_event(event) != version:
+            continue
+        if not is_about_another((event.tags or {}).get("dagster/data_version"), main):
             return version, datetime.fromtimestamp(record.timestamp, UTC)
     return None

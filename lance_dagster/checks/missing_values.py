@@ -138,7 +138,7 @@ def _without_columns(
             f"asset {ref.name} owns no column of {dataset.uri}: the check is for assets whose lance/write_mode is "
             "columns"
         )
-    is_new = known_versions(context.instance, ref.key, [])[None].version is None
+    is_new = known_versions(context.instance, ref.key, [], dataset)[None].version is None
     said = "has set no columns of the table yet" if is_new else "owns no columns of the table now: materialize it again"
     return dg.AssetCheckResult(
         passed=is_new and severity is dg.AssetCheckSeverity.WARN,

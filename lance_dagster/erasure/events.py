@@ -62,7 +62,7 @@ def erasure_events(
     dataset, location = root.open(refs[0]), root.locate(refs[0])
     is_removed = partial(_is_removed, dataset, frozenset(report.versions_removed.get("main", ())))
     for ref in refs:
-        recorded_versions = known_versions(context.instance, ref.key, _partitions(context.instance, ref))
+        recorded_versions = known_versions(context.instance, ref.key, _partitions(context.instance, ref), dataset)
         due = [partition for partition, reported in recorded_versions.items() if is_removed(reported.version)]
         if report.dry_run or report.obstacles or not due:
             context.log_event(dg.AssetObservation(asset_key=ref.key, metadata=entries))

@@ -21,6 +21,7 @@ from lance_core.errors import NotFoundError
 from lance_dagster._context.check_log import read_provenance_log
 from lance_dagster.events.event_order import branch_of_event, version_of_event
 from lance_dagster.lineage.history import TableInput, TableVersion, data_version, read_history
+from lance_dagster.lineage.table_life import table_id_in
 from lance_dagster.properties import (
     CODE_VERSION,
     ERASURE,
@@ -130,7 +131,7 @@ def _tags_of_commit(instance: dg.DagsterInstance, one: TableVersion) -> dict[str
     for read in one.inputs:
         if read.uri is None or read.version is None:
             continue
-        tags[_INPUT + read.asset] = data_version(read.uri, read.version, read.branch)
+        tags[_INPUT + read.asset] = data_version(read.uri, read.version, read.branch, read.table_id)
         tags |= _recorded_input(instance, read)
     return tags
 
@@ -144,6 +145,8 @@ def _recorded_input(instance: dg.DagsterInstance, read: TableInput) -> dict[str,
         if event is None or version is None or version > (read.version or 0) or branch_of_event(event) != read.branch:
             continue
         recorded = (event.tags or {}).get("dagster/data_version")
+        if read.table_id is not None and table_id_in(recorded) not in (None, read.table_id):
+            continue  # of a table that was dropped
         return {_INPUT + read.asset: recorded, _POINTER + read.asset: str(record.storage_id)} if recorded else {}
     return {}
 
@@ -178,7 +181,7 @@ def published_inputs(
         promoted = None if table is None or version is None else _published_version(table, branch, version)
         if table is None or promoted is None:
             continue
-        published[name] = data_version(table.root_uri, promoted)
+        published[name] = data_version(table.root_uri, promoted, table_id=table.recorded_table_id())
         newest = instance.fetch_materializations(key, limit=1).records
         if newest:
             published[_POINTER + asset] = str(newest[0].storage_id)

@@ -34,6 +34,7 @@ from lance_dagster.handlers.arrow_schema import owners
 from lance_dagster.health.facts import deleted_fraction
 from lance_dagster.lineage.consumers import consumers
 from lance_dagster.lineage.history import data_version_of
+from lance_dagster.lineage.table_life import is_about_another
 from lance_dagster.tables.branch_policy import BRANCH_TAG
 from lance_dagster.tables.location import TABLE_KEY, TableLocation
 from lance_dagster.tables.partitions import plan_partitions
@@ -124,16 +125,23 @@ class TableReport:
 
 
 def known_versions(
-    instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Sequence[str], *, without: Collection[int] = ()
+    instance: dg.DagsterInstance,
+    key: dg.AssetKey,
+    partitions: Sequence[str],
+    table: lance_core.LanceDataset | None,
+    *,
+    without: Collection[int] = (),
 ) -> dict[str | None, ReportedState]:
     """The state that Dagster's events record, by partition, or by None for an asset without partitions.
 
-    Events count by the versions that they name, as `event_order` says.
+    Events count by the versions that they name, as `event_order` says. Those about a table that was dropped, and made
+    again since, do not count.
 
     Args:
         instance: The instance that records the events.
         key: The asset.
         partitions: The partitions; empty for an asset without partitions.
+        table: The table that is there now; None to count all events.
         without: Versions of main whose events do not count, such as of changes that were undone.
     """
     wanted: list[str | None] = [*partitions] or [None]
@@ -149,8 +157,10 @@ def known_versions(
             event = one.asset_materialization
             if event is None:
                 continue
-            at = event.partition if partitions else None
+            at, data_version = event.partition if partitions else None, (event.tags or {}).get(_DATA_VERSION_TAG)
             branch = branch_of_event(event)
+            if branch is None and table is not None and is_about_another(data_version, table):
+                continue
             newest.setdefault(at, branch)
             version = version_of_event(event)
             if branch is not None or version is None or version in without:
@@ -160,7 +170,7 @@ def known_versions(
                 last.setdefault(at, one)
                 states[at] = ReportedState(
                     version=version,
-                    data_version=(event.tags or {}).get(_DATA_VERSION_TAG),
+                    data_version=data_version,
                     provenance=provenance_tags(event.tags),
                 )
         if not page.has_more or all(one in states for one in wanted):

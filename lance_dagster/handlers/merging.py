@@ -241,7 +241,9 @@ def after_creation(request: WriteRequest) -> WriteRequest:
                 f"{request.uri}: version {later[-1].version} was committed by a later attempt of the same write; "
                 "nothing of this one was committed"
             )
-        write = replace(write, earlier=tuple(sorted({*earlier_commits, *(attempt.version for attempt in committed)})))
+        alive = {attempt.version for attempt in committed if not attempt.is_removed}
+        versions = alive | (set(earlier_commits) - {attempt.version for attempt in committed})
+        write = replace(write, earlier=tuple(sorted(versions)))
     return replace(request, existing=existing, mode="merge", write_attempt=write)
 
 

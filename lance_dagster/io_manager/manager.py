@@ -91,7 +91,7 @@ from lance_dagster.io_manager.write_attempts import (
 )
 from lance_dagster.lineage.check_reads import record_check_read
 from lance_dagster.lineage.consumers import consumers
-from lance_dagster.lineage.history import data_version, last_data_change
+from lance_dagster.lineage.history import data_version, data_version_of, last_data_change
 from lance_dagster.lineage.spark_columns import has_plan, plan_lineage
 from lance_dagster.lineage.sql_inputs import watch_sql_inputs
 from lance_dagster.lineage.step_inputs import changes_entries, consumed_changes, input_properties
@@ -205,7 +205,7 @@ class LanceTableIOManager(dg.IOManager):
         context, written = output.context, outcome.dataset
         _log_deferred(output, written)
         is_changed = output.existing is None or last_data_change(written) >= written.version
-        of_version = data_version(written.root_uri, written.version, written.branch) if is_changed else None
+        of_version = data_version_of(written, written.version) if is_changed else None
         set_data_version(context, of_version or unchanged_data_version(output))
         entries = event_metadata(outcome, output.location, kept_attempts(output, outcome))
         if output.sets_columns:
@@ -473,7 +473,7 @@ def _log_deferred(output: TableOutput, written: lance_core.LanceDataset) -> None
     for name, recorded in input_properties(output.step).items():
         read, asset = json.loads(recorded), name.removeprefix(INPUT_PREFIX)
         if read.get("branch") == output.branch and f"dagster/input_data_version/{asset}" in tags:
-            version = data_version(read["uri"], read["version"], output.branch)
+            version = data_version(read["uri"], read["version"], output.branch, read.get("table_id"))
             tags[f"dagster/input_data_version/{asset}"] = version
     entry = {
         "asset": output.context.asset_key.to_user_string(),

@@ -56,7 +56,7 @@ def unchanged_data_version(output: TableOutput) -> str:
     if existing is None:
         return data_version(lance_core.canonical_uri(output.location.uri), 0, output.branch)
     if output.keys is not None and existing.branch is None and output.instance is not None:
-        recorded_versions = known_versions(output.instance, output.context.asset_key, output.keys).values()
+        recorded_versions = known_versions(output.instance, output.context.asset_key, output.keys, existing).values()
         common = {recorded.data_version for recorded in recorded_versions}
         since = min((recorded.version or 0 for recorded in recorded_versions), default=0)
         if len(common) == 1 and None not in common and not _has_changed(existing, output.keys, since):

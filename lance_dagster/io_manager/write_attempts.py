@@ -204,6 +204,8 @@ def _other_attempts(dataset: lance_core.LanceDataset, tags: CommitTags, facts: R
     created = facts.created_at(facts.root_run_id)
     not_before = None if created is None else created - CLOCK_SKEW
     transactions, missing = dataset.find_transactions(*write.token, not_before=not_before)
+    proofs = dataset.committed_attempts(write.token)
+    removed = {proof.version for proof in proofs} - {proof.version for proof in proofs if not proof.is_removed}
     earlier = {}
     for version, transaction in transactions.items():
         properties = properties_of(transaction)
@@ -213,15 +215,17 @@ def _other_attempts(dataset: lance_core.LanceDataset, tags: CommitTags, facts: R
                 f"version {version} of {dataset.uri} was committed by a later attempt of this write, attempt "
                 f"{properties.get(ATTEMPT)} of run {run_id}; nothing was written"
             )
-        if run_id == facts.run_id or not facts.succeeded(run_id):
+        if version not in removed and (run_id == facts.run_id or not facts.succeeded(run_id)):
             earlier[version] = transaction
     cleaned_up, surviving = [], []
-    for attempt in dataset.committed_attempts(write.token):
+    for attempt in proofs:
         if attempt.number > write.number:
             raise SupersededError(
                 f"version {attempt.version} of {dataset.uri} was committed by a later attempt of this write, in run "
                 f"{attempt.note}; nothing was written"
             )
+        if attempt.is_removed:
+            continue
         if attempt.note != facts.run_id and facts.succeeded(attempt.note):
             surviving.append(attempt.number)
         elif attempt.version not in transactions:

@@ -87,12 +87,14 @@ class TableInput:
         uri: The URI of its table; None if it was not recorded.
         version: The version that was read; None if it was not recorded.
         branch: The branch of that version; None for main.
+        table_id: The id of the table; None if it has none.
     """
 
     asset: str
     uri: str | None
     version: int | None
     branch: str | None = None
+    table_id: str | None = None
 
     @property
     def label(self) -> str:
@@ -116,6 +118,7 @@ class TableVersion:
         read_version: The version from which the change was made.
         properties: The properties of the transaction.
         is_idle: Whether the version is a write of no rows that removes none.
+        identity: The identity of the version (`LanceDataset.identity`).
     """
 
     version: int
@@ -129,6 +132,7 @@ class TableVersion:
     read_version: int | None
     properties: dict[str, str]
     is_idle: bool = False
+    identity: str = ""
 
     @property
     def writers(self) -> list[str]:
@@ -278,6 +282,7 @@ def _version(
         read_version=None if transaction is None else transaction.read_version,
         properties=properties_of(transaction),
         is_idle=_changes_nothing(transaction),
+        identity=handle.identity,
     )
 
 
@@ -377,9 +382,13 @@ def undo_after(dataset: lance_core.LanceDataset, version: int) -> int | None:
     return None
 
 
-def data_version(uri: str, version: int, branch: str | None = None) -> str:
-    """The data version of an asset: a hash of its table, the branch, and the version that last changed its rows."""
-    return f"{sha256(uri.encode()).hexdigest()[:12]}:{branch or 'main'}:{version}"
+def data_version(uri: str, version: int, branch: str | None = None, table_id: str | None = None) -> str:
+    """The data version of an asset: a hash of its URI, the branch, and the version that last changed its rows.
+
+    If the table has an id, it follows the hash, so that a table which is dropped and made again has another one.
+    """
+    place = sha256(uri.encode()).hexdigest()[:12]
+    return f"{place}{f'.{table_id}' if table_id else ''}:{branch or 'main'}:{version}"
 
 
 def last_data_change(dataset: lance_core.LanceDataset) -> int:
@@ -410,9 +419,16 @@ def _changes_nothing(transaction: lance_core.Transaction | None) -> bool:
     return bool(lists) and not any(getattr(operation, name) for name in lists)
 
 
-def data_version_of(dataset: lance_core.LanceDataset) -> str:
-    """The data version of a table at its version."""
-    return data_version(dataset.root_uri, last_data_change(dataset), dataset.branch)
+def data_version_of(dataset: lance_core.LanceDataset, changed: int | None = None, table_id: str | None = None) -> str:
+    """The data version of a table at its version.
+
+    Args:
+        dataset: The table.
+        changed: The version that last changed rows; None to look for it.
+        table_id: The id of the table; None for the one that the table has recorded.
+    """
+    number = last_data_change(dataset) if changed is None else changed
+    return data_version(dataset.root_uri, number, dataset.branch, table_id or dataset.recorded_table_id())
 
 
 def partitions_of(versions: Sequence[TableVersion]) -> Any:
@@ -428,7 +444,8 @@ def input_entry(dataset: lance_core.LanceDataset) -> dict[str, Any]:
     entry: dict[str, Any] = {"uri": dataset.root_uri, "version": dataset.version}
     if dataset.branch is not None:
         entry["branch"] = dataset.branch
-    return entry
+    table_id = dataset.recorded_table_id()
+    return entry if table_id is None else {**entry, "table_id": table_id}
 
 
 def input_record(read: TableInput) -> dict[str, Any]:
@@ -444,7 +461,5 @@ def _input(asset: str, value: str) -> TableInput:
     except ValueError:
         position = None
     if isinstance(position, dict):
-        return TableInput(
-            asset=asset, uri=position.get("uri"), version=position.get("version"), branch=position.get("branch")
-        )
+        return TableInput(asset=asset, **{key: position.get(key) for key in ("uri", "version", "branch", "table_id")})
     return TableInput(asset=asset, uri=None, version=position if isinstance(position, int) else None)

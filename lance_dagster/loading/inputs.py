@@ -356,7 +356,12 @@ def _materialized(
     """The table at the version that Dagster recorded last, or at a later undo of a change that this version has."""
     dataset = lance_core.dataset(location.uri, storage_options=options)
     partitions = list(context.asset_partition_keys) if context.has_asset_partitions else None
-    version = recorded_version(context.instance, context.asset_key, dataset.version, partitions)
+    try:
+        version = recorded_version(context.instance, context.asset_key, dataset, partitions)
+    except IncompatibleConflictError as error:
+        raise IncompatibleConflictError(
+            f'{where}: {error}. Materialize the asset again, or set read="latest" on the IO manager to read other rows'
+        ) from error
     if version is None or version == dataset.version:
         return dataset
     undo = undo_after(dataset, version)

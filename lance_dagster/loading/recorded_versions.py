@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 import dagster as dg
 
+from lance_core.errors import IncompatibleConflictError
 from lance_dagster.events.event_order import EventOrder, branch_of_event, version_of, version_of_event
+from lance_dagster.lineage.table_life import is_about_another, table_id_in
 
 if TYPE_CHECKING:
     import lance_core
@@ -25,26 +27,54 @@ _EVENTS_PER_PAGE: Final = 1000
 
 
 def recorded_version(
-    instance: dg.DagsterInstance, key: dg.AssetKey, newest: int, partitions: Sequence[str] | None = None
+    instance: dg.DagsterInstance,
+    key: dg.AssetKey,
+    dataset: lance_core.LanceDataset,
+    partitions: Sequence[str] | None = None,
 ) -> int | None:
     """The newest version of main in Dagster's events for an asset, or for some partitions of it.
 
-    None if there is no such event, or if the last one names no version.
+    None if there is no such event, or if the last one names no version. Events of a table that was dropped, and made
+    again since, do not count.
 
     Args:
         instance: The instance that records the events.
         key: The asset.
-        newest: The newest version of the table; events that name a later one are about a table that was dropped.
+        dataset: The table at its newest version; events that name a later one are about a table that was dropped.
         partitions: The partitions; None for all.
+
+    Raises:
+        IncompatibleConflictError: The last event is about a table that was dropped, and none is about the table that
+            was made again.
     """
     records_filter = dg.AssetRecordsFilter(asset_key=key, asset_partitions=partitions)
-    records = (
-        record
-        for record in islice(_records(instance, records_filter), _MOST_EVENTS)
-        if (version_of(record) or 0) <= newest
-    )
-    newest_record = EventOrder(instance).newest(records)
-    return None if newest_record is None else version_of(newest_record)
+    of_other_tables: list[dg.EventLogRecord] = []
+
+    def is_about_table(record: dg.EventLogRecord) -> bool:
+        if is_about_another(_data_version(record), dataset):
+            of_other_tables.append(record)
+            return False
+        return (version_of(record) or 0) <= dataset.version
+
+    records = filter(is_about_table, islice(_records(instance, records_filter), _MOST_EVENTS))
+    newest = EventOrder(instance).newest(records)
+    for last in of_other_tables[:1]:
+        if newest is None or (last.storage_id > newest.storage_id and not _names_table(newest)):
+            raise IncompatibleConflictError(
+                f"version {version_of(last)} of {dataset.uri}, which Dagster recorded last, is of a table that was "
+                "dropped, and others have made the table again since"
+            )
+    return None if newest is None else version_of(newest)
+
+
+def _data_version(record: dg.EventLogRecord) -> str | None:
+    event = record.asset_materialization
+    return None if event is None else (event.tags or {}).get("dagster/data_version")
+
+
+def _names_table(record: dg.EventLogRecord) -> bool:
+    """Whether an event names its table."""
+    return table_id_in(_data_version(record)) is not None
 
 
 def _records(

@@ -57,7 +57,7 @@ def undo_events(
     """
     dataset = plan.dataset.checkout_version((plan.dataset.branch, version))
     partitions = _partitions(instance, ref, plan.made)
-    known = known_versions(instance, ref.key, partitions)
+    known = known_versions(instance, ref.key, partitions, dataset)
     if dataset.branch is not None:
         due = [one for one, reported in known.items() if reported.branch == dataset.branch]
         if not due:
@@ -94,7 +94,7 @@ def earlier_undo_events(
     undone = next(one for one in read_history(dataset, count_changes=False) if one.undid == run_id)
     made = versions_of_run(dataset, run_id)
     partitions = _partitions(instance, ref, made)
-    known = known_versions(instance, ref.key, partitions)
+    known = known_versions(instance, ref.key, partitions, dataset)
     due = [one for one, reported in known.items() if reported.version is not None and reported.version < undone.version]
     if dataset.branch is not None or not due:
         return []
@@ -160,7 +160,7 @@ def _provenance(
     if branch is not None:  # which began with the rows that main had then
         fork = dataset.branches.list()[branch]["parent_version"]
         without = range(fork + 1, sys.maxsize)
-    before = known_versions(instance, key, partitions, without=without)
+    before = known_versions(instance, key, partitions, dataset, without=without)
     origins: Origins = {one: (known.version or 0, dict(known.provenance)) for one, known in before.items()}
     if branch is None:
         committed_provenance(instance, key, dataset, origins, without=undone)

@@ -206,6 +206,7 @@ def _lost_versions(
     """The tables for which the run has recorded a version that is not there any more, and that are not undone."""
     from lance_core.errors import NotFoundError  # noqa: PLC0415 - heavy imports
     from lance_dagster.events.event_order import branch_of_event, version_of_event  # noqa: PLC0415 - heavy imports
+    from lance_dagster.lineage.table_life import is_about_another  # noqa: PLC0415 - heavy imports
 
     known = {(ref.key, one.branch) for one in planned for ref in one.refs}
     mains = {ref.key: main for ref, main in candidates}
@@ -218,6 +219,10 @@ def _lost_versions(
         if version is None or (event.asset_key, branch) in known:
             continue
         if branch is not None and branch not in main.branches.list():  # it was promoted to main, or discarded
+            continue
+        if branch is None and is_about_another((event.tags or {}).get("dagster/data_version"), main):
+            name = event.asset_key.to_user_string()
+            lost[f"{name}: its table, which run {run_id} wrote, was dropped, and made again since"] = None
             continue
         try:
             main.checkout_version((branch, version))

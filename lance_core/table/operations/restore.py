@@ -54,7 +54,7 @@ class Restore:
             source,
             max_fragment_id=highest if highest >= 0 else None,
             next_row_id=max(base.next_row_id, source.next_row_id),
-            config=inherited(source.config, base.config),
+            config=inherited(source.config, base.config, self.version),
             base_paths=base.base_paths,
             branch=base.branch,
             max_allocated_field_id=base.max_allocated_field_id,

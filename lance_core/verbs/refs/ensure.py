@@ -17,11 +17,11 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Clone, CreateIndex, ReserveFragments, Restore, Rewrite, UpdateConfig
 from lance_core.table.paths import branch_ref_key
 from lance_core.table.refs import BranchRef, check_known_branch_name, new_identifier
-from lance_core.table.transaction import Transaction
+from lance_core.table.transaction import TAKES_BACK_KEY, Transaction
 from lance_core.verbs.context.references import Reference, TableRefs, load_branch, put_reference
 from lance_core.verbs.refs.branches import Branches, create_branch
 from lance_core.verbs.refs.promotion.promote import MARK_BRANCH_VERSION
-from lance_core.verbs.refs.promotion.record import TAKES_BACK_KEY, commits_between
+from lance_core.verbs.refs.promotion.record import commits_between
 from lance_core.verbs.refs.tags import manifest_size
 
 __all__ = ["ensure_branch"]

@@ -75,7 +75,7 @@ def test_maintenance_and_reports_know_the_newest_recorded_version(lake, out_of_o
     events = events_of(partitioned=False)
     out_of_order(events, None, None)
     assert recorded_versions(lake.instance, events.key) == {"Dagster's last materialization": 2}
-    (state,) = known_versions(lake.instance, events.key, []).values()
+    (state,) = known_versions(lake.instance, events.key, [], lake.table("events")).values()
     assert (state.version, state.data_version.rpartition(":")[2]) == (2, "2")
 
 

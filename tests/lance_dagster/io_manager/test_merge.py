@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
+from lance_dagster.undo.plan import plan_undo
 from tests.lance_dagster.io_manager.test_retries import in_parallel
 from tests.lance_dagster.lake import errors
 
@@ -171,13 +172,15 @@ def test_clauses_and_policies_exclude_each_other(lake, table):
 class TestRetries:
     """The first attempt commits, and its check fails."""
 
-    def run(self, lake, first, second, **metadata):
+    def run(self, lake, first, second, *, undone=False, **metadata):
         @dg.asset(
             name="t",
             metadata={"lance/write_mode": "merge", "lance/merge_on": "k", **metadata},
             retry_policy=dg.RetryPolicy(max_retries=1),
         )
         def t(context):
+            if undone and context.retry_number:
+                plan_undo(lake.table("t"), context.run.run_id).commit()
             yield dg.Output(frame(*(second if context.retry_number else first)))
             if not context.retry_number:
                 raise dg.Failure("after the write")
@@ -194,6 +197,12 @@ class TestRetries:
     def test_keys_that_only_the_earlier_attempt_had_are_not_left_silently(self, lake, table):
         result = self.run(lake, [(ONE, 9, "bad")], [(ONE, 2, "B")])
         assert "merged 1 keys that this attempt lacks" in errors(result)
+
+    @pytest.mark.parametrize("policy", ["replace", "adopt", "append"])
+    def test_an_earlier_attempt_that_was_undone_does_not_count(self, lake, table, policy):
+        metadata = {"lance/on_earlier_attempt": policy}
+        assert self.run(lake, [(ONE, 9, "bad")], [(ONE, 2, "B")], undone=True, **metadata).success
+        assert lake.rows("t") == [(ONE, 1, "a"), (ONE, 2, "B"), (TWO, 3, "c")]
 
     def test_a_table_that_the_earlier_attempt_made(self, lake):
         assert self.run(lake, [(ONE, 9, "bad")], [(ONE, 2, "B")]).success

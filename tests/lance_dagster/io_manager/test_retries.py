@@ -15,6 +15,7 @@ import pytest
 
 import lance_core
 from lance_dagster import LanceIOManager
+from lance_dagster.undo.plan import plan_undo
 from tests import processes
 from tests.lance_dagster.lake import QUIET, Lake, errors
 
@@ -420,6 +421,16 @@ class TestReExecution:
         monkeypatch.setenv("LANCE_TEST_N", "2")
         execute(stored.instance, first)
         assert stored.rows("counted") == [("a", 2)]
+
+    def test_of_a_run_that_was_undone_and_cleaned_up_writes(self, stored, monkeypatch):
+        execute(stored.instance)
+        monkeypatch.setenv("LANCE_TEST_FAIL_AFTER", "1")
+        failed = execute(stored.instance)
+        plan_undo(stored.table("counted"), failed).commit()
+        stored.table("counted").cleanup_old_versions(timedelta(0), delete_unverified=True)
+        monkeypatch.setenv("LANCE_TEST_N", "3")
+        execute(stored.instance, failed)
+        assert stored.rows("counted") == [("a", 1), ("a", 3)]
 
     def test_a_new_run_always_writes(self, stored):
         execute(stored.instance)

@@ -70,8 +70,10 @@ class TestEvents:
         lake.run(flights, boats)
         lake.run(flights, boats, late, default_load_type="pyarrow")
         properties = lake.properties("late")[-1]
-        assert json.loads(properties["dagster.input.nyc/flights"]) == {"uri": lake.uri("nyc/flights"), "version": 2}
-        assert json.loads(properties["dagster.input.boats"]) == {"uri": lake.uri("boats"), "version": 2}
+        for name in ("nyc/flights", "boats"):
+            table_id = lake.table(name).recorded_table_id()
+            read = {"uri": lake.uri(name), "version": 2, "table_id": table_id}
+            assert json.loads(properties[f"dagster.input.{name}"]) == read
         assert not any(key.startswith("dagster.input") for key in lake.properties("boats")[-1])
         read = lance.dataset(lake.uri("late")).read_transaction(1).transaction_properties
         assert read["dagster.input.boats"] == properties["dagster.input.boats"]
@@ -85,7 +87,8 @@ class TestEvents:
         lake.run(flights)
         lake.run(summary, resources={"tables": LanceTableResource(root_uri=lake.root)})
         recorded = json.loads(lake.properties("summary")[-1]["dagster.input.nyc/flights"])
-        assert recorded == {"uri": lake.uri("nyc/flights"), "version": 1}
+        table_id = lake.table("nyc/flights").recorded_table_id()
+        assert recorded == {"uri": lake.uri("nyc/flights"), "version": 1, "table_id": table_id}
 
     def test_the_history_links_to_the_runs(self, lake):
         for _ in range(12):

@@ -60,8 +60,8 @@ def test_the_result_is_stored_with_the_versions_of_its_inputs(lake, late):
     lake.run(flights, boats, late, select="nyc/late", resources=resources)
     assert lake.rows("nyc/late") == [(2, 70), (3, 90)]
     assert inputs(lake, "nyc/late") == {
-        "nyc/flights": {"uri": lake.uri("nyc/flights"), "version": 2},
-        "boats": {"uri": lake.uri("boats"), "version": 2},
+        name: {"uri": lake.uri(name), "version": 2, "table_id": lake.table(name).recorded_table_id()}
+        for name in ("nyc/flights", "boats")
     }
 
 
@@ -73,7 +73,9 @@ def test_an_asset_whose_table_has_another_name(lake, spark):
         return pyspark_lance.sql(spark.session, "SELECT max(id) AS id FROM lake.sea.ships")
 
     lake.run(ferries, seen, resources={"spark": LanceSparkResource()})
-    assert inputs(lake, "seen") == {"nyc/ferries": {"uri": f"{lake.root}/sea/ships.lance", "version": 1}}
+    uri = f"{lake.root}/sea/ships.lance"
+    table_id = lance_core.dataset(uri).recorded_table_id()
+    assert inputs(lake, "seen") == {"nyc/ferries": {"uri": uri, "version": 1, "table_id": table_id}}
 
 
 def test_branches_versions_and_tables_of_no_asset(lake, spark, tmp_path):

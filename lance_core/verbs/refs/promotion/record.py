@@ -19,7 +19,7 @@ from lance_core.commit import REPLACES_KEY, find_transaction, list_versions
 from lance_core.store import ObjectStore
 from lance_core.table.operations import KeyExistenceFilter, Update
 from lance_core.table.refs import TagRef
-from lance_core.table.transaction import COMMIT_MESSAGE_KEY, SLICE_NAMES_KEY, SLICES_KEY, Transaction
+from lance_core.table.transaction import COMMIT_MESSAGE_KEY, SLICE_NAMES_KEY, SLICES_KEY, TAKES_BACK_KEY, Transaction
 from lance_core.table.watermarks import is_watermark
 from lance_core.threads import ThreadPool
 from lance_core.verbs.refs.changes import Branch
@@ -44,8 +44,6 @@ PROMOTED_IDENTITY_KEY: Final = "promoted_identity"
 PROMOTED_FORK_KEY: Final = "promoted_fork"
 PROMOTION_TAG_PREFIX: Final = "promoted."
 """The beginning of the names of tags that promotions create automatically."""
-TAKES_BACK_KEY: Final = "lance.takes_back"
-"""Property of a commit that reverts earlier versions, which it names: all rows that it keeps were there before them."""
 
 _NOT_KEPT: Final = (COMMIT_MESSAGE_KEY, REPLACES_KEY, SLICES_KEY, SLICE_NAMES_KEY, TAKES_BACK_KEY)
 """The message is the promotion's own, and versions of the branch mean nothing on its parent."""

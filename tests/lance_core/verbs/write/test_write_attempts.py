@@ -401,6 +401,68 @@ class TestLost:
         assert values(table.uri) == [1, 2, 3, 100, 101]
 
 
+def take_back(dataset, version):
+    """Remove the fragments of a version, as an undo does."""
+    mine = {one.fragment_id for one in dataset.checkout_version(version).get_fragments()}
+    mine -= {one.fragment_id for one in dataset.checkout_version(version - 1).get_fragments()}
+    operation = lance_core.LanceOperation.Update(removed_fragment_ids=sorted(mine))
+    properties = {"lance.takes_back": str(version)}
+    made = lance_core.Transaction(dataset.version, operation, transaction_properties=properties)
+    lance_core.LanceDataset.commit(dataset, made)
+
+
+REMOVALS = {
+    "undo": (take_back, [60, 100, 101]),
+    "restore": (lambda dataset, version: dataset.checkout_version(version - 1).restore(), [100, 101]),
+    "overwrite": (lambda dataset, _: lance_core.write_dataset(rows(5), dataset.uri, mode="overwrite"), [5]),
+    "delete": (lambda dataset, _: dataset.delete("true"), []),
+}
+
+
+class TestRemoved:
+    """The rows of an attempt were removed before its next attempt, and its version was cleaned up."""
+
+    @pytest.mark.parametrize("policy", ["replace", "adopt", "append"])
+    @pytest.mark.parametrize("removal", REMOVALS)
+    def test_the_next_attempt_is_written(self, table, removal, policy):
+        remove, left = REMOVALS[removal]
+        first = write(table.uri, rows(1, 2), attempt(0), base=table)
+        table.insert(rows(60))
+        remove(latest(table), first.version)
+        latest(table).cleanup_old_versions(timedelta(0), delete_unverified=True)
+        (proof,) = latest(table).committed_attempts(TOKEN)
+        assert proof.is_removed
+        write(table.uri, rows(7), attempt(1, first.version, on_earlier_attempt=policy), base=latest(table))
+        assert values(table.uri) == sorted([7, *left])
+        with pytest.raises(SupersededError):
+            write(table.uri, rows(8), attempt(0), base=latest(table))
+
+    def test_rows_that_a_restore_brings_back_are_replaced(self, table):
+        first = write(table.uri, rows(1, 2), attempt(0), base=table)
+        take_back(latest(table), first.version)
+        latest(table).checkout_version(first.version).restore()
+        latest(table).cleanup_old_versions(timedelta(0), delete_unverified=True)
+        write(table.uri, rows(7), attempt(1, first.version), base=latest(table))
+        assert values(table.uri) == [7, 100, 101]
+
+    def test_a_restore_keeps_the_proofs_of_rows_that_stay(self, table):
+        first = write(table.uri, rows(1, 2), attempt(0), base=table)
+        table.insert(rows(60))
+        latest(table).checkout_version(first.version).restore()
+        latest(table).cleanup_old_versions(timedelta(0), delete_unverified=True)
+        write(table.uri, rows(7), attempt(1, first.version), base=latest(table))
+        assert values(table.uri) == [7, 100, 101]
+
+    def test_an_undo_on_a_branch_is_promoted(self, table):
+        branch = table.create_branch("b")
+        first = write(branch.uri, rows(1, 2), attempt(0), base=branch)
+        branch = table.checkout_version(("b", None))
+        take_back(branch, first.version)
+        table.checkout_version(("b", None)).insert(rows(60))
+        table.branches.promote("b")
+        assert all(one.is_removed for one in latest(table).committed_attempts(TOKEN))
+
+
 def test_transactions_are_found_by_a_property(table):
     write(table.uri, rows(1), attempt(0), base=table)
     table.checkout_latest()
