@@ -55,12 +55,12 @@ def vacuum(cursor: Cursor) -> records.Vacuum:
         elif cursor.sees("WITH"):
             start = cursor.peek()
             options = dict(cursor.arguments())
-            given = options.pop("retain_versions", options.pop("retainVersions", None))
+            retain_versions = options.pop("retain_versions", options.pop("retainVersions", None))
             if options:
                 cursor.fail(f"retain_versions, and not {', '.join(options)}", start)
-            if given is not None and not given.isdecimal():
-                cursor.fail(f"a number of versions, and not {given!r}", start)
-            versions = None if given is None else int(given)
+            if retain_versions is not None and not retain_versions.isdecimal():
+                cursor.fail(f"a number of versions, and not {retain_versions!r}", start)
+            versions = None if retain_versions is None else int(retain_versions)
         else:
             cursor.fail("RETAIN n HOURS, DRY RUN or WITH (retain_versions = n)")
     return records.Vacuum(table=table, retain_hours=hours, dry_run=dry, retain_versions=versions)

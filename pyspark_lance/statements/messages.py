@@ -69,18 +69,26 @@ def in_words_of_sql(sources: Sources) -> Iterator[None]:
 def _spelled(message: str, sources: Sources) -> str:
     for frame, name in sources.spelled.items():
         message = message.replace(frame, name)
-    known = [name for uri, name in sources.finder.spelled.items() if uri in message]
-    table = max(known, key=len, default=next(iter(sources.finder.spelled.values()), "the table"))
+    table_names = [name for uri, name in sources.finder.spelled.items() if uri in message]
+    table = max(table_names, key=len, default=next(iter(sources.finder.spelled.values()), "the table"))
     for pattern, words in _REMEDIES:
         message = re.sub(pattern, words.replace("{table}", table.replace("\\", r"\\")), message)
-    return _UNRESOLVED.sub(lambda found: _suggesting(found, sources.columns), message)
+    return _UNRESOLVED.sub(lambda match: _suggesting(match, sources.columns), message)
 
 
-def _suggesting(found: re.Match[str], columns: list[str]) -> str:
+def _suggesting(match: re.Match[str], columns: list[str]) -> str:
     """The part of Spark's message that suggests columns, completed by columns of the tables that were not read."""
-    given = [one for one in (found["given"] or "").split(", ") if one]
-    wanted = found["name"].rpartition(".")[2].strip("`").lower()
-    others = {name.lower(): name for name in columns if not any(one.endswith(quoted(name)) for one in given)}
-    close = difflib.get_close_matches(wanted, list(others), n=_MOST, cutoff=0)
-    given += [quoted(others[name]) for name in close]
-    return f"{found[1]} Did you mean one of the following? [{', '.join(given[:_MOST])}]." if given else found[0]
+    suggestions = [suggestion for suggestion in (match["given"] or "").split(", ") if suggestion]
+    missing_name = match["name"].rpartition(".")[2].strip("`").lower()
+    other_columns = {
+        name.lower(): name
+        for name in columns
+        if not any(suggestion.endswith(quoted(name)) for suggestion in suggestions)
+    }
+    close = difflib.get_close_matches(missing_name, list(other_columns), n=_MOST, cutoff=0)
+    suggestions += [quoted(other_columns[name]) for name in close]
+    return (
+        f"{match[1]} Did you mean one of the following? [{', '.join(suggestions[:_MOST])}]."
+        if suggestions
+        else match[0]
+    )

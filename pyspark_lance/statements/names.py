@@ -57,15 +57,15 @@ def names_lance(cursor: Cursor, finder: TableFinder) -> bool:
 def mentions_of(piece: str, finder: TableFinder) -> list[Mention]:
     """The names of Lance tables in a piece of a statement."""
     cursor = Cursor(piece)
-    found = []
+    mentions = []
     before = ""
     while not cursor.is_done:
         if before != "." and names_lance(cursor, finder):
-            found.append(_mention(cursor))
+            mentions.append(_mention(cursor))
             before = ""
         else:
             before = cursor.token().text
-    return found
+    return mentions
 
 
 _IN_STRINGS: Final = {
@@ -124,11 +124,11 @@ def _mention(cursor: Cursor) -> Mention:
 
 
 def _ends(cursor: Cursor) -> Sequence[int]:
-    ahead, found = 0, [cursor.peek().end]
+    ahead, ends = 0, [cursor.peek().end]
     while cursor.peek(ahead + 1).text == "." and cursor.peek(ahead + 2).is_name:
         ahead += 2
-        found.append(cursor.peek(ahead).end)
-    return found
+        ends.append(cursor.peek(ahead).end)
+    return ends
 
 
 def _operand(cursor: Cursor) -> Piece:
@@ -185,6 +185,6 @@ def parse_name(text: str, finder: TableFinder) -> TableName:
     cursor = Cursor(text)
     if not names_lance(cursor, finder):
         cursor.fail("the name of a table, after that of a catalog of pyspark_lance.register_catalog")
-    found = cursor.table()
+    table = cursor.table()
     cursor.finish()
-    return found
+    return table

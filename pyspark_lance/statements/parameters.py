@@ -27,7 +27,7 @@ _PLAIN: Final = re.compile(r"[\w .,:/@+=-]*", re.ASCII)
 def parameters_in(text: str) -> list[tuple[int, int, str]]:
     """Start, end and name of each parameter in a string."""
     cursor = Cursor(text)
-    found, depth = [], 0
+    parameters, depth = [], 0
     while not cursor.is_done:
         token = cursor.token()
         following = cursor.peek()
@@ -36,8 +36,8 @@ def parameters_in(text: str) -> list[tuple[int, int, str]]:
         is_parameter = token.text == ":" and following.is_name and following.start == token.end and before != ":"
         # `struct<id:int>` and `struct<id: int>` name fields.
         if is_parameter and not (depth > 0 and cursor.peek(-2).is_name and cursor.peek(-2).end == token.start):
-            found.append((token.start, following.end, cursor.token().value))
-    return found
+            parameters.append((token.start, following.end, cursor.token().value))
+    return parameters
 
 
 def bound(
@@ -53,12 +53,12 @@ def bound(
     Raises:
         InvalidInputError: A parameter has no value, or one of a type that has no literal.
     """
-    found = []
+    literals = []
     for start, end, name in parameters_in(text):
         if name not in params:
             raise InvalidInputError(f"the statement has a parameter :{name}, which has no value: give {name}=...")
-        found.append((start, end, (spelled or literal)(name, params[name])))
-    return found
+        literals.append((start, end, (spelled or literal)(name, params[name])))
+    return literals
 
 
 def replaced(text: str, changes: Sequence[tuple[Any, ...]], *, escape: bool = False) -> str:
@@ -70,14 +70,14 @@ def replaced(text: str, changes: Sequence[tuple[Any, ...]], *, escape: bool = Fa
         escape: Whether braces are doubled, for Spark's formatter, which replaces names in braces by frames.
     """
 
-    def own(part: str) -> str:
+    def escape_part(part: str) -> str:
         return part.replace("{", "{{").replace("}", "}}") if escape else part
 
-    found, at = [], 0
+    parts, at = [], 0
     for start, end, new, *_ in sorted(changes, key=lambda change: (change[0], change[1])):
-        found += [own(text[at:start]), " " * (end - start) if new is None else new]
+        parts += [escape_part(text[at:start]), " " * (end - start) if new is None else new]
         at = end
-    return "".join([*found, own(text[at:])])
+    return "".join([*parts, escape_part(text[at:])])
 
 
 def literal(name: str, value: Any) -> str:
@@ -139,7 +139,7 @@ def _with_zone(name: str, value: dt.datetime) -> dt.datetime:
 def is_in_zone(name: str, value: dt.datetime, zone: str) -> bool:
     """Whether a time without a zone is the same time in the zone of this process and in another one."""
     try:
-        there = dt.UTC if is_utc(zone) else zoneinfo.ZoneInfo(zone)
-        return dt.datetime.replace(value, tzinfo=there).timestamp() == _with_zone(name, value).timestamp()
+        tzinfo = dt.UTC if is_utc(zone) else zoneinfo.ZoneInfo(zone)
+        return dt.datetime.replace(value, tzinfo=tzinfo).timestamp() == _with_zone(name, value).timestamp()
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OverflowError):
         return False

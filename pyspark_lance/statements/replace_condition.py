@@ -68,7 +68,8 @@ def replace_condition(
     whole = replaced(text, bound(text, params, partial(_literal, escapes=escapes)))
     # The parser reads quotes and backslashes in another way.
     plain = with_strings(whole, lambda value: "'" + re.sub(r"""['"\\]""", "", value) + "'")
-    is_double = any(one.kind == STRING and '"' in one.text[:2] for one in tokens_of(whole))  # a setting makes it a name
+    # A setting makes a string in double quotes a name.
+    is_double = any(token.kind == STRING and '"' in token.text[:2] for token in tokens_of(whole))
     if is_double or not _is_accepted(plain, schema, exact=exact):
         raise _rejected(text)
     return whole
@@ -115,10 +116,10 @@ def _is_known(tree: Any, schema: pa.Schema, *, exact: bool) -> bool:
     if kind in ("PAREN", "NOT"):
         return _is_known(tree.this, schema, exact=exact)
     if kind in ("AND", "OR"):
-        return all(_is_known(one, schema, exact=exact) for one in (tree.this, tree.expression))
+        return all(_is_known(operand, schema, exact=exact) for operand in (tree.this, tree.expression))
     if kind == "COLUMN":
-        found = _type(tree, schema, exact=exact)
-        return found is not None and bool(pa.types.is_boolean(found))
+        column_type = _type(tree, schema, exact=exact)
+        return column_type is not None and bool(pa.types.is_boolean(column_type))
     if kind == "IS":
         return _type(tree.this, schema, exact=exact) is not None and type(tree.expression).__name__ == "Null"
     if kind in _COMPARISONS:
@@ -131,8 +132,8 @@ def _is_known(tree: Any, schema: pa.Schema, *, exact: bool) -> bool:
         column, constants = tree.this, [tree.args["low"], tree.args["high"]]
     else:
         return False
-    found = _type(column, schema, exact=exact)
-    return found is not None and all(_fits(one, found) for one in constants)
+    column_type = _type(column, schema, exact=exact)
+    return column_type is not None and all(_fits(constant_tree, column_type) for constant_tree in constants)
 
 
 def _type(tree: Any, schema: pa.Schema, *, exact: bool) -> pa.DataType | None:
@@ -154,9 +155,11 @@ def _fits(tree: Any, column: pa.DataType) -> bool:
         return bool(types.is_boolean(column))
     if kind == "CAST":
         to = tree.to.sql("spark").upper()
-        wanted = types.is_date(column) if to == "DATE" else types.is_timestamp(column) and to.startswith("TIMESTAMP")
+        is_same_kind = (
+            types.is_date(column) if to == "DATE" else types.is_timestamp(column) and to.startswith("TIMESTAMP")
+        )
         is_string = type(tree.this).__name__ == "Literal" and tree.this.is_string
-        return bool(wanted and is_string and _fits(tree.this, column))
+        return bool(is_same_kind and is_string and _fits(tree.this, column))
     if kind == "HEXSTRING":
         return bool(types.is_binary(column) or types.is_large_binary(column))
     if kind != "LITERAL":

@@ -134,18 +134,18 @@ def _alias(cursor: Cursor) -> str | None:
 
 def _values(cursor: Cursor, *stops: str) -> dict[str, Piece]:
     """Read `column = value, ...`."""
-    found: dict[str, Piece] = {}
+    assignments: dict[str, Piece] = {}
     while True:
         start = cursor.peek()
         name = cursor.path()
-        if name in found:
+        if name in assignments:
             cursor.fail("each column once", start)
         if not cursor.takes("= ="):
             cursor.expect("=")
         piece = _value(cursor, *stops)
-        found[name] = Assignment(piece.text, piece.start, column=start.start)
+        assignments[name] = Assignment(piece.text, piece.start, column=start.start)
         if not cursor.takes(","):
-            return found
+            return assignments
 
 
 _NO_DEFAULT: Final = "a value: Lance has no default values, so write NULL, or the value itself"
@@ -154,10 +154,10 @@ _NO_DEFAULT: Final = "a value: Lance has no default values, so write NULL, or th
 def _value(cursor: Cursor, *stops: str) -> Piece:
     """Read the value of a column, up to a comma or one of these words."""
     start = cursor.peek()
-    found = cursor.piece(",", *stops)
-    if start.upper == "DEFAULT" and found.text == start.text:
+    piece = cursor.piece(",", *stops)
+    if start.upper == "DEFAULT" and piece.text == start.text:
         cursor.fail(_NO_DEFAULT, start)
-    return found
+    return piece
 
 
 def _reject_defaults(cursor: Cursor) -> None:

@@ -92,20 +92,20 @@ def show(context: Context, statement: records.Show) -> DataFrame:
     if statement.what == "TBLPROPERTIES":
         return context.table_of(properties_of(dataset))
     if statement.what == "CREATE TABLE":
-        made = create_statement(statement.table, dataset, properties_of(dataset))
-        return context.answer("createtab_stmt string", [(made,)])
+        create_text = create_statement(statement.table, dataset, properties_of(dataset))
+        return context.answer("createtab_stmt string", [(create_text,)])
     if statement.what == "BRANCHES":
         branches = [
-            (name, str(one["parent_branch"] or "main"), one["parent_version"])
-            for name, one in sorted(dataset.branches.list().items())
+            (name, str(branch["parent_branch"] or "main"), branch["parent_version"])
+            for name, branch in sorted(dataset.branches.list().items())
         ]
         return context.answer("name string, parent string, parent_version long", branches)
     if statement.what == "TAGS":
-        tags = [(name, one["branch"] or "main", one["version"]) for name, one in sorted(dataset.tags.list().items())]
+        tags = [(name, tag["branch"] or "main", tag["version"]) for name, tag in sorted(dataset.tags.list().items())]
         return context.answer("name string, branch string, version long", tags)
     indices = [
-        (one.name, list(one.field_names), one.index_type.lower(), one.num_rows_indexed)
-        for one in dataset.describe_indices()
+        (index.name, list(index.field_names), index.index_type.lower(), index.num_rows_indexed)
+        for index in dataset.describe_indices()
     ]
     return context.answer("name string, fields array<string>, index_type string, num_indexed_rows long", indices)
 
@@ -126,13 +126,13 @@ def show_tables(context: Context, statement: records.ShowTables) -> DataFrame:
             f" pyspark_lance.register_catalog(spark, 'lake', {within[0]!r}), then SHOW {statement.what} IN lake"
         )
     exact = case_sensitive(context.spark)
-    names = [one for one in context.finder.tables(catalog) if _is_within(one, within, exact=exact)]
+    names = [name for name in context.finder.tables(catalog) if _is_within(name, within, exact=exact)]
     if statement.what == "TABLES":
-        rows = [(".".join(one[:-1]), one[-1], False) for one in names if len(one) == len(within) + 1 or not within]
-        kept = [row for row in rows if _like(row[1], statement.pattern)]
-        return context.answer("namespace string, tableName string, isTemporary boolean", kept)
-    spaces = sorted({".".join(one[: len(within) + 1]) for one in names if len(one) > len(within) + 1})
-    return context.answer("namespace string", [(one,) for one in spaces if _like(one, statement.pattern)])
+        rows = [(".".join(name[:-1]), name[-1], False) for name in names if len(name) == len(within) + 1 or not within]
+        matching_rows = [row for row in rows if _like(row[1], statement.pattern)]
+        return context.answer("namespace string, tableName string, isTemporary boolean", matching_rows)
+    spaces = sorted({".".join(name[: len(within) + 1]) for name in names if len(name) > len(within) + 1})
+    return context.answer("namespace string", [(space,) for space in spaces if _like(space, statement.pattern)])
 
 
 def _is_within(name: tuple[str, ...], within: tuple[str, ...], *, exact: bool) -> bool:
@@ -149,7 +149,7 @@ def _like(name: str, pattern: str | None) -> bool:
     if pattern is None:
         return True
     try:
-        choices = [re.compile(one.replace("*", ".*"), re.IGNORECASE) for one in pattern.strip().split("|")]
+        choices = [re.compile(choice.replace("*", ".*"), re.IGNORECASE) for choice in pattern.strip().split("|")]
     except re.error as error:
         raise InvalidInputError(f"LIKE {pattern!r} is not a pattern of names: {error}") from error
-    return any(one.fullmatch(name) for one in choices)
+    return any(choice.fullmatch(name) for choice in choices)

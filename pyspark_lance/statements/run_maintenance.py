@@ -35,25 +35,27 @@ def optimize(context: Context, statement: records.Optimize) -> DataFrame:
     """Run an OPTIMIZE."""
     dataset, location = context.target(statement.table)
     options = {key: _value(value) for key, value in statement.options.items()}
-    known = [one.name for one in dataclasses.fields(CompactionOptions)]
-    unknown = [name for name in options if name not in known]
+    option_names = [field.name for field in dataclasses.fields(CompactionOptions)]
+    unknown = [name for name in options if name not in option_names]
     if unknown:
-        raise InvalidInputError(f"OPTIMIZE has no options {unknown}; it has {', '.join(known)}. Nothing was done")
+        raise InvalidInputError(
+            f"OPTIMIZE has no options {unknown}; it has {', '.join(option_names)}. Nothing was done"
+        )
     done = compact(context.spark, dataset.uri, options or None, storage_options=location.storage_options).metrics
     row = (dataset.uri, done.fragments_removed, done.fragments_added, done.files_removed, done.files_added)
     schema = "path string, fragments_removed long, fragments_added long, files_removed long, files_added long"
     return context.answer(schema, [row])
 
 
-def _value(given: str) -> Any:
-    if given.lower() in ("true", "false"):
-        return given.lower() == "true"
+def _value(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
     for kind in (int, float):
         try:
-            return kind(given)
+            return kind(text)
         except ValueError:
             continue
-    return given
+    return text
 
 
 def vacuum(context: Context, statement: records.Vacuum) -> DataFrame:
@@ -62,14 +64,14 @@ def vacuum(context: Context, statement: records.Vacuum) -> DataFrame:
     hours = statement.retain_hours
     older_than = None if hours is None else dt.timedelta(hours=hours)
     if statement.dry_run:
-        found = dataset.explain_cleanup_old_versions(
+        explanation = dataset.explain_cleanup_old_versions(
             older_than,
             statement.retain_versions,
             error_if_tagged_old_versions=False,
             age_from="replacement",
             include_files=True,
         )
-        return context.answer("path string", [(one.path,) for one in found.candidate_files])
+        return context.answer("path string", [(file.path,) for file in explanation.candidate_files])
     done = dataset.cleanup_old_versions(
         older_than, statement.retain_versions, error_if_tagged_old_versions=False, age_from="replacement"
     )
@@ -84,15 +86,15 @@ def create_index(context: Context, statement: records.CreateIndex) -> DataFrame:
     kind = _KINDS.get(kind, kind)
     before = dataset.describe_indices()
     # Without a name, lance_core names the index as pylance does: another kind of index on the same column stays.
-    like = {one.name for one in before if one.field_names == [column] and one.index_type.upper() == kind}
-    same = [one.name for one in before if (one.name == statement.name if statement.name else one.name in like)]
+    like = {index.name for index in before if index.field_names == [column] and index.index_type.upper() == kind}
+    same = [index.name for index in before if (index.name == statement.name if statement.name else index.name in like)]
     if same and statement.if_not_exists:
         return context.nothing()
     if same and not statement.replaces:
         raise DatasetExistsError(
             f"{statement.table} has the index {same[0]} already; CREATE OR REPLACE INDEX builds it again"
         )
-    made = create_scalar_index(
+    indexed_dataset = create_scalar_index(
         context.spark,
         dataset.uri,
         column,
@@ -102,16 +104,16 @@ def create_index(context: Context, statement: records.CreateIndex) -> DataFrame:
         storage_options=location.storage_options,
         **{key: _value(value) for key, value in statement.options.items()},
     )
-    names = [one.name for one in made.describe_indices()]
-    new = [name for name in names if name not in {one.name for one in before}]
+    names = [index.name for index in indexed_dataset.describe_indices()]
+    new = [name for name in names if name not in {index.name for index in before}]
     name = statement.name or (same or new)[0]
-    return context.answer("fragments_indexed long, index_name string", [(len(made.get_fragments()), name)])
+    return context.answer("fragments_indexed long, index_name string", [(len(indexed_dataset.get_fragments()), name)])
 
 
 def drop_index(context: Context, statement: records.DropIndex) -> DataFrame:
     """Run a DROP INDEX."""
     dataset, _ = context.target(statement.table)
-    names = [one.name for one in dataset.describe_indices()]
+    names = [index.name for index in dataset.describe_indices()]
     if statement.name not in names:
         if statement.if_exists:
             return context.nothing()
@@ -125,16 +127,16 @@ def restore(context: Context, statement: records.Restore) -> DataFrame:
     dataset, _ = context.target(statement.table)
     if statement.timestamp is not None:
         version = dataset.version_as_of(context.sources.moment(statement.timestamp))
-        wanted = dataset.checkout_version((dataset.branch, version))
+        restored_dataset = dataset.checkout_version((dataset.branch, version))
     else:
-        wanted = dataset.checkout_version(version_reference(dataset, statement.version))
-        if wanted.branch != dataset.branch:
+        restored_dataset = dataset.checkout_version(version_reference(dataset, statement.version))
+        if restored_dataset.branch != dataset.branch:
             raise InvalidInputError(
-                f"RESTORE {statement.table}: {statement.version} is a version of branch {wanted.branch or 'main'}, and"
-                " a branch can only be restored to a version of its own"
+                f"RESTORE {statement.table}: {statement.version} is a version of branch"
+                f" {restored_dataset.branch or 'main'}, and a branch can only be restored to a version of its own"
             )
-    wanted.restore()
-    row = (wanted.version, wanted.count_rows(), len(wanted.get_fragments()))
+    restored_dataset.restore()
+    row = (restored_dataset.version, restored_dataset.count_rows(), len(restored_dataset.get_fragments()))
     return context.answer("version long, num_rows_after_restore long, num_fragments_after_restore long", [row])
 
 
@@ -159,9 +161,9 @@ def clone(context: Context, statement: records.CloneTable) -> DataFrame:
         source = source.checkout_version(version_reference(source, statement.version))
     reference = (source.branch, source.version)
     if statement.shallow:
-        made = source.shallow_clone(target.uri, reference, target.storage_options)
+        clone_dataset = source.shallow_clone(target.uri, reference, target.storage_options)
     else:
-        made = deep_clone(
+        clone_dataset = deep_clone(
             context.spark,
             location.uri,
             target.uri,
@@ -170,5 +172,5 @@ def clone(context: Context, statement: records.CloneTable) -> DataFrame:
             target_storage_options=target.storage_options,
         )
     list_table(target, is_new=True)
-    row = (made.count_rows(), len(made.get_fragments()))
+    row = (clone_dataset.count_rows(), len(clone_dataset.get_fragments()))
     return context.answer("num_rows long, num_fragments long", [row])

@@ -41,9 +41,9 @@ def create_tag(context: Context, statement: records.CreateTag) -> DataFrame:
 def drop_ref(context: Context, statement: records.DropRef) -> DataFrame:
     """Run a DROP BRANCH or DROP TAG."""
     dataset, _ = context.target(statement.table)
-    known: Any = dataset.tags if statement.kind == "TAG" else dataset.branches
-    if not (statement.if_exists and statement.name not in known.list()):
-        known.delete(statement.name)
+    refs: Any = dataset.tags if statement.kind == "TAG" else dataset.branches
+    if not (statement.if_exists and statement.name not in refs.list()):
+        refs.delete(statement.name)
     return context.answer("name string", [(statement.name,)])
 
 
@@ -68,8 +68,8 @@ def _source(dataset: LanceDataset, source: records.RefSource) -> Any:
     if source.branch != "main" and source.branch not in dataset.branches.list():
         raise VersionNotFoundError(f"{dataset.uri} has no branch {source.branch!r}")
     version = None if source.version is None else int(source.version)
-    found = dataset.checkout_version((None if source.branch == "main" else source.branch, version))
-    return (found.branch, found.version)
+    source_dataset = dataset.checkout_version((None if source.branch == "main" else source.branch, version))
+    return (source_dataset.branch, source_dataset.version)
 
 
 def version_reference(dataset: LanceDataset, version: str | None) -> Any:

@@ -52,12 +52,12 @@ def check_not_partitioned_by(table: TableName, dataset: LanceDataset, names: Ite
     Raises:
         InvalidInputError: The table is partitioned by one of them, so that a dynamic overwrite would replace all rows.
     """
-    found = sorted(set(names) & set(partitioned_by(dataset)))
-    if found:
+    partition_columns = sorted(set(names) & set(partitioned_by(dataset)))
+    if partition_columns:
         raise InvalidInputError(
-            f"{table} is PARTITIONED BY {', '.join(found)}: to drop or rename the column, first run ALTER TABLE {table}"
-            f" UNSET TBLPROPERTIES ('{PARTITIONED_BY}'); SET TBLPROPERTIES ('{PARTITIONED_BY}' = 'column') partitions"
-            " it again. Nothing was done"
+            f"{table} is PARTITIONED BY {', '.join(partition_columns)}: to drop or rename the column, first run"
+            f" ALTER TABLE {table} UNSET TBLPROPERTIES ('{PARTITIONED_BY}'); SET TBLPROPERTIES ('{PARTITIONED_BY}' ="
+            " 'column') partitions it again. Nothing was done"
         )
 
 
@@ -98,37 +98,37 @@ def _in_columns(context: Context, rows: DataFrame, statement: records.Insert, da
 
     names = dataset.schema.names
     exact = case_sensitive(context.spark)
-    given = list(statement.columns or (rows.columns if statement.by_name else names))
-    twice = sorted(name for name, count in Counter(given).items() if count > 1)
+    column_names = list(statement.columns or (rows.columns if statement.by_name else names))
+    twice = sorted(name for name, count in Counter(column_names).items() if count > 1)
     if twice:
         raise SchemaError(f"{statement.table}: the columns {twice} are named more than once: name each column once")
-    found = matched_names(given, names, exact=exact)
-    unknown = [name for name in given if name not in found]
+    spellings = matched_names(column_names, names, exact=exact)
+    unknown = [name for name in column_names if name not in spellings]
     if unknown:
         raise SchemaError(f"{statement.table} has no columns {unknown}; it has {names}")
-    if len(given) != len(rows.columns):
+    if len(column_names) != len(rows.columns):
         raise SchemaError(
-            f"{statement.table}: the query has {len(rows.columns)} columns, {rows.columns}, for {len(given)} of the"
-            f" table, {given}; name the columns, INSERT INTO {statement.table} (...), or say BY NAME"
+            f"{statement.table}: the query has {len(rows.columns)} columns, {rows.columns}, for {len(column_names)} of"
+            f" the table, {column_names}; name the columns, INSERT INTO {statement.table} (...), or say BY NAME"
         )
-    plain = rows.toDF(*[f"__lance_{i}" for i in range(len(given))])
-    places = {found[name]: i for i, name in enumerate(given)}
-    strict = [one.name for one in dataset.schema if not one.nullable and one.name not in places]
+    plain = rows.toDF(*[f"__lance_{i}" for i in range(len(column_names))])
+    places = {spellings[name]: i for i, name in enumerate(column_names)}
+    strict = [field.name for field in dataset.schema if not field.nullable and field.name not in places]
     if strict:
         raise SchemaError(f"{statement.table}: rows cannot be inserted without values for the columns {strict}")
-    kinds = {one.name: one.dataType for one in spark_schema(dataset.schema)}
+    kinds = {field.name: field.dataType for field in spark_schema(dataset.schema)}
     order = FieldOrder(by_name=statement.by_name, exact=exact)
     values: list[Column] = []
     for name in names:
         if name not in places:
             values.append(null_column(kinds[name]).alias(name))
             continue
-        one = plain.schema[places[name]]
+        field = plain.schema[places[name]]
         stored = pa.schema([dataset.schema.field(name)])
         name_given = rows.columns[places[name]]
-        value = functions.col(one.name)
+        value = functions.col(field.name)
         what = f"INSERT INTO {statement.table}"
-        value = stored_as(value, name_given, one.dataType, kinds[name], stored, what=what, order=order)
+        value = stored_as(value, name_given, field.dataType, kinds[name], stored, what=what, order=order)
         values.append(value.alias(name))
     return plain.select(*values)
 
@@ -139,7 +139,7 @@ def update(context: Context, statement: records.Update) -> DataFrame:
     alias = statement.alias or statement.table.last
     _check_assignments(context, statement.values, statement.table, alias, dataset)
     values = {
-        _own(name, statement.table): context.sources.expression(piece, statement.table, alias)
+        _unqualified_name(name, statement.table): context.sources.expression(piece, statement.table, alias)
         for name, piece in statement.values.items()
     }
     condition = context.expression(statement.where, statement.table, alias)
@@ -161,7 +161,9 @@ def _check_assignments(
         if not isinstance(piece, Assignment):
             continue
         try:
-            spelled_values({_own(name, table): piece.text}, dataset.schema, "SET", alias=alias, exact=exact)
+            spelled_values(
+                {_unqualified_name(name, table): piece.text}, dataset.schema, "SET", alias=alias, exact=exact
+            )
         except SchemaError as error:
             raise SchemaError(f"{context.sources.at(piece.column)}: {error}. Nothing was done") from None
 
@@ -208,7 +210,7 @@ def merge(context: Context, statement: records.Merge) -> DataFrame:
             condition=expression(when.condition),
             values=None
             if when.values is None
-            else {_own(name, statement.table): expression(piece) for name, piece in when.values.items()},
+            else {_unqualified_name(name, statement.table): expression(piece) for name, piece in when.values.items()},
         )
         for when in statement.clauses
     ]
@@ -243,7 +245,7 @@ def _source(context: Context, statement: records.Merge) -> tuple[DataFrame, str 
     return frame, alias
 
 
-def _own(name: str, table: TableName) -> str:
+def _unqualified_name(name: str, table: TableName) -> str:
     """The name of a column without the full name of the table before it."""
     prefix = ".".join(table.parts) + "."
     return name[len(prefix) :] if name.lower().startswith(prefix.lower()) else name

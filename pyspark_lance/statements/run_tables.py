@@ -70,7 +70,7 @@ def create_table(context: Context, statement: records.CreateTable) -> DataFrame:
             f"there is no table {statement.table}: CREATE OR REPLACE TABLE creates a missing table"
         )
     rows = None if statement.query is None else context.sources.query(statement.query)
-    names = [one.name for one in statement.columns or ()] if rows is None else rows.columns
+    names = [column.name for column in statement.columns or ()] if rows is None else rows.columns
     statement = replace(statement, partitioned_by=_partitions(context, statement, names))
     properties = TableProperties(statement)
     old = properties.replaced(location.open().config()) if exists else []
@@ -148,11 +148,11 @@ def _create_as(
 
 def _partitions(context: Context, statement: records.CreateTable, names: Sequence[str]) -> tuple[str, ...]:
     """The columns of PARTITIONED BY as the table spells them."""
-    found = matched_names(statement.partitioned_by, names, exact=case_sensitive(context.spark))
-    unknown = set(statement.partitioned_by) - set(found)
+    spellings = matched_names(statement.partitioned_by, names, exact=case_sensitive(context.spark))
+    unknown = set(statement.partitioned_by) - set(spellings)
     if unknown:
         raise SchemaError(f"PARTITIONED BY: there are no columns {sorted(unknown)}; the columns are {list(names)}")
-    return tuple(found[name] for name in statement.partitioned_by)
+    return tuple(spellings[name] for name in statement.partitioned_by)
 
 
 def new_table(context: Context, name: TableName) -> tuple[CatalogTable, bool]:
@@ -186,13 +186,13 @@ def _type(column: str, piece: Piece) -> DataType:
     from pyspark.sql.types import DataType as AnyType
 
     with short_errors(f"the type of column {column!r}, {piece}"):
-        found = AnyType.fromDDL(piece.text)
-    if "char(" in found.simpleString():
+        spark_type = AnyType.fromDDL(piece.text)
+    if "char(" in spark_type.simpleString():
         raise UnsupportedError(
             f"column {column!r}: strings have no length here, and {piece} has one: declare it as STRING. Nothing was"
             " done"
         )
-    return found
+    return spark_type
 
 
 def _schema(context: Context, columns: Iterable[records.Column], widths: dict[str, int]) -> pa.Schema:
@@ -204,38 +204,38 @@ def _schema(context: Context, columns: Iterable[records.Column], widths: dict[st
     from pyspark.sql.types import StructField as Field
     from pyspark.sql.types import StructType
 
-    given = list(columns)
-    twins = [name for name, count in Counter(one.name.lower() for one in given).items() if count > 1]
+    declared_columns = list(columns)
+    twins = [name for name, count in Counter(column.name.lower() for column in declared_columns).items() if count > 1]
     if twins and not case_sensitive(context.spark):
-        names = [one.name for one in given if one.name.lower() == twins[0]]
+        names = [column.name for column in declared_columns if column.name.lower() == twins[0]]
         raise SchemaError(
             f"columns {names} differ only in case: Spark distinguishes them by name only with"
             " spark.sql.caseSensitive=true. Nothing was done"
         )
-    fields = [Field(one.name, _type(one.name, one.type), True) for one in given]
+    fields = [Field(column.name, _type(column.name, column.type), True) for column in declared_columns]
     stored = plan_write(batch_schema(StructType(fields)), None, vector_columns=widths or None).stored
-    made = []
-    for field, one, asked in zip(stored, given, fields, strict=True):
-        metadata = dict(field.metadata or {}) | ({} if one.comment is None else {COMMENT: one.comment})
-        kind = _with_not_null(field.type, asked.dataType)
-        made.append(pa.field(field.name, kind, one.nullable, metadata or None))
-    return pa.schema(made)
+    schema_fields = []
+    for field, column, spark_field in zip(stored, declared_columns, fields, strict=True):
+        metadata = dict(field.metadata or {}) | ({} if column.comment is None else {COMMENT: column.comment})
+        kind = _with_not_null(field.type, spark_field.dataType)
+        schema_fields.append(pa.field(field.name, kind, column.nullable, metadata or None))
+    return pa.schema(schema_fields)
 
 
-def _with_not_null(stored: pa.DataType, asked: DataType) -> pa.DataType:
+def _with_not_null(stored: pa.DataType, spark_type: DataType) -> pa.DataType:
     """A stored type whose fields of structs are NOT NULL where the statement declares them so."""
     from pyspark.sql import types
 
-    if isinstance(asked, types.StructType) and pa.types.is_struct(stored):
+    if isinstance(spark_type, types.StructType) and pa.types.is_struct(stored):
         return pa.struct(
-            child.with_type(_with_not_null(child.type, one.dataType)).with_nullable(one.nullable)
-            for child, one in zip(stored, asked, strict=True)
+            child.with_type(_with_not_null(child.type, spark_field.dataType)).with_nullable(spark_field.nullable)
+            for child, spark_field in zip(stored, spark_type, strict=True)
         )
-    if isinstance(asked, types.ArrayType) and pa.types.is_list(stored):
-        return pa.list_(stored.value_field.with_type(_with_not_null(stored.value_type, asked.elementType)))
-    if isinstance(asked, types.MapType):
-        item = stored.item_field.with_type(_with_not_null(stored.item_type, asked.valueType))
-        return pa.map_(stored.key_field.with_type(_with_not_null(stored.key_type, asked.keyType)), item)
+    if isinstance(spark_type, types.ArrayType) and pa.types.is_list(stored):
+        return pa.list_(stored.value_field.with_type(_with_not_null(stored.value_type, spark_type.elementType)))
+    if isinstance(spark_type, types.MapType):
+        item = stored.item_field.with_type(_with_not_null(stored.item_type, spark_type.valueType))
+        return pa.map_(stored.key_field.with_type(_with_not_null(stored.key_type, spark_type.keyType)), item)
     return stored
 
 
@@ -267,9 +267,9 @@ def add_columns(context: Context, statement: records.AddColumns) -> DataFrame:
     strict = [field.name for field in schema if not field.nullable]
     if strict:
         raise SchemaError(f"ADD COLUMNS: {strict} would be null in the existing rows: leave NOT NULL out")
-    taken = matched_names(schema.names, dataset.schema.names, exact=case_sensitive(context.spark))
-    if taken:
-        raise SchemaError(f"ADD COLUMNS: {statement.table} already has the columns {sorted(taken.values())}")
+    existing_columns = matched_names(schema.names, dataset.schema.names, exact=case_sensitive(context.spark))
+    if existing_columns:
+        raise SchemaError(f"ADD COLUMNS: {statement.table} already has the columns {sorted(existing_columns.values())}")
     dataset.add_columns(schema)
     return context.nothing()
 
@@ -297,10 +297,10 @@ def rename_column(context: Context, statement: records.RenameColumn) -> DataFram
     dataset, _ = context.target(statement.table)
     name = spelled_column(context, dataset, statement.column)
     check_not_partitioned_by(statement.table, dataset, [name])
-    taken = [one for one in _beside(dataset.schema, name) if one.lower() == statement.to.lower()]
-    if taken and not case_sensitive(context.spark):
+    twins = [other_name for other_name in _beside(dataset.schema, name) if other_name.lower() == statement.to.lower()]
+    if twins and not case_sensitive(context.spark):
         raise SchemaError(
-            f"RENAME COLUMN: {taken[0]!r} and {statement.to!r} differ only in case at most: Spark distinguishes them by"
+            f"RENAME COLUMN: {twins[0]!r} and {statement.to!r} differ only in case at most: Spark distinguishes them by"
             " name only with spark.sql.caseSensitive=true. Nothing was done"
         )
     dataset.alter_columns({"path": name, "name": statement.to})
@@ -309,11 +309,11 @@ def rename_column(context: Context, statement: records.RenameColumn) -> DataFram
 
 def _fields_with(schema: pa.Schema, path: str) -> dict[str, pa.Field]:
     """The columns, or the fields of the struct, of which a path names one; none if there is no such struct."""
-    found = {field.name: field for field in schema}
+    fields = {field.name: field for field in schema}
     for name in path.split(".")[:-1]:
-        kind = found[name].type if name in found else None
-        found = {field.name: field for field in kind} if kind is not None and pa.types.is_struct(kind) else {}
-    return found
+        kind = fields[name].type if name in fields else None
+        fields = {field.name: field for field in kind} if kind is not None and pa.types.is_struct(kind) else {}
+    return fields
 
 
 def _beside(schema: pa.Schema, path: str) -> list[str]:
@@ -328,27 +328,28 @@ def _check_fields_are_left(dataset: LanceDataset, paths: Sequence[str]) -> None:
         SchemaError: A struct would lose all of its fields.
     """
     for path in paths:
-        above, _, own = path.rpartition(".")
+        above, _, field_name = path.rpartition(".")
         left = {f"{above}.{name}" for name in _beside(dataset.schema, path)} - {*paths}
-        if above and above not in paths and not left and own in _fields_with(dataset.schema, path):
+        if above and above not in paths and not left and field_name in _fields_with(dataset.schema, path):
             raise SchemaError(
                 f"DROP COLUMN: no field of {above} would be left; DROP COLUMN {above} drops it as a whole. Nothing was"
                 " done"
             )
 
 
-def _check_retype(path: str, stored: pa.Field, wanted: pa.Field) -> None:
+def _check_retype(path: str, stored: pa.Field, new_field: pa.Field) -> None:
     """Make sure that a type holds all values of the type before it; casts check numbers themselves.
 
     Raises:
         SchemaError: Values would be rounded, a time would depend on the zone of the session, or a string would be
             compared differently.
     """
-    types, old, new = pa.types, stored.type, wanted.type
-    spark = [(field.metadata or {}).get(SPARK_TYPE) for field in (stored, wanted)]
+    types, old, new = pa.types, stored.type, new_field.type
+    spark = [(field.metadata or {}).get(SPARK_TYPE) for field in (stored, new_field)]
     if spark[0] != spark[1]:
         kinds = [
-            str(field.type) if one is None else one.decode() for field, one in zip((stored, wanted), spark, strict=True)
+            str(field.type) if spark_type is None else spark_type.decode()
+            for field, spark_type in zip((stored, new_field), spark, strict=True)
         ]
         raise SchemaError(f"ALTER COLUMN {path}: {kinds[0]} cannot become {kinds[1]}; {_BY_UPDATE}. Nothing was done")
     is_kept = True
@@ -375,11 +376,11 @@ def alter_column(context: Context, statement: records.AlterColumn) -> DataFrame:
     change: dict[str, Any] = {"path": path}
     if statement.type is not None:
         name = path.rpartition(".")[2]
-        made = _schema(context, [records.Column(name=name, type=statement.type)], {}).field(0)
+        new_field = _schema(context, [records.Column(name=name, type=statement.type)], {}).field(0)
         stored = _fields_with(dataset.schema, path).get(name)
         if stored is not None:  # otherwise `alter_columns` names the existing columns
-            _check_retype(path, stored, made)
-        change["data_type"] = made.type
+            _check_retype(path, stored, new_field)
+        change["data_type"] = new_field.type
     if statement.nullable is not None:
         change["nullable"] = statement.nullable
     dataset.alter_columns(change)
@@ -396,10 +397,10 @@ def set_properties(context: Context, statement: records.SetProperties) -> DataFr
 def unset_properties(context: Context, statement: records.UnsetProperties) -> DataFrame:
     """Run an ALTER TABLE ... UNSET TBLPROPERTIES."""
     dataset, _ = context.target(statement.table)
-    known = [key for key in statement.keys if key in dataset.config()]
-    if len(known) < len(statement.keys) and not statement.if_exists:
-        lacking = sorted(set(statement.keys) - set(known))
+    existing_keys = [key for key in statement.keys if key in dataset.config()]
+    if len(existing_keys) < len(statement.keys) and not statement.if_exists:
+        lacking = sorted(set(statement.keys) - set(existing_keys))
         raise InvalidInputError(f"{statement.table} has no properties {lacking}; UNSET ... IF EXISTS ignores them")
-    if known:
-        dataset.delete_config_keys(known)
+    if existing_keys:
+        dataset.delete_config_keys(existing_keys)
     return context.nothing()

@@ -31,7 +31,7 @@ def create_statement(name: TableName, dataset: LanceDataset, config: Mapping[str
         dataset: The table.
         config: Its configuration, without the keys that these packages keep for themselves.
     """
-    columns = [f"  {one}" for one in _fields(spark_schema(dataset.schema), list(dataset.schema), " ")]
+    columns = [f"  {field_text}" for field_text in _fields(spark_schema(dataset.schema), list(dataset.schema), " ")]
     lines = [f"CREATE TABLE {'.'.join(map(_plain, name.parts))} (\n" + ",\n".join(columns) + ")", "USING lance"]
     partitions = partition_by(dataset)
     if partitions:

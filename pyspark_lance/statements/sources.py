@@ -108,17 +108,17 @@ class Sources:
             self._views.append(name)
         changes = [(start, end, new.replace(f"{{{name}}}", name)) for start, end, new, name in changes]
         literals = [
-            one
-            for one in bound(piece.text, self.params)
-            if not any(start <= one[0] < end for start, end, *_ in changes)  # the version of a table
+            literal
+            for literal in bound(piece.text, self.params)
+            if not any(start <= literal[0] < end for start, end, *_ in changes)  # the version of a table
         ]
         return replaced(piece.text, [*changes, *literals], escape=False)
 
     def dataset(self, mention: Mention, start: int) -> LanceDataset:
         """The version that a name stands for, the same for each mention in a statement."""
-        found = self._version_of(mention, start)
-        report_read(found)
-        return found
+        dataset = self._version_of(mention, start)
+        report_read(dataset)
+        return dataset
 
     def _version_of(self, mention: Mention, start: int) -> LanceDataset:
         if mention.version is None and mention.timestamp is None:
@@ -138,14 +138,14 @@ class Sources:
             raise DatasetNotFoundError(f"{position(self._statement, start)}: {error}") from None
 
     def _version(self, piece: Piece, base: LanceDataset) -> Any:
-        given: Any = tokens_of(piece.text)[0].value
+        version: Any = tokens_of(piece.text)[0].value
         if piece.text.startswith(":"):
             if piece.text[1:] not in self.params:
                 raise InvalidInputError(f"the statement has a parameter {piece.text}, which has no value")
-            given = self.params[piece.text[1:]]
-        if isinstance(given, str) and given.isdecimal():
-            given = int(given)
-        return (base.branch, given) if isinstance(given, int) else given
+            version = self.params[piece.text[1:]]
+        if isinstance(version, str) and version.isdecimal():
+            version = int(version)
+        return (base.branch, version) if isinstance(version, int) else version
 
     def moment(self, piece: Piece) -> dt.datetime:
         """The time of an expression, which Spark evaluates in the zone of the session."""
@@ -179,7 +179,7 @@ class Sources:
         exact, usual = case_sensitive(self.spark), has_usual_settings(self.spark)
         needs = needs_of(before + plain, shifted, self.params, aligned, usual=usual, exact=exact)
         # Double quotes enclose strings, or names if a setting of the session says so.
-        words = {one.value.lower() for one in tokens_of(piece.text) if one.is_name or one.text.startswith('"')}
+        words = {token.value.lower() for token in tokens_of(piece.text) if token.is_name or token.text.startswith('"')}
         changes: list[Any] = []
         frames: dict[str, DataFrame] = {}
         aliases = [] if target is None else [(target, alias or target.last)]
@@ -208,8 +208,8 @@ class Sources:
         self.columns += dataset.schema.names
         columns = None
         if not need.has_all:
-            known = [*dataset.schema.names, *_ROW_COLUMNS]
-            columns = [name for name in known if name.lower() in words] or ["_rowaddr"]
+            column_names = [*dataset.schema.names, *_ROW_COLUMNS]
+            columns = [name for name in column_names if name.lower() in words] or ["_rowaddr"]
         options = self.finder.find(mention.name).storage_options
         return read_version(
             self.spark, dataset, columns=columns, filter=need.filter(dataset.schema), storage_options=options
@@ -241,7 +241,7 @@ _NO_QUERIES: Final = frozenset({">", ",", "INTO", "OVERWRITE", "CREATE", "REPLAC
 
 def _without_table(text: str, finder: TableFinder) -> str:
     """A query with `FROM t`, which means the same, in place of `TABLE t` for each Lance table t."""
-    cursor, found = Cursor(text), text
+    cursor, query = Cursor(text), text
     while not cursor.is_done:
         word = cursor.token()
         if word.upper != "TABLE" or not names_lance(cursor, finder):
@@ -249,8 +249,8 @@ def _without_table(text: str, finder: TableFinder) -> str:
         before, outer = cursor.peek(-2), cursor.peek(-3)
         is_argument = before.text == "(" and outer.upper not in _QUERIES
         if not is_argument and before.upper not in _NO_QUERIES:
-            found = f"{found[: word.start]}FROM {found[word.end :]}"
-    return found
+            query = f"{query[: word.start]}FROM {query[word.end :]}"
+    return query
 
 
 def _short(name: TableName) -> str:

@@ -64,40 +64,40 @@ class TableProperties:
     """
 
     def __init__(self, statement: records.CreateTable) -> None:
-        given = dict(statement.properties)
+        properties = dict(statement.properties)
         self.widths: dict[str, int] = {}
-        for key in [key for key in given if key.endswith(_VECTOR)]:
-            width = given.pop(key)
+        for key in [key for key in properties if key.endswith(_VECTOR)]:
+            width = properties.pop(key)
             if not width.isdecimal():
                 raise InvalidInputError(f"TBLPROPERTIES: {key} must be a number of items, not {width!r}")
             self.widths[key.removesuffix(_VECTOR)] = int(width)
         self.encodings: dict[str, dict[str, str]] = {}
-        for key in [key for key in given if _ENCODED in key]:
+        for key in [key for key in properties if _ENCODED in key]:
             column, _, option = key.rpartition(_ENCODED)
-            value = given.pop(key)
+            value = properties.pop(key)
             if option not in _ENCODINGS:
                 raise InvalidInputError(f"TBLPROPERTIES: {key}: {option!r} is none of {', '.join(_ENCODINGS)}")
             pattern, words = _ENCODINGS[option]
             if not pattern.fullmatch(value.lower()):
                 raise InvalidInputError(f"TBLPROPERTIES: {key} is {value!r}, and must be {words}")
             self.encodings.setdefault(column, {})[f"{_METADATA}{option}"] = value
-        self.version = _file_version(given)
-        stable = given.pop(_STABLE, "false")
+        self.version = _file_version(properties)
+        stable = properties.pop(_STABLE, "false")
         if stable.lower() not in ("true", "false"):
             raise InvalidInputError(f"TBLPROPERTIES: {_STABLE} is {stable!r}, and must be true or false")
         self.stable = stable.lower() == "true"
         if self.stable and statement.query is not None:
             raise InvalidInputError(f"TBLPROPERTIES: {_STABLE} needs a table that is created with columns, then filled")
         if statement.comment is not None:
-            given[COMMENT] = statement.comment
+            properties[COMMENT] = statement.comment
         if statement.partitioned_by:
-            given[PARTITIONED_BY] = stored_partition_by(statement.partitioned_by)
-        self.config = given
+            properties[PARTITIONED_BY] = stored_partition_by(statement.partitioned_by)
+        self.config = properties
 
     def replaced(self, config: Mapping[str, str]) -> list[str]:
         """The keys of a table's configuration that a statement which replaces the table does not give it."""
-        kept = self.config.keys()
-        return [key for key in config if (_is_own(key) or key == PARTITIONED_BY) and key not in kept]
+        new_keys = self.config.keys()
+        return [key for key in config if (_is_own(key) or key == PARTITIONED_BY) and key not in new_keys]
 
 
 def properties_of(dataset: LanceDataset) -> dict[str, str]:
@@ -109,29 +109,29 @@ def _is_own(key: str) -> bool:
     return not key.startswith(_INTERNAL)
 
 
-def _file_version(given: dict[str, str]) -> str | None:
+def _file_version(properties: dict[str, str]) -> str | None:
     """Take the file version out of the properties, which have two names for it."""
-    found = {key: given.pop(key) for key in _FORMAT if key in given}
-    if len(set(found.values())) > 1:
-        both = " and ".join(f"{key} = {value!r}" for key, value in found.items())
+    file_versions = {key: properties.pop(key) for key in _FORMAT if key in properties}
+    if len(set(file_versions.values())) > 1:
+        both = " and ".join(f"{key} = {value!r}" for key, value in file_versions.items())
         raise InvalidInputError(f"TBLPROPERTIES: {both} both name the version of the file format: leave one out")
-    return next(iter(found.values()), None)
+    return next(iter(file_versions.values()), None)
 
 
 def format_properties(dataset: LanceDataset) -> dict[str, str]:
     """The TBLPROPERTIES that give a new table the storage format of this table; its configuration is left out."""
-    found: dict[str, str] = {}
+    properties: dict[str, str] = {}
     for field in dataset.schema:
         if pa.types.is_fixed_size_list(field.type):
-            found[f"{field.name}{_VECTOR}"] = str(field.type.list_size)
+            properties[f"{field.name}{_VECTOR}"] = str(field.type.list_size)
         for key, value in (field.metadata or {}).items():
             option = key.decode().removeprefix(_METADATA)
             if key.decode().startswith(_METADATA) and option in _ENCODINGS:
-                found[f"{field.name}{_ENCODED}{option}"] = value.decode()
-    found[_FORMAT[0]] = dataset.data_storage_version
+                properties[f"{field.name}{_ENCODED}{option}"] = value.decode()
+    properties[_FORMAT[0]] = dataset.data_storage_version
     if dataset.has_stable_row_ids:
-        found[_STABLE] = "true"
-    return found
+        properties[_STABLE] = "true"
+    return properties
 
 
 def with_encodings(schema: pa.Schema, encodings: Mapping[str, Mapping[str, str]]) -> pa.Schema:

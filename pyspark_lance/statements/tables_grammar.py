@@ -85,10 +85,10 @@ class _Clauses:
 def _partitions(cursor: Cursor) -> tuple[str, ...]:
     """Read the columns of PARTITIONED BY."""
     cursor.expect("(")
-    found: list[str] = []
-    while not found or cursor.takes(","):
+    columns: list[str] = []
+    while not columns or cursor.takes(","):
         start = cursor.peek()
-        found.append(cursor.path())
+        columns.append(cursor.path())
         if cursor.sees("("):
             cursor.fail(
                 f"a column: tables are partitioned by values of columns, and not by {start.text}(...); give the table"
@@ -98,7 +98,7 @@ def _partitions(cursor: Cursor) -> tuple[str, ...]:
         if cursor.peek().is_name:
             cursor.fail("a comma or ): a column of PARTITIONED BY is declared among the columns of the table")
     cursor.expect(")")
-    return tuple(found)
+    return tuple(columns)
 
 
 def _clone(cursor: Cursor, table: TableName, *, if_not_exists: bool) -> records.CloneTable:
@@ -128,11 +128,11 @@ def travel(cursor: Cursor) -> tuple[str | None, Piece | None]:
 
 def _columns(cursor: Cursor) -> tuple[records.Column, ...]:
     cursor.expect("(")
-    found = [_column(cursor)]
+    columns = [_column(cursor)]
     while cursor.takes(","):
-        found.append(_column(cursor))
+        columns.append(_column(cursor))
     cursor.expect(")")
-    return tuple(found)
+    return tuple(columns)
 
 
 _CONSTRAINED: Final = ("PRIMARY KEY", "FOREIGN KEY", "UNIQUE (", "CHECK (")
@@ -226,26 +226,26 @@ _CHANGES: Final = (
 
 
 def _listed(cursor: Cursor) -> tuple[records.Column, ...]:
-    found = [_column(cursor)]
+    columns = [_column(cursor)]
     while cursor.takes(","):
-        found.append(_column(cursor))
-    return tuple(found)
+        columns.append(_column(cursor))
+    return tuple(columns)
 
 
 def _paths(cursor: Cursor) -> tuple[str, ...]:
-    found = [cursor.path()]
+    paths = [cursor.path()]
     while cursor.takes(","):
-        found.append(cursor.path())
-    return tuple(found)
+        paths.append(cursor.path())
+    return tuple(paths)
 
 
 def _keys(cursor: Cursor) -> tuple[str, ...]:
     cursor.expect("(")
-    found = [cursor.key()]
+    keys = [cursor.key()]
     while cursor.takes(","):
-        found.append(cursor.key())
+        keys.append(cursor.key())
     cursor.expect(")")
-    return tuple(found)
+    return tuple(keys)
 
 
 def _alter_column(cursor: Cursor, table: TableName) -> records.AlterColumn:

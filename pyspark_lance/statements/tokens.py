@@ -108,7 +108,7 @@ def tokens_of(statement: str) -> list[Token]:
     Raises:
         InvalidInputError: A comment, a string or a name does not end.
     """
-    found: list[Token] = []
+    tokens: list[Token] = []
     at = 0
     plain = without_comments(statement)
     while at < len(plain):
@@ -118,9 +118,9 @@ def tokens_of(statement: str) -> list[Token]:
         if kind == SIGN and text in "'\"`":
             raise InvalidInputError(f"{position(statement, at)}: the {text} is not closed")
         if kind != "space":
-            found.append(Token(kind, text, at))
+            tokens.append(Token(kind, text, at))
         at = match.end()
-    return found
+    return tokens
 
 
 class Cursor:
@@ -177,9 +177,9 @@ class Cursor:
             at: The token that is rejected; None for the next token.
         """
         token = at or self.peek()
-        found = f"{token.text!r} is not understood" if token.text else "the statement ends"
+        problem = f"{token.text!r} is not understood" if token.text else "the statement ends"
         raise InvalidInputError(
-            f"{position(self.statement, token.start)}: {found}; expected {expected}. Nothing was done"
+            f"{position(self.statement, token.start)}: {problem}; expected {expected}. Nothing was done"
         )
 
     def check_single(self) -> None:
@@ -203,11 +203,11 @@ class Cursor:
 
     def token(self) -> Token:
         """Read any token."""
-        found = self.peek()
-        if not found.text:
+        token = self.peek()
+        if not token.text:
             self.fail("more")
         self._at += 1
-        return found
+        return token
 
     def identifier(self, what: str = "a name") -> str:
         """Read a name of one part."""
@@ -218,11 +218,11 @@ class Cursor:
     def identifiers(self) -> tuple[str, ...]:
         """Read a list of names in parentheses."""
         self.expect("(")
-        found = [self.path()]
+        paths = [self.path()]
         while self.takes(","):
-            found.append(self.path())
+            paths.append(self.path())
         self.expect(")")
-        return tuple(found)
+        return tuple(paths)
 
     def path(self) -> str:
         """Read the name of a column, or a dotted path to a field."""
@@ -244,12 +244,12 @@ class Cursor:
 
     def ref(self) -> str:
         """Read the name of a branch or a tag: parts of names with signs between them, and no space."""
-        found = self.identifier("a branch or a tag")
+        ref = self.identifier("a branch or a tag")
         if self.peek(-1).kind == QUOTED:
-            return found
+            return ref
         while self.peek().start == self.peek(-1).end and (self.peek().is_name or self.peek().text in ("-", "/", ".")):
-            found += self.token().value
-        return found
+            ref += self.token().value
+        return ref
 
     def string(self, what: str = "a string") -> str:
         """Read a string."""
@@ -259,16 +259,16 @@ class Cursor:
 
     def number(self) -> float:
         """Read a number that is not negative."""
-        found = ""
+        number_text = ""
         start = self.peek()
-        while self.peek().text and (not found or self.peek().start == self.peek(-1).end):
+        while self.peek().text and (not number_text or self.peek().start == self.peek(-1).end):
             if not (self.peek().kind == WORD or self.peek().text == "."):
                 break
-            found += self.token().text
-        if not found[:1].isdecimal():  # neither nan nor inf
+            number_text += self.token().text
+        if not number_text[:1].isdecimal():  # neither nan nor inf
             self.fail("a number", start)
         try:
-            return float(found)
+            return float(number_text)
         except ValueError:
             self.fail("a number", start)
 
@@ -328,15 +328,15 @@ class Cursor:
     def properties(self) -> dict[str, str]:
         """Read `('key' = 'value', key.part = 5)`."""
         self.expect("(")
-        found: dict[str, str] = {}
+        properties: dict[str, str] = {}
         while not self.sees(")"):
             key = self.key()
             self.expect("=")
-            found[key] = self._constant()
+            properties[key] = self._constant()
             if not self.takes(","):
                 break
         self.expect(")")
-        return found
+        return properties
 
     def key(self) -> str:
         """Read the key of a property: a string, or a name of several parts."""

@@ -55,10 +55,10 @@ class Need:
     def filter(self, schema: Any) -> Any:
         """The filter for a read; None if no condition can be pushed."""
         trees = [pushed_filter_of_tree(tree, schema, exact=self.exact) for tree in self.conditions]
-        found: list[PushedFilter] = [one for one in trees if one is not None]
+        pushed_filters: list[PushedFilter] = [tree_filter for tree_filter in trees if tree_filter is not None]
         result = None
-        for one in found:
-            result = one.filter if result is None else result & one.filter
+        for pushed_filter in pushed_filters:
+            result = pushed_filter.filter if result is None else result & pushed_filter.filter
         return result
 
 
@@ -100,21 +100,21 @@ def needs_of(
             " EXPLAIN explains queries only, and WITH belongs to the query, INSERT INTO t WITH c AS (...) SELECT ...;"
             " nothing was done"
         )
-    found = {}
+    needs = {}
     for table in tree.find_all(exp.Table):
         start = int(table.parts[0].meta.get("start", -1)) if table.parts else -1
         if start not in starts:
             continue
         select = table.find_ancestor(exp.Select)
         is_wide = all_wide or _is_renamed(exp, table, select)
-        found[start] = Need(
+        needs[start] = Need(
             alias=table.alias,
             scope=id(select),
             has_all=is_wide or any(_stands_for(exp, star, table, select) for star in stars),
             conditions=_conditions(exp, table, select, params, exact=exact) if pushes and not is_wide else (),
             exact=exact,
         )
-    return found
+    return needs
 
 
 def _is_opaque(text: str) -> bool:
@@ -160,7 +160,7 @@ def _parsed(text: str, statement: str) -> Any:
         at = error.errors[0] if error.errors else {}
         lines = text.split("\n")
         line = min(int(at.get("line") or 1), len(lines))
-        offset = sum(len(one) + 1 for one in lines[: line - 1]) + max(int(at.get("col") or 1) - 1, 0)
+        offset = sum(len(text_line) + 1 for text_line in lines[: line - 1]) + max(int(at.get("col") or 1) - 1, 0)
         raise _not_understood(statement, offset) from None
     except (sqlglot.errors.SqlglotError, RecursionError):
         raise _not_understood(statement, len(text) - len(text.lstrip())) from None
@@ -217,19 +217,19 @@ def _conditions(exp: Any, table: Any, select: Any, params: Mapping[str, Any], *,
         return ()
     where = select.args.get("where")
     is_only = len(joins) == 0 and not select.args.get("laterals")
-    own = table.alias_or_name
+    table_name = table.alias_or_name
 
     def is_own(column: Any) -> bool:
         name = column.table
-        is_its = name == own or (not exact and name.lower() == own.lower())
+        is_its = name == table_name or (not exact and name.lower() == table_name.lower())
         return (is_its or (is_only and not name)) and not column.args.get("db")
 
-    found = []
+    conditions = []
     for part in _conjuncts(exp, where.this) if where is not None else ():
         columns = list(part.find_all(exp.Column))
-        if columns and all(is_own(one) for one in columns):
-            found.append(_unqualified(exp, part.copy(), params))
-    return tuple(found)
+        if columns and all(is_own(column) for column in columns):
+            conditions.append(_unqualified(exp, part.copy(), params))
+    return tuple(conditions)
 
 
 def _conjuncts(exp: Any, tree: Any) -> list[Any]:
