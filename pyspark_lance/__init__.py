@@ -150,12 +150,12 @@ def _check_version(name: str) -> None:
     Raises:
         ImportError: The installed version is too old; the message names both versions.
     """
-    found = _installed()
-    digits = [int(part) if part.isdecimal() else 0 for part in (found or "").split(".")[:2]]
-    if found is not None and tuple(digits) < _OLDEST:
+    pyspark_version = _installed()
+    digits = [int(part) if part.isdecimal() else 0 for part in (pyspark_version or "").split(".")[:2]]
+    if pyspark_version is not None and tuple(digits) < _OLDEST:
         raise ImportError(
-            f"pyspark_lance.{name} needs Spark {_OLDEST[0]}.{_OLDEST[1]} or newer, and pyspark {found} is installed:"
-            " pip install 'lance-dagster[spark]' --upgrade",
+            f"pyspark_lance.{name} needs Spark {_OLDEST[0]}.{_OLDEST[1]} or newer, and pyspark {pyspark_version} is"
+            " installed: pip install 'lance-dagster[spark]' --upgrade",
             name="pyspark",
         )
 

@@ -242,8 +242,8 @@ class LanceMergeBuilder:
             raise InvalidInputError(f"merge: the values of a clause must be a dict by column name, not {values!r}")
         if values is not None and not values:
             raise InvalidInputError(f"merge: a clause for rows {side} gives no column a value")
-        given = None if values is None else dict(values)
-        clause = MergeClause(side=side, action=action, condition=condition, values=given)
+        clause_values = None if values is None else dict(values)
+        clause = MergeClause(side=side, action=action, condition=condition, values=clause_values)
         return replace(self, clauses=(*self.clauses, clause))
 
     def whenMatchedUpdate(  # noqa: N802 - Delta's name

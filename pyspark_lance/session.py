@@ -61,9 +61,9 @@ def ensure_java() -> Path:
         where = f"in JAVA_HOME={home}" if home else "on the PATH"
         raise JavaMissingError(f"Spark needs a Java {_OLDEST_JAVA} or newer; there is none {where}. {_HOW_TO_INSTALL}")
     report = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603 - the user's own Java
-    found = re.search(r'version "(\d+)', report)
-    if found is None or int(found.group(1)) < _OLDEST_JAVA:
-        version = found.group(1) if found else "of an unknown version"
+    match = re.search(r'version "(\d+)', report)
+    if match is None or int(match.group(1)) < _OLDEST_JAVA:
+        version = match.group(1) if match else "of an unknown version"
         raise JavaMissingError(f"Spark needs a Java {_OLDEST_JAVA} or newer; {program} is {version}. {_HOW_TO_INSTALL}")
     return Path(program)
 

@@ -58,8 +58,8 @@ def read_listing(catalog: Catalog) -> Listing:
     listed = _open(catalog)
     if listed is None:
         return Listing()
-    wanted = pc.field("object_type").isin(["table", "namespace"])
-    rows = listed.to_table(columns=["object_id", "object_type", "location"], filter=wanted).to_pylist()
+    is_listed = pc.field("object_type").isin(["table", "namespace"])
+    rows = listed.to_table(columns=["object_id", "object_type", "location"], filter=is_listed).to_pylist()
     return Listing(
         tables={row["object_id"]: row["location"] for row in rows if row["object_type"] == "table"},
         namespaces=frozenset(row["object_id"] for row in rows if row["object_type"] == "namespace"),
@@ -91,8 +91,8 @@ def register(catalog: Catalog, object_id: str, location: str) -> None:
         "location": [*[None] * len(parts[1:]), location],
     }
     _change(catalog, listed, lambda table: _insert(table, columns))
-    found = _require(catalog).to_table(columns=["object_type", "location"], filter=pc.field("object_id") == object_id)
-    for row in found.to_pylist():
+    rows = _require(catalog).to_table(columns=["object_type", "location"], filter=pc.field("object_id") == object_id)
+    for row in rows.to_pylist():
         if row["object_type"] != "table":
             raise DatasetExistsError(f"{object_id} is a {row['object_type']} in the manifest table of {catalog.root}")
         if row["location"] != location:
@@ -132,8 +132,8 @@ def _insert(listed: LanceDataset, columns: Mapping[str, list[str | None]]) -> No
     """Insert the rows whose ids are missing; columns that other tools have added to the manifest table are null."""
     count = len(columns["object_id"])
     arrays = [
-        pa.array(columns[one.name], one.type) if one.name in columns else pa.nulls(count, one.type)
-        for one in listed.schema
+        pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(count, field.type)
+        for field in listed.schema
     ]
     rows = pa.Table.from_arrays(arrays, schema=listed.schema)
     listed.merge_insert("object_id").when_not_matched_insert_all().execute(rows)

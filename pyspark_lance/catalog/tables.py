@@ -117,8 +117,8 @@ class TableFinder:
     def _exact(self) -> bool:
         return case_sensitive(self._spark)
 
-    def _is(self, one: str, other: str) -> bool:
-        return one == other if self._exact else one.lower() == other.lower()
+    def _is(self, name: str, other: str) -> bool:
+        return name == other if self._exact else name.lower() == other.lower()
 
     def names_catalog(self, part: str) -> bool:
         """Whether the first part of a name is that of a catalog of Lance tables."""
@@ -126,8 +126,8 @@ class TableFinder:
 
     def catalog(self, part: str) -> Catalog | None:
         """The registered catalog of a name."""
-        found = self._catalogs.get(part.lower())
-        return found if found is not None and self._is(part, found.name) else None
+        catalog = self._catalogs.get(part.lower())
+        return catalog if catalog is not None and self._is(part, catalog.name) else None
 
     def find(self, name: TableName) -> CatalogTable:
         """The location of an existing table, or the location at which a table of that name would be created.
@@ -135,11 +135,11 @@ class TableFinder:
         Raises:
             InvalidInputError: The name cannot be that of a table, or could stand for two tables.
         """
-        found = self._found(name)
-        self.spelled[found.uri] = ".".join(name.parts)
-        return found
+        location = self._locate(name)
+        self.spelled[location.uri] = ".".join(name.parts)
+        return location
 
-    def _found(self, name: TableName) -> CatalogTable:
+    def _locate(self, name: TableName) -> CatalogTable:
         if self._is(name.parts[0], PATHS):
             return self._at_path(name)
         catalog = self.catalog(name.parts[0])
@@ -200,7 +200,7 @@ class TableFinder:
         uri = name.parts[1].rstrip("/")
         reject_memory(uri)
         place = _place(uri)
-        roots = {_place(one.root): one for one in reversed(self._catalogs.values())}
+        roots = {_place(catalog.root): catalog for catalog in reversed(self._catalogs.values())}
         above = [root for root in roots if place.startswith(f"{root}/")]
         if not above:
             return CatalogTable(uri=uri)
@@ -211,23 +211,33 @@ class TableFinder:
     def _listed(self, catalog: Catalog, path: Sequence[str]) -> CatalogTable | None:
         """The location of a listed or existing table; None if no table has the name."""
         object_id = DELIMITER.join(path)
-        known = self._manifest(catalog).tables
+        listed_paths = self._manifest(catalog).tables
         plain = "/".join(path) + _SUFFIX
         options = catalog.storage_options
-        if object_id in known:
-            return _named(catalog, known[object_id], object_id)
+        if object_id in listed_paths:
+            return _named(catalog, listed_paths[object_id], object_id)
         if self._exact or _exists(catalog.below(plain), options):
             return None
-        alike = [one for one in known if self._is(one, object_id)]
+        alike = [listed_id for listed_id in listed_paths if self._is(listed_id, object_id)]
         below = lance_core.list_tables(catalog.root, storage_options=options)
-        paths = {known[one] for one in alike} | {one for one in below if self._is(one, plain)}
+        paths = {listed_paths[listed_id] for listed_id in alike} | {
+            path_below for path_below in below if self._is(path_below, plain)
+        }
         if len(paths) > 1:
             raise InvalidInputError(
                 f"{catalog.name}.{'.'.join(path)} could be any of {sorted(paths)} in {catalog.root}: spell it exactly"
                 " as one of them"
             )
         return next(
-            (_named(catalog, found, next((one for one in alike if known[one] == found), None)) for found in paths), None
+            (
+                _named(
+                    catalog,
+                    matching_path,
+                    next((listed_id for listed_id in alike if listed_paths[listed_id] == matching_path), None),
+                )
+                for matching_path in paths
+            ),
+            None,
         )
 
     def _manifest(self, catalog: Catalog) -> Listing:
@@ -238,12 +248,12 @@ class TableFinder:
 
     def tables(self, catalog: Catalog) -> list[tuple[str, ...]]:
         """The names of all tables of a catalog, without the catalog, in ascending order."""
-        known = self._manifest(catalog).tables
-        listed = set(known.values())
+        listed_paths = self._manifest(catalog).tables
+        listed = set(listed_paths.values())
         below = lance_core.list_tables(catalog.root, storage_options=catalog.storage_options)
-        found = {tuple(one.split(DELIMITER)) for one in known}
-        found |= {tuple(path.removesuffix(_SUFFIX).split("/")) for path in below if path not in listed}
-        return sorted(one for one in found if one[0] != _OPS)
+        names = {tuple(listed_id.split(DELIMITER)) for listed_id in listed_paths}
+        names |= {tuple(path.removesuffix(_SUFFIX).split("/")) for path in below if path not in listed}
+        return sorted(name for name in names if name[0] != _OPS)
 
     def open(self, name: TableName) -> LanceDataset:
         """The version that a name stands for.

@@ -40,19 +40,19 @@ def with_constants(frame: DataFrame, constants: Mapping[str, Mapping[str, Any]])
         (re.sub(_SCHEME, "", file), True, *((values[name],) if name in values else None for name in names))
         for file, values in constants.items()
     ]
-    known = functions.broadcast(frame.sparkSession.createDataFrame(rows, types.StructType(fields)))
+    file_constants = functions.broadcast(frame.sparkSession.createDataFrame(rows, types.StructType(fields)))
     # Spark gives the path of a file as a URI; `url_decode` takes a plus for a space.
     file_path = frame.metadataColumn("_metadata")["file_path"]
     encoded = functions.replace(file_path, functions.lit("+"), functions.lit("%2B"))
     path = functions.regexp_replace(functions.url_decode(encoded), _SCHEME, "")
-    joined = frame.select("*", path.alias(_PATH)).join(known, _PATH, "left")
+    joined = frame.select("*", path.alias(_PATH)).join(file_constants, _PATH, "left")
     unknown = functions.concat(functions.lit("the table does not name the file "), functions.col(_PATH))
     columns = []
     for field in frame.schema.fields:
         column = functions.col(quoted(field.name))
         if field.name in names:
-            given = functions.col(f"{_VALUE}{names.index(field.name)}")
-            column = functions.when(given.isNotNull(), given["value"]).otherwise(column)
+            constant = functions.col(f"{_VALUE}{names.index(field.name)}")
+            column = functions.when(constant.isNotNull(), constant["value"]).otherwise(column)
             column = functions.when(functions.col(_LISTED), column).otherwise(functions.raise_error(unknown))
         columns.append(column.alias(field.name, metadata=field.metadata))
     return joined.select(columns)

@@ -128,15 +128,15 @@ def convert(
     _check(mode, max_bytes_per_commit)
     session = session_of(spark)
     with _columns_by_id(session), short_errors(str(source)):
-        found, whole = _opened(session, str(source), source_format)
+        foreign_source, whole = _opened(session, str(source), source_format)
         history = ConversionHistory.of(uri, str(source), storage_options)
-        left, begins = history.left(found.files, str(source), mode)
-        made: list[WriteResult] = []
-        for number, names in enumerate(_batched(left, found.files.sizes, max_bytes_per_commit, begins=begins)):
+        left, begins = history.left(foreign_source.files, str(source), mode)
+        write_results: list[WriteResult] = []
+        for number, names in enumerate(_batched(left, foreign_source.files.sizes, max_bytes_per_commit, begins=begins)):
             first = begins and number == 0
-            idempotency_key = (IDEMPOTENCY_KEY, history.token(found.files, names, run=history.runs + begins))
+            idempotency_key = (IDEMPOTENCY_KEY, history.token(foreign_source.files, names, run=history.runs + begins))
             done = write(
-                found.frame(names),
+                foreign_source.frame(names),
                 uri,
                 mode=mode if first else "append",
                 partition_overwrite="static",
@@ -144,13 +144,13 @@ def convert(
                 partition_by=None if partition_expr is None else names_of("partition_expr", partition_expr),
                 vector_columns=vector_columns,
                 idempotency_key=idempotency_key,
-                transaction_properties=history.properties(found.files, names, begins=first, number=number),
+                transaction_properties=history.properties(foreign_source.files, names, begins=first, number=number),
                 commit_message=f"convert {source}",
                 storage_options=storage_options,
             )
-            made.append(_checked(done, idempotency_key, str(source)))
+            write_results.append(_checked(done, idempotency_key, str(source)))
         dataset = lance_core.dataset(uri, storage_options=storage_options)
-        rows = sum(one.rows_written for one in made)
+        rows = sum(write_result.rows_written for write_result in write_results)
         if verify and mode != "append":
             converted = read(session, uri, blob_handling="all_binary", storage_options=storage_options)
             rows = _compare(whole, converted, f"{uri} and {source}")
@@ -158,7 +158,7 @@ def convert(
         dataset=dataset,
         version=dataset.version,
         rows=rows,
-        commits=sum(not one.deduplicated for one in made),
+        commits=sum(not write_result.deduplicated for write_result in write_results),
         skipped=0 if begins else history.commits,
     )
 
@@ -240,11 +240,13 @@ def to_parquet(
         raise InvalidInputError(f"mode {mode!r} is none of error, overwrite, append")
     session = session_of(spark)
     frame = read(session, uri, version=version, blob_handling="all_binary", storage_options=storage_options)
-    given = names_of("partition_by", partition_by)
-    found = matched_names(given, frame.columns, exact=case_sensitive(session))
-    names = [found[name] for name in given if name in found]
-    if len(names) < len(given) or len(set(names)) == len(frame.columns):
-        raise SchemaError(f"partition_by {given} must name columns of {frame.columns}, and leave out at least one")
+    partition_names = names_of("partition_by", partition_by)
+    spellings = matched_names(partition_names, frame.columns, exact=case_sensitive(session))
+    names = [spellings[name] for name in partition_names if name in spellings]
+    if len(names) < len(partition_names) or len(set(names)) == len(frame.columns):
+        raise SchemaError(
+            f"partition_by {partition_names} must name columns of {frame.columns}, and leave out at least one"
+        )
     for name in names:
         if frame.schema[name].dataType.simpleString() == "string" and not frame.where(f"{quoted(name)} = ''").isEmpty():
             raise InvalidInputError(
@@ -295,13 +297,13 @@ def _source(spark: SparkSession, source: str, form: SourceFormat | None) -> _For
     def frame(names: Iterable[str]) -> DataFrame:
         chosen = list(names)
         if not chosen:
-            found = spark.createDataFrame([], schema)
+            source_frame = spark.createDataFrame([], schema)
         else:
-            found = reader.option("mergeSchema", False).schema(schema).parquet(*map(_literal, chosen))
-            found = with_constants(found, {name: files.constants.get(name, {}) for name in chosen})
+            source_frame = reader.option("mergeSchema", False).schema(schema).parquet(*map(_literal, chosen))
+            source_frame = with_constants(source_frame, {name: files.constants.get(name, {}) for name in chosen})
         for name in schema.names if files.schema is not None else ():
-            found = found.withMetadata(name, {})  # without the ids of the other format
-        return found
+            source_frame = source_frame.withMetadata(name, {})  # without the ids of the other format
+        return source_frame
 
     return _ForeignSource(files=files, frame=frame)
 
@@ -313,12 +315,12 @@ def _read_whole(spark: SparkSession, source: str, form: Literal["delta", "iceber
         UnsupportedError: The versions of the table cannot be listed.
     """
     reader = spark.read.format(form)
-    found = _version_files(spark, source, form)
+    version_files = _version_files(spark, source, form)
     if form == "delta":  # each use of a frame would read the version that is the newest one then
-        found = found[-1:]
-        reader = reader.option("versionAsOf", str(int(found[0].partition(".")[0])))
+        version_files = version_files[-1:]
+        reader = reader.option("versionAsOf", str(int(version_files[0].partition(".")[0])))
     whole = reader.load(source)
-    files = SourceFiles(base=None, sizes={source: 0}, times={source: "\n".join(found)}, is_whole=True)
+    files = SourceFiles(base=None, sizes={source: 0}, times={source: "\n".join(version_files)}, is_whole=True)
     return _ForeignSource(files=files, frame=lambda _: whole)
 
 
@@ -354,7 +356,7 @@ def _batched(names: Iterable[str], sizes: Mapping[str, int], most: int, *, begin
     """Names of files in groups of at most `most` bytes, or of one file; one empty group begins an empty table."""
     pending: list[str] = []
     for name in names:
-        if pending and sum(sizes[one] for one in pending) + sizes[name] > most:
+        if pending and sum(sizes[pending_name] for pending_name in pending) + sizes[name] > most:
             yield pending
             pending = []
         pending.append(name)
@@ -383,15 +385,15 @@ def _listed(source: str) -> SourceFiles:
         raise InvalidInputError(f"there is nothing at {source}")
     if info.type == fs.FileType.File:
         return SourceFiles(base=uri.rpartition("/")[0], sizes={uri: info.size}, times={uri: info.mtime_ns})
-    found = {}
-    for one in filesystem.get_file_info(fs.FileSelector(inner, recursive=True)):
-        below = one.path.removeprefix(inner)
-        if one.type == fs.FileType.File and not any(map(_is_hidden, below.split("/"))):
-            found[uri + below] = one
+    file_infos = {}
+    for file_info in filesystem.get_file_info(fs.FileSelector(inner, recursive=True)):
+        below = file_info.path.removeprefix(inner)
+        if file_info.type == fs.FileType.File and not any(map(_is_hidden, below.split("/"))):
+            file_infos[uri + below] = file_info
     return SourceFiles(
         base=uri,
-        sizes={name: found[name].size for name in sorted(found)},
-        times={name: one.mtime_ns for name, one in found.items()},
+        sizes={name: file_infos[name].size for name in sorted(file_infos)},
+        times={name: file_info.mtime_ns for name, file_info in file_infos.items()},
     )
 
 
@@ -409,17 +411,17 @@ def _spark_reads(spark: SparkSession, form: str) -> bool:
     return True
 
 
-def _compare(ours: DataFrame, theirs: DataFrame, what: str) -> int:
+def _compare(source_frame: DataFrame, copied_frame: DataFrame, what: str) -> int:
     """Compare counts and sums of hashes of both sides; returns the number of rows.
 
     Raises:
         LanceError: The sides differ; the message names the column.
     """
-    here, there = _sums(ours, ours), _sums(theirs, ours)
-    wrong = [name for name, value in here.items() if value != there[name]]
+    source_sums, copy_sums = _sums(source_frame, source_frame), _sums(copied_frame, source_frame)
+    wrong = [name for name, value in source_sums.items() if value != copy_sums[name]]
     if wrong:
-        raise LanceError(f"{what} differ: {', '.join(f'{n}: {there[n]} and {here[n]}' for n in wrong)}")
-    return int(here["rows"])
+        raise LanceError(f"{what} differ: {', '.join(f'{n}: {copy_sums[n]} and {source_sums[n]}' for n in wrong)}")
+    return int(source_sums["rows"])
 
 
 def _sums(frame: DataFrame, like: DataFrame) -> dict[str, int]:

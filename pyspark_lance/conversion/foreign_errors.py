@@ -59,9 +59,9 @@ def foreign_errors(what: str, remedy: str, session: object) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__module__ != _PANIC:
             raise
-        own = own_error(error)
-        if own is not error:
-            raise own from error
+        lance_error = own_error(error)
+        if lance_error is not error:
+            raise lance_error from error
         lost = spark_lost(error, session)
         if lost is not None:
             raise lost from error

@@ -73,23 +73,23 @@ class ConversionHistory:
             dataset = lance_core.dataset(uri, storage_options=storage_options)
         except DatasetNotFoundError:
             return cls(source=digest, dataset=None)
-        found, _ = dataset.find_transactions(_SOURCE, digest)
-        known = dataset.committed_batch(_stream(digest))
-        commits = [one.transaction_properties or {} for _, one in sorted(found.items())]
+        transactions, _ = dataset.find_transactions(_SOURCE, digest)
+        last_batch = dataset.committed_batch(_stream(digest))
+        commits = [transaction.transaction_properties or {} for _, transaction in sorted(transactions.items())]
         first = [number for number, properties in enumerate(commits) if _BEGINS in properties]
         last = commits[first[-1] if first else 0 :]
         files: dict[str, str] = {}
         for properties in last:
-            files.update(_known(properties.get(_FILES, "")))
+            files.update(_parse_states(properties.get(_FILES, "")))
         return cls(
             source=digest,
             dataset=dataset,
             files=files,
             runs=len(first),
-            newest=max(found, default=0),
+            newest=max(transactions, default=0),
             commits=len(last),
-            committed=max(len(found), known.number if known is not None else 0),
-            cleaned_up=known.version if known is not None and known.number > len(found) else None,
+            committed=max(len(transactions), last_batch.number if last_batch is not None else 0),
+            cleaned_up=last_batch.version if last_batch is not None and last_batch.number > len(transactions) else None,
         )
 
     def left(self, files: SourceFiles, source: str, mode: str) -> tuple[list[str], bool]:
@@ -136,9 +136,9 @@ class ConversionHistory:
             begins: Whether the commit begins a conversion.
             number: Number of the commit in this run, from 0.
         """
-        known = [_digest(name, _NAME_BYTES) + _digest(files.state(name), _STATE_BYTES) for name in names]
+        file_states = [_digest(name, _NAME_BYTES) + _digest(files.state(name), _STATE_BYTES) for name in names]
         batch = json.dumps([_stream(self.source), self.committed + number + 1])
-        properties = {_SOURCE: self.source, _FILES: "".join(known), STREAM_BATCH: batch}
+        properties = {_SOURCE: self.source, _FILES: "".join(file_states), STREAM_BATCH: batch}
         return properties | ({_BEGINS: "true"} if begins else {})
 
     def token(self, files: SourceFiles, names: Iterable[str], *, run: int) -> str:
@@ -165,7 +165,7 @@ def _stream(source: str) -> str:
     return f"{IDEMPOTENCY_KEY}.{source}"
 
 
-def _known(value: str) -> Iterable[tuple[str, str]]:
+def _parse_states(value: str) -> Iterable[tuple[str, str]]:
     parts = [value[start : start + _CHARACTERS] for start in range(0, len(value), _CHARACTERS)]
     middle = _NAME_BYTES * 4 // 3
     return [(part[:middle], part[middle:]) for part in parts]

@@ -137,27 +137,30 @@ def _iceberg(source: str) -> SourceFiles:
         raise UnsupportedError(f"{source}: delete files of Iceberg can only be read by Spark with Iceberg's jar")
     schema = table.schema()
     fields = _library("pyiceberg.schema", "iceberg").index_by_id(schema)  # also those of structs, lists and maps
-    late = [schema.find_column_name(number) for number, one in fields.items() if one.initial_default is not None]
+    late = [schema.find_column_name(number) for number, field in fields.items() if field.initial_default is not None]
     if late:
         raise UnsupportedError(f"{source}: default values of the columns {late} can only be read with Iceberg's jar")
     sizes = {task.file.file_path: task.file.file_size_in_bytes for task in tasks}
     specs = {
         number: [
-            (place, schema.find_field(one.source_id))
-            for place, one in enumerate(spec.fields)
-            if str(one.transform) == "identity" and one.source_id in {top.field_id for top in schema.fields}
+            (place, schema.find_field(partition_field.source_id))
+            for place, partition_field in enumerate(spec.fields)
+            if str(partition_field.transform) == "identity"
+            and partition_field.source_id in {top.field_id for top in schema.fields}
         ]
         for number, spec in table.specs().items()
     }
     constants = {
         task.file.file_path: {
-            one.name: _partition_value(task.file.partition[place], str(one.field_type), source)
-            for place, one in specs[task.file.spec_id]
+            field.name: _partition_value(task.file.partition[place], str(field.field_type), source)
+            for place, field in specs[task.file.spec_id]
         }
         for task in tasks
     }
-    arrow = pa.schema([_without_uuids(one) for one in schema.as_arrow()])
-    columns: Any = _with_ids(from_arrow(pa.schema([one.remove_metadata() for one in arrow])), pa.struct(list(arrow)))
+    arrow = pa.schema([_without_uuids(field) for field in schema.as_arrow()])
+    columns: Any = _with_ids(
+        from_arrow(pa.schema([field.remove_metadata() for field in arrow])), pa.struct(list(arrow))
+    )
     return SourceFiles(base=None, sizes=sizes, schema=columns, constants=constants)
 
 
@@ -181,9 +184,9 @@ def _partition_value(value: Any, kind: str, source: str) -> Any:
     raise UnsupportedError(f"{source}: partitions by a column of type {kind} cannot be read")
 
 
-def _without_uuids(one: pa.Field) -> pa.Field:
+def _without_uuids(field: pa.Field) -> pa.Field:
     """A field with 16 bytes in place of each UUID, a type that Spark does not have."""
-    kind: Any = one.type
+    kind: Any = field.type
     if isinstance(kind, pa.BaseExtensionType) or pa.types.is_fixed_size_binary(kind):
         kind = pa.binary()
     elif pa.types.is_struct(kind):
@@ -192,7 +195,7 @@ def _without_uuids(one: pa.Field) -> pa.Field:
         kind = pa.map_(_without_uuids(kind.key_field), _without_uuids(kind.item_field))
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
         kind = pa.list_(_without_uuids(kind.value_field))
-    return one.with_type(kind)
+    return field.with_type(kind)
 
 
 def _newest_metadata(source: str) -> str:
@@ -200,12 +203,12 @@ def _newest_metadata(source: str) -> str:
     if source.endswith(".metadata.json"):
         return source
     filesystem, inner, uri = filesystem_of(source)
-    found: dict[int, list[str]] = {}
-    for one in filesystem.get_file_info(fs.FileSelector(f"{inner}/metadata")):
-        match = _VERSION.match(one.base_name)
+    files_by_version: dict[int, list[str]] = {}
+    for file_info in filesystem.get_file_info(fs.FileSelector(f"{inner}/metadata")):
+        match = _VERSION.match(file_info.base_name)
         if match:
-            found.setdefault(int(match.group(1)), []).append(uri + one.path.removeprefix(inner))
-    newest = found[max(found)] if found else []
+            files_by_version.setdefault(int(match.group(1)), []).append(uri + file_info.path.removeprefix(inner))
+    newest = files_by_version[max(files_by_version)] if files_by_version else []
     if len(newest) != 1:
         raise InvalidInputError(
             f"{source}: {len(newest)} metadata files, {newest}, have the highest number, instead of one; name the"
@@ -221,9 +224,11 @@ def _with_ids(kind: DataType, arrow: pa.DataType) -> DataType:
     if isinstance(kind, types.StructType):
         fields = [
             types.StructField(
-                one.name, _with_ids(one.dataType, field.type), metadata={_ID: int((field.metadata or {})[_ARROW_ID])}
+                spark_field.name,
+                _with_ids(spark_field.dataType, field.type),
+                metadata={_ID: int((field.metadata or {})[_ARROW_ID])},
             )
-            for one, field in zip(kind.fields, arrow, strict=True)
+            for spark_field, field in zip(kind.fields, arrow, strict=True)
         ]
         return types.StructType(fields)
     if isinstance(kind, types.ArrayType):

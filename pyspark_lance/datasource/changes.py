@@ -25,20 +25,22 @@ def check_feed_options(options: SourceOptions, *, streams: bool) -> bool:
     Raises:
         InvalidInputError: An option needs a change feed, or does not go together with one.
     """
-    wanted = options.boolean("readChangeFeed")
-    given = [name for name in (_NOT_OF_FEEDS if wanted else _OF_FEEDS) if options.value(name) is not None]
-    if not wanted:
+    reads_feed = options.boolean("readChangeFeed")
+    rejected_options = [
+        name for name in (_NOT_OF_FEEDS if reads_feed else _OF_FEEDS) if options.value(name) is not None
+    ]
+    if not reads_feed:
         if not streams and options.value("startingVersion") is not None:
-            given.append("startingVersion")
-        if given:
-            raise InvalidInputError(f"options {given} need option readChangeFeed=true")
+            rejected_options.append("startingVersion")
+        if rejected_options:
+            raise InvalidInputError(f"options {rejected_options} need option readChangeFeed=true")
         return False
-    if given:
-        instead = "; DataFrame.where selects rows of the feed" if "filter" in given else ""
-        raise InvalidInputError(f"options {given} do not go together with readChangeFeed{instead}")
-    for one, other in (("startingVersion", "startingTimestamp"), ("endingVersion", "endingTimestamp")):
-        if options.value(one) is not None and options.value(other) is not None:
-            raise InvalidInputError(f"only one of the options {one} and {other} can be given")
+    if rejected_options:
+        instead = "; DataFrame.where selects rows of the feed" if "filter" in rejected_options else ""
+        raise InvalidInputError(f"options {rejected_options} do not go together with readChangeFeed{instead}")
+    for version_option, other in (("startingVersion", "startingTimestamp"), ("endingVersion", "endingTimestamp")):
+        if options.value(version_option) is not None and options.value(other) is not None:
+            raise InvalidInputError(f"only one of the options {version_option} and {other} can be given")
     return True
 
 
@@ -54,9 +56,9 @@ def starting_version(options: SourceOptions, latest: LanceDataset) -> int:
         raise InvalidInputError("a change feed needs option startingVersion or startingTimestamp")
     first = max(1, options.integer("startingVersion") or 0) if time is None else _first_since(options, latest)
     if first > latest.version:
-        name, given = ("startingVersion", number) if time is None else ("startingTimestamp", time)
+        name, start_value = ("startingVersion", number) if time is None else ("startingTimestamp", time)
         raise VersionNotFoundError(
-            f"option {name}: {latest.uri} has no version from {given} on; its latest one is {latest.version}, of "
+            f"option {name}: {latest.uri} has no version from {start_value} on; its latest one is {latest.version}, of "
             f"{latest.timestamp.isoformat()}"
         )
     return first

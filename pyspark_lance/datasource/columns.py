@@ -67,7 +67,7 @@ class WatchedColumns:
         """
         names, read = _columns(dataset), tuple(read)
         roots = {name if name in names else name.partition(".")[0] for name in read}
-        watched = {name: one for name, one in names.items() if name in roots}
+        watched = {name: column for name, column in names.items() if name in roots}
         return cls(version=dataset.version, columns=watched, all_columns=all_columns, read=read)
 
     def check(self, dataset: LanceDataset) -> None:
@@ -118,14 +118,18 @@ class WatchedColumns:
         """
         if self.fits(dataset):
             return [FragmentRead(dataset=dataset, columns=self.read, fragments=tuple(fragments))]
-        later = [one for one in (end, self._planned(options)) if one is not None and self.fits(one)]
-        until = max((one.version for one in later), default=dataset.version)
+        later = [
+            later_version
+            for later_version in (end, self._planned(options))
+            if later_version is not None and self.fits(later_version)
+        ]
+        until = max((later_version.version for later_version in later), default=dataset.version)
         reads: list[FragmentRead] = []
         left = fragments
-        for one in (*later, *self._between(options, dataset.version, until)):
-            intact = [fragment for fragment in left if _is_intact(one, fragment)]
+        for later_version in (*later, *self._between(options, dataset.version, until)):
+            intact = [fragment for fragment in left if _is_intact(later_version, fragment)]
             if intact:
-                reads.append(FragmentRead(dataset=one, columns=self.read, fragments=tuple(intact)))
+                reads.append(FragmentRead(dataset=later_version, columns=self.read, fragments=tuple(intact)))
                 left = [fragment for fragment in left if fragment not in intact]
             if not left:
                 return reads
@@ -135,11 +139,11 @@ class WatchedColumns:
         """Yield the versions between two that have all columns."""
         for number in range(version + 1, until):
             try:
-                found = version_at(options, number)
+                dataset = version_at(options, number)
             except LanceError:  # it was cleaned up
                 continue
-            if self.fits(found):
-                yield found
+            if self.fits(dataset):
+                yield dataset
 
     def _planned(self, options: SourceOptions) -> LanceDataset | None:
         """The version for which the query was planned; None if it was cleaned up."""
@@ -157,11 +161,13 @@ class WatchedColumns:
             LanceError: A column got values after the rows were moved.
         """
         then = _columns(dataset)
-        others = [name for name, column in self.columns.items() if then.get(name) != column]
+        changed_names = [name for name, column in self.columns.items() if then.get(name) != column]
         names_then = {column: name for name, column in then.items()}
         # A filter has the current names, and cannot be evaluated on columns with other names.
-        renamed = {name for name in others if self.columns[name] in names_then and options.value("filter") is None}
-        lacking = {name for name in others if name not in renamed}
+        renamed = {
+            name for name in changed_names if self.columns[name] in names_then and options.value("filter") is None
+        }
+        lacking = {name for name in changed_names if name not in renamed}
         numbers = {number for _, number in then.values()}
         for name in lacking:
             is_changed = name in then or self.columns[name][1] in numbers
@@ -203,8 +209,9 @@ def _began_as_null(options: SourceOptions, name: str, version: int, until: int) 
         after = version_at(options, number)
         if name in after.schema.names and name not in before.schema.names:
             return all(
-                (now := after.get_fragment(one.fragment_id)) is None or len(now.data_files()) == len(one.data_files())
-                for one in before.get_fragments()
+                (now := after.get_fragment(fragment.fragment_id)) is None
+                or len(now.data_files()) == len(fragment.data_files())
+                for fragment in before.get_fragments()
             )
         before = after
     return False

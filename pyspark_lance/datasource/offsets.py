@@ -40,7 +40,7 @@ def number_of(offset: dict[str, Any]) -> int:
 def offset_at(dataset: LanceDataset) -> dict[str, Any]:
     """The offset after a version."""
     read = ReadFragments.of(dataset)
-    files = [one.metadata.files[0].path for one in dataset.get_fragments() if one.metadata.files]
+    files = [fragment.metadata.files[0].path for fragment in dataset.get_fragments() if fragment.metadata.files]
     return {
         "version": dataset.version,
         "table": dataset.identity,
@@ -69,9 +69,13 @@ class ReadFragments:
     @classmethod
     def of(cls, dataset: LanceDataset) -> ReadFragments:
         """The fragments of a version."""
-        found = dataset.get_fragments()
-        deleted = sum(one.metadata.num_deletions for one in found)
-        return cls(count=len(found), last=max((one.fragment_id for one in found), default=-1), deleted_rows=deleted)
+        fragments = dataset.get_fragments()
+        deleted = sum(fragment.metadata.num_deletions for fragment in fragments)
+        return cls(
+            count=len(fragments),
+            last=max((fragment.fragment_id for fragment in fragments), default=-1),
+            deleted_rows=deleted,
+        )
 
     @classmethod
     def at(cls, offset: dict[str, Any]) -> ReadFragments | None:
@@ -82,8 +86,11 @@ class ReadFragments:
 
     def are_all_in(self, dataset: LanceDataset) -> bool:
         """Whether a later version has all of these fragments, without further deletions."""
-        kept = [one for one in dataset.get_fragments() if one.fragment_id <= self.last]
-        return len(kept) == self.count and sum(one.metadata.num_deletions for one in kept) == self.deleted_rows
+        read_fragments = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id <= self.last]
+        return (
+            len(read_fragments) == self.count
+            and sum(fragment.metadata.num_deletions for fragment in read_fragments) == self.deleted_rows
+        )
 
 
 def version_at(options: SourceOptions, version: int) -> LanceDataset:
@@ -117,10 +124,10 @@ def check_offset(options: SourceOptions, offset: dict[str, Any], latest: LanceDa
     if version == 0:
         return
     if latest is None or latest.version < version:
-        there = "there is no table" if latest is None else f"its latest version is {latest.version}"
+        table_state = "there is no table" if latest is None else f"its latest version is {latest.version}"
         raise IncompatibleConflictError(
-            f"the stream has read {options.uri} up to version {version}, and now {there}: it was dropped, and perhaps "
-            f"made again. {RESTART}"
+            f"the stream has read {options.uri} up to version {version}, and now {table_state}: it was dropped, and"
+            f" perhaps made again. {RESTART}"
         )
     branch = latest.branch or "main"
     if offset.get("branch", branch) != branch:
@@ -156,8 +163,8 @@ def _continues(following: LanceDataset, offset: dict[str, Any]) -> bool:
 
 def _has_file_of(dataset: LanceDataset, names: Collection[str]) -> bool:
     """Whether a version has one of some data files, or has compacted it."""
-    found = {file.path for one in dataset.get_fragments() for file in one.metadata.files}
+    paths = {file.path for fragment in dataset.get_fragments() for file in fragment.metadata.files}
     transaction = dataset.read_transaction(dataset.version)
     for group in getattr(transaction and transaction.operation, "groups", ()):
-        found |= {file.path for one in group.old_fragments for file in one.files}
-    return not found.isdisjoint(names)
+        paths |= {file.path for fragment in group.old_fragments for file in fragment.files}
+    return not paths.isdisjoint(names)

@@ -212,8 +212,8 @@ class SourceOptions:
             raise InvalidInputError(f"only one of the options {chosen} can be given")
         number = next((self.integer(name) for name in names[:2] if self.value(name) is not None), None)
         asof = self.value("asof") if self.value("timestampAsOf") is None else self.moment("timestampAsOf")
-        wanted = self.value("tag") if number is None else number
-        return self._dataset(wanted, asof=asof)
+        version_or_tag = self.value("tag") if number is None else number
+        return self._dataset(version_or_tag, asof=asof)
 
     def open_or_none(self) -> LanceDataset | None:
         """The latest version; None if there is no table."""
@@ -274,14 +274,14 @@ class SourceOptions:
         value, zone = self.value(name) or "", self.value("timeZone")
         if zone is not None:
             return moment(value, zone=zone_named(zone))
-        found = moment(value)
-        if found != moment(value, zone=dt.timezone(dt.timedelta(hours=1))):
+        instant = moment(value)
+        if instant != moment(value, zone=dt.timezone(dt.timedelta(hours=1))):
             raise InvalidInputError(
                 f"option {name}: {value!r} has no time zone, and a data source cannot see which one the session has."
                 " Say it in the time, as in 2026-11-22T04:00:00+09:00, or by option('timeZone',"
                 " spark.conf.get('spark.sql.session.timeZone')); pyspark_lance.read(..., asof=...) takes the session's"
             )
-        return found
+        return instant
 
     @property
     def blob_handling(self) -> str:
@@ -290,10 +290,10 @@ class SourceOptions:
         Raises:
             InvalidInputError: Option blobs has another value.
         """
-        given = self.value("blobs") or "descriptions"
-        if given not in _BLOBS:
-            raise InvalidInputError(f"option blobs: {given!r} is none of {', '.join(_BLOBS)}")
-        return _BLOBS[given]
+        blobs = self.value("blobs") or "descriptions"
+        if blobs not in _BLOBS:
+            raise InvalidInputError(f"option blobs: {blobs!r} is none of {', '.join(_BLOBS)}")
+        return _BLOBS[blobs]
 
     def _dataset(self, version: int | str | None, *, asof: dt.datetime | str | None = None) -> LanceDataset:
         scans = {"blob_handling": self.blob_handling}
@@ -333,23 +333,25 @@ class SourceOptions:
         return value == "true"
 
     def _schema_mode(self) -> str:
-        given = self.value("schema_mode")
+        schema_mode = self.value("schema_mode")
         for name, mode in (("mergeSchema", "add_columns"), ("overwriteSchema", "overwrite")):
             if self.boolean(name):
-                if given not in (None, mode):
-                    raise InvalidInputError(f"options {name} and schema_mode {given!r} do not go together")
-                given = mode
-        return given or "strict"
+                if schema_mode not in (None, mode):
+                    raise InvalidInputError(f"options {name} and schema_mode {schema_mode!r} do not go together")
+                schema_mode = mode
+        return schema_mode or "strict"
 
     def _properties(self) -> dict[str, str] | None:
         value = self.value("transaction_properties")
         try:
-            given: Any = {} if value is None else json.loads(value)
+            properties: Any = {} if value is None else json.loads(value)
         except ValueError as error:
             raise InvalidInputError(f"option transaction_properties is no JSON: {error}") from error
-        if not isinstance(given, dict) or not all(isinstance(one, str) for one in given.values()):
+        if not isinstance(properties, dict) or not all(
+            isinstance(property_value, str) for property_value in properties.values()
+        ):
             raise InvalidInputError("option transaction_properties must be a JSON object whose values are strings")
-        return {**given, **(self._with_prefix("transaction.") or {})} or None
+        return {**properties, **(self._with_prefix("transaction.") or {})} or None
 
     def _pair(self, name: str) -> tuple[str, str] | None:
         value = self.value(name)
@@ -372,5 +374,7 @@ class SourceOptions:
         return widths or None
 
     def _with_prefix(self, prefix: str) -> dict[str, str] | None:
-        found = {key.removeprefix(prefix): value for key, value in self._given.items() if key.startswith(prefix)}
-        return found or None
+        prefixed_options = {
+            key.removeprefix(prefix): value for key, value in self._given.items() if key.startswith(prefix)
+        }
+        return prefixed_options or None

@@ -74,8 +74,8 @@ def register(spark: SparkSession, name: str = "lance") -> None:
     Examples:
         >>> pyspark_lance.register(spark)
     """
-    found = {"name": classmethod(lambda _: name), "parallelism": parallelism_of(spark)}
-    spark.dataSource.register(type("NamedLanceDataSource", (DefaultSource,), found))
+    attributes = {"name": classmethod(lambda _: name), "parallelism": parallelism_of(spark)}
+    spark.dataSource.register(type("NamedLanceDataSource", (DefaultSource,), attributes))
 
 
 class DefaultSource(DataSource):
@@ -166,12 +166,12 @@ class DefaultSource(DataSource):
         done, options = find_earlier_write(self._options.uri, options)
         if done is not None:
             return _BatchWriter(None)
-        given, uri = batch_schema(schema), self._options.uri
-        job = prepare_write(given, uri, options)
+        arrow_schema, uri = batch_schema(schema), self._options.uri
+        job = prepare_write(arrow_schema, uri, options)
         dynamic: WriteJob | LanceError | None = None
         if overwrite and options.partition_overwrite is None:
             try:
-                by_session = prepare_write(given, uri, replace(options, session_is_dynamic=True))
+                by_session = prepare_write(arrow_schema, uri, replace(options, session_is_dynamic=True))
                 dynamic = by_session if by_session.options.is_dynamic else None
             except LanceError as error:
                 dynamic = error  # of a setting that only tasks can read
@@ -326,17 +326,17 @@ class _BatchWriter(DataSourceArrowWriter):
         """The write that the session asks for."""
         if is_dynamic and isinstance(self._dynamic, LanceError):
             raise self._dynamic
-        found = self._dynamic if is_dynamic else self._job
-        assert isinstance(found, WriteJob | KeyMergeJob)
-        return found
+        job = self._dynamic if is_dynamic else self._job
+        assert isinstance(job, WriteJob | KeyMergeJob)
+        return job
 
     @plain_errors()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit what all tasks wrote."""
         if self._job is not None:
-            known = [message for message in messages if isinstance(message, _WriteMessage)]
-            job = self._chosen(is_dynamic=any(message.is_dynamic for message in known))
-            job.finish([message.report for message in known])
+            write_messages = [message for message in messages if isinstance(message, _WriteMessage)]
+            job = self._chosen(is_dynamic=any(message.is_dynamic for message in write_messages))
+            job.finish([message.report for message in write_messages])
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Delete what the tasks wrote, if one of them failed.

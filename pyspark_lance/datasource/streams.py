@@ -105,10 +105,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
     @plain_errors()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Commit what all tasks of a batch wrote, unless this batch was committed before."""
-        found = [message for message in messages if isinstance(message, _StreamMessage)]
-        if not found:
+        stream_messages = [message for message in messages if isinstance(message, _StreamMessage)]
+        if not stream_messages:
             return
-        job, query = self._of(found[0], batchId), found[0].query
+        job, query = self._of(stream_messages[0], batchId), stream_messages[0].query
         dataset = self._options.open_or_none()
         committed = CommittedBatches(dataset, query, uri=self._options.uri, decision=self._options.undecided_batch)
         try:
@@ -118,14 +118,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
             raise
         if done:
             self._clean(job)
-        elif job.finish([message.report for message in found]) is None:
+        elif job.finish([message.report for message in stream_messages]) is None:
             committed.remember_empty(batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Delete what the tasks wrote, if a task failed; a commit that failed has deleted its files itself."""
-        found = [message for message in messages if isinstance(message, _StreamMessage)]
-        if found and len(found) < len(messages):
-            self._clean(self._of(found[0], batchId), failed=True)
+        stream_messages = [message for message in messages if isinstance(message, _StreamMessage)]
+        if stream_messages and len(stream_messages) < len(messages):
+            self._clean(self._of(stream_messages[0], batchId), failed=True)
 
     def _of(self, message: _StreamMessage, batch: int) -> WriteJob:
         """The write of the tasks, which is committed on the latest version as this batch of its query."""
@@ -136,7 +136,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def _clean(self, job: WriteJob, *, failed: bool = False) -> None:
         dataset = self._options.open_or_none()
-        job.clean([] if dataset is None else [one.metadata for one in dataset.get_fragments()], failed=failed)
+        job.clean([] if dataset is None else [fragment.metadata for fragment in dataset.get_fragments()], failed=failed)
 
 
 class _StreamPartition(InputPartition):
@@ -260,10 +260,10 @@ class StreamReader(DataSourceStreamReader):
         if first == 0 and self._starting is None:
             return self._tasks(dataset, -1, dataset)
         parts: list[InputPartition] = []
-        known = ReadFragments.at(start) if first else None
+        read_fragments = ReadFragments.at(start) if first else None
         for version in range(first + 1, last + 1):
-            parts += self._added(version, dataset, known)
-            known = None
+            parts += self._added(version, dataset, read_fragments)
+            read_fragments = None
         return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -343,8 +343,12 @@ class StreamReader(DataSourceStreamReader):
         version, identity = read.dataset.version, read.dataset.identity
         plan = replace(self._plan, version=version, identity=identity, columns=read.columns, renamed=read.renamed)
         sizes = [
-            FragmentSize(fragment_id=one.fragment_id, num_rows=one.metadata.num_rows, num_bytes=one.metadata.num_bytes)
-            for one in read.fragments
+            FragmentSize(
+                fragment_id=fragment.fragment_id,
+                num_rows=fragment.metadata.num_rows,
+                num_bytes=fragment.metadata.num_bytes,
+            )
+            for fragment in read.fragments
         ]
         for pieces in split_into_tasks(sizes, parallelism=_PARALLELISM, whole_fragments=plan.filter is not None):
             yield _StreamPartition(plan, pieces)

@@ -165,8 +165,8 @@ def execute_tasks(
     except BaseException:
         delete_orphan_files(job.uri, job.job, (), job.storage_options or None, failed=True)
         raise
-    kept = [fragment for result in results for fragment in result.new_fragments]
-    delete_orphan_files(job.uri, job.job, kept, job.storage_options or None)
+    new_fragments = [fragment for result in results for fragment in result.new_fragments]
+    delete_orphan_files(job.uri, job.job, new_fragments, job.storage_options or None)
     failures = [
         CompactionFailure(fragment_ids=job.fragment_ids[failure.number], error=failure.error) for failure in failed
     ]

@@ -69,14 +69,14 @@ class ArrowRdd:
         from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415 - comes with pyspark
 
         try:
-            return cls._found(frame, max_rows)
+            return cls._find_rdd(frame, max_rows)
         except Py4JJavaError:
             raise  # the plan failed, not the look-up
         except (Py4JError, AttributeError, TypeError):
             return None
 
     @classmethod
-    def _found(cls, frame: DataFrame, max_rows: int | None) -> ArrowRdd | None:
+    def _find_rdd(cls, frame: DataFrame, max_rows: int | None) -> ArrowRdd | None:
         session = frame.sparkSession
         jvm: Any = session.sparkContext._jvm  # noqa: SLF001 - see the module
         jvm_frame = frame._jdf  # noqa: SLF001 - see the module
@@ -149,12 +149,12 @@ def _jvm_schema(jvm: Any, jvm_frame: Any, *, large: bool) -> pa.Schema:
     from py4j.protocol import Py4JError  # noqa: PLC0415 - comes with pyspark
 
     utils = jvm.org.apache.spark.sql.util.ArrowUtils
-    given = (jvm_frame.schema(), "UTC", True, large)
+    arguments = (jvm_frame.schema(), "UTC", True, large)
     try:
-        made = utils.toArrowSchema(*given, getattr(utils, "toArrowSchema$default$5")())
+        arrow_schema = utils.toArrowSchema(*arguments, getattr(utils, "toArrowSchema$default$5")())
     except Py4JError:
-        made = utils.toArrowSchema(*given)  # before 4.3
-    return pa.ipc.read_schema(pa.py_buffer(bytes(made.serializeAsMessage())))
+        arrow_schema = utils.toArrowSchema(*arguments)  # before 4.3
+    return pa.ipc.read_schema(pa.py_buffer(bytes(arrow_schema.serializeAsMessage())))
 
 
 def _grows(frame: DataFrame) -> bool:

@@ -85,21 +85,21 @@ def short_errors(what: str) -> Iterator[None]:
     except LanceError:
         raise
     except Exception as error:
-        found = _SPARKS.search(str(error))
-        if found is None:
+        match = _SPARKS.search(str(error))
+        if match is None:
             raise
-        raise errors.InvalidInputError(f"{what}: {_without_own_names(found.group())}") from error
+        raise errors.InvalidInputError(f"{what}: {_without_own_names(match.group())}") from error
 
 
 def _without_own_names(message: str) -> str:
     """Spark's message, without the names of columns that this package added to the frame."""
     message = message.replace(f"`{_OWN_NAMES}target`.", "")  # a table without an alias
-    found = _SUGGESTED.search(message)
-    if found is None:
+    match = _SUGGESTED.search(message)
+    if match is None:
         return message
-    kept = [one for one in found[1].split(", ") if not _ADDED.search(one)]
-    said = f" Did you mean one of the following? [{', '.join(kept)}]." if kept else ""
-    return message[: found.start()] + said + message[found.end() :]
+    suggestions = [suggestion for suggestion in match[1].split(", ") if not _ADDED.search(suggestion)]
+    said = f" Did you mean one of the following? [{', '.join(suggestions)}]." if suggestions else ""
+    return message[: match.start()] + said + message[match.end() :]
 
 
 @contextlib.contextmanager
@@ -156,8 +156,8 @@ def own_error(error: BaseException) -> BaseException:
     """The exception of this package that made a job fail, with Spark's report logged; else the given error."""
     if isinstance(error, LanceError) or not isinstance(error, Exception):
         return error
-    found = _OWN.findall(str(error))
-    name, message = found[-1] if found else ("", "")
+    own_errors = _OWN.findall(str(error))
+    name, message = own_errors[-1] if own_errors else ("", "")
     kind = getattr(errors, name, None)
     if not isinstance(kind, type) or not issubclass(kind, LanceError):
         return error

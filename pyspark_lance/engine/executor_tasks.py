@@ -85,8 +85,12 @@ def run_tasks(
         raise LanceError(f"Spark answered for {len(answers)} of {count} tasks")
     ordered = [answers[number] for number in range(count)]
     return (
-        [pickle.loads(one.result) for one in ordered if one.error is None],  # noqa: S301 - from our own workers
-        [TaskFailure(number, one.error) for number, one in enumerate(ordered) if one.error is not None],
+        [pickle.loads(answer_row.result) for answer_row in ordered if answer_row.error is None],  # noqa: S301 - from our own workers
+        [
+            TaskFailure(number, answer_row.error)
+            for number, answer_row in enumerate(ordered)
+            if answer_row.error is not None
+        ],
     )
 
 

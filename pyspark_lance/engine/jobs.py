@@ -66,9 +66,9 @@ def run_job(session: SparkSession, call: Callable[[], _Result]) -> _Result:
         if lost is not None:
             raise lost from job.error
         job.wait_for_tasks()
-        found = own_error(job.error)
-        if found is not job.error:
-            raise found from None  # Spark's report is in the log
+        raised_error = own_error(job.error)
+        if raised_error is not job.error:
+            raise raised_error from None  # Spark's report is in the log
         raise job.error
     return job.result
 
@@ -115,8 +115,8 @@ class _SparkJob(Generic[_Result]):
             return
         tracker, end, still = self._session.sparkContext.statusTracker(), time.monotonic() + _LONGEST_WAIT, 0
         while still < _STILL_POLLS and time.monotonic() < end:
-            found = [tracker.getStageInfo(stage) for stage in stages]
-            still = 0 if any(info is not None and info.numActiveTasks for info in found) else still + 1
+            stage_infos = [tracker.getStageInfo(stage) for stage in stages]
+            still = 0 if any(info is not None and info.numActiveTasks for info in stage_infos) else still + 1
             time.sleep(_POLL_SECONDS)
         if still < _STILL_POLLS:
             _LOGGER.warning("tasks of job %s did not end within %g s of its failure", self._tag, _LONGEST_WAIT)
@@ -143,10 +143,10 @@ class _SparkJob(Generic[_Result]):
 
 def _seconds(duration: str) -> float:
     """A duration in Spark's notation, such as 2s or 500ms; a number alone is in milliseconds, the setting's unit."""
-    found = re.fullmatch(r"\s*([0-9]+)([a-z]*)\s*", duration.lower())
-    if found is None or found[2] not in _UNITS:  # Spark rejects it when it starts a task of Python
+    match = re.fullmatch(r"\s*([0-9]+)([a-z]*)\s*", duration.lower())
+    if match is None or match[2] not in _UNITS:  # Spark rejects it when it starts a task of Python
         return 2.0
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]
 
 
 _UNITS: Final = {"": 1e-3, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}

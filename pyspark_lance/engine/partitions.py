@@ -67,9 +67,9 @@ def rows_per_batch(schema: pa.Schema) -> int | None:
         schema: Types of the columns as they are stored, so that vectors have a width.
     """
     widths = [_width(field.type) for field in schema]
-    known = sum(width for width in widths if width is not None)
+    fixed_width = sum(width for width in widths if width is not None)
     rows = min(
-        _BATCH_BYTES // max(1, known), _ROWS_WITH_STRINGS if any(map(_has_string, schema.types)) else _BATCH_BYTES
+        _BATCH_BYTES // max(1, fixed_width), _ROWS_WITH_STRINGS if any(map(_has_string, schema.types)) else _BATCH_BYTES
     )
     return rows if None not in widths and rows >= _LEAST_ROWS else None
 
@@ -138,13 +138,13 @@ def run_on_partitions(
             session does not support the transport `arrow_rdd`.
     """
     rows = rows_per_batch(stored)
-    wanted = transport == "arrow_rdd" or (transport == "auto" and rows is not None)
-    if wanted and rows is not None and any(map(_has_string, stored.types)):
+    uses_rdd = transport == "arrow_rdd" or (transport == "auto" and rows is not None)
+    if uses_rdd and rows is not None and any(map(_has_string, stored.types)):
         rows = rows_of_size(rows, string_bytes_read(frame))
-    rdd = ArrowRdd.of(frame, rows) if wanted else None
+    rdd = ArrowRdd.of(frame, rows) if uses_rdd else None
     if rdd is not None:
-        found, count = run_job(frame.sparkSession, partial(rdd.collect, partial(_answer_messages, function)))
-        answers = [Answer(partition=partition, message=message) for partition, message in found]
+        messages, count = run_job(frame.sparkSession, partial(rdd.collect, partial(_answer_messages, function)))
+        answers = [Answer(partition=partition, message=message) for partition, message in messages]
         if len(answers) != count:
             raise LanceError(f"Spark answered for {len(answers)} of {count} partitions")
     elif transport == "arrow_rdd":

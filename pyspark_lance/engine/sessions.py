@@ -46,26 +46,26 @@ def reject_memory(uri: str | os.PathLike[str]) -> None:
         )
 
 
-def check_frame(what: str, given: Any) -> None:
+def check_frame(what: str, frame: Any) -> None:
     """Make sure that an argument is a Spark DataFrame, classic or Connect.
 
     Args:
         what: The beginning of the message, before "a Spark DataFrame".
-        given: The argument.
+        frame: The argument.
 
     Raises:
         InvalidInputError: The argument is something else.
     """
     from pyspark.sql import DataFrame
 
-    if not isinstance(given, DataFrame):
-        kind = f"{type(given).__module__}.{type(given).__qualname__}".removeprefix("builtins.")
+    if not isinstance(frame, DataFrame):
+        kind = f"{type(frame).__module__}.{type(frame).__qualname__}".removeprefix("builtins.")
         raise InvalidInputError(
             f"{what} a Spark DataFrame, not a {kind}; spark.createDataFrame makes one of rows, pandas and Arrow"
         )
 
 
-def session_of(given: SparkSession | None) -> SparkSession:
+def session_of(session: SparkSession | None) -> SparkSession:
     """The session that was given, or the active one of the thread, or the default one of the process.
 
     Raises:
@@ -74,8 +74,8 @@ def session_of(given: SparkSession | None) -> SparkSession:
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    if given is not None:
-        return given
+    if session is not None:
+        return session
     try:
         return SparkSession.active()  # of this thread, else that of the process
     except PySparkRuntimeError as error:
@@ -98,8 +98,8 @@ def parallelism_of(spark: SparkSession) -> int:
 def _connect_parallelism(spark: SparkSession) -> int:
     """The number of partitions of a range: a Connect session has no other way to find out."""
     plan = spark.sql("explain select * from range(1)").collect()[0][0]
-    found = re.search(r"splits=(?:Some\()?(\d+)", plan)
-    return int(found.group(1)) if found else _UNKNOWN
+    match = re.search(r"splits=(?:Some\()?(\d+)", plan)
+    return int(match.group(1)) if match else _UNKNOWN
 
 
 def session_zone(spark: SparkSession) -> str:

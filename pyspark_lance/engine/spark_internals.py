@@ -87,7 +87,7 @@ def _in_place_over_connect(full: Any, less: Any) -> DataFrame | None:
     return less  # type: ignore[no-any-return]
 
 
-def needed_columns(frame: DataFrame, made: DataFrame) -> tuple[list[str], bool] | None:
+def needed_columns(frame: DataFrame, derived_frame: DataFrame) -> tuple[list[str], bool] | None:
     """Columns of a classic frame that a frame made from it by one step needs; None if that cannot be determined.
 
     Returns:
@@ -98,7 +98,7 @@ def needed_columns(frame: DataFrame, made: DataFrame) -> tuple[list[str], bool] 
     from py4j.protocol import Py4JError  # noqa: PLC0415 - comes with classic sessions
 
     try:
-        plan: Any = _plan(made)
+        plan: Any = _plan(derived_frame)
         if plan.getClass().getSimpleName() not in ("Project", "Aggregate") or not plan.child().equals(_plan(frame)):
             return None
         by_id = {attribute.exprId().id(): attribute.name() for attribute in _attributes(_plan(frame))}

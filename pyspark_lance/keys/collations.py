@@ -36,13 +36,13 @@ _OPAQUE: Final = pa.struct([pa.field("compared by a collation", pa.int8())])
 
 
 def comparable_filter(
-    what: str, given: Any, dataset: LanceDataset, *, assume_utc: bool, remedy: str, escapes: bool = True
+    what: str, given_filter: Any, dataset: LanceDataset, *, assume_utc: bool, remedy: str, escapes: bool = True
 ) -> pc.Expression | None:
     """A condition that selects the same rows by bytes and in Spark, as an expression; None without one.
 
     Args:
         what: The argument, for the messages.
-        given: Lance's SQL, with strings as Spark SQL writes them, or an Arrow expression.
+        given_filter: Lance's SQL, with strings as Spark SQL writes them, or an Arrow expression.
         dataset: The version whose rows it selects.
         assume_utc: Whether times without a zone are in UTC; otherwise they are rejected.
         remedy: What the caller can do instead of a condition that compares a column with a collation.
@@ -52,15 +52,15 @@ def comparable_filter(
         InvalidInputError: The condition is neither, is not SQL, or does not fit the columns.
         UnsupportedError: The condition compares a column that has a collation; the message names both.
     """
-    if given is None:
+    if given_filter is None:
         return None
-    if not isinstance(given, str | pc.Expression):
+    if not isinstance(given_filter, str | pc.Expression):
         raise InvalidInputError(
-            f"{what} is Lance's SQL or an Arrow expression, not {given!r}; the frame's where takes a column"
+            f"{what} is Lance's SQL or an Arrow expression, not {given_filter!r}; the frame's where takes a column"
         )
-    condition = given
-    if isinstance(given, str):
-        condition = dataset.parse_filter(in_lance_sql(given, escapes=escapes), assume_utc=assume_utc)
+    condition = given_filter
+    if isinstance(given_filter, str):
+        condition = dataset.parse_filter(in_lance_sql(given_filter, escapes=escapes), assume_utc=assume_utc)
     check_fits(what, condition, dataset.schema)
     check_condition(what, condition, dataset.schema, remedy)
     return condition

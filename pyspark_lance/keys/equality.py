@@ -142,9 +142,9 @@ def joined_by_key(dataset: LanceDataset, keys: pa.Table, about: Sequence[str]) -
     fields = [field.with_nullable(True) for field in dataset.schema if field.name in keys.column_names]
     on = [field.name for field in fields]
     extra = [name for name in keys.column_names if name not in on]
-    known = _of_fields(keys, fields)
-    table = _joined_columns(normalized_spark_keys(known), keys.select(extra))
-    condition = narrowed_by_keys(dataset, known.select(exact_keys(fields)))
+    key_columns = _of_fields(keys, fields)
+    table = _joined_columns(normalized_spark_keys(key_columns), keys.select(extra))
+    condition = narrowed_by_keys(dataset, key_columns.select(exact_keys(fields)))
     rows = dataset.scanner(columns=[*on, *about], filter=condition).to_reader()
 
     def batches() -> Iterator[pa.RecordBatch]:

@@ -59,10 +59,10 @@ def narrowed_by_keys(dataset: LanceDataset, keys: pa.Table) -> pc.Expression | N
         dataset: The version.
         keys: The keys, in the table's types.
     """
-    found = [
+    conditions = [
         _condition(dataset, name, keys.column(name)) for name in _indexed(dataset, keys.column_names) if keys.num_rows
     ]
-    return _all_of(found)
+    return _all_of(conditions)
 
 
 def few_keys(dataset: LanceDataset, on: Sequence[str], source: DataFrame) -> pa.Table | None:
@@ -154,11 +154,11 @@ def _condition(
     dataset: LanceDataset, name: str, values: pa.ChunkedArray, *, most: int | None = None
 ) -> pc.Expression | None:
     """The condition that a column has one of some values, or lies in their range if they are more than `most`."""
-    wanted = dataset.schema.field(name).type
-    if _kind(values.type) != _kind(wanted):
+    column_type = dataset.schema.field(name).type
+    if _kind(values.type) != _kind(column_type):
         return None
     try:
-        values = values.cast(wanted).drop_null()
+        values = values.cast(column_type).drop_null()
     except pa.ArrowInvalid:
         return None  # a value that the column cannot hold
     if not len(values):
@@ -170,5 +170,5 @@ def _condition(
 
 
 def _all_of(conditions: Sequence[pc.Expression | None]) -> pc.Expression | None:
-    found = [condition for condition in conditions if condition is not None]
-    return reduce(and_, found) if found else None
+    usable_conditions = [condition for condition in conditions if condition is not None]
+    return reduce(and_, usable_conditions) if usable_conditions else None

@@ -174,7 +174,7 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
     key = _spelled(dataset, names_of("key", key), exact=exact)
     updates_of = None if updates_of is None else _spelled(dataset, names_of("updates_of", updates_of), exact=exact)
     condition = comparable_filter("filter", filter, dataset, assume_utc=in_utc, escapes=escapes, remedy=_BY_SPLIT)
-    wanted = [*names, *FEED_COLUMNS]
+    feed_names = [*names, *FEED_COLUMNS]
     pairs = (condition is not None or bool(key)) and not split_updates
     if pairs:  # columns of the key are read as well
         names = list(dict.fromkeys([*names, *key, ROW_ID]))
@@ -191,12 +191,12 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
         parallelism=parallelism_of(spark),
     )
     if split_updates:
-        return _split(feed_frame(spark, feed)).select(*map(quoted, wanted))
+        return _split(feed_frame(spark, feed)).select(*map(quoted, feed_names))
     if not pairs:
         return feed_frame(spark, feed)
     has_updates = any(task.change_type == "update_postimage" for some in feed.tasks for task in some)
     frame = _paired(spark, feed, key) if has_updates else feed_frame(spark, feed)
-    return frame.select(*map(quoted, wanted))
+    return frame.select(*map(quoted, feed_names))
 
 
 def _split(frame: DataFrame) -> DataFrame:
@@ -213,12 +213,12 @@ def _paired(spark: SparkSession, feed: ChangeFeed, key: Sequence[str]) -> DataFr
     from pyspark.sql import functions
 
     columns = [name for name in feed.schema.names if name != ROW_ID]
-    others, after = feed.of_kinds("insert", "delete"), feed.of_kinds("update_postimage")
+    unpaired_feed, after = feed.of_kinds("insert", "delete"), feed.of_kinds("update_postimage")
     old, new = feed_frame(spark, feed.of_kinds("update_preimage")), feed_frame(spark, after)
 
-    def kept(rows: DataFrame, with_rows: DataFrame, moved: str, same: str | None) -> DataFrame:
-        known = [functions.col(quoted(name)).alias(f"{_OTHER}{i}") for i, name in enumerate((ROW_ID, *key))]
-        both = rows.join(with_rows.select(*known), functions.col(ROW_ID) == functions.col(f"{_OTHER}0"), "left")
+    def pair_rows(rows: DataFrame, with_rows: DataFrame, moved: str, same: str | None) -> DataFrame:
+        other_columns = [functions.col(quoted(name)).alias(f"{_OTHER}{i}") for i, name in enumerate((ROW_ID, *key))]
+        both = rows.join(with_rows.select(*other_columns), functions.col(ROW_ID) == functions.col(f"{_OTHER}0"), "left")
         equal = functions.col(f"{_OTHER}0").isNotNull()
         for i, name in enumerate(key, 1):
             equal = equal & functions.col(quoted(name)).eqNullSafe(functions.col(f"{_OTHER}{i}"))
@@ -227,9 +227,9 @@ def _paired(spark: SparkSession, feed: ChangeFeed, key: Sequence[str]) -> DataFr
             both.withColumn(FEED_COLUMNS[0], kind).where(f"{FEED_COLUMNS[0]} is not null").select(*map(quoted, columns))
         )
 
-    frames = [feed_frame(spark, others).select(*map(quoted, columns))] if others.tasks else []
-    frames += [kept(old, new, "delete", None), kept(new, old, "insert", "update_postimage")]
-    return reduce(lambda one, other: one.unionByName(other), frames)
+    frames = [feed_frame(spark, unpaired_feed).select(*map(quoted, columns))] if unpaired_feed.tasks else []
+    frames += [pair_rows(old, new, "delete", None), pair_rows(new, old, "insert", "update_postimage")]
+    return reduce(lambda frame, other: frame.unionByName(other), frames)
 
 
 def feed_columns(dataset: LanceDataset, columns: Sequence[str] | None, *, case_sensitive: bool = False) -> list[str]:
@@ -241,13 +241,19 @@ def feed_columns(dataset: LanceDataset, columns: Sequence[str] | None, *, case_s
     """
     if columns is not None and (isinstance(columns, str) or not columns):
         raise InvalidInputError(f"columns must be a list of at least one name, not {columns!r}")
-    known = dataset.schema.names
-    names = [name for name in known if name not in FEED_COLUMNS] if columns is None else names_of("columns", columns)
+    table_columns = dataset.schema.names
+    names = (
+        [name for name in table_columns if name not in FEED_COLUMNS]
+        if columns is None
+        else names_of("columns", columns)
+    )
     names = [name for name in names if name not in FEED_COLUMNS]
     names = _spelled(dataset, names, exact=case_sensitive)
-    odd = [name for name in names if name not in (*known, ROW_ID)]
+    odd = [name for name in names if name not in (*table_columns, ROW_ID)]
     if odd:
-        raise SchemaError(f"{dataset.uri} has no columns {odd}; it has {known}, and its change feed has {ROW_ID}")
+        raise SchemaError(
+            f"{dataset.uri} has no columns {odd}; it has {table_columns}, and its change feed has {ROW_ID}"
+        )
     return names
 
 
@@ -317,15 +323,15 @@ def grouped(tasks: Sequence[ChangeTask], parallelism: int) -> tuple[tuple[Change
     """Parts of a feed grouped by Spark task, in order; there are fewer tasks than run at once if the rows are few."""
     rows = sum(task.num_rows for task in tasks)
     share = max(-(-rows // parallelism), _LEAST_ROWS) if rows <= parallelism * _TASK_ROWS else _TASK_ROWS
-    found: list[list[ChangeTask]] = []
+    task_groups: list[list[ChangeTask]] = []
     left = 0
     for task in tasks:
         if left <= 0:
-            found.append([])
+            task_groups.append([])
             left = share
-        found[-1].append(task)
+        task_groups[-1].append(task)
         left -= task.num_rows
-    return tuple(map(tuple, found))
+    return tuple(map(tuple, task_groups))
 
 
 def feed_frame(spark: SparkSession, feed: ChangeFeed) -> DataFrame:

@@ -63,7 +63,7 @@ def pushed_filter(condition: str, schema: pa.Schema, alias: str | None = None) -
     tree = parsed_condition(condition)
     if tree is None:
         return None
-    for column in [one for one in tree.walk() if _kind(one) == "COLUMN"] if alias is not None else ():
+    for column in [node for node in tree.walk() if _kind(node) == "COLUMN"] if alias is not None else ():
         if len(column.parts) == 2 and column.table.lower() == (alias or "").lower():
             column.set("table", None)
     return pushed_filter_of_tree(tree, schema)
@@ -92,19 +92,19 @@ def pushed_filter_of_tree(tree: Any, schema: pa.Schema, *, exact: bool = False) 
     twins = Counter(name.lower() for name in schema.names)
     columns = {field.name.lower(): field for field in schema if twins[field.name.lower()] == 1}
     if exact:
-        named = {one.name for one in tree.walk() if _kind(one) == "COLUMN"}
+        named = {node.name for node in tree.walk() if _kind(node) == "COLUMN"}
         columns = {name: field for name, field in columns.items() if field.name in named}
-    known: list[pc.Expression] = []
+    expressions: list[pc.Expression] = []
     rest = 0
     for part in _parts(tree, "AND"):
-        if len(known) >= _MOST_PARTS:
+        if len(expressions) >= _MOST_PARTS:
             rest += 1
             continue
         try:
-            known.append(_translated(part, columns))
+            expressions.append(_translated(part, columns))
         except _NotPushed:
             rest += 1
-    return PushedFilter(filter=reduce(and_, known), is_exact=not rest) if known else None
+    return PushedFilter(filter=reduce(and_, expressions), is_exact=not rest) if expressions else None
 
 
 def _kind(tree: Any) -> str:
@@ -113,16 +113,16 @@ def _kind(tree: Any) -> str:
 
 def _parts(tree: Any, kind: str) -> list[Any]:
     """The conditions that AND or OR joins, in order; chains are deeper than Python recurses."""
-    found, left = [], [tree]
+    conditions, left = [], [tree]
     while left:
-        one = left.pop()
-        if _kind(one) == "PAREN":
-            left.append(one.this)
-        elif _kind(one) == kind:
-            left += [one.expression, one.this]
+        node = left.pop()
+        if _kind(node) == "PAREN":
+            left.append(node.this)
+        elif _kind(node) == kind:
+            left += [node.expression, node.this]
         else:
-            found.append(one)
-    return found
+            conditions.append(node)
+    return conditions
 
 
 def _translated(tree: Any, columns: Mapping[str, pa.Field]) -> pc.Expression:
@@ -133,7 +133,7 @@ def _translated(tree: Any, columns: Mapping[str, pa.Field]) -> pc.Expression:
         parts = _parts(tree, kind)
         if len(parts) > _MOST_PARTS:
             raise _NotPushed
-        return reduce(and_ if kind == "AND" else or_, [_translated(one, columns) for one in parts])
+        return reduce(and_ if kind == "AND" else or_, [_translated(part, columns) for part in parts])
     if kind == "NOT":
         return ~_translated(tree.this, columns)
     if kind in _COMPARISONS:
@@ -144,7 +144,7 @@ def _translated(tree: Any, columns: Mapping[str, pa.Field]) -> pc.Expression:
         return _COMPARISONS[kind](pc.field(column.name), _value(right, column.type))
     if kind == "IN" and tree.args.get("expressions") and not tree.args.get("query"):
         column = _column(_without_cast(tree.this, columns), columns)
-        values = [_value(one, column.type) for one in tree.args["expressions"]]
+        values = [_value(literal, column.type) for literal in tree.args["expressions"]]
         # Arrow's isin is false for null, where SQL's IN is null, as the comparison with a value is.
         whole = pc.field(column.name).isin(pa.array([value.as_py() for value in values], column.type))
         return whole | (pc.field(column.name) == values[0])
@@ -169,25 +169,25 @@ def _without_cast(tree: Any, columns: Mapping[str, pa.Field]) -> Any:
 def _column(tree: Any, columns: Mapping[str, pa.Field], *, any_type: bool = False) -> pa.Field:
     if _kind(tree) != "COLUMN" or len(tree.parts) != 1 or tree.name.lower() not in columns:
         raise _NotPushed
-    found = columns[tree.name.lower()]
+    field = columns[tree.name.lower()]
     types = pa.types
-    plain = types.is_integer(found.type) and found.type != pa.uint64()
-    plain = plain or types.is_date32(found.type) or types.is_string(found.type) or types.is_large_string(found.type)
-    if not any_type and (not plain or b"spark.type" in (found.metadata or {})):  # a collation has its own order
+    plain = types.is_integer(field.type) and field.type != pa.uint64()
+    plain = plain or types.is_date32(field.type) or types.is_string(field.type) or types.is_large_string(field.type)
+    if not any_type and (not plain or b"spark.type" in (field.metadata or {})):  # a collation has its own order
         raise _NotPushed
-    return found
+    return field
 
 
 def _value(tree: Any, kind: pa.DataType) -> pa.Scalar:
     """A literal as a value of a column's type."""
-    found: Any = _plain(tree)
-    if pa.types.is_date32(kind) and isinstance(found, str) and _DATE.fullmatch(found):
-        found = _date(found)
-    fits = isinstance(found, int) if pa.types.is_integer(kind) else isinstance(found, str)
-    if not (isinstance(found, dt.date) if pa.types.is_date32(kind) else fits):
+    constant: Any = _plain(tree)
+    if pa.types.is_date32(kind) and isinstance(constant, str) and _DATE.fullmatch(constant):
+        constant = _date(constant)
+    fits = isinstance(constant, int) if pa.types.is_integer(kind) else isinstance(constant, str)
+    if not (isinstance(constant, dt.date) if pa.types.is_date32(kind) else fits):
         raise _NotPushed
     try:
-        return pa.scalar(found, kind)
+        return pa.scalar(constant, kind)
     except (pa.ArrowInvalid, OverflowError):
         raise _NotPushed from None
 

@@ -149,8 +149,8 @@ class ReadPlan:
     def _scans(self, dataset: LanceDataset, pieces: Iterable[FragmentRange]) -> Iterator[tuple[FragmentRange, ...]]:
         """The pieces by scanner: consecutive whole fragments share a scanner, a part of a fragment has its own."""
         for whole, group in groupby(self._steps(dataset, pieces), lambda piece: piece.is_whole):
-            found = tuple(group)
-            yield from [found] if whole else zip(found, strict=True)
+            scan_pieces = tuple(group)
+            yield from [scan_pieces] if whole else zip(scan_pieces, strict=True)
 
     def _steps(self, dataset: LanceDataset, pieces: Iterable[FragmentRange]) -> Iterator[FragmentRange]:
         """The pieces, in steps that bound the memory of a worker where there are many columns."""
@@ -190,15 +190,15 @@ def _fragment(dataset: LanceDataset, number: int) -> LanceFragment:
     return fragment
 
 
-def checked_blob_handling(given: str | None) -> str:
+def checked_blob_handling(blob_handling: str | None) -> str:
     """How blobs are read for a user: as descriptions unless the user gives another value.
 
     Raises:
         InvalidInputError: The value is not known; the message lists the values.
     """
-    if given not in (None, *_BLOB_HANDLINGS):
-        raise InvalidInputError(f"blob_handling must be one of {', '.join(_BLOB_HANDLINGS)}, not {given!r}")
-    return given or _BLOB_HANDLINGS[0]
+    if blob_handling not in (None, *_BLOB_HANDLINGS):
+        raise InvalidInputError(f"blob_handling must be one of {', '.join(_BLOB_HANDLINGS)}, not {blob_handling!r}")
+    return blob_handling or _BLOB_HANDLINGS[0]
 
 
 def check_read(dataset: LanceDataset, schema: StructType, filter: pc.Expression | None = None) -> pa.Schema:  # noqa: A002 - the name that scanners give it
@@ -259,9 +259,9 @@ def plan_tasks(dataset: LanceDataset, plan: ReadPlan, *, parallelism: int) -> tu
     """
     possible = None if plan.filter is None else set(dataset.scanner(filter=plan.filter).fragment_ids())
     sizes = [
-        FragmentSize(fragment_id=one.id, num_rows=one.num_rows, num_bytes=one.num_bytes)
-        for one in (fragment.metadata for fragment in dataset.get_fragments())
-        if possible is None or one.id in possible
+        FragmentSize(fragment_id=metadata.id, num_rows=metadata.num_rows, num_bytes=metadata.num_bytes)
+        for metadata in (fragment.metadata for fragment in dataset.get_fragments())
+        if possible is None or metadata.id in possible
     ]
     return tuple(split_into_tasks(sizes, parallelism=parallelism, whole_fragments=plan.filter is not None))
 
@@ -276,17 +276,17 @@ def first_rows(
         tasks: The tasks, without a filter.
         limit: The largest number of rows.
     """
-    rows = {one.fragment_id: one.metadata.num_rows for one in dataset.get_fragments()}
-    found: list[tuple[FragmentRange, ...]] = []
+    rows = {fragment.fragment_id: fragment.metadata.num_rows for fragment in dataset.get_fragments()}
+    first_tasks: list[tuple[FragmentRange, ...]] = []
     for task in tasks:
-        kept = []
+        pieces = []
         for piece in task:
             count = rows[piece.fragment_id] if piece.num_rows is None else piece.num_rows
             if limit > 0:
-                kept.append(piece if count <= limit else replace(piece, num_rows=limit))
+                pieces.append(piece if count <= limit else replace(piece, num_rows=limit))
             limit -= count
-        found += [tuple(kept)] if kept else []
-    return tuple(found)
+        first_tasks += [tuple(pieces)] if pieces else []
+    return tuple(first_tasks)
 
 
 def estimated_bytes(dataset: LanceDataset, expected: pa.Schema) -> int:
@@ -295,9 +295,9 @@ def estimated_bytes(dataset: LanceDataset, expected: pa.Schema) -> int:
     Columns of a fixed width are counted exactly; the rest of the files is divided equally among the others.
     """
     metadata = [fragment.metadata for fragment in dataset.get_fragments()]
-    rows = sum(one.num_rows for one in metadata)
+    rows = sum(fragment.num_rows for fragment in metadata)
     widths = {field.name: _fixed_width(field.type) for field in dataset.schema}
-    rest = sum(one.num_bytes for one in metadata) - rows * sum(width or 0 for width in widths.values())
+    rest = sum(fragment.num_bytes for fragment in metadata) - rows * sum(width or 0 for width in widths.values())
     share = max(rest // max(1, list(widths.values()).count(None)), rows * _STRING_BYTES)
     return sum(share if (width := widths.get(name, 8)) is None else rows * width for name in expected.names)
 
@@ -421,12 +421,12 @@ def _field(schema: pa.Schema, path: str) -> pa.Field | None:
     if path in _ABOUT_ROWS:
         return _ABOUT_ROWS[path]
     first, *rest = path.split(".")
-    found = schema.field(first) if rest and schema.get_field_index(first) >= 0 else None
+    field = schema.field(first) if rest and schema.get_field_index(first) >= 0 else None
     for name in rest:
-        if found is None or not pa.types.is_struct(found.type) or found.type.get_field_index(name) < 0:
+        if field is None or not pa.types.is_struct(field.type) or field.type.get_field_index(name) < 0:
             return None
-        found = found.type.field(name)
-    return None if found is None else found.with_name(path).with_nullable(True)
+        field = field.type.field(name)
+    return None if field is None else field.with_name(path).with_nullable(True)
 
 
 def coalesced_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -61,10 +61,10 @@ class Scan:
 def pruned(scan: Scan) -> DataFrame:
     """The frame of a scan, whose verbs read less."""
     plain = scan.frame(scan)
-    return _made(plain, scan, plain, lambda: plain)
+    return _make_pruned(plain, scan, plain, lambda: plain)
 
 
-def _made(frame: Any, scan: Scan, root: DataFrame, plain: Callable[[], DataFrame]) -> DataFrame:
+def _make_pruned(frame: Any, scan: Scan, root: DataFrame, plain: Callable[[], DataFrame]) -> DataFrame:
     """A pruned frame.
 
     Args:
@@ -75,9 +75,9 @@ def _made(frame: Any, scan: Scan, root: DataFrame, plain: Callable[[], DataFrame
     """
     base = next(kind for kind in type(frame).__mro__ if kind.__module__.startswith("pyspark.sql."))
     kind: Any = _kind(base)
-    found = kind(frame._jdf if is_classic(frame) else frame._plan, frame.sparkSession)  # noqa: SLF001 - made as Spark makes them
-    found._lance = _State(scan=scan, root=root, plain=plain)  # noqa: SLF001 - an attribute of `_Pruned`
-    return found  # type: ignore[no-any-return]
+    pruned_frame = kind(frame._jdf if is_classic(frame) else frame._plan, frame.sparkSession)  # noqa: SLF001 - made as Spark makes them
+    pruned_frame._lance = _State(scan=scan, root=root, plain=plain)  # noqa: SLF001 - an attribute of `_Pruned`
+    return pruned_frame  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,25 +134,25 @@ class _Pruned:
     def filter(self, condition: Any) -> Any:
         """Spark's `filter`."""
         try:
-            made = self._spark().filter(condition)
+            filtered_frame = self._spark().filter(condition)
         except Exception as error:  # noqa: BLE001 - Spark's AnalysisException, recognized by its name
             return self._on_plain(error, lambda plain: plain.filter(condition))
         scan = self._lance.scan
         if self._is_cached or scan.limit is not None:
-            return made
-        if not is_classic(made) and not _knows(condition, scan.columns):
+            return filtered_frame
+        if not is_classic(filtered_frame) and not _knows(condition, scan.columns):
             return self._lance.plain().filter(condition)
-        sql = condition_sql(made) if is_classic(made) else condition
+        sql = condition_sql(filtered_frame) if is_classic(filtered_frame) else condition
         pushed = None if sql is None else pushed_filter(sql, scan.dataset.schema)
         if pushed is None:
-            return made
+            return filtered_frame
         narrowed = scan.narrowed(pushed.filter)
         plain = self._lance.plain
         less = self._reading(narrowed)
         if less is None:
-            return made
+            return filtered_frame
         if pushed.is_exact:
-            return _made(less, narrowed, self._lance.root, lambda: plain().filter(condition))
+            return _make_pruned(less, narrowed, self._lance.root, lambda: plain().filter(condition))
         return less.filter(condition)
 
     def where(self, condition: Any) -> Any:
@@ -170,7 +170,7 @@ class _Pruned:
         if less is None:
             return self._spark().limit(num)
         plain = self._lance.plain
-        return _made(less, limited, self._lance.root, lambda: plain().limit(num))
+        return _make_pruned(less, limited, self._lance.root, lambda: plain().limit(num))
 
     def count(self) -> int:
         """Spark's `count`; without a filter from the manifest."""
@@ -231,29 +231,29 @@ class _Pruned:
         plain = self._lance.plain
         if less is None:
             return verb(self._spark())
-        return _made(less, scan, self._lance.root, lambda: verb(plain()))
+        return _make_pruned(less, scan, self._lance.root, lambda: verb(plain()))
 
     def _projected(self, verb: Callable[[Any], Any]) -> Any:
         """The result of a verb on the columns that it needs."""
         try:
-            made = verb(self._spark())
+            projected_frame = verb(self._spark())
         except Exception as error:  # noqa: BLE001 - Spark's AnalysisException, recognized by its name
             return self._on_plain(error, verb)
-        found = None if self._is_cached else needed_columns(self, made)  # type: ignore[arg-type]  # it is a frame
-        if found is None:
-            return made
-        names, unchanged = found
+        needs = None if self._is_cached else needed_columns(self, projected_frame)  # type: ignore[arg-type]  # it is a frame
+        if needs is None:
+            return projected_frame
+        names, unchanged = needs
         scan = self._lance.scan
         if unchanged:
             return self._with_columns(names, verb)
         if len(names) == len(scan.columns):
-            return made
+            return projected_frame
         less = self._reading(replace(scan, columns=tuple(names or scan.columns[:1])))
-        return made if less is None else verb(less)
+        return projected_frame if less is None else verb(less)
 
     def _with_others(self, verb: str, cols: Any, kwargs: Any) -> Any:
         scan = self._lance.scan
-        if not is_classic(self) and not all(_knows(one, scan.columns) for one in cols):  # type: ignore[arg-type]
+        if not is_classic(self) and not all(_knows(column, scan.columns) for column in cols):  # type: ignore[arg-type]
             return getattr(self._lance.plain(), verb)(*cols, **kwargs)
         try:
             return getattr(self._spark(), verb)(*cols, **kwargs)
@@ -279,4 +279,4 @@ def _knows(what: Any, columns: tuple[str, ...]) -> bool:
         tree: Any = sqlglot.parse_one(without_comments(what), read="spark")
     except (sqlglot.errors.SqlglotError, RecursionError, InvalidInputError):
         return False
-    return all(len(one.parts) == 1 and one.name in columns for one in tree.find_all(sqlglot.exp.Column))
+    return all(len(column.parts) == 1 and column.name in columns for column in tree.find_all(sqlglot.exp.Column))

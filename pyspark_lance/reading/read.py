@@ -128,9 +128,9 @@ def read_version(
     check_read(dataset, schema, condition)
 
     def frame(scan: Scan) -> DataFrame:
-        wanted = table_schema(dataset, scan.columns, case_sensitive=True)
-        plan = plan_read(dataset, wanted, filter=scan.filter, storage_options=storage_options, blob_handling=blobs)
-        return read_frame(spark, dataset, plan, wanted, limit=scan.limit)
+        scan_schema = table_schema(dataset, scan.columns, case_sensitive=True)
+        plan = plan_read(dataset, scan_schema, filter=scan.filter, storage_options=storage_options, blob_handling=blobs)
+        return read_frame(spark, dataset, plan, scan_schema, limit=scan.limit)
 
     return pruned(Scan(dataset=dataset, columns=tuple(schema.names), filter=condition, frame=frame))
 
@@ -164,14 +164,14 @@ def read_frame(
         return spark.createDataFrame([], schema)
     count = len(tasks)
     most = estimated_bytes(dataset, plan.expected)
-    known = limit if expected_rows is None else expected_rows
-    if known is not None:
-        most = most * known // max(known, dataset.count_rows(), 1)
+    row_count = limit if expected_rows is None else expected_rows
+    if row_count is not None:
+        most = most * row_count // max(row_count, dataset.count_rows(), 1)
     step = min(most, _MOST_NUMBERS * _NUMBER_BYTES) // (_NUMBER_BYTES * count) + 1
     numbers = spark.range(0, count * step, 1, count)
     ids = numbers if step == 1 else numbers.where(f"id % {step} = 0")
-    found = ids.mapInArrow(_ReadTasks(plan, tasks, step, limit), schema)
-    return found if limit is None or plan.filter is None else found.limit(limit)
+    frame = ids.mapInArrow(_ReadTasks(plan, tasks, step, limit), schema)
+    return frame if limit is None or plan.filter is None else frame.limit(limit)
 
 
 class _ReadTasks:

@@ -64,8 +64,8 @@ def to_arrow(schema: StructType) -> pa.Schema:
     convert: Any = to_arrow_schema
     # Spark 4.1 has no such parameter, and always uses UTC.
     zone = {"timezone": "UTC"} if "timezone" in signature(convert).parameters else {}
-    found = convert(schema, **zone)
-    return pa.schema([_marked(own, field) for own, field in zip(schema, found, strict=True)])
+    arrow_schema = convert(schema, **zone)
+    return pa.schema([_marked(spark_field, field) for spark_field, field in zip(schema, arrow_schema, strict=True)])
 
 
 def from_arrow(schema: pa.Schema) -> StructType:
@@ -73,51 +73,56 @@ def from_arrow(schema: pa.Schema) -> StructType:
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
 
-    found = from_arrow_schema(schema, prefer_timestamp_ntz=True)
-    return StructType([_with_metadata(own, field) for own, field in zip(found, schema, strict=True)])
+    spark_fields = from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    return StructType(
+        [_with_metadata(spark_field, field) for spark_field, field in zip(spark_fields, schema, strict=True)]
+    )
 
 
-def _marked(own: StructField, field: pa.Field) -> pa.Field:
+def _marked(spark_field: StructField, field: pa.Field) -> pa.Field:
     metadata = dict(field.metadata or {})
-    if own.metadata:
-        metadata[SPARK_METADATA] = json.dumps(own.metadata).encode()
-    if (name := full_type(own.dataType)) is not None:
+    if spark_field.metadata:
+        metadata[SPARK_METADATA] = json.dumps(spark_field.metadata).encode()
+    if (name := full_type(spark_field.dataType)) is not None:
         metadata[SPARK_TYPE] = name.encode()
-    return field.with_type(_marked_type(own.dataType, field.type)).with_metadata(metadata or None)
+    return field.with_type(_marked_type(spark_field.dataType, field.type)).with_metadata(metadata or None)
 
 
-def _marked_type(own: DataType, kind: pa.DataType) -> pa.DataType:
+def _marked_type(spark_type: DataType, kind: pa.DataType) -> pa.DataType:
     from pyspark.sql import types
 
-    if isinstance(own, types.StructType):
-        return pa.struct([_marked(*pair) for pair in zip(own, kind, strict=True)])
-    if isinstance(own, types.ArrayType):
-        item = kind.value_field.with_type(_marked_type(own.elementType, kind.value_type))
+    if isinstance(spark_type, types.StructType):
+        return pa.struct([_marked(*pair) for pair in zip(spark_type, kind, strict=True)])
+    if isinstance(spark_type, types.ArrayType):
+        item = kind.value_field.with_type(_marked_type(spark_type.elementType, kind.value_type))
         return pa.large_list(item) if pa.types.is_large_list(kind) else pa.list_(item)
-    if isinstance(own, types.MapType):
-        key = kind.key_field.with_type(_marked_type(own.keyType, kind.key_type))
-        return pa.map_(key, kind.item_field.with_type(_marked_type(own.valueType, kind.item_type)))
+    if isinstance(spark_type, types.MapType):
+        key = kind.key_field.with_type(_marked_type(spark_type.keyType, kind.key_type))
+        return pa.map_(key, kind.item_field.with_type(_marked_type(spark_type.valueType, kind.item_type)))
     return kind
 
 
-def _with_metadata(own: StructField, field: pa.Field) -> StructField:
+def _with_metadata(spark_field: StructField, field: pa.Field) -> StructField:
     from pyspark.sql.types import StructField
 
     value = (field.metadata or {}).get(SPARK_METADATA)
-    kind = _type_with_metadata(own.dataType, field.type)
+    kind = _type_with_metadata(spark_field.dataType, field.type)
     if (name := (field.metadata or {}).get(SPARK_TYPE)) is not None:
         kind = _typed(name.decode(), kind)
-    return StructField(own.name, kind, own.nullable, json.loads(value) if value else {})
+    return StructField(spark_field.name, kind, spark_field.nullable, json.loads(value) if value else {})
 
 
-def _type_with_metadata(own: DataType, kind: pa.DataType) -> DataType:
+def _type_with_metadata(spark_type: DataType, kind: pa.DataType) -> DataType:
     from pyspark.sql import types
 
-    if isinstance(own, types.StructType):
-        return types.StructType([_with_metadata(*pair) for pair in zip(own, kind, strict=True)])
-    if isinstance(own, types.ArrayType):
-        return types.ArrayType(_type_with_metadata(own.elementType, kind.value_type), own.containsNull)
-    if isinstance(own, types.MapType):
-        key, value = _type_with_metadata(own.keyType, kind.key_type), _type_with_metadata(own.valueType, kind.item_type)
-        return types.MapType(key, value, own.valueContainsNull)
-    return own
+    if isinstance(spark_type, types.StructType):
+        return types.StructType([_with_metadata(*pair) for pair in zip(spark_type, kind, strict=True)])
+    if isinstance(spark_type, types.ArrayType):
+        return types.ArrayType(_type_with_metadata(spark_type.elementType, kind.value_type), spark_type.containsNull)
+    if isinstance(spark_type, types.MapType):
+        key, value = (
+            _type_with_metadata(spark_type.keyType, kind.key_type),
+            _type_with_metadata(spark_type.valueType, kind.item_type),
+        )
+        return types.MapType(key, value, spark_type.valueContainsNull)
+    return spark_type

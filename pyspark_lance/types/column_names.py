@@ -43,15 +43,15 @@ def unquoted(name: str) -> str:
     return inner.replace("``", "`") if is_quoted else name
 
 
-def names_of(what: str, given: Any) -> list[str]:
+def names_of(what: str, argument: Any) -> list[str]:
     """The names that an argument gives: a string is one name.
 
     Raises:
         ArgumentTypeError: The argument is neither a name nor some names.
     """
-    names = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    names = [argument] if isinstance(argument, str) or not isinstance(argument, Iterable) else list(argument)
     if not all(isinstance(name, str) for name in names):
-        raise ArgumentTypeError(f"{what} must be the name of a column, or a list of names, not {given!r}")
+        raise ArgumentTypeError(f"{what} must be the name of a column, or a list of names, not {argument!r}")
     return names
 
 
@@ -76,11 +76,13 @@ def check_spellings(frame: DataFrame, names: Iterable[str]) -> None:
             )
 
 
-def matched_names(given: Iterable[str], names: Sequence[str], *, exact: bool = False, path: str = "") -> dict[str, str]:
+def matched_names(
+    given_names: Iterable[str], names: Sequence[str], *, exact: bool = False, path: str = ""
+) -> dict[str, str]:
     """The table's spelling of each given name that matches a column.
 
     Args:
-        given: Names from the user or from a DataFrame.
+        given_names: Names from the user or from a DataFrame.
         names: Names of the table's columns.
         exact: Whether case matters.
         path: The path of the struct whose fields they are, with a dot after it.
@@ -88,25 +90,26 @@ def matched_names(given: Iterable[str], names: Sequence[str], *, exact: bool = F
     Raises:
         SchemaError: A name could stand for two columns, or two names for one column.
     """
-    given = list(given)
-    found = {name: name for name in given if name in names}
+    given_names = list(given_names)
+    spellings = {name: name for name in given_names if name in names}
     if exact:
-        return found
-    for name in given:
-        alike = [one for one in names if one.lower() == name.lower()] if name not in found else []
+        return spellings
+    for name in given_names:
+        alike = [column for column in names if column.lower() == name.lower()] if name not in spellings else []
         if len(alike) > 1:
             raise SchemaError(
-                f"column {path + name!r} could be any of {[path + one for one in alike]} of the table: spell it exactly"
-                " as one of them"
+                f"column {path + name!r} could be any of {[path + column for column in alike]} of the table: spell it"
+                " exactly as one of them"
             )
-        if alike and (twin := next((other for other, one in found.items() if one == alike[0]), None)) is not None:
+        twins = (other for other, spelling in spellings.items() if alike and spelling == alike[0])
+        if (twin := next(twins, None)) is not None:
             raise SchemaError(
                 f"columns {path + twin!r} and {path + name!r} are both column {path + alike[0]!r} of the table: rename"
                 " one of them, or set spark.sql.caseSensitive=true"
             )
         if alike:
-            found[name] = alike[0]
-    return found
+            spellings[name] = alike[0]
+    return spellings
 
 
 def source_indices(source: Sequence[str], target: Sequence[str]) -> list[int]:
@@ -119,8 +122,8 @@ def columns_named(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch
     """The columns of a batch selected and renamed to the table's spelling."""
     indices = source_indices(batch.schema.names, names)
     assert -1 not in indices, "the caller checked the columns"
-    found = [batch.column(index) for index in indices]
-    return pa.RecordBatch.from_arrays(found, names=list(names))
+    columns = [batch.column(index) for index in indices]
+    return pa.RecordBatch.from_arrays(columns, names=list(names))
 
 
 def with_names_of(table: pa.Schema, source: pa.Schema) -> pa.Schema:
@@ -169,12 +172,12 @@ def spelled_path(schema: pa.Schema, path: str) -> str:
 
 def _spelled_path(fields: Sequence[pa.Field], path: str) -> str:
     first, dot, rest = path.partition(".")
-    known = {one.name: one for one in fields}
-    found = known.get(matched_names([first], list(known)).get(first, first))
-    if found is None:
+    fields_by_name = {field.name: field for field in fields}
+    field = fields_by_name.get(matched_names([first], list(fields_by_name)).get(first, first))
+    if field is None:
         return path
-    inner = _spelled_path(list(found.type), rest) if dot and pa.types.is_struct(found.type) else rest
-    return f"{found.name}{dot}{inner}"
+    inner = _spelled_path(list(field.type), rest) if dot and pa.types.is_struct(field.type) else rest
+    return f"{field.name}{dot}{inner}"
 
 
 def in_case_of_table(df: DataFrame, source: pa.Schema, table: pa.Schema) -> DataFrame:
@@ -190,14 +193,14 @@ def in_case_of_table(df: DataFrame, source: pa.Schema, table: pa.Schema) -> Data
     """
     if case_sensitive(df.sparkSession):
         return df
-    wanted = with_names_of(table, source)
-    if wanted.equals(source):
+    renamed_schema = with_names_of(table, source)
+    if renamed_schema.equals(source):
         return df
     from pyspark.sql import functions
 
     check_spellings(df, df.columns)
     columns: list[Any] = []
-    for old, new, field in zip(source, wanted, df.schema, strict=True):
+    for old, new, field in zip(source, renamed_schema, df.schema, strict=True):
         column = functions.col(quoted(old.name))
         if old.type != new.type:
             column = column.cast(_renamed_fields(field.dataType, new.type))
@@ -205,18 +208,21 @@ def in_case_of_table(df: DataFrame, source: pa.Schema, table: pa.Schema) -> Data
     return df.select(*columns)
 
 
-def _renamed_fields(kind: Any, wanted: pa.DataType) -> Any:
+def _renamed_fields(kind: Any, arrow_type: pa.DataType) -> Any:
     """A Spark type with the field names of an Arrow type of the same shape."""
     from pyspark.sql import types
 
     if isinstance(kind, types.StructType):
-        pairs = zip(kind, wanted, strict=True)
+        pairs = zip(kind, arrow_type, strict=True)
         return types.StructType(
             [types.StructField(w.name, _renamed_fields(f.dataType, w.type), f.nullable, f.metadata) for f, w in pairs]
         )
     if isinstance(kind, types.ArrayType):
-        return types.ArrayType(_renamed_fields(kind.elementType, wanted.value_type), kind.containsNull)
+        return types.ArrayType(_renamed_fields(kind.elementType, arrow_type.value_type), kind.containsNull)
     if isinstance(kind, types.MapType):
-        keys, values = _renamed_fields(kind.keyType, wanted.key_type), _renamed_fields(kind.valueType, wanted.item_type)
+        keys, values = (
+            _renamed_fields(kind.keyType, arrow_type.key_type),
+            _renamed_fields(kind.valueType, arrow_type.item_type),
+        )
         return types.MapType(keys, values, kind.valueContainsNull)
     return kind

@@ -35,5 +35,5 @@ def _value(kind: Any) -> Column:
     if isinstance(kind, types.MapType):
         return functions.create_map(null_column(kind.keyType), null_column(kind.valueType))
     if isinstance(kind, types.StructType):
-        return functions.struct(*[null_column(one.dataType).alias(one.name) for one in kind])
+        return functions.struct(*[null_column(field.dataType).alias(field.name) for field in kind])
     return functions.current_time(int(re.sub(r"\D", "", kind.simpleString())))

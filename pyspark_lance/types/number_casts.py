@@ -50,12 +50,12 @@ class _OtherValueError(Exception):
 
 
 def _exactly(array: pa.Array, target: pa.DataType) -> pa.Array:
-    found = _cast(array, target)
+    cast_array = _cast(array, target)
     types = pa.types
     if (types.is_floating(target) and not types.is_integer(array.type)) or (
         types.is_floating(array.type) and types.is_decimal(target)
     ):
-        back = _cast(found, array.type)
+        back = _cast(cast_array, array.type)
         if array.type == pa.float16():  # which Arrow does not compare
             back, array = back.cast(pa.float32()), array.cast(pa.float32())
         same = pc.equal(back, array)
@@ -63,7 +63,7 @@ def _exactly(array: pa.Array, target: pa.DataType) -> pa.Array:
             same = pc.or_(same, pc.and_(pc.is_nan(back), pc.is_nan(array)))
         if not pc.all(same, min_count=0).as_py():
             raise _OtherValueError
-    return found
+    return cast_array
 
 
 def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:

@@ -245,18 +245,18 @@ _SMALL: Final = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 def _spark_metadata(field: pa.Field) -> Mapping[str, Any]:
     """A column's Spark metadata, from the key of the Arrow metadata that holds it."""
     value = (field.metadata or {}).get(SPARK_METADATA)
-    found = json.loads(value) if value else {}
-    return found if isinstance(found, dict) else {}
+    metadata = json.loads(value) if value else {}
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def _stored_metadata(field: pa.Field) -> dict[bytes, bytes] | None:
     """Arrow metadata from Spark's: strings only, without the keys that Spark reserves for itself."""
     strings = {key: value for key, value in _spark_metadata(field).items() if isinstance(value, str)}
-    kept = {key.encode(): value.encode() for key, value in strings.items() if not key.startswith("__")}
-    kept.pop(VECTOR_WIDTH.encode(), None)
+    string_metadata = {key.encode(): value.encode() for key, value in strings.items() if not key.startswith("__")}
+    string_metadata.pop(VECTOR_WIDTH.encode(), None)
     # Arrow's own metadata: the marks of variant, geometry and geography.
-    own = {key: value for key, value in (field.metadata or {}).items() if not key.startswith(b"SPARK::")}
-    return {**own, **kept} or None
+    arrow_metadata = {key: value for key, value in (field.metadata or {}).items() if not key.startswith(b"SPARK::")}
+    return {**arrow_metadata, **string_metadata} or None
 
 
 _VIEW: Final = {
@@ -318,14 +318,16 @@ def _nested_view(kind: pa.DataType, path: str) -> pa.DataType:
 
 def _view_field(field: pa.Field, path: str) -> pa.Field:
     """A stored field as Spark sees it, with its metadata in the key that holds Spark's metadata."""
-    own = field.metadata or {}
+    field_metadata = field.metadata or {}
     metadata: dict[str, Any] = {}
-    for key, value in own.items():
+    for key, value in field_metadata.items():
         if not key.startswith((b"ARROW:", b"SPARK::")) and key != SPARK_TYPE:
             metadata[key.decode(errors="replace")] = value.decode(errors="replace")
     if pa.types.is_fixed_size_list(field.type):
         metadata[VECTOR_WIDTH] = field.type.list_size
-    everything = {**own, SPARK_METADATA: json.dumps(metadata).encode()} if metadata else own or None
+    everything = (
+        {**field_metadata, SPARK_METADATA: json.dumps(metadata).encode()} if metadata else field_metadata or None
+    )
     return pa.field(field.name, spark_view(field.type, path), nullable=True, metadata=everything)
 
 

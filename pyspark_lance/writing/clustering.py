@@ -40,7 +40,7 @@ def cluster_by_slice(frame: DataFrame, slices: Slices) -> DataFrame:
     sort: list[Any] = []
     for position, name in enumerate(slices.columns):
         column = functions.col(quoted(name))
-        conditions = [one.conditions[name] for one in slices.slices]
+        conditions = [slice_.conditions[name] for slice_ in slices.slices]
         if all(isinstance(condition, Equals) for condition in conditions):
             key = column
         else:

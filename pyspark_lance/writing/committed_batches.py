@@ -63,14 +63,14 @@ class CommittedBatches:
         """
         if self.dataset is None:
             return False
-        known = self.dataset.committed_batch(self.query)
-        if known is not None and known.number >= batch:
+        last_batch = self.dataset.committed_batch(self.query)
+        if last_batch is not None and last_batch.number >= batch:
             return True
-        since = 0 if known is None else known.version
-        found = self.dataset.find_transaction(QUERY, self.query, newer_than=since)
-        if found is not None:
-            return int((found[1].transaction_properties or {}).get(BATCH, "-1")) >= batch
-        if known is not None or batch == 0 or not self._missing():
+        since = 0 if last_batch is None else last_batch.version
+        batch_commit = self.dataset.find_transaction(QUERY, self.query, newer_than=since)
+        if batch_commit is not None:
+            return int((batch_commit[1].transaction_properties or {}).get(BATCH, "-1")) >= batch
+        if last_batch is not None or batch == 0 or not self._missing():
             return False
         if self.decision == "error":
             raise UndecidedWriteError(

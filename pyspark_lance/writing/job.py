@@ -207,11 +207,13 @@ def _result(committed: CommitResult, reports: Sequence[WriteReport], options: Wr
 
 def _partition_rows(reports: Iterable[WriteReport]) -> dict[str, int]:
     """Rows written by name of the partition, such as `day=2013-01-01`."""
-    found: Counter[str] = Counter()
+    rows_by_partition: Counter[str] = Counter()
     for report in reports:
         for position, row in enumerate([] if report.values is None else report.values.to_pylist()):
-            found[",".join(f"{key}={value}" for key, value in row.items())] += report.slice_rows.get(position, 0)
-    return dict(found)
+            rows_by_partition[",".join(f"{key}={value}" for key, value in row.items())] += report.slice_rows.get(
+                position, 0
+            )
+    return dict(rows_by_partition)
 
 
 def open_version(
@@ -270,12 +272,12 @@ def find_earlier_write(uri: str | PathLike[str], options: WriteArguments) -> tup
     latest = open_version(uri, None, options.storage_options)
     if latest is None:
         return None, replace(options, read_version=0)
-    found = latest.find_idempotent_commit(*options.idempotency_key, newer_than=options.idempotency_since)
-    if found is None:
+    earlier_commit = latest.find_idempotent_commit(*options.idempotency_key, newer_than=options.idempotency_since)
+    if earlier_commit is None:
         return None, replace(options, read_version=latest.version)
-    version, transaction = found
-    made = latest.checkout_version(version)
-    return WriteResult.of_transaction(made, transaction, deduplicated=True), options
+    version, transaction = earlier_commit
+    dataset = latest.checkout_version(version)
+    return WriteResult.of_transaction(dataset, transaction, deduplicated=True), options
 
 
 def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteArguments) -> WriteJob:
@@ -340,8 +342,8 @@ def _with_names(options: WriteArguments, columns: list[str]) -> WriteArguments:
     """The options with names of columns as the table spells them; unknown names stay as they are."""
 
     def spelled(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        found = matched_names(names or (), columns, exact=options.case_sensitive)
-        return None if names is None else tuple(found.get(name, name) for name in names)
+        spellings = matched_names(names or (), columns, exact=options.case_sensitive)
+        return None if names is None else tuple(spellings.get(name, name) for name in names)
 
     return replace(options, partition_by=spelled(options.partition_by), merge_on=spelled(options.merge_on))
 
@@ -354,10 +356,10 @@ def _schema_to_add(base: LanceDataset, plan: WritePlan) -> bytes:
 
 def _version_to_add(base: LanceDataset, options: WriteArguments) -> str:
     """The file version of fragments that are added to a table: the table's."""
-    wanted = options.data_storage_version
-    if wanted is not None and wanted != base.data_storage_version:
+    file_version = options.data_storage_version
+    if file_version is not None and file_version != base.data_storage_version:
         raise InvalidInputError(
-            f"data_storage_version {wanted!r}: the table has {base.data_storage_version!r}; leave it out, or "
+            f"data_storage_version {file_version!r}: the table has {base.data_storage_version!r}; leave it out, or "
             "write to a new table"
         )
     return base.data_storage_version

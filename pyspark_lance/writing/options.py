@@ -35,15 +35,18 @@ class JobOptions:
             dataset_schema: The table's schema with its field ids, if fragments are added to the table.
             external_places: Prefixes of the URIs by which blobs may be given; None for rows of the table.
         """
-        found = {
+        writer_options = {
             "storage_options": dict(self.storage_options) if self.storage_options else None,
             "data_storage_version": self.data_storage_version,
             "max_rows_per_file": self.max_rows_per_file,
             "max_bytes_per_file": self.max_bytes_per_file,
             "dataset_schema": dataset_schema,
         }
-        known = {name: value for name, value in found.items() if value is not None}
-        return {**known, "external_places": ("",) if self.allow_external_blob_outside_bases else external_places}
+        defined_options = {name: value for name, value in writer_options.items() if value is not None}
+        return {
+            **defined_options,
+            "external_places": ("",) if self.allow_external_blob_outside_bases else external_places,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +81,13 @@ class WriteArguments(JobOptions):
     require_empty: bool = False
 
     def __post_init__(self) -> None:
-        for name, given, known in (
+        for name, choice, choices in (
             ("out_of_partition", self.out_of_partition, OutOfPartition),
             ("empty_output", self.empty_output, EmptyOutput),
             ("partition_overwrite", self.partition_overwrite or "static", PartitionOverwrite),
         ):
-            if given not in get_args(known):
-                raise InvalidInputError(f"{name} {given!r} is none of {', '.join(get_args(known))}")
+            if choice not in get_args(choices):
+                raise InvalidInputError(f"{name} {choice!r} is none of {', '.join(get_args(choices))}")
         check_together(self)
         if self.mode == "replace" and self.slices is None:
             raise InvalidInputError("mode 'replace' needs the slices that are to be replaced")
@@ -137,9 +140,9 @@ def check_together(options: WriteArguments) -> None:
         "partition_by": options.partition_by,
         "merge_on": options.merge_on,
     }
-    given = [name for name, value in chosen.items() if value is not None]
-    if len(given) > 1 and given != ["replaceWhere", "partition_by"]:
-        raise InvalidInputError(f"{' and '.join(given)} do not go together")
+    argument_names = [name for name, value in chosen.items() if value is not None]
+    if len(argument_names) > 1 and argument_names != ["replaceWhere", "partition_by"]:
+        raise InvalidInputError(f"{' and '.join(argument_names)} do not go together")
     if options.replace_where is not None and options.is_dynamic:
         raise InvalidInputError("replaceWhere and partitionOverwriteMode 'dynamic' do not go together")
     if options.keeps_rows and options.schema_mode == "overwrite":

@@ -28,15 +28,17 @@ _STILL_POLLS: Final = 15
 _MOST_POLLS: Final = 150
 
 
-def committed_fragments(done: CommitResult, made: Iterable[FragmentMetadata]) -> list[FragmentMetadata]:
+def committed_fragments(done: CommitResult, new_fragments: Iterable[FragmentMetadata]) -> list[FragmentMetadata]:
     """The fragments whose files stay after a commit.
 
     Args:
         done: The result of the commit. If it found a version that has made the same change, all fragments of this
             version stay: it may be the commit of this job, whose answer was lost.
-        made: The fragments that the job has written.
+        new_fragments: The fragments that the job has written.
     """
-    return [one.metadata for one in done.dataset.get_fragments()] if done.deduplicated else list(made)
+    return (
+        [fragment.metadata for fragment in done.dataset.get_fragments()] if done.deduplicated else list(new_fragments)
+    )
 
 
 def delete_orphan_files(
@@ -67,10 +69,10 @@ def delete_orphan_files(
     still = 0
     try:
         for _ in range(_MOST_POLLS):
-            found = lance_core.delete_uncommitted_files(
+            deleted_files = lance_core.delete_uncommitted_files(
                 uri, file_prefix=job, keep=names, index_segments=index_segments, storage_options=storage_options
             )
-            still = 0 if found else still + 1
+            still = 0 if deleted_files else still + 1
             if not failed or still == _STILL_POLLS:
                 break
             time.sleep(_POLL_SECONDS)

@@ -99,9 +99,9 @@ def replace_rows(
         done = commit_update(
             latest, fragments, deleted, replace(options, write_attempt=write), checked_through=dataset.version
         )
-        made = WriteResult.of(done, fragments, sum(fragment.physical_rows for fragment in fragments), {})
+        write_result = WriteResult.of(done, fragments, sum(fragment.physical_rows for fragment in fragments), {})
         return replace(
-            made,
+            write_result,
             attempts=0 if done.deduplicated else number,
             replaced_versions=() if write is None else write.earlier,
         )

@@ -82,8 +82,8 @@ class PartitionValues:
             # Renumber the codes after each column, so that the codes of many columns do not overflow the integer.
             _, rows, codes = np.unique(codes, return_index=True, return_inverse=True)
         self._types = [column.type for column in columns]
-        found = zip(*(column.take(pa.array(rows)).to_pylist() for column in columns), strict=True)
-        return np.array([self._position(values) for values in found], np.int32)[codes]
+        distinct_values = zip(*(column.take(pa.array(rows)).to_pylist() for column in columns), strict=True)
+        return np.array([self._position(values) for values in distinct_values], np.int32)[codes]
 
     def table(self) -> pa.Table:
         """The values, in order of their positions."""
@@ -93,21 +93,21 @@ class PartitionValues:
 
     def _position(self, values: tuple[Any, ...]) -> int:
         # A NaN does not equal itself, and would count as another value in each batch.
-        known = tuple(math.nan if value != value else value for value in values)  # noqa: PLR0124 - detects NaN
-        return self._positions.setdefault(known, len(self._positions))
+        comparable_values = tuple(math.nan if value != value else value for value in values)  # noqa: PLR0124 - detects NaN
+        return self._positions.setdefault(comparable_values, len(self._positions))
 
 
 def slices_of(tables: Iterable[pa.Table], columns: tuple[str, ...]) -> Slices | None:
     """A slice for each of the values that tasks reported; None without values."""
-    found = {tuple(row[name] for name in columns) for table in tables for row in table.to_pylist()}
-    if not found:
+    distinct_rows = {tuple(row[name] for name in columns) for table in tables for row in table.to_pylist()}
+    if not distinct_rows:
         return None
     return Slices(
         Slice(
             name=",".join(f"{name}={value}" for name, value in zip(columns, row, strict=True)),
             conditions={name: Equals(value) for name, value in zip(columns, row, strict=True)},
         )
-        for row in sorted(found, key=repr)
+        for row in sorted(distinct_rows, key=repr)
     )
 
 

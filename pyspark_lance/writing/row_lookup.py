@@ -26,8 +26,8 @@ def rows_with_keys(dataset: LanceDataset, keys: pa.Table) -> dict[int, BitMap]:
 
 
 def _by_fragment(batches: Iterable[Any]) -> dict[int, BitMap]:
-    found: dict[int, BitMap] = {}
+    rows_of_fragments: dict[int, BitMap] = {}
     for batch in batches:
         for number, rows in rows_by_fragment(batch.column("_rowaddr").to_numpy()).items():
-            found[number] = found[number] | rows if number in found else rows
-    return found
+            rows_of_fragments[number] = rows_of_fragments[number] | rows if number in rows_of_fragments else rows
+    return rows_of_fragments

@@ -86,7 +86,7 @@ def plan_write(
         UnsupportedError: Spark cannot write to a column of the table's type.
     """
     _check_modes(mode, schema_mode)
-    given, new_schema = source, table is None or schema_mode == "overwrite"
+    unspelled_source, new_schema = source, table is None or schema_mode == "overwrite"
     if table is not None and not new_schema and not case_sensitive:
         source = with_names_of(table, source)
     if not isinstance(vector_columns or {}, Mapping):
@@ -106,7 +106,7 @@ def plan_write(
         if new_schema
         else _plan_existing(source, table, widths, schema_mode, has_mode=has_schema_mode, sets_types=sets_types)
     )
-    respelled = [old.name for old, new in zip(given, source, strict=True) if not old.equals(new)]
+    respelled = [old.name for old, new in zip(unspelled_source, source, strict=True) if not old.equals(new)]
     plan = replace(plan, respelled=tuple(respelled))
     if slices is not None:
         slices.check(plan.stored)
@@ -160,20 +160,23 @@ def _plan_existing(
     for name in missing:
         if not table.field(name).nullable:
             raise SchemaError(f"column {name!r} of the table cannot be null, and the DataFrame lacks it")
-    known = [field for field in source if table.get_field_index(field.name) >= 0]
-    kept = {field.name: field for field in table}
+    common_fields = [field for field in source if table.get_field_index(field.name) >= 0]
+    stored_fields = {field.name: field for field in table}
     if schema_mode == "add_columns":
-        kept |= {field.name: _grown(kept[field.name], field, field.name) for field in known}
+        stored_fields |= {field.name: _grown(stored_fields[field.name], field, field.name) for field in common_fields}
     if sets_types:
-        kept |= {one.name: _typed(kept[one.name], one, _declared_width(one, widths)) for one in known}
-    grown = tuple(field.name for field in table if kept[field.name] != field)
+        stored_fields |= {
+            field.name: _typed(stored_fields[field.name], field, _declared_width(field, widths))
+            for field in common_fields
+        }
+    grown = tuple(field.name for field in table if stored_fields[field.name] != field)
     if has_mode:
-        kept |= {field.name: as_payloads(kept[field.name], field) for field in known}
-    for field in known:
-        old = kept[field.name]
+        stored_fields |= {field.name: as_payloads(stored_fields[field.name], field) for field in common_fields}
+    for field in common_fields:
+        old = stored_fields[field.name]
         needed = _without_lacking(old, field.type) if schema_mode == "add_columns" else old
         _check_fits(field, needed, widths, has_mode=has_mode)
-    fields = [*kept.values(), *(stored_field(field, _declared_width(field, widths)) for field in new)]
+    fields = [*stored_fields.values(), *(stored_field(field, _declared_width(field, widths)) for field in new)]
     return WritePlan(
         source=source,
         stored=pa.schema(fields, metadata=table.metadata),
@@ -182,18 +185,18 @@ def _plan_existing(
     )
 
 
-def as_payloads(stored: pa.Field, given: pa.Field) -> pa.Field:
+def as_payloads(stored: pa.Field, source_field: pa.Field) -> pa.Field:
     """A column of blobs of 2.2 as plain bytes or URIs, if the DataFrame has those: the writer makes blobs of them.
 
     Args:
         stored: The column of the table.
-        given: The column of the DataFrame.
+        source_field: The column of the DataFrame.
     """
     if not has_blobs(stored):
         return stored
-    if pa.types.is_string(given.type) or pa.types.is_large_string(given.type):
+    if pa.types.is_string(source_field.type) or pa.types.is_large_string(source_field.type):
         return pa.field(stored.name, pa.string(), stored.nullable)
-    is_bytes = pa.types.is_binary(given.type) or pa.types.is_large_binary(given.type)
+    is_bytes = pa.types.is_binary(source_field.type) or pa.types.is_large_binary(source_field.type)
     return pa.field(stored.name, pa.large_binary(), stored.nullable) if is_bytes else stored
 
 
@@ -205,34 +208,34 @@ def has_blobs(stored: pa.Field) -> bool:
     return bool(name == _BLOB)
 
 
-def _typed(stored: pa.Field, given: pa.Field, width: int | None) -> pa.Field:
+def _typed(stored: pa.Field, source_field: pa.Field, width: int | None) -> pa.Field:
     """A column of the table whose type is null, with the type of the DataFrame's column; other columns unchanged."""
-    if pa.types.is_null(given.type) or not pa.types.is_null(stored.type):
+    if pa.types.is_null(source_field.type) or not pa.types.is_null(stored.type):
         return stored
-    field = stored_field(given, width).with_nullable(True)
+    field = stored_field(source_field, width).with_nullable(True)
     return field.with_metadata({**(field.metadata or {}), **(stored.metadata or {})} or None)
 
 
-def _grown(stored: pa.Field, given: pa.Field, path: str) -> pa.Field:
+def _grown(stored: pa.Field, source_field: pa.Field, path: str) -> pa.Field:
     """A struct of the table with the fields that only the DataFrame's struct has, at any depth."""
-    if not (pa.types.is_struct(stored.type) and pa.types.is_struct(given.type)):
+    if not (pa.types.is_struct(stored.type) and pa.types.is_struct(source_field.type)):
         return stored
     children = {child.name: child for child in stored.type}
-    for child in given.type:
+    for child in source_field.type:
         old = children.get(child.name)
         name = f"{path}.{child.name}"
         children[child.name] = stored_field(child, path=path) if old is None else _grown(old, child, name)
-    missing = [child.name for child in stored.type if given.type.get_field_index(child.name) < 0]
-    new = [child.name for child in given.type if stored.type.get_field_index(child.name) < 0]
+    missing = [child.name for child in stored.type if source_field.type.get_field_index(child.name) < 0]
+    new = [child.name for child in source_field.type if stored.type.get_field_index(child.name) < 0]
     _check_case(missing, new, f"{path}.")
     return stored.with_type(pa.struct(list(children.values())))
 
 
-def _without_lacking(stored: pa.Field, given: pa.DataType) -> pa.Field:
+def _without_lacking(stored: pa.Field, source_type: pa.DataType) -> pa.Field:
     """A column of the table without nullable fields that the DataFrame's structs lack: the writer fills them."""
     kind = stored.type
-    if pa.types.is_struct(kind) and pa.types.is_struct(given):
-        fields = {field.name: field.type for field in given}
+    if pa.types.is_struct(kind) and pa.types.is_struct(source_type):
+        fields = {field.name: field.type for field in source_type}
         return stored.with_type(
             pa.struct(
                 _without_lacking(child, fields[child.name]) if child.name in fields else child
@@ -240,8 +243,8 @@ def _without_lacking(stored: pa.Field, given: pa.DataType) -> pa.Field:
                 if child.name in fields or not child.nullable
             )
         )
-    if pa.types.is_list(kind) and pa.types.is_list(given):
-        return stored.with_type(pa.list_(_without_lacking(kind.value_field, given.value_type)))
+    if pa.types.is_list(kind) and pa.types.is_list(source_type):
+        return stored.with_type(pa.list_(_without_lacking(kind.value_field, source_type.value_type)))
     return stored
 
 
@@ -267,9 +270,9 @@ def _check_fits(field: pa.Field, stored: pa.Field, widths: Mapping[str, int], *,
         )
     if declared is not None and not is_vector:
         raise SchemaError(f"column {name!r}: the table has {stored.type}, not vectors")
-    wanted = spark_view(stored.type, name)
-    if not _same_shape(field.type, wanted):
-        _check_fields(field.type, wanted, name, can_grow=True, has_mode=has_mode)
+    stored_view = spark_view(stored.type, name)
+    if not _same_shape(field.type, stored_view):
+        _check_fields(field.type, stored_view, name, can_grow=True, has_mode=has_mode)
         replaces = (
             ", or replace the whole table with mode='overwrite' and schema_mode='overwrite' (option overwriteSchema)"
         )
@@ -279,15 +282,17 @@ def _check_fits(field: pa.Field, stored: pa.Field, widths: Mapping[str, int], *,
     converter(field.type, stored.type, name)
 
 
-def _check_fields(given: pa.DataType, wanted: pa.DataType, path: str, *, can_grow: bool, has_mode: bool) -> None:
+def _check_fields(
+    source_type: pa.DataType, stored_type: pa.DataType, path: str, *, can_grow: bool, has_mode: bool
+) -> None:
     """Reject fields of structs that only one side has, at any depth.
 
     Raises:
         SchemaError: Only one side has a field; the message has its path and the remedy.
     """
     types = pa.types
-    if types.is_struct(given) and types.is_struct(wanted):
-        have, want = ({field.name: field.type for field in kind} for kind in (given, wanted))
+    if types.is_struct(source_type) and types.is_struct(stored_type):
+        have, want = ({field.name: field.type for field in kind} for kind in (source_type, stored_type))
         for name in [name for name in have if name not in want]:
             raise SchemaError(
                 f"column {path!r}: the DataFrame has the field '{path}.{name}' of type {have[name]}, which the table"
@@ -302,11 +307,11 @@ def _check_fields(given: pa.DataType, wanted: pa.DataType, path: str, *, can_gro
             )
         for name in have:
             _check_fields(have[name], want[name], f"{path}.{name}", can_grow=can_grow, has_mode=has_mode)
-    elif types.is_map(given) and types.is_map(wanted):
-        _check_fields(given.key_type, wanted.key_type, f"{path}.key", can_grow=False, has_mode=has_mode)
-        _check_fields(given.item_type, wanted.item_type, f"{path}.value", can_grow=False, has_mode=has_mode)
-    elif (types.is_list(given) or types.is_large_list(given)) and types.is_list(wanted):
-        _check_fields(given.value_type, wanted.value_type, f"{path}[]", can_grow=False, has_mode=has_mode)
+    elif types.is_map(source_type) and types.is_map(stored_type):
+        _check_fields(source_type.key_type, stored_type.key_type, f"{path}.key", can_grow=False, has_mode=has_mode)
+        _check_fields(source_type.item_type, stored_type.item_type, f"{path}.value", can_grow=False, has_mode=has_mode)
+    elif (types.is_list(source_type) or types.is_large_list(source_type)) and types.is_list(stored_type):
+        _check_fields(source_type.value_type, stored_type.value_type, f"{path}[]", can_grow=False, has_mode=has_mode)
 
 
 _ADD: Final = "schema_mode='add_columns' (option mergeSchema) adds it; Column.dropFields leaves it out"
@@ -319,20 +324,24 @@ _CANNOT_ADD: Final = (
 )
 
 
-def _same_shape(given: pa.DataType, wanted: pa.DataType) -> bool:
+def _same_shape(source_type: pa.DataType, stored_type: pa.DataType) -> bool:
     """Whether two types that Spark hands over are equal, apart from nullability, large forms and order of fields."""
     types = pa.types
-    if types.is_null(given):
+    if types.is_null(source_type):
         return True
-    if types.is_timestamp(given) and types.is_timestamp(wanted):
-        return (given.tz is None) == (wanted.tz is None)
-    if types.is_list(given) or types.is_large_list(given):
-        return bool(types.is_list(wanted)) and _same_shape(given.value_type, wanted.value_type)
-    if types.is_map(given):
-        both = types.is_map(wanted)
-        return both and _same_shape(given.key_type, wanted.key_type) and _same_shape(given.item_type, wanted.item_type)
-    if types.is_struct(given):
-        if not types.is_struct(wanted) or {f.name for f in given} != {f.name for f in wanted}:
+    if types.is_timestamp(source_type) and types.is_timestamp(stored_type):
+        return (source_type.tz is None) == (stored_type.tz is None)
+    if types.is_list(source_type) or types.is_large_list(source_type):
+        return bool(types.is_list(stored_type)) and _same_shape(source_type.value_type, stored_type.value_type)
+    if types.is_map(source_type):
+        both = types.is_map(stored_type)
+        return (
+            both
+            and _same_shape(source_type.key_type, stored_type.key_type)
+            and _same_shape(source_type.item_type, stored_type.item_type)
+        )
+    if types.is_struct(source_type):
+        if not types.is_struct(stored_type) or {f.name for f in source_type} != {f.name for f in stored_type}:
             return False
-        return all(_same_shape(f.type, wanted.field(f.name).type) for f in given)
-    return bool(spark_view(given, "") == wanted) or are_numbers(given, wanted)
+        return all(_same_shape(f.type, stored_type.field(f.name).type) for f in source_type)
+    return bool(spark_view(source_type, "") == stored_type) or are_numbers(source_type, stored_type)

@@ -18,7 +18,7 @@ __all__ = ["commit_update", "lost_each_time"]
 
 def commit_update(
     dataset: LanceDataset,
-    made: Sequence[FragmentMetadata],
+    new_fragments: Sequence[FragmentMetadata],
     deleted: Mapping[int, BitMap],
     options: JobOptions,
     *,
@@ -29,7 +29,7 @@ def commit_update(
 
     Args:
         dataset: The version that the change is based on.
-        made: The new fragments.
+        new_fragments: The new fragments.
         deleted: Offsets of the deleted rows, by fragment id.
         options: The options of the change.
         inserted: Inserted keys, as `lance_core.key_filter` returns them: concurrent inserts of one of them conflict.
@@ -41,7 +41,7 @@ def commit_update(
         SupersededError: A later attempt has committed.
         EarlierAttemptCommittedError: An earlier attempt, which `write_attempt` does not name, has committed.
     """
-    operation = dataset.update_operation(made, deleted, inserted_rows=inserted)
+    operation = dataset.update_operation(new_fragments, deleted, inserted_rows=inserted)
     properties = dict(options.transaction_properties or {})
     if options.commit_message is not None:
         properties[LANCE_COMMIT_MESSAGE_KEY] = options.commit_message

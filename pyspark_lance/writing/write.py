@@ -136,11 +136,11 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         >>> pyspark_lance.write(frame, "t.lance", mode="overwrite").version
         2
     """
-    given = {name: value for name, value in locals().items() if name not in ("df", "uri")}
-    given["mode"] = "error" if mode in ("errorifexists", "ignore") else mode
-    given["write_attempt"] = write_attempt or _attempt(uri, mode, transaction_properties, storage_options)
-    given["partition_by"] = None if partition_by is None else tuple(names_of("partition_by", partition_by))
-    return _write_as(mode, df, uri, WriteArguments(**given))
+    arguments = {name: value for name, value in locals().items() if name not in ("df", "uri")}
+    arguments["mode"] = "error" if mode in ("errorifexists", "ignore") else mode
+    arguments["write_attempt"] = write_attempt or _attempt(uri, mode, transaction_properties, storage_options)
+    arguments["partition_by"] = None if partition_by is None else tuple(names_of("partition_by", partition_by))
+    return _write_as(mode, df, uri, WriteArguments(**arguments))
 
 
 def _write_as(mode: SaveMode, df: DataFrame, uri: str | PathLike[str], options: WriteArguments) -> WriteResult | None:
