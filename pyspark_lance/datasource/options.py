@@ -145,8 +145,8 @@ class SourceOptions:
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._given = {_key(name): value for name, value in options.items()}
-        if "pushdown" in self._given:
+        self._values = {_key(name): value for name, value in options.items()}
+        if "pushdown" in self._values:
             raise InvalidInputError(_PUSHDOWN)
         unknown = [
             name
@@ -155,7 +155,7 @@ class SourceOptions:
         ]
         if unknown:
             raise InvalidInputError(f"options {unknown} are not known; there are {_NAMES}")
-        if len(self._given) < len(options):
+        if len(self._values) < len(options):
             keys = [_key(name) for name in options]
             twice = [name for name in options if keys.count(_key(name)) > 1]
             raise InvalidInputError(f"only one of the options {twice} can be given")
@@ -189,7 +189,7 @@ class SourceOptions:
         Raises:
             InvalidInputError: The user gave no path.
         """
-        path = self._given.get("path")
+        path = self._values.get("path")
         if not path:
             raise InvalidInputError(_NO_PATH)
         reject_memory(path)
@@ -311,7 +311,7 @@ class SourceOptions:
 
     def value(self, name: str) -> str | None:
         """The value of an option; None if it was not given."""
-        return self._given.get(_key(name))
+        return self._values.get(_key(name))
 
     def names(self, name: str) -> tuple[str, ...] | None:
         """An option that lists names, with commas between them."""
@@ -375,6 +375,6 @@ class SourceOptions:
 
     def _with_prefix(self, prefix: str) -> dict[str, str] | None:
         prefixed_options = {
-            key.removeprefix(prefix): value for key, value in self._given.items() if key.startswith(prefix)
+            key.removeprefix(prefix): value for key, value in self._values.items() if key.startswith(prefix)
         }
         return prefixed_options or None

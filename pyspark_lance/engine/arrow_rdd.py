@@ -127,9 +127,9 @@ class ArrowRdd:
             if body.error is not None:
                 raise body.error from None  # the Java error adds nothing
             raise
-        if body.found is None:
+        if body.answers is None:
             raise LanceError("Spark did not run the job")
-        return body.found
+        return body.answers
 
 
 _OVERLOADS: Final[dict[str, frozenset[int]]] = {}
@@ -176,13 +176,13 @@ class _Body:
 
     def __init__(self, job: Callable[[], tuple[list[Any], int]]) -> None:
         self._job = job
-        self.found: tuple[list[Any], int] | None = None
+        self.answers: tuple[list[Any], int] | None = None
         self.error: BaseException | None = None
 
     def apply(self) -> None:
         """Called by Scala; an error passes through Java, so that the execution counts as failed."""
         try:
-            self.found = self._job()
+            self.answers = self._job()
         except BaseException as error:
             self.error = error
             raise
