@@ -82,13 +82,17 @@ def build_audited_job(
         'nightly'
     """
     checked_job_name(name, "build_audited_job: name")
-    given = [assets] if isinstance(assets, str | dg.AssetsDefinition) else list(assets)
-    checks = [one for one in given if isinstance(one, dg.AssetChecksDefinition)]
-    stored = [one for one in given if isinstance(one, dg.AssetsDefinition) and one not in checks]
-    if not stored or len(stored) + len(checks) < len(given):
+    definitions = [assets] if isinstance(assets, str | dg.AssetsDefinition) else list(assets)
+    checks = [definition for definition in definitions if isinstance(definition, dg.AssetChecksDefinition)]
+    stored = [
+        definition
+        for definition in definitions
+        if isinstance(definition, dg.AssetsDefinition) and definition not in checks
+    ]
+    if not stored or len(stored) + len(checks) < len(definitions):
         raise dg.DagsterInvalidDefinitionError(
             f"job {name}: a write-audit-publish job is made of assets and asset checks, at least one asset, "
-            f"not of {given!r}"
+            f"not of {definitions!r}"
         )
     audit = _Audit(
         name=name,
@@ -125,7 +129,7 @@ class _Audit:
     @property
     def keys(self) -> set[dg.AssetKey]:
         """The assets that are written."""
-        return {key for one in self.stored for key in one.keys}
+        return {key for asset in self.stored for key in asset.keys}
 
     def unresolved(self) -> Any:
         """The job as Dagster takes it before the assets of the code location are known."""
@@ -143,15 +147,15 @@ class _Audit:
         Raises:
             DagsterInvalidDefinitionError: No check of the job is blocking.
         """
-        given = {key for one in self.checks for key in one.check_keys}
-        found = [
-            one
-            for one in assets
-            if isinstance(one, dg.AssetChecksDefinition)
-            and any(key.asset_key in self.keys for key in one.check_keys)
-            and not given & set(one.check_keys)
+        check_keys = {key for check in self.checks for key in check.check_keys}
+        added_checks = [
+            definition
+            for definition in assets
+            if isinstance(definition, dg.AssetChecksDefinition)
+            and any(key.asset_key in self.keys for key in definition.check_keys)
+            and not check_keys & set(definition.check_keys)
         ]
-        specs = [spec for one in (*self.stored, *self.checks, *found) for spec in one.check_specs]
+        specs = [spec for definition in (*self.stored, *self.checks, *added_checks) for spec in definition.check_specs]
         if not self.allow_unaudited and not any(spec.blocking for spec in specs if spec.asset_key in self.keys):
             names = ", ".join(sorted(key.to_user_string() for key in self.keys))
             raise dg.DagsterInvalidDefinitionError(
@@ -159,7 +163,7 @@ class _Audit:
                 "one, @asset_check(asset=..., blocking=True), to the asset_checks of the definitions, or pass "
                 "allow_unaudited=True"
             )
-        return self.job([*self.checks, *found], resources)
+        return self.job([*self.checks, *added_checks], resources)
 
     def job(self, checks: Sequence[dg.AssetChecksDefinition], resources: Mapping[str, Any]) -> dg.JobDefinition:
         """The job with given checks.
@@ -199,14 +203,14 @@ def _publish_asset(
 ) -> dg.AssetsDefinition:
     """The last step: an asset, because a failed blocking check skips only assets."""
     refs = table_refs(assets)
-    partitions = {one.partitions_def for one in assets if one.partitions_def is not None}
+    partitions = {asset.partitions_def for asset in assets if asset.partitions_def is not None}
     if len(partitions) > 1:
         raise dg.DagsterInvalidDefinitionError(
             f"job {name}: its assets have different partitions; give them one partitions_def, or make one job for each"
         )
 
     # The argument `backfill_policy` is in beta; users who do not use it must not see the warning.
-    policies = [one.backfill_policy for one in assets if one.backfill_policy is not None]
+    policies = [asset.backfill_policy for asset in assets if asset.backfill_policy is not None]
     policy: dict[str, Any] = {"backfill_policy": policies[0]} if policies else {}
 
     def publish(context: dg.AssetExecutionContext) -> None:
@@ -214,7 +218,7 @@ def _publish_asset(
 
         branch = run_branch(facts_of(context.run, context.instance))
         root = table_root(getattr(context.resources, io_manager_key))
-        partitioned = {key for one in assets if one.partitions_def is not None for key in one.keys}
+        partitioned = {key for asset in assets if asset.partitions_def is not None for key in asset.keys}
         tables = [(ref, main) for ref in refs if (main := root.open_or_none(ref)) is not None]
         lost = [ref.name for ref, main in tables if not _has_or_had(main, branch)]
         if lost and len(lost) < len(tables):
@@ -228,7 +232,7 @@ def _publish_asset(
             keys = list(context.partition_keys) if ref.key in partitioned else None
             _publish(context, root, ref, branch, checked_branches, keys, keep_branch=keep_branch)
 
-    made: dg.AssetsDefinition = dg.asset(
+    publish_asset: dg.AssetsDefinition = dg.asset(
         name=f"{name}_publish",
         deps=[ref.key for ref in refs],
         partitions_def=next(iter(partitions), None),
@@ -236,7 +240,7 @@ def _publish_asset(
         description="Promotes the branch of this run, and then reports the partitions.",
         **policy,
     )(publish)
-    return made
+    return publish_asset
 
 
 def _has_or_had(main: Any, branch: str) -> bool:

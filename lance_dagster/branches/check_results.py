@@ -66,10 +66,10 @@ class BranchChecks:
         """The checks that failed, or those without a result, as "asset: check"."""
         return sorted(
             {
-                f"{asset}: {one.check}"
+                f"{asset}: {problem.check}"
                 for asset, problems in self.problems.items()
-                for one in problems
-                if (one.result is not None) is failed
+                for problem in problems
+                if (problem.result is not None) is failed
             }
         )
 
@@ -79,7 +79,9 @@ class BranchChecks:
         Args:
             launch: How to launch a check on the branch.
         """
-        return [self._sentence(asset, one, launch) for asset, problems in self.problems.items() for one in problems]
+        return [
+            self._sentence(asset, problem, launch) for asset, problems in self.problems.items() for problem in problems
+        ]
 
     def _sentence(self, asset: str, problem: CheckProblem, launch: str) -> str:
         about = f" (partition {', '.join(problem.partitions[:3])})" if problem.partitions else ""
@@ -133,14 +135,16 @@ def failed_checks(
     runs = instance.get_runs(filters=dg.RunsFilter(tags={BRANCH_TAG: branch}), limit=limit)
     if limit is not None and len(runs) == limit:
         return None
-    results = (one for run in runs for one in read_check_log(instance, run.run_id).evaluations)
-    if not any(one.asset_key == key and not one.passed and not one.only_warns for one in results):
+    results = (evaluation for run in runs for evaluation in read_check_log(instance, run.run_id).evaluations)
+    if not any(
+        evaluation.asset_key == key and not evaluation.passed and not evaluation.only_warns for evaluation in results
+    ):
         return []  # without a look at the history of the branch
     try:
         checks = check_branch(instance, main, branch, [key], lambda _: ())
     except NotFoundError:  # it was discarded meanwhile
         return None
-    return sorted({one.check for one in checks.problems.get(key.to_user_string(), ())})
+    return sorted({problem.check for problem in checks.problems.get(key.to_user_string(), ())})
 
 
 def check_branch(
@@ -168,33 +172,39 @@ def check_branch(
     head = main.checkout_version((branch, None))
     records = instance.get_run_records(filters=dg.RunsFilter(tags={BRANCH_TAG: branch}))
     fork = main.branches.list()[branch]["parent_version"]
-    history = [one for one in read_history(head, after=fork, count_changes=False, ahead=_AHEAD) if one.changes_rows]
-    existing = {one["version"] for one in head.version_refs()}
+    history = [
+        commit for commit in read_history(head, after=fork, count_changes=False, ahead=_AHEAD) if commit.changes_rows
+    ]
+    existing = {version_ref["version"] for version_ref in head.version_refs()}
     lost = max((number for number in range(fork + 1, head.version) if number not in existing), default=0)
-    found = _RunsOfBranch.of(instance, head, history, records)
-    writers = {dg.AssetKey.from_user_string(name) for one in history for name in one.assets}
-    is_unnamed = bool(lost) or any(not one.assets for one in history)
+    branch_runs = _RunsOfBranch.of(instance, head, history, records)
+    writers = {dg.AssetKey.from_user_string(name) for commit in history for name in commit.assets}
+    is_unnamed = bool(lost) or any(not commit.assets for commit in history)
     problems: dict[str, list[CheckProblem]] = {}
     newest_result = (0, 0)
     for key in sorted({*keys, *writers}):
         name = key.to_user_string()
-        rows = _changed_rows(history, name, lost, found.partition_lists)
-        results = found.results(key)
+        rows = _changed_rows(history, name, lost, branch_runs.partition_lists)
+        results = branch_runs.results(key)
         newest_result = max((newest_result, *(result.order for result in results)))
         blocking: Collection[str] = ()
         if rows.changed and (key in writers or is_unnamed):
-            known = blocking_checks(key)
-            blocking = found.blocking_checks(key) if known is None else known
-        listed = [one for one in check_problems(rows, blocking, results) if one.check in blocking or not only_blocking]
+            blocking_names = blocking_checks(key)
+            blocking = branch_runs.blocking_checks(key) if blocking_names is None else blocking_names
+        listed = [
+            problem
+            for problem in check_problems(rows, blocking, results)
+            if problem.check in blocking or not only_blocking
+        ]
         if listed:
             problems[name] = listed
     return BranchChecks(
         version=head.version,
         branch=branch,
-        branch_id=found.branch_id,
+        branch_id=branch_runs.branch_id,
         problems=problems,
         cleaned_up=lost,
-        newest_run=found.newest,
+        newest_run=branch_runs.newest,
         newest_result=newest_result,
     )
 
@@ -213,14 +223,14 @@ def _changed_rows(
     changed: dict[str | None, int] = {REST: lost} if lost else {}
     replaced: dict[str | None, int] = {}
     table_replaced = 0
-    for one in reversed([made for made in history if not made.assets or asset in made.assets]):
-        names = partition_names(one.properties) or partition_lists.get(one.properties.get(PARTITION_HASH, ""), ())
+    for commit in reversed([commit for commit in history if not commit.assets or asset in commit.assets]):
+        names = partition_names(commit.properties) or partition_lists.get(commit.properties.get(PARTITION_HASH, ""), ())
         parts: Sequence[str | None] = [*names] or [REST]
-        changed |= dict.fromkeys(parts, one.version)
-        if _SLICES in one.properties:
-            replaced |= dict.fromkeys(parts, one.version)
-        elif one.operation == "Overwrite":
-            table_replaced = one.version
+        changed |= dict.fromkeys(parts, commit.version)
+        if _SLICES in commit.properties:
+            replaced |= dict.fromkeys(parts, commit.version)
+        elif commit.operation == "Overwrite":
+            table_replaced = commit.version
     return ChangedRows(changed=changed, replaced=replaced, table_replaced=table_replaced)
 
 
@@ -258,13 +268,13 @@ class _RunsOfBranch:
     @property
     def newest(self) -> str | None:
         """The newest run that wrote to the branch or that had checks; None if there is none."""
-        writers = {run for one in self.history for run in several(one.properties.get(RUN_ID))}
-        wanted = [
+        writers = {run for commit in self.history for run in several(commit.properties.get(RUN_ID))}
+        numbered_runs = [
             (number, run)
             for run, (number, log) in self.logs.items()
             if run in writers or log.planned or log.evaluations
         ]
-        return max(wanted, default=(0, None))[1]
+        return max(numbered_runs, default=(0, None))[1]
 
     @property
     def partition_lists(self) -> dict[str, Sequence[str]]:
@@ -275,32 +285,38 @@ class _RunsOfBranch:
     def blocking_checks(self, key: dg.AssetKey) -> set[str]:
         """The checks of an asset that were blocking when they ran, and those that a run was to execute and did not."""
         planned = {name for _, log in self.logs.values() for asset, name in log.planned if asset == key}
-        results = [one for _, log in self.logs.values() for one in log.evaluations if one.asset_key == key]
-        return {one.name for one in results if one.is_blocking} | (planned - {one.name for one in results})
+        results = [
+            evaluation for _, log in self.logs.values() for evaluation in log.evaluations if evaluation.asset_key == key
+        ]
+        return {evaluation.name for evaluation in results if evaluation.is_blocking} | (
+            planned - {evaluation.name for evaluation in results}
+        )
 
     def results(self, key: dg.AssetKey) -> list[CheckResult]:
         """The results of the checks of an asset, except for those about an earlier branch of the same name."""
-        writers = {run for one in self.history for run in several(one.properties.get(RUN_ID))}
+        writers = {run for commit in self.history for run in several(commit.properties.get(RUN_ID))}
         oldest = min((number for run, (number, _) in self.logs.items() if run in writers), default=0)
         listed = []
         for run, (number, log) in self.logs.items():
-            for one in log.evaluations:
-                reads = self._reads(run, log, one) if one.asset_key == key else None
+            for evaluation in log.evaluations:
+                reads = self._reads(run, log, evaluation) if evaluation.asset_key == key else None
                 if reads is None or (not reads and number < oldest):
                     continue
-                listed.append(_result(run, number, one, reads))
+                listed.append(_result(run, number, evaluation, reads))
         return listed
 
     def _reads(self, run: str, log: CheckLog, evaluation: CheckEvaluation) -> list[Mapping[str, Any]] | None:
         """What the attempt of a step read of the branch, or wrote; None if it was a branch of the same name."""
         reads = [
-            one
-            for one in log.reads.get(evaluation.attempt, ())
-            if (one["uri"], one["branch"]) == (self.uri, self.branch)
+            read
+            for read in log.reads.get(evaluation.attempt, ())
+            if (read["uri"], read["branch"]) == (self.uri, self.branch)
         ]
         asset = evaluation.asset_key.to_user_string()
-        reads = [one for one in reads if one["wrote"] == asset][-1:] or [one for one in reads if one["wrote"] is None]
-        if any(one["branch_id"] != self.branch_id for one in reads):
+        reads = [read for read in reads if read["wrote"] == asset][-1:] or [
+            read for read in reads if read["wrote"] is None
+        ]
+        if any(read["branch_id"] != self.branch_id for read in reads):
             return None
         return reads or self._committed(run, asset, evaluation)
 
@@ -308,9 +324,9 @@ class _RunsOfBranch:
         """The newest version that the attempt of a step committed by other means than the IO manager."""
         step, attempt = evaluation.attempt
         made_by = (run, step, str(attempt))
-        for one in self.history:
-            if asset in one.assets and made_by == tuple(map(one.properties.get, (RUN_ID, STEP_KEY, ATTEMPT))):
-                return [{"version": one.version, "partitions": partition_names(one.properties) or None}]
+        for commit in self.history:
+            if asset in commit.assets and made_by == tuple(map(commit.properties.get, (RUN_ID, STEP_KEY, ATTEMPT))):
+                return [{"version": commit.version, "partitions": partition_names(commit.properties) or None}]
         return []
 
 
@@ -319,13 +335,13 @@ def _result(run: str, number: int, evaluation: CheckEvaluation, reads: Sequence[
     partitions: set[str] | None = None
     if evaluation.partition is not None:
         partitions = {evaluation.partition}
-    elif reads and all(one["partitions"] is not None for one in reads):
-        partitions = {name for one in reads for name in one["partitions"]}
+    elif reads and all(read["partitions"] is not None for read in reads):
+        partitions = {name for read in reads for name in read["partitions"]}
     return CheckResult(
         check=evaluation.name,
         order=(number, evaluation.number),
         run_id=run,
         passed=evaluation.passed or evaluation.only_warns,
-        version=min((one["version"] for one in reads), default=None),
+        version=min((read["version"] for read in reads), default=None),
         partitions=partitions,
     )

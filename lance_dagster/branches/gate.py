@@ -110,7 +110,7 @@ def check_problems(
         results: The results of all checks of the asset in runs on the branch.
     """
     by_check: dict[str, list[CheckResult]] = {name: [] for name in blocking}
-    for result in sorted(results, key=lambda one: one.order):
+    for result in sorted(results, key=lambda result: result.order):
         by_check.setdefault(result.check, []).append(result)
     for name, same in sorted(by_check.items()):
         deciding = _deciding(rows, same)

@@ -154,11 +154,11 @@ def _promote(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConf
     from lance_dagster.branches import promotion  # noqa: PLC0415 - code locations load without lance_core
 
     branch, forced = _branch(job, context, config), is_tagged(context, FORCE_TAG) or config.force
-    found = [(ref, main) for ref, main in _tables(job, context, config) if main is not None]
-    checked_branches, rejected = _pass_gates(job, context, _by_table(found), branch, forced=forced)
-    promotion.reject_conflicts([(ref.name, main) for ref, main in found], branch, checked_branches)
+    tables = [(ref, main) for ref, main in _tables(job, context, config) if main is not None]
+    checked_branches, rejected = _pass_gates(job, context, _by_table(tables), branch, forced=forced)
+    promotion.reject_conflicts([(ref.name, main) for ref, main in tables], branch, checked_branches)
     done, failed = 0, []
-    for same in _by_table(upstream_first(context, found, lambda pair: pair[0].key)):
+    for same in _by_table(upstream_first(context, tables, lambda pair: pair[0].key)):
         main = same[0][1]
         names = ", ".join(ref.name for ref, _ in same)
         try:
@@ -169,8 +169,8 @@ def _promote(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConf
             context.log.exception("%s: not promoted", names)
             failed.append(f"{names}: {error}")
             continue
-        for ref, own in same:
-            done += _report(job, context, ref, own, published, forced=rejected.get(main.root_uri))
+        for ref, table in same:
+            done += _report(job, context, ref, table, published, forced=rejected.get(main.root_uri))
     if failed:
         undo = f". Others were promoted: undo run {context.run.run_id} before you discard the branch" if done else ""
         raise dg.Failure(f"branch {branch} was not promoted everywhere: {'; '.join(failed)}{undo}")
@@ -208,7 +208,7 @@ def _pass_gates(
         names = ", ".join(ref.name for ref, _ in same)
         problems += [f"{names}: {reason}" for reason in promotion.gate_problems(main, branch, gates)]
         rejected |= {main.root_uri: problems} if problems else {}
-    reasons = "; ".join(one for problems in rejected.values() for one in problems)
+    reasons = "; ".join(problem for problems in rejected.values() for problem in problems)
     if rejected and not forced:
         raise dg.Failure(
             f"branch {branch} is not promoted, and main is unchanged: {reasons}. Materialize the asset on the branch "
@@ -219,10 +219,10 @@ def _pass_gates(
     return checked_branches, rejected
 
 
-def _by_table(found: Sequence[tuple[TableRef, Any]]) -> list[list[tuple[TableRef, Any]]]:
+def _by_table(pairs: Sequence[tuple[TableRef, Any]]) -> list[list[tuple[TableRef, Any]]]:
     """Assets with their tables, grouped by table, because several assets may share a table."""
     tables: dict[str, list[tuple[TableRef, Any]]] = {}
-    for ref, main in found:
+    for ref, main in pairs:
         tables.setdefault(main.root_uri, []).append((ref, main))
     return list(tables.values())
 
@@ -284,9 +284,9 @@ def _written_partitions(instance: dg.DagsterInstance, ref: TableRef, branch: str
     from lance_dagster.events.reporting import known_versions, partitions_of_runs  # noqa: PLC0415 - heavy imports
 
     partitions = partitions_of_runs(instance, ref.key, [run.run_id for run in runs_of_branch(instance, branch)])
-    known = known_versions(instance, ref.key, partitions, None)
-    about = [one for one, reported in known.items() if reported.branch == branch]
-    return [one for one in about if one is not None] if about else None
+    reported_versions = known_versions(instance, ref.key, partitions, None)
+    about = [partition for partition, reported in reported_versions.items() if reported.branch == branch]
+    return [partition for partition in about if partition is not None] if about else None
 
 
 def _report_main(
@@ -303,7 +303,7 @@ def _report_main(
     )
 
     latest = main.checkout_version((None, None))
-    known = known_versions(context.instance, ref.key, partitions, latest)
+    reported_versions = known_versions(context.instance, ref.key, partitions, latest)
     report = TableReport(
         ref=ref,
         location=job.root(context).locate(ref),
@@ -312,8 +312,12 @@ def _report_main(
         partitions=partitions,
         metadata={"lance/discarded": branch},
         rows=partition_rows(latest, ref, partitions),
-        provenance={one: reported.provenance for one, reported in known.items()},
-        own={one: {PUBLISHED: False} for one, reported in known.items() if reported.version is None},
+        provenance={partition: reported.provenance for partition, reported in reported_versions.items()},
+        own={
+            partition: {PUBLISHED: False}
+            for partition, reported in reported_versions.items()
+            if reported.version is None
+        },
     )
     if BRANCH_TAG not in context.run.tags:  # so that `lance_eager` does not take the events for new data
         context.instance.add_run_tags(context.run.run_id, {BRANCH_TAG: branch})
@@ -326,24 +330,24 @@ def _branch(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConfi
     Raises:
         Failure: Neither the run's tag nor the configuration names a branch, or the environment names another one.
     """
-    given = config.branch or context.run.tags.get(BRANCH_TAG)
-    found = named_branch(
-        given,
+    branch_name = config.branch or context.run.tags.get(BRANCH_TAG)
+    branch = named_branch(
+        branch_name,
         facts_of(context.run, context.instance),
         where="the configuration" if config.branch else f"run tag {BRANCH_TAG}",
     )
-    if found is None:
+    if branch is None:
         raise dg.Failure(
             f"no branch is named: set the run tag {BRANCH_TAG}, or `branch` in the configuration of the op"
         )
     policy = job.root(context).branching
     only = only_branch(policy)
-    if only not in (None, found):
+    if only not in (None, branch):
         raise dg.Failure(
-            f"{branch_source(policy, only)}, so that branch {found} is neither promoted nor discarded in this "
-            f"environment: run the job where {policy.name} is {found} or {MAIN}"
+            f"{branch_source(policy, only)}, so that branch {branch} is neither promoted nor discarded in this "
+            f"environment: run the job where {policy.name} is {branch} or {MAIN}"
         )
-    return found
+    return branch
 
 
 def _tables(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConfig) -> Iterator[tuple[TableRef, Any]]:

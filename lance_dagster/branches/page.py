@@ -47,7 +47,9 @@ def branch_entries(
     checks = {name: failed_checks(instance, main, name, key, most_runs=most_runs) for name in shown}
     return {
         "lance/branches": dg.MetadataValue.md(_page(main, listed, shown, checks, short=short)),
-        "lance/open_branches": sum("lance.promoted_version" not in one["metadata"] for one in listed.values()),
+        "lance/open_branches": sum(
+            "lance.promoted_version" not in description["metadata"] for description in listed.values()
+        ),
     }
 
 
@@ -85,8 +87,8 @@ def _page(
 
 def _newest(listed: _Described) -> _Described:
     """The newest branches, which a short page shows."""
-    found = sorted(listed.items(), key=lambda pair: (-pair[1]["create_at"], pair[0]))
-    return dict(found[:_MOST_BRANCHES])
+    newest_first = sorted(listed.items(), key=lambda pair: (-pair[1]["create_at"], pair[0]))
+    return dict(newest_first[:_MOST_BRANCHES])
 
 
 def _rows(
@@ -96,17 +98,23 @@ def _rows(
     *,
     short: bool,
 ) -> Iterator[list[str]]:
-    for name, one in described.items():
-        base = f"{cell(one['parent_branch'] or 'main')}@{one['parent_version']}"
-        promoted = one["metadata"].get("lance.promoted_version")
+    for name, description in described.items():
+        base = f"{cell(description['parent_branch'] or 'main')}@{description['parent_version']}"
+        promoted = description["metadata"].get("lance.promoted_version")
         try:
-            cells, ahead = _short(main, name, one) if short else _long(main, name)
+            cells, ahead = _short(main, name, description) if short else _long(main, name)
         except LanceError as error:  # a branch that is broken, or was just discarded, must not hide the others
             columns = len(_SHORT if short else _LONG)
-            yield [code(name), base, *[""] * (columns - 4), _age(one["create_at"]), cell(f"cannot be read: {error}")]
+            yield [
+                code(name),
+                base,
+                *[""] * (columns - 4),
+                _age(description["create_at"]),
+                cell(f"cannot be read: {error}"),
+            ]
             continue
         state = f"promoted as {promoted}" if promoted else f"open{ahead}"
-        yield [code(name), base, *cells, _checks(checks, name), _age(one["create_at"]), cell(state)]
+        yield [code(name), base, *cells, _checks(checks, name), _age(description["create_at"]), cell(state)]
 
 
 def _short(main: lance_core.LanceDataset, name: str, described: Mapping[str, Any]) -> tuple[list[str], str]:

@@ -196,7 +196,7 @@ def publish(
     except NotFoundError:
         return _published_before(main, branch)
     is_idle = _reject_settings_alone(main, branch, promotion)
-    known: Mapping[str, str] = {}
+    commit_properties: Mapping[str, str] = {}
     operation = None
     try:
         dataset = main.checkout_version((None, promotion.version))
@@ -204,19 +204,19 @@ def publish(
         dataset = main.checkout_version((None, None))
         partitions, writers, _ = _written_on_branch(main, branch)
     else:
-        made = dataset.read_transaction(promotion.version)
-        if made is not None and properties_of(made).get(PROMOTED_FROM) == branch:
-            known, operation = properties_of(made), made.operation.name
-        partitions, writers = partition_names(known), several(known.get(ASSET_KEY))
+        transaction = dataset.read_transaction(promotion.version)
+        if transaction is not None and properties_of(transaction).get(PROMOTED_FROM) == branch:
+            commit_properties, operation = properties_of(transaction), transaction.operation.name
+        partitions, writers = partition_names(commit_properties), several(commit_properties.get(ASSET_KEY))
     if is_idle:
         partitions, writers, runs = _written_on_branch(main, branch)
-        known = {RUN_ID: json.dumps(runs)}
+        commit_properties = {RUN_ID: json.dumps(runs)}
     return Published(
         dataset=dataset,
         version=promotion.version,
         branch=branch,
         promotion=promotion,
-        properties=known,
+        properties=commit_properties,
         partitions=partitions,
         operation=operation,
         writers=writers,
@@ -227,7 +227,7 @@ def publish(
 def _reject_settings_alone(main: lance_core.LanceDataset, branch: str, promotion: Any) -> bool:
     """Reject a branch that changed only settings; returns whether it changed nothing and was never promoted."""
     is_idle = promotion.deduplicated and _PROMOTED_VERSION not in main.branches.list()[branch]["metadata"]
-    settings = [one for one in promotion.left_behind if not one.startswith("index ")]
+    settings = [setting for setting in promotion.left_behind if not setting.startswith("index ")]
     if is_idle and settings:
         raise UnsupportedError(
             f"branch {branch!r} has changed no rows or columns, only what a promotion does not apply: "
@@ -238,11 +238,11 @@ def _reject_settings_alone(main: lance_core.LanceDataset, branch: str, promotion
 
 
 def _published_before(main: lance_core.LanceDataset, branch: str) -> Published | None:
-    found = main.find_transaction(PROMOTED_FROM, branch)
-    if found is None:
+    promotion_commit = main.find_transaction(PROMOTED_FROM, branch)
+    if promotion_commit is None:
         return None
-    version, made = found
-    properties = properties_of(made)
+    version, transaction = promotion_commit
+    properties = properties_of(transaction)
     return Published(
         dataset=main.checkout_version(version),
         version=version,
@@ -250,7 +250,7 @@ def _published_before(main: lance_core.LanceDataset, branch: str) -> Published |
         promotion=None,
         properties=properties,
         partitions=partition_names(properties),
-        operation=made.operation.name,
+        operation=transaction.operation.name,
         writers=several(properties.get(ASSET_KEY)),
     )
 
@@ -260,8 +260,8 @@ def _written_on_branch(main: lance_core.LanceDataset, branch: str) -> tuple[list
     partitions: set[str] = set()
     writers: set[str] = set()
     runs: set[str] = set()
-    for _, made in main.checkout_version((branch, None)).history():
-        properties = properties_of(made)
+    for _, transaction in main.checkout_version((branch, None)).history():
+        properties = properties_of(transaction)
         partitions.update(partition_names(properties))
         writers.update(several(properties.get(ASSET_KEY)))
         runs.update(several(properties.get(RUN_ID)))
@@ -293,19 +293,23 @@ def promotion_events(
     """
     if not published.is_of(ref) or (published.is_idle and not published.writers):
         return []
-    wanted = _wanted(context.instance, ref, published) if partitions is None else sorted(partitions)
+    partition_keys = _written_partitions(context.instance, ref, published) if partitions is None else sorted(partitions)
     latest = published.dataset.checkout_version((None, None))
-    known = known_versions(context.instance, ref.key, wanted, latest)
+    reported_versions = known_versions(context.instance, ref.key, partition_keys, latest)
     if published.is_new:
-        due = list(known)
+        due = list(reported_versions)
     else:  # without properties the commit is cleaned up or was never needed: only partitions without an event are due
         least = published.version if published.properties and not published.is_idle else 0
-        due = [one for one, reported in known.items() if reported.version is None or reported.version < least]
-    overtaken = any((reported.version or 0) > published.version for reported in known.values())
+        due = [
+            partition
+            for partition, reported in reported_versions.items()
+            if reported.version is None or reported.version < least
+        ]
+    overtaken = any((reported.version or 0) > published.version for reported in reported_versions.values())
     dataset = published.dataset if published.is_new and not overtaken else latest
     if not due:
         return []
-    names = [one for one in due if one is not None]
+    names = [partition for partition in due if partition is not None]
     rows = partition_rows(dataset, ref, names, _new_fragments(published))
     report = TableReport(
         ref=ref,
@@ -326,12 +330,12 @@ def _own_entries(
 ) -> dict[str | None, dict[str, Any]]:
     """The entries that the runs on the branch reported, without rows that the commit of the promotion counts."""
     runs = several(published.properties.get(RUN_ID))
-    found = written_entries(instance, ref.key, published.branch, runs)
-    for partition, entries in found.items():
+    entries_by_partition = written_entries(instance, ref.key, published.branch, runs)
+    for partition, entries in entries_by_partition.items():
         counted = rows.get(partition) if partition is not None else None
         if counted is not None and counted.written is not None and "lance/columns" not in entries:
             entries.pop("lance/rows_written", None)
-    return found
+    return entries_by_partition
 
 
 def _provenance(
@@ -360,8 +364,8 @@ def _read_on_branch(published: Published, version: int) -> dict[str, int]:
     """The versions of the branch that a version was made from, by asset; the oldest if the commit was cleaned up."""
     properties = published.properties
     try:
-        made = published.dataset.checkout_version((published.branch, version)).read_transaction(version)
-        properties = properties_of(made) or properties
+        transaction = published.dataset.checkout_version((published.branch, version)).read_transaction(version)
+        properties = properties_of(transaction) or properties
     except NotFoundError:
         pass
     read: dict[str, int] = {}
@@ -373,7 +377,7 @@ def _read_on_branch(published: Published, version: int) -> dict[str, int]:
     return read
 
 
-def _wanted(instance: dg.DagsterInstance, ref: TableRef, published: Published) -> list[str]:
+def _written_partitions(instance: dg.DagsterInstance, ref: TableRef, published: Published) -> list[str]:
     """The partitions that the asset wrote on the branch.
 
     If the commit names no partitions or several assets, the partitions come from the events of the runs.
@@ -384,18 +388,18 @@ def _wanted(instance: dg.DagsterInstance, ref: TableRef, published: Published) -
 
 
 def _promotion_metadata(published: Published, partitions: int) -> dict[str, Any]:
-    made = published.promotion if published.is_new else None
+    promotion = published.promotion if published.is_new else None
     # With several partitions each event has its own numbers; with several assets, the numbers of each are unknown.
-    whole = made if partitions <= 1 and len(published.writers) <= 1 else None
+    whole = promotion if partitions <= 1 and len(published.writers) <= 1 else None
     return {
         "lance/operation": published.operation,
         "lance/published": True,
         "lance/promoted_from": published.branch,
         "lance/branch_version": _number(published.properties.get("promoted_version")),
-        "lance/base_version": made.fork_version if made is not None else None,
+        "lance/base_version": promotion.fork_version if promotion is not None else None,
         "lance/rows_written": whole.rows_added if whole is not None else None,
         "lance/rows_deleted": (whole.rows_removed or None) if whole is not None else None,
-        "lance/tag": made.tag if made is not None else None,
+        "lance/tag": promotion.tag if promotion is not None else None,
         "lance/left_behind": ", ".join(published.left_behind) or None,
         "lance/deduplicated": None if published.is_new else True,
     }

@@ -63,7 +63,7 @@ _STATE_KEY: Final = "lance/branch_state"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _TableBranch:
     """A branch of a table."""
 
     ref: TableRef
@@ -149,17 +149,17 @@ def _tick(
 ) -> dg.SensorResult | dg.SkipReason:
     """Look at all branches once; the cursor holds the keys of the reports that were made."""
     reported = set(json.loads(context.cursor)) if context.cursor else set()
-    by_branch: dict[str, list[_Found]] = {}
-    for found in _branches(context, refs, resource):
-        by_branch.setdefault(found.branch, []).append(found)
+    by_branch: dict[str, list[_TableBranch]] = {}
+    for table_branch in _branches(context, refs, resource):
+        by_branch.setdefault(table_branch.branch, []).append(table_branch)
     requests: list[dg.RunRequest] = []
     events: list[dg.AssetObservation] = []
-    known: set[str] = set()
+    report_keys: set[str] = set()
     busy = _Busy.of(context.instance) if by_branch else _Busy(runs=frozenset(), backfills=frozenset())
     for branch, where in by_branch.items():
         state = _state(context.instance, branch, busy)
         action, reason, newest_result = rules.decide(context, branch, where, state)
-        key = f"{action}:{branch}:{'.'.join(str(found.version) for found in where)}"
+        key = f"{action}:{branch}:{'.'.join(str(table_branch.version) for table_branch in where)}"
         if action in ("promote", "discard"):
             job = rules.promote if action == "promote" else rules.discard
             why = {_STATE_KEY: reason} if reason else {}
@@ -167,12 +167,12 @@ def _tick(
             requests.append(dg.RunRequest(run_key=key, job_name=job, tags={BRANCH_TAG: branch} | why))
         elif action == "report":
             key += f":{reason}"
-            known.add(key)
+            report_keys.add(key)
             if key not in reported:
                 events += _reports(context.instance, where, reason)
-    if not requests and not events and known == reported:
+    if not requests and not events and report_keys == reported:
         return dg.SkipReason(f"{len(by_branch)} branches, none to promote, discard or report")
-    return dg.SensorResult(run_requests=requests, asset_events=events, cursor=json.dumps(sorted(known)))
+    return dg.SensorResult(run_requests=requests, asset_events=events, cursor=json.dumps(sorted(report_keys)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,15 +188,15 @@ class _Rules:
     promoted_ttl: timedelta | None
 
     def decide(
-        self, context: dg.SensorEvaluationContext, branch: str, where: list[_Found], state: State
+        self, context: dg.SensorEvaluationContext, branch: str, where: list[_TableBranch], state: State
     ) -> tuple[str, str, str]:
         """What to do about a branch ("promote", "discard", "report", "ignore"), why, and the newest result of a check.
 
         The result is named only if the branch is promoted.
         """
-        idle = datetime.now(UTC) - max(found.committed for found in where)
-        promoted = all(found.is_promoted for found in where)
-        limits = [one for one in (self.ttl, self.promoted_ttl if promoted else None) if one is not None]
+        idle = datetime.now(UTC) - max(table_branch.committed for table_branch in where)
+        promoted = all(table_branch.is_promoted for table_branch in where)
+        limits = [limit for limit in (self.ttl, self.promoted_ttl if promoted else None) if limit is not None]
         if limits and idle > min(limits) and state != "running":
             return "discard", f"nothing was committed to it for {idle}", ""
         if promoted:
@@ -208,7 +208,9 @@ class _Rules:
         if state != "succeeded":
             return "ignore", "its backfill or run is under way or unknown", ""
         checks = self._checks(context, branch, where)
-        failed, missing = ([name for one in checks for name in one.names(failed=which)] for which in (True, False))
+        failed, missing = (
+            [name for table_checks in checks for name in table_checks.names(failed=which)] for which in (True, False)
+        )
         if failed:
             return self.on_failure, f"checks failed on it: {', '.join(failed)}", ""
         if missing:  # they may still run, so that the branch is never discarded for it
@@ -216,47 +218,49 @@ class _Rules:
             return action, f"blocking checks have not passed on it as it is: {', '.join(missing)}", ""
         if self.promote is None:
             return "report", "it is ready to be promoted", ""
-        number, event = max((one.newest_result for one in checks), default=(0, 0))
+        number, event = max((table_checks.newest_result for table_checks in checks), default=(0, 0))
         return "promote", "", f"{number}.{event}" if number else ""
 
-    def _checks(self, context: dg.SensorEvaluationContext, branch: str, where: list[_Found]) -> "list[BranchChecks]":
+    def _checks(
+        self, context: dg.SensorEvaluationContext, branch: str, where: list[_TableBranch]
+    ) -> "list[BranchChecks]":
         """What checks say about the branch of each table."""
         from lance_dagster.branches.check_results import check_branch  # noqa: PLC0415 - heavy imports at first use
 
         if not self.require_checks:
             return []
-        tables: dict[str, list[_Found]] = {}
-        for found in where:
-            tables.setdefault(found.main.root_uri, []).append(found)
+        tables: dict[str, list[_TableBranch]] = {}
+        for table_branch in where:
+            tables.setdefault(table_branch.main.root_uri, []).append(table_branch)
         return [
             check_branch(
                 context.instance,
                 same[0].main,
                 branch,
-                [found.ref.key for found in same],
+                [table_branch.ref.key for table_branch in same],
                 partial(blocking_checks, context),
             )
             for same in tables.values()
         ]
 
 
-def _branches(context: dg.SensorEvaluationContext, refs: list[TableRef], resource: Any) -> Iterator[_Found]:
+def _branches(context: dg.SensorEvaluationContext, refs: list[TableRef], resource: Any) -> Iterator[_TableBranch]:
     root = table_root(resource)
     only = only_branch(root.branching)
-    for given in refs:
-        ref = given.resolved(context)
+    for asset_ref in refs:
+        ref = asset_ref.resolved(context)
         main = None if is_foreign(ref, context) else root.open_or_none(ref)
         if main is None:
             continue
-        for branch, known in main.branches.list().items():
+        for branch, description in main.branches.list().items():
             if only not in (None, branch):
                 continue
             head = main.checkout_version((branch, None))
-            yield _Found(
+            yield _TableBranch(
                 ref=ref,
                 main=main,
                 branch=branch,
-                is_promoted="lance.promoted_version" in known["metadata"],
+                is_promoted="lance.promoted_version" in description["metadata"],
                 committed=main.branches.last_commit(branch),
                 version=head.version,
             )
@@ -313,13 +317,13 @@ def _state_of_backfill(instance: dg.DagsterInstance, backfill_id: str, branch: s
     return "failed" if failed and state == "succeeded" else state
 
 
-def _reports(instance: dg.DagsterInstance, where: list[_Found], reason: str) -> Iterator[dg.AssetObservation]:
+def _reports(instance: dg.DagsterInstance, where: list[_TableBranch], reason: str) -> Iterator[dg.AssetObservation]:
     from lance_dagster.branches.page import branch_entries  # noqa: PLC0415 - code locations load without lance_core
 
-    for found in where:
+    for table_branch in where:
         metadata: dict[str, Any] = {
-            BRANCH_TAG: found.branch,
+            BRANCH_TAG: table_branch.branch,
             _STATE_KEY: reason,
-            **branch_entries(found.main, instance, found.ref.key),
+            **branch_entries(table_branch.main, instance, table_branch.ref.key),
         }
-        yield dg.AssetObservation(asset_key=found.ref.key, metadata=metadata)
+        yield dg.AssetObservation(asset_key=table_branch.ref.key, metadata=metadata)

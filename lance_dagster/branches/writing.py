@@ -61,25 +61,25 @@ def is_created_empty(main: lance_core.LanceDataset, has_ended: Callable[[str], b
             the table that it created, so that the result is False.
     """
     try:
-        made = [main.read_transaction(1)]
-        if main.count_rows() or not _is_empty_creation(made[0]):
+        transactions = [main.read_transaction(1)]
+        if main.count_rows() or not _is_empty_creation(transactions[0]):
             return False
-        made += [main.read_transaction(version) for version in range(2, main.version + 1)]
+        transactions += [main.read_transaction(version) for version in range(2, main.version + 1)]
     except NotFoundError:  # a version was cleaned up
         return False
-    for one in made:
-        run = properties_of(one).get(_CREATED_BY)
+    for transaction in transactions:
+        run = properties_of(transaction).get(_CREATED_BY)
         if (
-            one is None
-            or not (_is_empty_creation(one) or one.operation.name in NEUTRAL)
+            transaction is None
+            or not (_is_empty_creation(transaction) or transaction.operation.name in NEUTRAL)
             or (run and not has_ended(run))
         ):
             return False
     return not any(main.checkout_version((name, None)).count_rows() for name in main.branches.list())
 
 
-def _is_empty_creation(made: lance_core.Transaction | None) -> bool:
-    return properties_of(made).get(BEGUN_EMPTY[0]) == BEGUN_EMPTY[1]
+def _is_empty_creation(transaction: lance_core.Transaction | None) -> bool:
+    return properties_of(transaction).get(BEGUN_EMPTY[0]) == BEGUN_EMPTY[1]
 
 
 def create_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) -> lance_core.LanceDataset:
@@ -92,7 +92,7 @@ def create_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) -
         value: The value that will be written to the branch.
         request: The write of the value, with main's URI.
     """
-    owner = {key: one for key, one in request.properties.items() if key == ASSET_KEY}
+    owner = {key: asset_name for key, asset_name in request.properties.items() if key == ASSET_KEY}
     if RUN_ID in request.properties:
         owner[_CREATED_BY] = request.properties[RUN_ID]
     output = replace(request.output, empty_output="write", write_mode="create_only")
@@ -147,10 +147,10 @@ def branch_metadata(
     """
     branch = dataset.branch or MAIN
     fork = dataset.branches.list().get(branch, {})
-    known = {
+    all_entries = {
         BRANCH_TAG: branch,
         "lance/published": False,
         "lance/base_version": fork.get("parent_version"),
     }
-    found = {name: value for name, value in known.items() if value is not None}
-    return found if instance is None else found | branch_entries(dataset, instance, key, short=True)
+    entries = {name: value for name, value in all_entries.items() if value is not None}
+    return entries if instance is None else entries | branch_entries(dataset, instance, key, short=True)

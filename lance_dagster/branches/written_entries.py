@@ -47,32 +47,36 @@ def written_entries(
     for run_id in run_ids:
         records = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION).records
         for record in records:
-            made = record.asset_materialization
-            if made is not None and made.asset_key == key and branch_of_event(made) == branch:
-                events.setdefault(made.partition, []).append(made)
-    return {partition: _entries(found) for partition, found in events.items()}
+            materialization = record.asset_materialization
+            if (
+                materialization is not None
+                and materialization.asset_key == key
+                and branch_of_event(materialization) == branch
+            ):
+                events.setdefault(materialization.partition, []).append(materialization)
+    return {partition: _entries(materializations) for partition, materializations in events.items()}
 
 
 def _entries(events: list[dg.AssetMaterialization]) -> dict[str, Any]:
-    known = [_named(one.metadata, (*_COLUMNS, *_NUMBERS)) for one in events]
-    if len(known) == 1:
-        return known[0]
+    entries_per_event = [_named(event.metadata, (*_COLUMNS, *_NUMBERS)) for event in events]
+    if len(entries_per_event) == 1:
+        return entries_per_event[0]
     return {
-        name: list(dict.fromkeys(column for one in known for column in one.get(name, ())))
+        name: list(dict.fromkeys(column for entries in entries_per_event for column in entries.get(name, ())))
         for name in _COLUMNS
-        if any(name in one for one in known)
+        if any(name in entries for entries in entries_per_event)
     }
 
 
 def _named(metadata: Mapping[str, dg.MetadataValue[Any]], names: Iterable[str]) -> dict[str, Any]:
     """The named entries of an event, from its top level or, as plain values, from its entry `lance/commit`."""
     rest = metadata[COMMIT].value if COMMIT in metadata else None
-    others: Mapping[str, Any] = rest if isinstance(rest, Mapping) else {}
-    found: dict[str, Any] = {}
+    commit_entries: Mapping[str, Any] = rest if isinstance(rest, Mapping) else {}
+    entries: dict[str, Any] = {}
     for name in names:
         short = name.rpartition("/")[2]
         if name in metadata:
-            found[name] = metadata[name]
-        elif short in others:
-            found[name] = others[short]
-    return found
+            entries[name] = metadata[name]
+        elif short in commit_entries:
+            entries[name] = commit_entries[short]
+    return entries

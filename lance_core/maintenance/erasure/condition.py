@@ -120,9 +120,9 @@ class ErasureCondition:
         """
         nodes = list(_named_fields(columns.fields))
         maps = [columns.metadata, *(node.metadata for node in nodes)]
-        pairs = [pair for one in maps for pair in one.items() if pair not in _FORMAT_METADATA]
+        pairs = [pair for metadata in maps for pair in metadata.items() if pair not in _FORMAT_METADATA]
         strings = [node.name.encode() for node in nodes] + [
-            one for key, value in pairs for one in (key.encode(), value)
+            text for key, value in pairs for text in (key.encode(), value)
         ]
         return any(map(self.is_in_bytes, strings))
 
@@ -145,10 +145,10 @@ class ErasureCondition:
 
 def _named_fields(fields: Iterable[Field]) -> Iterator[Field]:
     """The fields that users name, at any depth: those of a blob have the names of the format."""
-    for one in fields:
-        yield one
-        if not is_blob_v2(one) and _BLOB not in one.metadata.items():
-            yield from _named_fields(one.children)
+    for node in fields:
+        yield node
+        if not is_blob_v2(node) and _BLOB not in node.metadata.items():
+            yield from _named_fields(node.children)
 
 
 def strings_of(transaction: Transaction | None) -> list[str]:
@@ -162,7 +162,7 @@ def _predicate(transaction: Transaction) -> str:
 
 def _strings(sql: str) -> list[str]:
     """The strings of a condition, without the wildcards at their ends."""
-    return [found.replace("''", "'").strip("%") for found in _STRINGS.findall(sql)]
+    return [string.replace("''", "'").strip("%") for string in _STRINGS.findall(sql)]
 
 
 def stored_rows(source: Snapshot, fragments: Sequence[Fragment]) -> Snapshot:

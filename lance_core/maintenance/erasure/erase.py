@@ -129,38 +129,38 @@ class _Erasure:
 
     def run(self) -> ErasureReport:
         """Survey the versions, erase the rows unless there are obstacles, and prove the result."""
-        found, tags, refs = self._survey(None)
+        facts, tags, refs = self._survey(None)
         table = self.dataset._refs  # noqa: SLF001 - same library
-        obstacles, clones = find_obstacles(table, found, tags, refs, self.options)
+        obstacles, clones = find_obstacles(table, facts, tags, refs, self.options)
         self.report = ErasureReport(
             uri=table.root.root,
             dry_run=self.options.dry_run,
             proven=False,
-            holding=holding_versions(found, tags),
+            holding=holding_versions(facts, tags),
             obstacles=obstacles,
             clones=clones,
-            bases=_bases(found),
+            bases=_bases(facts),
         )
         if self.options.dry_run or obstacles:
-            return self._planned(found, tags, refs)
-        released = released_branches(found, refs, self.options)
+            return self._planned(facts, tags, refs)
+        released = released_branches(facts, refs, self.options)
         # `retrying` does not fit: after a conflict the next survey also finds rows that other writers have added.
         for number in range(_ROUNDS):
             # Unreferenced files are removed together with versions, or on their own.
-            if not _is_work_left(found) and (number or not self.options.delete_unverified):
+            if not _is_work_left(facts) and (number or not self.options.delete_unverified):
                 break
-            for line in found.lines:
+            for line in facts.lines:
                 try:
-                    self._erase_on(line, found)
+                    self._erase_on(line, facts)
                 except RetryableConflictError as error:
                     # The rest is done in the next round, or reported at the end.
                     _logger.warning("%s: others changed the same rows: %s", line.name, error)
-            found, tags, refs = self._survey(found)
-            released |= released_branches(found, refs, self.options)
-            doomed = {line.name: set(line.doomed()) for line in found.lines}
-            self._clean_up(found, tags)
-            found, tags, refs = self._survey(found)
-            for line in found.lines:
+            facts, tags, refs = self._survey(facts)
+            released |= released_branches(facts, refs, self.options)
+            doomed = {line.name: set(line.doomed()) for line in facts.lines}
+            self._clean_up(facts, tags)
+            facts, tags, refs = self._survey(facts)
+            for line in facts.lines:
                 self.removed.setdefault(line.name, set()).update(doomed.get(line.name, set()) - line.versions.keys())
         self._abort_uploads()
         freed = {name: tuple(sorted(numbers)) for name, numbers in self.removed.items() if numbers}
@@ -181,40 +181,42 @@ class _Erasure:
             self.dataset._refs.root.abort_upload(upload)  # noqa: SLF001 - same library
         self.report = replace(self.report, uploads_aborted=tuple(upload.key for upload in uploads))
 
-    def _survey(self, known: ErasureSurvey | None) -> tuple[ErasureSurvey, dict[str, TagRef], dict[str, BranchRef]]:
+    def _survey(
+        self, earlier_survey: ErasureSurvey | None
+    ) -> tuple[ErasureSurvey, dict[str, TagRef], dict[str, BranchRef]]:
         """A new survey, all tags, and all branches."""
         root = self.dataset._refs.root  # noqa: SLF001 - same library
         tags, torn_tags = read_tags(root)
         refs, torn = read_branches(root)
         reject_torn([*torn_tags, *torn.values()])
-        found = survey(root, refs, self.condition, known)
-        self.condition, self.columns = found.condition, found.columns
-        return found, tags, refs
+        facts = survey(root, refs, self.condition, earlier_survey)
+        self.condition, self.columns = facts.condition, facts.columns
+        return facts, tags, refs
 
     def _planned(
-        self, found: ErasureSurvey, tags: Mapping[str, TagRef], refs: Mapping[str, BranchRef]
+        self, facts: ErasureSurvey, tags: Mapping[str, TagRef], refs: Mapping[str, BranchRef]
     ) -> ErasureReport:
-        rows = {line.name: self.condition.count_live(self._source(line)) for line in found.lines}
-        versions = {line.name: tuple(line.going(drops=self.options.drop_indices)) for line in found.lines}
+        rows = {line.name: self.condition.count_live(self._source(line)) for line in facts.lines}
+        versions = {line.name: tuple(line.going(drops=self.options.drop_indices)) for line in facts.lines}
         suspect = [
             (f"{line.name}:{index.name}", is_supported(index, line.latest.schema))
-            for line in found.lines
+            for line in facts.lines
             for index in line.latest.suspect
         ]
         uploads = self._doomed_uploads()
         left = tuple(upload_findings(self.dataset._refs.root, uploads))  # noqa: SLF001 - same library
         return replace(
-            self._proven() if found.is_clean() else replace(self.report, remaining=left),
+            self._proven() if facts.is_clean() else replace(self.report, remaining=left),
             uploads_aborted=tuple(upload.key for upload in uploads),
             rows_deleted={name: count for name, count in rows.items() if count},
-            fragments_rewritten=sum(len(found.fragments_to_rewrite(line)) for line in found.lines),
+            fragments_rewritten=sum(len(facts.fragments_to_rewrite(line)) for line in facts.lines),
             indices_rebuilt=tuple(sorted({name for name, is_built in suspect if is_built})),
             indices_dropped=tuple(
                 sorted({name for name, is_built in suspect if not is_built}) if self.options.drop_indices else ()
             ),
             versions_removed={name: numbers for name, numbers in versions.items() if numbers},
-            readers_released=tuple(sorted(released_readers(found, tags, self.options))),
-            branches_released=tuple(sorted(released_branches(found, refs, self.options))),
+            readers_released=tuple(sorted(released_readers(facts, tags, self.options))),
+            branches_released=tuple(sorted(released_branches(facts, refs, self.options))),
         )
 
     def _proven(self) -> ErasureReport:
@@ -225,7 +227,7 @@ class _Erasure:
     def _source(self, line: Line) -> Snapshot:
         return self.dataset.checkout_version((line.name, None)).source
 
-    def _erase_on(self, line: Line, found: ErasureSurvey) -> None:
+    def _erase_on(self, line: Line, facts: ErasureSurvey) -> None:
         """Erase the rows from the latest version of a branch: delete them, rewrite fragments, rebuild indices."""
         if not line.latest.reasons:
             return
@@ -234,14 +236,14 @@ class _Erasure:
             rows = {**self.report.rows_deleted, line.name: self.report.rows_deleted.get(line.name, 0) + deleted}
             self.report = replace(self.report, rows_deleted=rows)
         handle = self.dataset.checkout_version((line.name, None))
-        fragments = self._rewrite(handle, found)
+        fragments = self._rewrite(handle, facts)
         suspect = {index.name for index in line.latest.suspect}
-        own = [one for one in handle.source.manifest.indices if not one.is_system]
-        indices = [one for one in own if fragments or one.name in suspect]
-        built = {one.name for one in indices if is_supported(one, handle.source.manifest.schema)}
+        user_indices = [index for index in handle.source.manifest.indices if not index.is_system]
+        indices = [index for index in user_indices if fragments or index.name in suspect]
+        built = {index.name for index in indices if is_supported(index, handle.source.manifest.schema)}
         self._rebuild(handle, line, sorted(built))
         if self.options.drop_indices:
-            self._drop(handle, line, sorted({one.name for one in indices} - built))
+            self._drop(handle, line, sorted({index.name for index in indices} - built))
         manifest = handle.source.manifest
         if (
             "record" in line.latest.reasons
@@ -271,13 +273,13 @@ class _Erasure:
         source = self._source(line)
         return retrying_on_latest(source, attempt) if self.condition.columns(source) is not None else 0
 
-    def _rewrite(self, handle: Handle, found: ErasureSurvey) -> int:
+    def _rewrite(self, handle: Handle, facts: ErasureSurvey) -> int:
         """Rewrite the fragments whose files hold rows or traces, without deleted rows; returns their number."""
         source = handle.source
         options = replace(
             CompactionOptions.of({"compaction_mode": "reencode"}, source.manifest.config), defer_index_remap=False
         )
-        files = found.files_to_rewrite(source.manifest.schema)
+        files = facts.files_to_rewrite(source.manifest.schema)
         held = [
             fragment
             for fragment in source.manifest.fragments
@@ -294,8 +296,8 @@ class _Erasure:
         if not names:
             return
         properties = self.options.transaction_properties
-        found = optimize_indices(handle.source, index_names=names, retrain=True, properties=properties)
-        handle.move_to(found)
+        manifest = optimize_indices(handle.source, index_names=names, retrain=True, properties=properties)
+        handle.move_to(manifest)
         built = dict.fromkeys((*self.report.indices_rebuilt, *(f"{line.name}:{name}" for name in names)))
         self.report = replace(self.report, indices_rebuilt=tuple(built))
 
@@ -316,12 +318,12 @@ class _Erasure:
         )
         handle.move_to(commit(source.store, transaction, base=source.manifest).manifest)
 
-    def _clean_up(self, found: ErasureSurvey, tags: Mapping[str, TagRef]) -> None:
+    def _clean_up(self, facts: ErasureSurvey, tags: Mapping[str, TagRef]) -> None:
         """Move tags, then remove the versions that hold rows or traces, on branches before their parents."""
-        self._move_tags(found, tags)
-        self._release_forks(found, tags)
-        self._release_readers(found, tags)
-        for line in sorted(found.lines, key=lambda one: -len(one.ref.identifier) if one.ref else 1):
+        self._move_tags(facts, tags)
+        self._release_forks(facts, tags)
+        self._release_readers(facts, tags)
+        for line in sorted(facts.lines, key=lambda line: -len(line.ref.identifier) if line.ref else 1):
             doomed = line.doomed()
             if not doomed and not self.options.delete_unverified:
                 continue
@@ -348,9 +350,9 @@ class _Erasure:
                 bytes_removed=self.report.bytes_removed + stats.bytes_removed,
             )
 
-    def _move_tags(self, found: ErasureSurvey, tags: Mapping[str, TagRef]) -> None:
+    def _move_tags(self, facts: ErasureSurvey, tags: Mapping[str, TagRef]) -> None:
         """Move the tags that may be moved to the latest version of their branch, unless it holds rows or traces too."""
-        lines = {line.branch: line for line in found.lines}
+        lines = {line.branch: line for line in facts.lines}
         for name, ref in tags.items():
             line = lines.get(ref.branch)
             if line is None or not self.options.retag or ref.version not in line.doomed() or line.latest.reasons:
@@ -362,18 +364,18 @@ class _Erasure:
             Tags(self.dataset._refs).update(name, (line.name, line.latest.number))  # noqa: SLF001 - same library
             self.report = replace(self.report, tags_moved={**self.report.tags_moved, name: line.latest.number})
 
-    def _release_forks(self, found: ErasureSurvey, tags: Mapping[str, TagRef]) -> None:
+    def _release_forks(self, facts: ErasureSurvey, tags: Mapping[str, TagRef]) -> None:
         """Delete the fork tags on versions to remove, if their branch may be released or was released before."""
-        refs = {line.name: line.ref for line in found.lines if line.ref is not None}
-        doomed = {line.branch: set(line.doomed()) for line in found.lines}
+        refs = {line.name: line.ref for line in facts.lines if line.ref is not None}
+        doomed = {line.branch: set(line.doomed()) for line in facts.lines}
         for name, ref in tags.items():
             is_allowed = self.options.release_branches or is_needless_fork_tag(name, ref, refs)
             if is_fork_tag(name, ref) and is_allowed and ref.version in doomed.get(ref.branch, ()):
                 delete_durably(self.dataset._refs.root, tag_ref_key(name))  # noqa: SLF001 - same library
 
-    def _release_readers(self, found: ErasureSurvey, tags: Mapping[str, TagRef]) -> None:
+    def _release_readers(self, facts: ErasureSurvey, tags: Mapping[str, TagRef]) -> None:
         """Delete the tags of readers on versions to remove; the readers then need a full refresh."""
-        doomed = {line.branch: set(line.doomed()) for line in found.lines}
+        doomed = {line.branch: set(line.doomed()) for line in facts.lines}
         released = set(self.report.readers_released)
         for name, ref in tags.items():
             if is_reader_tag(name, ref) and ref.version in doomed.get(ref.branch, ()):
@@ -382,13 +384,13 @@ class _Erasure:
         self.report = replace(self.report, readers_released=tuple(sorted(released)))
 
 
-def _is_work_left(found: ErasureSurvey) -> bool:
+def _is_work_left(facts: ErasureSurvey) -> bool:
     """Whether another round can change anything; an index that cannot be built here does not count."""
-    return any(line.doomed() or line.is_replaced(drops=False) for line in found.lines)
+    return any(line.doomed() or line.is_replaced(drops=False) for line in facts.lines)
 
 
-def _bases(found: ErasureSurvey) -> tuple[str, ...]:
+def _bases(facts: ErasureSurvey) -> tuple[str, ...]:
     """The base paths of surveyed versions that lie outside of the root of the dataset."""
-    root = found.lines[0].store.root
-    paths = {path for line in found.lines for version in line.versions.values() for path in version.base_paths}
+    root = facts.lines[0].store.root
+    paths = {path for line in facts.lines for version in line.versions.values() for path in version.base_paths}
     return tuple(sorted(path for path in paths if not (path + "/").startswith(root + "/")))

@@ -64,11 +64,11 @@ def holds_only_stored_values(source: Snapshot, index: IndexMetadata) -> bool:
 def _listed(source: Snapshot, index: IndexMetadata) -> pa.Array:
     """The distinct values of an index."""
     store, folder = source.index_folder(index)
-    found: list[pa.Array] = []
+    chunks: list[pa.Array] = []
     for name, columns in _FILES[index.kind].items():
         table = read_columns(open_file(store, folder, name, index), columns)
-        found += [chunk for column in columns for chunk in table.column(column).chunks]
-    return _comparable(pa.chunked_array(found)) if found else pa.nulls(0)
+        chunks += [chunk for column in columns for chunk in table.column(column).chunks]
+    return _comparable(pa.chunked_array(chunks)) if chunks else pa.nulls(0)
 
 
 def _comparable(values: pa.ChunkedArray) -> pa.Array:

@@ -54,17 +54,17 @@ def continued_version(number: int, made_by: Transaction | None) -> int | None:
     return made_by.read_version if is_detached(number) else number - 1
 
 
-def related(before: Mapping[Node, Node | None], own: Mapping[Node, Columns]) -> dict[Node, Columns]:
+def related(before: Mapping[Node, Node | None], version_columns: Mapping[Node, Columns]) -> dict[Node, Columns]:
     """For each version, the columns of the condition in it, in the versions before it, and in those made from it.
 
     Args:
         before: Each version with the version that it continues, in an order in which continued versions come first.
-        own: The columns in the version itself; none where the condition cannot be evaluated.
+        version_columns: The columns in the version itself; none where the condition cannot be evaluated.
     """
     earlier: dict[Node, Columns] = {}
-    later = {node: dict(own[node]) for node in before}
+    later = {node: dict(version_columns[node]) for node in before}
     for node, origin in before.items():
-        earlier[node] = own[node] | (earlier[origin] if origin is not None else {})
+        earlier[node] = version_columns[node] | (earlier[origin] if origin is not None else {})
     for node, origin in reversed(list(before.items())):
         if origin is not None:
             later[origin] |= later[node]
@@ -73,12 +73,16 @@ def related(before: Mapping[Node, Node | None], own: Mapping[Node, Columns]) -> 
 
 def is_within(columns: Schema, schema: Schema) -> bool:
     """Whether a version has all fields of columns, by id and type, whatever their names."""
-    known = schema.by_id()
-    return all(field.id in known and known[field.id].logical_type == field.logical_type for field, _ in columns.walk())
+    fields = schema.by_id()
+    return all(
+        field.id in fields and fields[field.id].logical_type == field.logical_type for field, _ in columns.walk()
+    )
 
 
 def renamed(columns: Schema, schema: Schema) -> str:
     """The columns that have another name in a version, and that name."""
-    known = schema.by_id()
-    changed = [(field.name, known[field.id].name) for field, _ in columns.walk() if known[field.id].name != field.name]
+    fields = schema.by_id()
+    changed = [
+        (field.name, fields[field.id].name) for field, _ in columns.walk() if fields[field.id].name != field.name
+    ]
     return ", ".join(f"{old!r} (now {new!r})" for old, new in changed)

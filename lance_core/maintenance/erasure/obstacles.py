@@ -40,29 +40,29 @@ class _Allowed(Protocol):
 
 
 def find_obstacles(
-    table: TableRefs, found: ErasureSurvey, tags: Mapping[str, TagRef], refs: Mapping[str, BranchRef], allowed: _Allowed
+    table: TableRefs, facts: ErasureSurvey, tags: Mapping[str, TagRef], refs: Mapping[str, BranchRef], allowed: _Allowed
 ) -> tuple[tuple[ErasureFinding, ...], tuple[str, ...]]:
     """The obstacles to an erasure, and the roots of all known clones.
 
     Args:
         table: The references of the dataset.
-        found: The survey of the dataset.
+        facts: The survey of the dataset.
         tags: All tags.
         refs: All branches.
         allowed: The options of the erasure.
     """
     clones = Clones(table).list()
-    obstacles = [*_tagged(found, tags, allowed), *_used(found, allowed), *_renamed(found), *_with_external_blobs(found)]
+    obstacles = [*_tagged(facts, tags, allowed), *_used(facts, allowed), *_renamed(facts), *_with_external_blobs(facts)]
     if not allowed.release_branches:
-        obstacles += [*_forked(found, refs, allowed), *_begun(found, tags, refs, allowed)]
+        obstacles += [*_forked(facts, refs, allowed), *_begun(facts, tags, refs, allowed)]
     for name in find_orphans(table, refs.keys(), timedelta(0)):
         message = f"no reference names the branch: remove its files by branches.discard({name!r})"
         obstacles.append(ErasureFinding(kind="orphan branch", path=name, message=message))
     return tuple(obstacles), tuple(sorted({clone["uri"] for clone in clones.values()}))
 
 
-def _tagged(found: ErasureSurvey, tags: Mapping[str, TagRef], allowed: _Allowed) -> Iterator[ErasureFinding]:
-    lines = {line.branch: line for line in found.lines}
+def _tagged(facts: ErasureSurvey, tags: Mapping[str, TagRef], allowed: _Allowed) -> Iterator[ErasureFinding]:
+    lines = {line.branch: line for line in facts.lines}
     for name, ref in sorted(tags.items()):
         line = lines.get(ref.branch)
         if line is None or ref.version not in line.going(drops=allowed.drop_indices) or is_reader_tag(name, ref):
@@ -80,15 +80,15 @@ def _tagged(found: ErasureSurvey, tags: Mapping[str, TagRef], allowed: _Allowed)
             yield ErasureFinding(kind="tag", path=name, message=message)
 
 
-def _used(found: ErasureSurvey, allowed: _Allowed) -> Iterator[ErasureFinding]:
+def _used(facts: ErasureSurvey, allowed: _Allowed) -> Iterator[ErasureFinding]:
     for name, number in sorted(allowed.in_use.items()):
-        if number in found.lines[0].going(drops=allowed.drop_indices):
+        if number in facts.lines[0].going(drops=allowed.drop_indices):
             message = f"version main:{number}, which holds the rows, is in use by {name}: let it finish, then erase"
             yield ErasureFinding(kind="in use", path=name, message=message)
 
 
-def _renamed(found: ErasureSurvey) -> Iterator[ErasureFinding]:
-    for line in found.lines:
+def _renamed(facts: ErasureSurvey) -> Iterator[ErasureFinding]:
+    for line in facts.lines:
         for columns in line.latest.renamed:
             message = (
                 f"live rows match by columns that have another name in an older version, {columns}: erase by the "
@@ -97,10 +97,10 @@ def _renamed(found: ErasureSurvey) -> Iterator[ErasureFinding]:
             yield ErasureFinding(kind="renamed", path=f"{line.name}:{line.latest.number}", message=message)
 
 
-def _with_external_blobs(found: ErasureSurvey) -> Iterator[ErasureFinding]:
+def _with_external_blobs(facts: ErasureSurvey) -> Iterator[ErasureFinding]:
     """The branches with rows that refer to blobs by URI; an erasure does not remove the objects at these URIs."""
-    for line in found.lines:
-        if line.latest.fragments and _has_external_blobs(found.condition, line):
+    for line in facts.lines:
+        if line.latest.fragments and _has_external_blobs(facts.condition, line):
             message = (
                 "rows refer to blobs by URI, and an erasure does not remove such objects: remove the objects, delete "
                 "the rows and compact (materialize_deletions_threshold=0), then erase"
@@ -122,11 +122,11 @@ def _has_external_blobs(condition: ErasureCondition, line: Line) -> bool:
     source = stored_rows(Snapshot(line.store, manifest, line.store.options), held)
     where = condition.of(columns) if line.latest.columns else pc.scalar(True)
     conditions = [where & (pc.field(name, "kind") == BlobKind.EXTERNAL.value) for name in blobs]
-    return any(len(rows) for one in conditions for _, rows in each_matching(source, one, columns))
+    return any(len(rows) for blob_condition in conditions for _, rows in each_matching(source, blob_condition, columns))
 
 
-def _forked(found: ErasureSurvey, refs: Mapping[str, BranchRef], allowed: _Allowed) -> Iterator[ErasureFinding]:
-    for name in sorted(released_branches(found, refs, allowed)):
+def _forked(facts: ErasureSurvey, refs: Mapping[str, BranchRef], allowed: _Allowed) -> Iterator[ErasureFinding]:
+    for name in sorted(released_branches(facts, refs, allowed)):
         parent = refs[name].parent_branch or "main"
         message = (
             f"it was forked from {parent}:{refs[name].parent_version}, which holds the rows: promote or discard the "
@@ -136,10 +136,10 @@ def _forked(found: ErasureSurvey, refs: Mapping[str, BranchRef], allowed: _Allow
 
 
 def _begun(
-    found: ErasureSurvey, tags: Mapping[str, TagRef], refs: Mapping[str, BranchRef], allowed: _Allowed
+    facts: ErasureSurvey, tags: Mapping[str, TagRef], refs: Mapping[str, BranchRef], allowed: _Allowed
 ) -> Iterator[ErasureFinding]:
     """The branches whose creation began on a version that has to be removed, and was not finished."""
-    going = {line.branch: line.going(drops=allowed.drop_indices) for line in found.lines}
+    going = {line.branch: line.going(drops=allowed.drop_indices) for line in facts.lines}
     for name, ref in sorted(tags.items()):
         if is_fork_tag(name, ref) and ref.metadata[FORKED_KEY] not in refs and ref.version in going.get(ref.branch, ()):
             message = (
@@ -160,9 +160,9 @@ def is_needless_fork_tag(name: str, tag: TagRef, refs: Mapping[str, BranchRef]) 
     return (fork.parent_branch, fork.parent_version) != (tag.branch, tag.version)
 
 
-def released_branches(found: ErasureSurvey, refs: Mapping[str, BranchRef], allowed: _Allowed) -> set[str]:
+def released_branches(facts: ErasureSurvey, refs: Mapping[str, BranchRef], allowed: _Allowed) -> set[str]:
     """The branches whose fork version still exists and has to be removed."""
-    lines: dict[str | None, Line] = {line.branch: line for line in found.lines}
+    lines: dict[str | None, Line] = {line.branch: line for line in facts.lines}
     names = set()
     for name, ref in refs.items():
         parent = lines.get(ref.parent_branch)
@@ -171,9 +171,9 @@ def released_branches(found: ErasureSurvey, refs: Mapping[str, BranchRef], allow
     return names
 
 
-def released_readers(found: ErasureSurvey, tags: Mapping[str, TagRef], allowed: _Allowed) -> set[str]:
+def released_readers(facts: ErasureSurvey, tags: Mapping[str, TagRef], allowed: _Allowed) -> set[str]:
     """The readers of changes that hold a version which has to be removed."""
-    going = {line.branch: line.going(drops=allowed.drop_indices) for line in found.lines}
+    going = {line.branch: line.going(drops=allowed.drop_indices) for line in facts.lines}
     return {
         ref.metadata[READER_KEY]
         for name, ref in tags.items()
@@ -181,10 +181,10 @@ def released_readers(found: ErasureSurvey, tags: Mapping[str, TagRef], allowed: 
     }
 
 
-def holding_versions(found: ErasureSurvey, tags: Mapping[str, TagRef]) -> tuple[HoldingVersion, ...]:
+def holding_versions(facts: ErasureSurvey, tags: Mapping[str, TagRef]) -> tuple[HoldingVersion, ...]:
     """The versions that hold rows or traces of them."""
     result = []
-    for line in found.lines:
+    for line in facts.lines:
         for number, version in sorted(line.versions.items()):
             if not version.reasons:
                 continue

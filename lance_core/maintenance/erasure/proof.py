@@ -90,8 +90,8 @@ def prove(
         report: The report so far, which names the clones and base paths to read as well.
         columns: The columns of the condition by version, from an earlier survey: its versions may be deleted now.
     """
-    found = _surveyed(table.root, condition, columns)
-    proof = _PlaceCollector(root=table.root, condition=condition, found=found)
+    facts = _surveyed(table.root, condition, columns)
+    proof = _PlaceCollector(root=table.root, condition=condition, facts=facts)
     proof.versions()
     proof.files()
     proof.removed_objects()
@@ -102,9 +102,9 @@ def prove(
     reading = ErasureReading(
         files=proof.count,
         bytes=proof.size,
-        versions=sum(len(line.versions) for line in found.lines),
-        branches=len(found.lines),
-        rows=found.rows,
+        versions=sum(len(line.versions) for line in facts.lines),
+        branches=len(facts.lines),
+        rows=facts.rows,
     )
     return tuple(proof.remaining), reading
 
@@ -123,7 +123,7 @@ class _PlaceCollector:
 
     root: ObjectStore
     condition: ErasureCondition
-    found: ErasureSurvey
+    facts: ErasureSurvey
     remaining: list[ErasureFinding] = field(default_factory=list)
     count: int = 0
     size: int = 0
@@ -134,7 +134,7 @@ class _PlaceCollector:
     def versions(self) -> None:
         """Add the versions that hold rows or traces of them, and indices that can hold values."""
         indices: dict[str, str] = {}
-        for line in self.found.lines:
+        for line in self.facts.lines:
             for number, version in sorted(line.versions.items()):
                 path = f"{line.name}:{number}"
                 for reason in sorted(version.reasons - {"index"}):
@@ -151,7 +151,7 @@ class _PlaceCollector:
 
     def files(self) -> None:
         """Account for every file below the root."""
-        names = sorted((line.branch for line in self.found.lines if line.branch is not None), key=len, reverse=True)
+        names = sorted((line.branch for line in self.facts.lines if line.branch is not None), key=len, reverse=True)
         prefixes = [f"{TREE_PREFIX}{name}/" for name in names]
         files = {meta.key: meta for meta in self.root.list("")}
         for meta in self.root.list_owned(""):
@@ -161,7 +161,7 @@ class _PlaceCollector:
         for meta in files.values():
             self.count += 1
             self.size += meta.size
-            prefix = next((one for one in prefixes if meta.key.startswith(one)), "")
+            prefix = next((branch_prefix for branch_prefix in prefixes if meta.key.startswith(branch_prefix)), "")
             key = meta.key.removeprefix(prefix)
             try:
                 problem = self._problem(meta.key, key)
@@ -183,18 +183,18 @@ class _PlaceCollector:
         if key.startswith(DATA_PREFIX):
             blob = _BLOB.fullmatch(key)
             owner = f"{DATA_PREFIX}{blob[1]}.lance" if blob else key
-            if owner in self.found.read:  # read with its versions
-                return ("record", _SCHEMA) if self.found.mentions.get(key) else None
+            if owner in self.facts.read:  # read with its versions
+                return ("record", _SCHEMA) if self.facts.mentions.get(key) else None
             if blob is None and not key.endswith(".lance"):
                 return "unknown", _UNKNOWN
             return None if blob is None and self._is_without_rows(path) else ("data", _UNVERIFIED)
         if key.startswith(INDICES_PREFIX):
             index = key.split("/")[1]
-            if index in self.found.indices:
+            if index in self.facts.indices:
                 return None
             return ("index", _UNVERIFIED) if _UUID.fullmatch(index) else ("unknown", _UNKNOWN)
         if key.startswith(DELETIONS_PREFIX):
-            return None if key in self.found.read or self._is_deletion_file(path, key) else ("unknown", _UNKNOWN)
+            return None if key in self.facts.read or self._is_deletion_file(path, key) else ("unknown", _UNKNOWN)
         if key == HINT_KEY:
             return None
         if key.startswith(_RECORDS):

@@ -26,14 +26,14 @@ def named_values(source: Snapshot, condition: ErasureCondition, strings: Collect
     columns = [field.name for field in source.manifest.schema.fields if _has_strings(field)]
     if not columns:
         return set()
-    wanted, found = pa.array(sorted(strings), pa.large_string()), set()
+    predicate_strings, row_strings = pa.array(sorted(strings), pa.large_string()), set()
     for fragment, rows in condition.matching(source):
         for batch, _ in live_rows(source, fragment, columns, rows):
             for column in batch.columns:
                 for values in _strings_of(column):
-                    named = pc.is_in(values.cast(pa.large_string()), value_set=wanted)
-                    found.update(pc.unique(values.filter(named)).to_pylist())
-    return found
+                    named = pc.is_in(values.cast(pa.large_string()), value_set=predicate_strings)
+                    row_strings.update(pc.unique(values.filter(named)).to_pylist())
+    return row_strings
 
 
 def _has_strings(field: Field) -> bool:
@@ -48,7 +48,7 @@ def _strings_of(values: pa.Array) -> list[pa.Array]:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return [values]
     if pa.types.is_struct(kind):
-        return [one for child in values.flatten() for one in _strings_of(child)]
+        return [array for child in values.flatten() for array in _strings_of(child)]
     if pa.types.is_map(kind):
         return [*_strings_of(values.keys), *_strings_of(values.items)]
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):

@@ -184,7 +184,7 @@ def survey(
     root: ObjectStore,
     refs: Mapping[str, BranchRef],
     condition: ErasureCondition,
-    known: ErasureSurvey | None = None,
+    earlier_survey: ErasureSurvey | None = None,
     columns: Mapping[Node, Columns] | None = None,
 ) -> ErasureSurvey:
     """Read all versions of all branches.
@@ -193,16 +193,16 @@ def survey(
         root: The store of the dataset.
         refs: Its branches.
         condition: The rows.
-        known: An earlier survey, whose counts are reused, as files never change; None reads all files.
+        earlier_survey: An earlier survey, whose counts are reused, as files never change; None reads all files.
         columns: The columns of the condition by version, from an earlier survey: its versions may be deleted now.
     """
-    found = ErasureSurvey(
+    facts = ErasureSurvey(
         condition=condition,
-        counts={} if known is None else known.counts,
-        mentions={} if known is None else known.mentions,
-        columns=dict((known.columns if known is not None else columns) or {}),
+        counts={} if earlier_survey is None else earlier_survey.counts,
+        mentions={} if earlier_survey is None else earlier_survey.mentions,
+        columns=dict((earlier_survey.columns if earlier_survey is not None else columns) or {}),
     )
-    reader = _VersionSurveyor(found)
+    reader = _VersionSurveyor(facts)
     for branch, ref in [(None, None), *refs.items()]:
         line = Line(branch=branch, ref=ref, store=store_of_branch(root, branch))
         files = FolderFiles(line.store)
@@ -212,16 +212,16 @@ def survey(
             lacks_files = (is_older or is_detached(manifest.version)) and files.lack(manifest)
             line.versions[manifest.version] = reader.version(line.store, manifest, lacks_files=lacks_files)
         if any(not is_detached(number) for number in line.versions):  # else it was deleted meanwhile
-            found.lines.append(line)
+            facts.lines.append(line)
     reader.count_renamed()
     named = reader.named_values() - condition.row_values
     if named:
         also = replace(condition, row_values=condition.row_values | named)
-        return survey(root, refs, also, found, columns)
+        return survey(root, refs, also, facts, columns)
     reader.spread()
-    for line in found.lines:
-        _judge_indices(found, line)
-    return found
+    for line in facts.lines:
+        _judge_indices(facts, line)
+    return facts
 
 
 def _manifests(store: ObjectStore) -> Iterator[Manifest]:
@@ -238,7 +238,7 @@ def _manifests(store: ObjectStore) -> Iterator[Manifest]:
 class _VersionSurveyor:
     """Reads versions one after the other."""
 
-    found: ErasureSurvey
+    facts: ErasureSurvey
     unread: dict[str, set[int]] = field(default_factory=dict)
     stores: dict[str, tuple[ObjectStore, str]] = field(default_factory=dict)
     strings: set[str] = field(default_factory=set)
@@ -248,9 +248,11 @@ class _VersionSurveyor:
         source = Snapshot(store, manifest, store.options, Session())
         fragments = list(manifest.fragments)
         pieces = {fragment.id: frozenset(data_key(file.path) for file in fragment.files) for fragment in fragments}
-        self.found.read.update(*pieces.values())
-        self.found.read.update(one.deletion_file.key(one.id) for one in fragments if one.deletion_file is not None)
-        self.found.indices.update(str(index.uuid) for index in manifest.indices)
+        self.facts.read.update(*pieces.values())
+        self.facts.read.update(
+            fragment.deletion_file.key(fragment.id) for fragment in fragments if fragment.deletion_file is not None
+        )
+        self.facts.indices.update(str(index.uuid) for index in manifest.indices)
         made_by = load_transaction(store, manifest)
         version = SurveyedVersion(
             number=manifest.version,
@@ -263,16 +265,16 @@ class _VersionSurveyor:
             continues=continued_version(manifest.version, made_by),
         )
         self.strings.update(strings_of(made_by))
-        if self.found.condition.is_in_transaction(made_by) or self._is_mentioned(store, manifest):
+        if self.facts.condition.is_in_transaction(made_by) or self._is_mentioned(store, manifest):
             version.reasons.add("record")
         if lacks_files:
             version.reasons.add("files")
         else:
             self._note_columns(source, fragments)
             self._search_schemas(source, fragments)
-        if any(self.found.mentions.get(key) for keys in pieces.values() for key in keys):
+        if any(self.facts.mentions.get(key) for keys in pieces.values() for key in keys):
             version.reasons.add("record")
-        names = self.found.condition.columns(source)
+        names = self.facts.condition.columns(source)
         if names is None:
             version.reasons.add("columns")
             return version
@@ -284,52 +286,52 @@ class _VersionSurveyor:
 
     def count_renamed(self) -> None:
         """Count rows that match by columns that the condition names in other versions of the same history."""
-        before = _histories(self.found)
-        own = {
-            (line.name, number): line.versions[number].columns for line in self.found.lines for number in line.versions
+        before = _histories(self.facts)
+        version_columns = {
+            (line.name, number): line.versions[number].columns for line in self.facts.lines for number in line.versions
         }
-        if len({frozenset(columns) for columns in (*own.values(), *self.found.columns.values())}) <= 1:
+        if len({frozenset(columns) for columns in (*version_columns.values(), *self.facts.columns.values())}) <= 1:
             return  # the columns are the same in all versions
-        known = self.found.columns
-        newest = {name: columns for (name, _), columns in sorted(known.items())}
-        for node, columns in related(before, own).items():
-            known[node] = columns | known.get(node, newest.get(node[0], {}))
-        for line in self.found.lines:
+        columns_by_node = self.facts.columns
+        newest = {name: columns for (name, _), columns in sorted(columns_by_node.items())}
+        for node, columns in related(before, version_columns).items():
+            columns_by_node[node] = columns | columns_by_node.get(node, newest.get(node[0], {}))
+        for line in self.facts.lines:
             for number, version in line.versions.items():
-                others = self.found.columns[line.name, number]
-                if others.keys() - version.columns.keys() and "files" not in version.reasons:
-                    self._count_others(line, version, others)
+                history_columns = self.facts.columns[line.name, number]
+                if history_columns.keys() - version.columns.keys() and "files" not in version.reasons:
+                    self._count_other_names(line, version, history_columns)
 
-    def _count_others(self, line: Line, version: SurveyedVersion, others: Columns) -> None:
+    def _count_other_names(self, line: Line, version: SurveyedVersion, history_columns: Columns) -> None:
         manifest = load_manifest(line.store, version.number)
-        for names, columns in others.items():
+        for names, columns in history_columns.items():
             if names in version.columns or not is_within(columns, manifest.schema):
                 continue
             source = Snapshot(line.store, replace(manifest, schema=columns, indices=()), line.store.options, Session())
             self._count(source, names, version.pieces)
-            held = any(self.found.counts[files, names] for files in version.pieces.values())
-            if held and version is line.latest and self.found.condition.count_live(source):
+            held = any(self.facts.counts[files, names] for files in version.pieces.values())
+            if held and version is line.latest and self.facts.condition.count_live(source):
                 version.renamed += (renamed(columns, manifest.schema),)
 
     def named_values(self) -> frozenset[str]:
         """Strings of predicates in the history that are values of rows to erase."""
-        found: set[str] = set()
+        row_strings: set[str] = set()
         read: set[frozenset[str]] = set()
-        for line in self.found.lines if self.strings else ():
+        for line in self.facts.lines if self.strings else ():
             for version in line.versions.values():
                 if "files" in version.reasons:
                     continue  # a cleanup that was killed has removed files that it needs
                 held = {
                     key
                     for key, files in version.pieces.items()
-                    if files not in read and any(self.found.counts.get((files, names)) for names in version.columns)
+                    if files not in read and any(self.facts.counts.get((files, names)) for names in version.columns)
                 }
                 if held:
                     source = Snapshot(line.store, load_manifest(line.store, version.number), line.store.options)
-                    fragments = [one for one in source.manifest.fragments if one.id in held]
-                    found |= named_values(stored_rows(source, fragments), self.found.condition, self.strings)
+                    fragments = [fragment for fragment in source.manifest.fragments if fragment.id in held]
+                    row_strings |= named_values(stored_rows(source, fragments), self.facts.condition, self.strings)
                     read.update(version.pieces[key] for key in held)
-        return frozenset(found)
+        return frozenset(row_strings)
 
     def _is_mentioned(self, store: ObjectStore, manifest: Manifest) -> bool:
         keys = [manifest.location.key] if manifest.location is not None else []
@@ -337,18 +339,18 @@ class _VersionSurveyor:
             keys.append(f"_transactions/{manifest.transaction_file}")
         for key in keys:
             try:
-                if self.found.condition.is_in_bytes(store.get(key)):
+                if self.facts.condition.is_in_bytes(store.get(key)):
                     return True
             except ObjectNotFoundError:
                 continue
         return False
 
     def _count(self, source: Snapshot, fields: FieldNames, pieces: Mapping[int, frozenset[str]]) -> None:
-        counts = self.found.counts
+        counts = self.facts.counts
         new = [fragment for fragment in source.manifest.fragments if (pieces[fragment.id], fields) not in counts]
         if not new:
             return
-        matches = self.found.condition.stored(source, new)
+        matches = self.facts.condition.stored(source, new)
         # The 0.1 format repeats dictionaries in manifests: they cannot lose values.
         dictionaries = [] if _is_legacy(source.manifest) else dictionary_columns(source.manifest.schema)
         for fragment in new:
@@ -356,15 +358,15 @@ class _VersionSurveyor:
             if dictionaries and not count:
                 count = int(_has_unused_values(source, fragment, dictionaries))
             counts[pieces[fragment.id], fields] = count
-            self.found.rows += fragment.physical_rows or 0
+            self.facts.rows += fragment.physical_rows or 0
 
     def _note_columns(self, source: Snapshot, fragments: list[Fragment]) -> None:
         """Record which columns of its files a version reads."""
-        known = source.manifest.schema.by_id().keys()
+        field_ids = source.manifest.schema.by_id().keys()
         for fragment in fragments:
             for file in fragment.files:
                 key = data_key(file.path)
-                read = {place for place, number in enumerate(file.fields) if number in known}
+                read = {place for place, number in enumerate(file.fields) if number in field_ids}
                 self.unread.setdefault(key, set(range(len(file.fields)))).difference_update(read)
                 if key not in self.stores:
                     self.stores[key] = source.data_file(file)
@@ -373,28 +375,28 @@ class _VersionSurveyor:
         """Record which data files store a schema that mentions a value of the condition."""
         for file in (file for fragment in fragments for file in fragment.files):
             key = data_key(file.path)
-            if key not in self.found.mentions:
+            if key not in self.facts.mentions:
                 store, path = source.data_file(file)
                 size = file.file_size_bytes or None
                 reader = DataFileReader.open(store, path, size=size, cache=source.session.files)
-                self.found.mentions[key] = self.found.condition.is_in_schema(reader.schema)
+                self.facts.mentions[key] = self.facts.condition.is_in_schema(reader.schema)
 
     def spread(self) -> None:
         """Find all data files of fragments with matching rows, and mark the versions that refer to such a file."""
-        found = self.found
-        present = [line_version for line in found.lines for line_version in line.versions.values()]
+        facts = self.facts
+        present = [line_version for line in facts.lines for line_version in line.versions.values()]
         used = {files for version in present for files in version.pieces.values()}
-        found.files = {name for (files, _), count in found.counts.items() if count and files in used for name in files}
-        found.files |= {key for key, places in self.unread.items() if places and self._has_column(key)}
+        facts.files = {name for (files, _), count in facts.counts.items() if count and files in used for name in files}
+        facts.files |= {key for key, places in self.unread.items() if places and self._has_column(key)}
         grown = True
         while grown:
-            before = len(found.files)
+            before = len(facts.files)
             for files in used:
-                if not found.files.isdisjoint(files):
-                    found.files |= files
-            grown = len(found.files) > before
+                if not facts.files.isdisjoint(files):
+                    facts.files |= files
+            grown = len(facts.files) > before
         for version in present:
-            version.fragments = [key for key, files in version.pieces.items() if not found.files.isdisjoint(files)]
+            version.fragments = [key for key, files in version.pieces.items() if not facts.files.isdisjoint(files)]
             if version.fragments:
                 version.reasons.add("rows")
             elif "columns" in version.reasons and self._are_counted(version):
@@ -402,18 +404,18 @@ class _VersionSurveyor:
 
     def _are_counted(self, version: SurveyedVersion) -> bool:
         """Whether all files of a version were evaluated as part of other versions."""
-        counted = {name for (files, _) in self.found.counts for name in files}
+        counted = {name for (files, _) in self.facts.counts for name in files}
         return all(files <= counted for files in version.pieces.values())
 
     def _has_column(self, key: str) -> bool:
         """Whether a file with columns that no version reads has a column with a name of the condition."""
         store, path = self.stores[key]
-        names = {name for line in self.found.lines for name in self._names(line)}
+        names = {name for line in self.facts.lines for name in self._names(line)}
         return bool(names & set(DataFileReader.open(store, path).schema.names))
 
     def _names(self, line: Line) -> tuple[str, ...]:
         manifest = load_manifest(line.store, line.latest.number)
-        return self.found.condition.columns(Snapshot(line.store, manifest, line.store.options)) or ()
+        return self.facts.condition.columns(Snapshot(line.store, manifest, line.store.options)) or ()
 
 
 def _has_unused_values(source: Snapshot, fragment: Fragment, columns: list[str]) -> bool:
@@ -427,12 +429,14 @@ def _is_legacy(manifest: Manifest) -> bool:
     return manifest.data_storage_version == "0.1"
 
 
-def _histories(found: ErasureSurvey) -> dict[Node, Node | None]:
+def _histories(facts: ErasureSurvey) -> dict[Node, Node | None]:
     """Each version with the version that it continues, or the next older existing version; older versions first."""
-    lines = {line.branch: line for line in found.lines}
-    numbers = {line.branch: sorted(one for one in line.versions if not is_detached(one)) for line in found.lines}
+    lines = {line.branch: line for line in facts.lines}
+    numbers = {
+        line.branch: sorted(number for number in line.versions if not is_detached(number)) for line in facts.lines
+    }
     before: dict[Node, Node | None] = {}
-    for line in sorted(found.lines, key=lambda one: len(one.ref.identifier) if one.ref else 0):
+    for line in sorted(facts.lines, key=lambda line: len(line.ref.identifier) if line.ref else 0):
         for number, version in sorted(line.versions.items()):
             at: Line | None = line
             latest = version.continues
@@ -447,7 +451,7 @@ def _histories(found: ErasureSurvey) -> dict[Node, Node | None]:
     return before
 
 
-def _judge_indices(found: ErasureSurvey, line: Line) -> None:
+def _judge_indices(facts: ErasureSurvey, line: Line) -> None:
     """Find the indices of a branch that can hold values of erased rows, and the versions that have one."""
     clean: dict[UUID, list[int]] = {}
     for number, version in sorted(line.versions.items()):
@@ -455,11 +459,13 @@ def _judge_indices(found: ErasureSurvey, line: Line) -> None:
             if lists_values(index) and not version.holds_data:
                 clean.setdefault(index.uuid, []).append(number)
     proven = {
-        key for key, numbers in clean.items() if any(_is_stored(line, key, one) for one in {numbers[-1], numbers[0]})
+        key
+        for key, numbers in clean.items()
+        if any(_is_stored(line, key, number) for number in {numbers[-1], numbers[0]})
     }
     for number, version in line.versions.items():
         for index in version.indices:
-            if index.uuid in proven or (not lists_values(index) and _is_fresh(found, line, number, index)):
+            if index.uuid in proven or (not lists_values(index) and _is_fresh(facts, line, number, index)):
                 continue
             version.suspect.append(index)
             version.reasons.add("index")
@@ -475,19 +481,19 @@ def _is_stored(line: Line, key: UUID, number: int) -> bool:
     return all(holds_only_stored_values(source, index) for index in manifest.indices if index.uuid == key)
 
 
-def _is_fresh(found: ErasureSurvey, line: Line, number: int, index: IndexMetadata) -> bool:
+def _is_fresh(facts: ErasureSurvey, line: Line, number: int, index: IndexMetadata) -> bool:
     """Whether the version that built an index from scratch exists, and this and all later versions hold no row."""
-    built = _at(found, line, index.dataset_version + 1)
-    if built is None or not built.is_fresh or all(one.uuid != index.uuid for one in built.indices):
+    built = _at(facts, line, index.dataset_version + 1)
+    if built is None or not built.is_fresh or all(built_index.uuid != index.uuid for built_index in built.indices):
         return False
-    between = (_at(found, line, one) for one in range(index.dataset_version + 1, number + 1))
+    between = (_at(facts, line, version_number) for version_number in range(index.dataset_version + 1, number + 1))
     return all(version is not None and not version.holds_data for version in between)
 
 
-def _at(found: ErasureSurvey, line: Line, number: int) -> SurveyedVersion | None:
+def _at(facts: ErasureSurvey, line: Line, number: int) -> SurveyedVersion | None:
     """A version of a branch, or of its parent if it is older than the fork; None if it was deleted."""
     version = line.versions.get(number)
     if version is not None or line.ref is None or number > line.ref.parent_version:
         return version
-    parent = next((one for one in found.lines if one.branch == line.ref.parent_branch), None)
-    return None if parent is None else _at(found, parent, number)
+    parent = next((candidate for candidate in facts.lines if candidate.branch == line.ref.parent_branch), None)
+    return None if parent is None else _at(facts, parent, number)
