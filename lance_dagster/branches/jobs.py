@@ -313,7 +313,7 @@ def _report_main(
         metadata={"lance/discarded": branch},
         rows=partition_rows(latest, ref, partitions),
         provenance={partition: reported.provenance for partition, reported in reported_versions.items()},
-        own={
+        entries_by_partition={
             partition: {PUBLISHED: False}
             for partition, reported in reported_versions.items()
             if reported.version is None

@@ -320,7 +320,7 @@ def promotion_events(
         metadata=_promotion_metadata(published, len(names)) | dict(entries or {}),
         rows=rows,
         provenance=_provenance(context, root, ref, published),
-        own=_own_entries(context.instance, ref, published, rows),
+        entries_by_partition=_own_entries(context.instance, ref, published, rows),
     )
     return list(materializations(report, context))
 

@@ -46,15 +46,15 @@ class EventOrder:
             records: The records of main, the one with the highest id first. They are read until the run of the first
                 one was not under way.
         """
-        last = found = None
-        for one in records:
-            if last is None or found is None:
-                last = found = one
-            elif not self.overlaps(last, one) or version_of(last) is None:
+        last = newest = None
+        for record in records:
+            if last is None or newest is None:
+                last = newest = record
+            elif not self.overlaps(last, record) or version_of(last) is None:
                 break
-            elif (version_of(one) or 0) > (version_of(found) or 0):
-                found = one
-        return found
+            elif (version_of(record) or 0) > (version_of(newest) or 0):
+                newest = record
+        return newest
 
 
 def version_of(record: dg.EventLogRecord) -> int | None:

@@ -64,7 +64,7 @@ def event_metadata(
     deleted = stats["num_deleted_rows"]
     wrote = not result.deduplicated
     created = result.operation == "Overwrite" and result.read_version == 0
-    known: dict[str, Any] = {
+    entries: dict[str, Any] = {
         "lance/replaced_attempt": _attempt_of(result, result.replaced_versions),
         "lance/kept_attempt": _attempt_of(result, kept_attempts),
         "lance/rows_written": result.rows_written if wrote else None,
@@ -89,7 +89,7 @@ def event_metadata(
         "lance/transaction_uuid": result.transaction_uuid,
         "lance/deduplicated": result.deduplicated or None,
     }
-    return {key: value for key, value in known.items() if value is not None}
+    return {key: value for key, value in entries.items() if value is not None}
 
 
 def _attempt_of(result: lance_core.WriteResult, versions: Sequence[int]) -> dg.JsonMetadataValue | None:
@@ -139,13 +139,13 @@ def lineage_metadata(
     """
     versions = recent(dataset)
     page = table_log(dataset, versions, consumers, ui_url, branches)
-    inputs = [input_record(one) for one in versions[0].inputs] if versions else []
-    known: dict[str, Any] = {
+    inputs = [input_record(read) for read in versions[0].inputs] if versions else []
+    entries: dict[str, Any] = {
         "lance/inputs": dg.MetadataValue.json(inputs) if inputs else None,
         "lance/table_log": dg.MetadataValue.md(page),
         "dagster/column_lineage": column_lineage(definition, where=where) or derived,
     }
-    return {key: value for key, value in known.items() if value is not None}
+    return {key: value for key, value in entries.items() if value is not None}
 
 
 def partition_entries(
@@ -173,39 +173,39 @@ def partition_metadata(
     """
     if not result.slice_rows and not rows and len(keys) <= _MOST_PAGES:
         return {}
-    found = {}
+    metadata_by_key = {}
     for key in keys:
-        own: dict[str, Any] = {}
+        event_entries: dict[str, Any] = {}
         if key in result.slice_rows:
-            own["lance/rows_written"] = result.slice_rows[key]
+            event_entries["lance/rows_written"] = result.slice_rows[key]
         if key in rows:
-            own["dagster/partition_row_count"] = rows[key]
-        found[key] = of_partition(entries, own, key, keys)
-    return found
+            event_entries["dagster/partition_row_count"] = rows[key]
+        metadata_by_key[key] = of_partition(entries, event_entries, key, keys)
+    return metadata_by_key
 
 
 def of_partition(
-    entries: Mapping[str, Any], own: Mapping[str, Any], key: str | None, keys: Sequence[str | None]
+    entries: Mapping[str, Any], event_entries: Mapping[str, Any], key: str | None, keys: Sequence[str | None]
 ) -> dict[str, Any]:
     """The entries of the event of one partition, laid out.
 
     Args:
         entries: The entries of all events.
-        own: The entries of this event.
+        event_entries: The entries of this event.
         key: The partition of this event.
         keys: The partitions, in the order of their events.
     """
     is_short = len(keys) > _MOST_PAGES and key != keys[-1]
     return ordered_entries(
-        {name: value for name, value in entries.items() if not (is_short and name in _LONG)} | dict(own)
+        {name: value for name, value in entries.items() if not (is_short and name in _LONG)} | dict(event_entries)
     )
 
 
 def ordered_entries(entries: Mapping[str, Any]) -> dict[str, Any]:
     """The entries laid out for an event: some at the top (see `layout`), the others in `lance/commit`."""
     shown, rest = laid_out(entries)
-    others = {key: plain_metadata(value) for key, value in rest.items()}
-    return {**shown, COMMIT: dg.MetadataValue.json(others)} if others else shown
+    commit_entries = {key: plain_metadata(value) for key, value in rest.items()}
+    return {**shown, COMMIT: dg.MetadataValue.json(commit_entries)} if commit_entries else shown
 
 
 def column_schema(schema: pa.Schema) -> dg.TableSchema:

@@ -74,9 +74,9 @@ def written_provenance(
         records = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION).records
         events = [event for record in records if (event := record.asset_materialization) is not None]
         written = [
-            (one.partition, version_of_event(one), provenance_tags(one.tags))
-            for one in events
-            if one.asset_key == key and branch_of_event(one) == branch
+            (materialization.partition, version_of_event(materialization), provenance_tags(materialization.tags))
+            for materialization in events
+            if materialization.asset_key == key and branch_of_event(materialization) == branch
         ]
         written += read_provenance_log(instance, run_id, key) if not written else []
         for partition, version, tags in written:
@@ -107,28 +107,28 @@ def committed_provenance(
         without: Versions that do not count.
     """
     oldest = min((version for version, _ in newest.values()), default=0) if run_ids is None else 0
-    for one in read_history(head, after=oldest, count_changes=False):
-        if one.version in without or not _writes_rows_of(one, key.to_user_string()):
+    for commit in read_history(head, after=oldest, count_changes=False):
+        if commit.version in without or not _writes_rows_of(commit, key.to_user_string()):
             continue
-        if run_ids is not None and not set(one.writers) <= set(run_ids):
+        if run_ids is not None and not set(commit.writers) <= set(run_ids):
             continue
-        partitions = one.partitions if isinstance(one.partitions, list) else [None]
-        due = [part for part in partitions if newest.get(part, (0, {}))[0] < one.version]
-        newest |= dict.fromkeys(due, (one.version, _tags_of_commit(instance, one))) if due else {}
+        partitions = commit.partitions if isinstance(commit.partitions, list) else [None]
+        due = [part for part in partitions if newest.get(part, (0, {}))[0] < commit.version]
+        newest |= dict.fromkeys(due, (commit.version, _tags_of_commit(instance, commit))) if due else {}
 
 
-def _writes_rows_of(one: TableVersion, asset: str) -> bool:
-    is_other = one.properties.keys() & {UNDO_RUN_ID, ERASURE, MAINTENANCE}
-    return one.changes_rows and not is_other and RUN_ID in one.properties and asset in one.assets
+def _writes_rows_of(commit: TableVersion, asset: str) -> bool:
+    is_other = commit.properties.keys() & {UNDO_RUN_ID, ERASURE, MAINTENANCE}
+    return commit.changes_rows and not is_other and RUN_ID in commit.properties and asset in commit.assets
 
 
-def _tags_of_commit(instance: dg.DagsterInstance, one: TableVersion) -> dict[str, str]:
+def _tags_of_commit(instance: dg.DagsterInstance, commit: TableVersion) -> dict[str, str]:
     """The tags that the event of a commit would have had; without a pointer to inputs that no event names.
 
     Dagster shows an asset without such a pointer as out of sync.
     """
-    tags = dict.fromkeys(_OTHERS, "true") | {_CODE: one.properties.get(CODE_VERSION) or one.properties[RUN_ID]}
-    for read in one.inputs:
+    tags = dict.fromkeys(_OTHERS, "true") | {_CODE: commit.properties.get(CODE_VERSION) or commit.properties[RUN_ID]}
+    for read in commit.inputs:
         if read.uri is None or read.version is None:
             continue
         tags[_INPUT + read.asset] = data_version(read.uri, read.version, read.branch, read.table_id)
@@ -193,8 +193,8 @@ def _published_version(table: lance_core.LanceDataset, branch: str, version: int
     promotion = table.find_transaction(PROMOTED_FROM, branch)
     if promotion is None:
         return None
-    number, made = promotion
-    promoted = properties_of(made).get(PROMOTED_VERSION, "")
+    number, transaction = promotion
+    promoted = properties_of(transaction).get(PROMOTED_VERSION, "")
     if not promoted.isdecimal() or int(promoted) < version:
         return None
     if int(promoted) == version:
@@ -204,4 +204,4 @@ def _published_version(table: lance_core.LanceDataset, branch: str, version: int
     except NotFoundError:
         return None  # the branch was discarded, and what it changed since is not known
     since = read_history(head, after=version, count_changes=False)
-    return None if any(one.changes_rows for one in since) else number
+    return None if any(commit.changes_rows for commit in since) else number

@@ -31,10 +31,10 @@ def published_partitions(
     published: set[str] = set()
     if not partitions:
         return published
-    wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=sorted(partitions))
+    records_filter = dg.AssetRecordsFilter(asset_key=key, asset_partitions=sorted(partitions))
     cursor: str | None = None
     while True:
-        page = instance.fetch_materializations(wanted, limit=_PAGE, cursor=cursor)
+        page = instance.fetch_materializations(records_filter, limit=_PAGE, cursor=cursor)
         for record in page.records:
             event = record.asset_materialization
             if event is None or event.partition is None:

@@ -105,7 +105,8 @@ class TableReport:
         partitions: The partitions; empty for a table without partitions.
         metadata: Further entries of all events.
         rows: The rows of partitions, by partition; may lack some.
-        own: Further entries of the event of each partition, by partition, or by None for a table without partitions.
+        entries_by_partition: Further entries of the event of each partition, by partition, or by None for a table
+            without partitions.
         unchanged: The data versions of partitions whose rows are the same as in the last event, by partition, or by
             None for a table without partitions. The others get the data version of the table's last change.
         provenance: The tags that name the origin of the rows, by partition, or by None for a table without partitions.
@@ -118,7 +119,7 @@ class TableReport:
     partitions: Sequence[str] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
     rows: Mapping[str, PartitionRows] = field(default_factory=dict)
-    own: Mapping[str | None, Mapping[str, Any]] = field(default_factory=dict)
+    entries_by_partition: Mapping[str | None, Mapping[str, Any]] = field(default_factory=dict)
     unchanged: Mapping[str | None, str] = field(default_factory=dict)
     provenance: Mapping[str | None, Mapping[str, str]] = field(default_factory=dict)
     ui_url: str = ""
@@ -144,7 +145,7 @@ def known_versions(
         table: The table that is there now; None to count all events.
         without: Versions of main whose events do not count, such as of changes that were undone.
     """
-    wanted: list[str | None] = [*partitions] or [None]
+    requested_partitions: list[str | None] = [*partitions] or [None]
     newest: dict[str | None, str | None] = {}
     last: dict[str | None, dg.EventLogRecord] = {}
     states: dict[str | None, ReportedState] = {}
@@ -153,8 +154,8 @@ def known_versions(
     cursor = None
     for _ in range(_MOST_PAGES):
         page = instance.fetch_materializations(records_filter, limit=_PAGE, cursor=cursor)
-        for one in page.records:
-            event = one.asset_materialization
+        for event_record in page.records:
+            event = event_record.asset_materialization
             if event is None:
                 continue
             at, data_version = event.partition if partitions else None, (event.tags or {}).get(_DATA_VERSION_TAG)
@@ -165,30 +166,33 @@ def known_versions(
             version = version_of_event(event)
             if branch is not None or version is None or version in without:
                 continue
-            known = states.get(at)
-            if known is None or (version > (known.version or 0) and order.overlaps(last[at], one)):
-                last.setdefault(at, one)
+            state = states.get(at)
+            if state is None or (version > (state.version or 0) and order.overlaps(last[at], event_record)):
+                last.setdefault(at, event_record)
                 states[at] = ReportedState(
                     version=version,
                     data_version=data_version,
                     provenance=provenance_tags(event.tags),
                 )
-        if not page.has_more or all(one in states for one in wanted):
+        if not page.has_more or all(partition in states for partition in requested_partitions):
             break
         cursor = page.cursor
-    return {one: replace(states.get(one, ReportedState()), branch=newest.get(one)) for one in wanted}
+    return {
+        partition: replace(states.get(partition, ReportedState()), branch=newest.get(partition))
+        for partition in requested_partitions
+    }
 
 
 def partitions_of_runs(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: Iterable[str]) -> list[str]:
     """The partitions of an asset that runs have materialized, as Dagster recorded them."""
-    found: set[str] = set()
+    partition_keys: set[str] = set()
     for run_id in run_ids:
         records = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION).records
-        for one in records:
-            event = one.event_log_entry.dagster_event
+        for event_record in records:
+            event = event_record.event_log_entry.dagster_event
             if event is not None and event.asset_key == key and event.partition is not None:
-                found.add(event.partition)
-    return sorted(found)
+                partition_keys.add(event.partition)
+    return sorted(partition_keys)
 
 
 def partition_rows(
@@ -213,7 +217,10 @@ def partition_rows(
     except LanceError:  # such as for an asset without `partition_expr`, whose body writes the table
         return {}
     if new is None and len(partitions) <= _COUNTED_ALONE:
-        plans = [plan_partitions(ref.key, ref.partitions_def, [one], expression, dataset.schema) for one in partitions]
+        plans = [
+            plan_partitions(ref.key, ref.partitions_def, [partition], expression, dataset.schema)
+            for partition in partitions
+        ]
         counts = (dataset.count_rows(filter=plan.slices.expression(dataset.schema)) for plan in plans)
         return {plan.keys[0]: PartitionRows(rows=rows) for plan, rows in zip(plans, counts, strict=True)}
     added = None if new is None else np.array(sorted(new), np.uint64)
@@ -263,7 +270,7 @@ def rows_of_partitions(
     most = _MOST_OPENED if max_unindexed_fragments is None else max_unindexed_fragments
     if _uncovered(result.dataset, columns) > most + (result.fragments_added or 0):
         return {}
-    return {key: found.rows for key, found in partition_rows(result.dataset, ref, keys).items()}
+    return {key: counts.rows for key, counts in partition_rows(result.dataset, ref, keys).items()}
 
 
 def _uncovered(dataset: lance_core.LanceDataset, columns: Sequence[str]) -> int:
@@ -271,9 +278,9 @@ def _uncovered(dataset: lance_core.LanceDataset, columns: Sequence[str]) -> int:
     covered: dict[str, set[int]] = {column: set() for column in columns}
     for index in dataset.describe_indices():
         if index.index_type == "ZoneMap" and len(index.field_names) == 1 and index.field_names[0] in covered:
-            covered[index.field_names[0]].update(*(one.fragment_ids for one in index.segments))
-    wanted = set(dataset.fragment_ids())
-    return len(set[int]().union(*(wanted - found for found in covered.values())))
+            covered[index.field_names[0]].update(*(segment.fragment_ids for segment in index.segments))
+    all_fragments = set(dataset.fragment_ids())
+    return len(set[int]().union(*(all_fragments - fragments for fragments in covered.values())))
 
 
 def materializations(
@@ -309,14 +316,14 @@ def materializations(
     changed = data_version_of(dataset)
     keys: list[str | None] = [*report.partitions] or [None]
     for partition in keys:
-        own: dict[str, Any] = {}
+        event_entries: dict[str, Any] = {}
         counted = report.rows.get(partition) if partition is not None else None
         if counted is not None:
-            own = {"dagster/partition_row_count": counted.rows}
-            own |= {} if counted.written is None else {"lance/rows_written": counted.written}
-            own |= {} if counted.erased is None else {"lance/rows_erased": counted.erased}
-        own |= report.own.get(partition, {})
-        shown = of_partition(entries, own, partition, keys)
+            event_entries = {"dagster/partition_row_count": counted.rows}
+            event_entries |= {} if counted.written is None else {"lance/rows_written": counted.written}
+            event_entries |= {} if counted.erased is None else {"lance/rows_erased": counted.erased}
+        event_entries |= report.entries_by_partition.get(partition, {})
+        shown = of_partition(entries, event_entries, partition, keys)
         tags = {_DATA_VERSION_TAG: report.unchanged.get(partition, changed), **report.provenance.get(partition, {})}
         yield dg.AssetMaterialization(asset_key=ref.key, partition=partition, metadata=shown, tags=tags)
 
@@ -326,10 +333,10 @@ def _own_columns(ref: TableRef, dataset: lance_core.LanceDataset) -> pa.Schema:
     metadata, schema = ref.metadata or {}, dataset.schema
     if TABLE_KEY not in metadata:
         return schema
-    given: Any = plain_metadata(metadata.get("lance/key")) or ()
-    own = {name for name, owner in owners(schema).items() if owner == ref.name}
-    shown = own.union([given] if isinstance(given, str) else given)
-    return pa.schema([one for one in schema if one.name in shown]) if own else schema
+    key_columns: Any = plain_metadata(metadata.get("lance/key")) or ()
+    asset_columns = {name for name, owner in owners(schema).items() if owner == ref.name}
+    shown = asset_columns.union([key_columns] if isinstance(key_columns, str) else key_columns)
+    return pa.schema([column for column in schema if column.name in shown]) if asset_columns else schema
 
 
 def observation_of_table(

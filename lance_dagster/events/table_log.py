@@ -43,15 +43,15 @@ def history_page(versions: Iterable[TableVersion], ui_url: str = "") -> str:
         ["run", "version", "time (UTC)", "operation", "rows", "partitions", "message"],
         (
             [
-                run_link(one.committed_by or one.run_id, ui_url),
-                str(one.version),
-                f"{one.time:%Y-%m-%d %H:%M:%S}".translate(_ON_ONE_LINE),
-                cell(one.operation),
-                cell(one.rows),
-                cell(partitions_label(one.partitions)),
-                cell(_cut(one.message)),
+                run_link(version.committed_by or version.run_id, ui_url),
+                str(version.version),
+                f"{version.time:%Y-%m-%d %H:%M:%S}".translate(_ON_ONE_LINE),
+                cell(version.operation),
+                cell(version.rows),
+                cell(partitions_label(version.partitions)),
+                cell(_cut(version.message)),
             ]
-            for one in versions
+            for version in versions
         ),
         optional=True,
     )
@@ -100,14 +100,14 @@ def table_log(
 
 def _branches(dataset: lance_core.LanceDataset) -> str:
     """The branches as a tree: each below the branch from which it was forked."""
-    found: dict[str, Any] = dataset.branches.list()
+    branches: dict[str, Any] = dataset.branches.list()
     children: dict[str, list[str]] = {}
-    for name, branch in found.items():
+    for name, branch in branches.items():
         children.setdefault(branch.get("parent_branch") or "main", []).append(name)
     lines: list[str] = []
 
     def add(name: str, depth: int) -> None:
-        where = f" from version {found[name].get('parent_version')}" if name in found else ""
+        where = f" from version {branches[name].get('parent_version')}" if name in branches else ""
         lines.append(f"{'  ' * depth}- {cell(name)}{where}")
         for child in sorted(children.pop(name, [])):
             add(child, depth + 1)
@@ -120,15 +120,17 @@ def _branches(dataset: lance_core.LanceDataset) -> str:
 
 
 def _tags(dataset: lance_core.LanceDataset) -> str:
-    found: dict[str, Any] = dataset.tags.list()
+    tags: dict[str, Any] = dataset.tags.list()
     rows = (
-        [cell(name), cell(tag.get("branch") or "main"), str(tag.get("version"))] for name, tag in sorted(found.items())
+        [cell(name), cell(tag.get("branch") or "main"), str(tag.get("version"))] for name, tag in sorted(tags.items())
     )
-    return table(["tag", "branch", "version"], rows) if found else "none"
+    return table(["tag", "branch", "version"], rows) if tags else "none"
 
 
 def _inputs(versions: Iterable[TableVersion]) -> str:
-    rows = [[str(one.version), cell(read.asset), cell(read.label)] for one in versions for read in one.inputs]
+    rows = [
+        [str(version.version), cell(read.asset), cell(read.label)] for version in versions for read in version.inputs
+    ]
     return table(["version", "read", "at version"], rows) if rows else "none"
 
 

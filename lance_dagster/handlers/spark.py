@@ -464,7 +464,7 @@ def _empty_frame(schema: pa.Schema, session: SparkSession) -> DataFrame:
 
     if not len(schema):
         return session.createDataFrame([], StructType([]))
-    nulls = [pa.nulls(1, one.type) for one in schema]  # Spark Connect takes no table without rows
+    nulls = [pa.nulls(1, field.type) for field in schema]  # Spark Connect takes no table without rows
     kinds = session.createDataFrame(pa.Table.from_arrays(nulls, schema=schema)).schema
     return session.createDataFrame([], kinds)
 

@@ -48,9 +48,9 @@ class ColumnsBack:
     how: str
 
 
-def sets_columns(made: Sequence[TableVersion]) -> bool:
+def sets_columns(versions: Sequence[TableVersion]) -> bool:
     """Whether all versions of a run only set columns of existing rows."""
-    return all(COLUMNS in one.properties and one.operation in _OPERATIONS for one in made)
+    return all(COLUMNS in version.properties and version.operation in _OPERATIONS for version in versions)
 
 
 def columns_back(
@@ -71,11 +71,13 @@ def columns_back(
     changed = [key for key in new if old.get(key) != new[key]]
     if old.keys() != new.keys() or any(old[key].deletion_file != new[key].deletion_file for key in changed):
         return None
-    ids = sorted({one for key in changed for one in _written(old[key], new[key])})
+    ids = sorted({field_id for key in changed for field_id in _written(old[key], new[key])})
     names = ", ".join(_names(after, ids))
-    there = [one for one in ids if _definitions(before, [one])]
-    added = [one for one in ids if one not in there]
-    if _definitions(now, ids) != _definitions(after, ids) or _definitions(now, there) != _definitions(before, there):
+    old_ids = [field_id for field_id in ids if _definitions(before, [field_id])]
+    added = [field_id for field_id in ids if field_id not in old_ids]
+    if _definitions(now, ids) != _definitions(after, ids) or _definitions(now, old_ids) != _definitions(
+        before, old_ids
+    ):
         return ColumnsBack(how=f"the columns {names} have changed")
     moved = [key for key in changed if key not in current or _holding(current[key], ids) != _holding(new[key], ids)]
     if moved:
@@ -84,18 +86,18 @@ def columns_back(
     mover = _mover(now, after.version, holed) if holed else None
     if mover is not None:
         return ColumnsBack(how=f"version {mover} may have moved rows of fragments {holed}, with their columns {names}")
-    goes = bool(added) and not any(_holding(one, added) for key, one in current.items() if key not in changed)
+    goes = bool(added) and not any(_holding(fragment, added) for key, fragment in current.items() if key not in changed)
     schema = now.lance_schema.record
-    rest = LanceSchema(replace(schema, fields=tuple(one for one in schema.fields if one.id not in added)))
+    rest = LanceSchema(replace(schema, fields=tuple(field for field in schema.fields if field.id not in added)))
     dropped = f"the columns {', '.join(_names(after, added))}, which it added, are dropped"
-    if goes and not there:
+    if goes and not old_ids:
         operation = lance_core.LanceOperation.Project(rest, preserves_nullability=True)
         return ColumnsBack(operation=operation, how=dropped)
     restored = {key: _with_files(current[key], old[key], ids) for key in changed}
     rows = _rows_set(after, changed, versions) if now.has_stable_row_ids else None
-    how = f"the columns {', '.join(_names(after, there if goes else ids))} of {len(changed)} fragments are restored"
+    how = f"the columns {', '.join(_names(after, old_ids if goes else ids))} of {len(changed)} fragments are restored"
     if goes:
-        fragments = [restored.get(key, one) for key, one in current.items()]
+        fragments = [restored.get(key, fragment) for key, fragment in current.items()]
         merge = lance_core.LanceOperation.Merge(
             fragments, rest, preserves_nullability=True, updated_fragment_offsets=rows
         )
@@ -112,38 +114,48 @@ def columns_back(
 
 
 def _fragments(dataset: lance_core.LanceDataset) -> dict[int, FragmentMetadata]:
-    return {one.fragment_id: one.metadata for one in dataset.get_fragments()}
+    return {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
 
 
 def _files(fragment: FragmentMetadata) -> Files:
-    return {(one.base_id, str(one.path)): one for one in fragment.files}
+    return {(file.base_id, str(file.path)): file for file in fragment.files}
 
 
 def _written(old: FragmentMetadata, new: FragmentMetadata) -> set[int]:
     """The ids of the fields in the files that a fragment got."""
-    known = _files(old)
-    return {one for key, file in _files(new).items() if key not in known for one in file.fields if one >= 0}
+    old_files = _files(old)
+    return {
+        field_id
+        for key, file in _files(new).items()
+        if key not in old_files
+        for field_id in file.fields
+        if field_id >= 0
+    }
 
 
 def _holding(fragment: FragmentMetadata, ids: Sequence[int]) -> dict[tuple[int | None, str], list[int]]:
     """The files that hold some of the given fields, with the ids of these fields."""
-    found = {key: [one for one in file.fields if one in ids] for key, file in _files(fragment).items()}
-    return {key: own for key, own in found.items() if own}
+    fields_by_file = {
+        key: [field_id for field_id in file.fields if field_id in ids] for key, file in _files(fragment).items()
+    }
+    return {key: field_ids for key, field_ids in fields_by_file.items() if field_ids}
 
 
 def _with_files(fragment: FragmentMetadata, old: FragmentMetadata, ids: Sequence[int]) -> FragmentMetadata:
     """A fragment in which the given fields are in the files of an older state of the fragment."""
     files = {
-        key: replace(file, fields=[_TOMBSTONE if one in ids else one for one in file.fields])
+        key: replace(file, fields=[_TOMBSTONE if field_id in ids else field_id for field_id in file.fields])
         for key, file in _files(fragment).items()
     }
     for key, file in _files(old).items():
-        if not any(one in ids for one in file.fields):
+        if not any(field_id in ids for field_id in file.fields):
             continue
-        others = files[key].fields if key in files else [_TOMBSTONE] * len(file.fields)
-        fields = [one if one in ids else other for one, other in zip(file.fields, others, strict=True)]
+        current_fields = files[key].fields if key in files else [_TOMBSTONE] * len(file.fields)
+        fields = [
+            field_id if field_id in ids else other for field_id, other in zip(file.fields, current_fields, strict=True)
+        ]
         files[key] = replace(file, fields=fields)
-    live = [file for file in files.values() if any(one >= 0 for one in file.fields)]
+    live = [file for file in files.values() if any(field_id >= 0 for field_id in file.fields)]
     return replace(fragment, files=live)
 
 
@@ -157,13 +169,13 @@ def _mover(now: lance_core.LanceDataset, after: int, fragments: Sequence[int]) -
         operation = None if transaction is None else transaction.operation
         if not isinstance(operation, lance_core.LanceOperation.Update) or not operation.new_fragments:
             continue
-        if any(one.id in fragments for one in operation.updated_fragments):
+        if any(fragment.id in fragments for fragment in operation.updated_fragments):
             return version
     return None
 
 
 def _names(dataset: lance_core.LanceDataset, ids: Sequence[int]) -> list[str]:
-    return [repr(one.name()) for one in dataset.lance_schema.fields() if _has(one, ids)]
+    return [repr(field.name()) for field in dataset.lance_schema.fields() if _has(field, ids)]
 
 
 def _has(field: Any, ids: Sequence[int]) -> bool:
@@ -172,17 +184,17 @@ def _has(field: Any, ids: Sequence[int]) -> bool:
 
 def _definitions(dataset: lance_core.LanceDataset, ids: Sequence[int]) -> dict[int, str]:
     """The types of the columns with the given fields, by field id."""
-    return {one.id(): str(one.to_arrow().type) for one in dataset.lance_schema.fields() if _has(one, ids)}
+    return {field.id(): str(field.to_arrow().type) for field in dataset.lance_schema.fields() if _has(field, ids)}
 
 
 def _rows_set(after: lance_core.LanceDataset, fragments: Iterable[int], versions: Sequence[int]) -> dict[int, bytes]:
     """The rows that versions have set, and that the undo changes: serialized bitmaps by fragment."""
-    found = {}
+    bitmaps = {}
     for fragment in after.get_fragments():
         if fragment.fragment_id not in fragments:
             continue
         table = fragment.to_table(columns=["_rowaddr", "_row_last_updated_at_version"], with_row_address=True)
         rows = np.isin(table.column("_row_last_updated_at_version").to_numpy(), versions)
         offsets = table.column("_rowaddr").to_numpy()[rows] & np.uint64(0xFFFFFFFF)
-        found[fragment.fragment_id] = BitMap(offsets.astype(np.uint32)).serialize()
-    return found
+        bitmaps[fragment.fragment_id] = BitMap(offsets.astype(np.uint32)).serialize()
+    return bitmaps

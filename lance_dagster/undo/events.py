@@ -56,14 +56,14 @@ def undo_events(
         ui_url: The URL of the Dagster UI, for links to runs.
     """
     dataset = plan.dataset.checkout_version((plan.dataset.branch, version))
-    partitions = _partitions(instance, ref, plan.made)
-    known = known_versions(instance, ref.key, partitions, dataset)
+    partitions = _partitions(instance, ref, plan.run_versions)
+    reported_versions = known_versions(instance, ref.key, partitions, dataset)
     if dataset.branch is not None:
-        due = [one for one, reported in known.items() if reported.branch == dataset.branch]
+        due = [partition for partition, reported in reported_versions.items() if reported.branch == dataset.branch]
         if not due:
             return []
-        partitions = [one for one in due if one is not None]
-    elif any((reported.version or 0) > version for reported in known.values()):
+        partitions = [partition for partition in due if partition is not None]
+    elif any((reported.version or 0) > version for reported in reported_versions.values()):
         dataset = dataset.checkout_version((None, None))
     return _events(
         instance, ref, location, dataset, partitions, plan.run_id, plan.versions, context, ui_url, plan.indices_lost
@@ -91,30 +91,36 @@ def earlier_undo_events(
         context: The context of the step that reports; None outside of a step.
         ui_url: The URL of the Dagster UI, for links to runs.
     """
-    undone = next(one for one in read_history(dataset, count_changes=False) if one.undid == run_id)
-    made = versions_of_run(dataset, run_id)
-    partitions = _partitions(instance, ref, made)
-    known = known_versions(instance, ref.key, partitions, dataset)
-    due = [one for one, reported in known.items() if reported.version is not None and reported.version < undone.version]
+    undone = next(version for version in read_history(dataset, count_changes=False) if version.undid == run_id)
+    run_versions = versions_of_run(dataset, run_id)
+    partitions = _partitions(instance, ref, run_versions)
+    reported_versions = known_versions(instance, ref.key, partitions, dataset)
+    due = [
+        partition
+        for partition, reported in reported_versions.items()
+        if reported.version is not None and reported.version < undone.version
+    ]
     if dataset.branch is not None or not due:
         return []
-    names = [one for one in due if one is not None]
-    return _events(instance, ref, location, dataset, names, run_id, [one.version for one in made], context, ui_url)
+    names = [partition for partition in due if partition is not None]
+    return _events(
+        instance, ref, location, dataset, names, run_id, [version.version for version in run_versions], context, ui_url
+    )
 
 
-def _partitions(instance: dg.DagsterInstance, ref: TableRef, made: Sequence[TableVersion]) -> list[str]:
+def _partitions(instance: dg.DagsterInstance, ref: TableRef, versions: Sequence[TableVersion]) -> list[str]:
     """The partitions of an asset that versions wrote, from their commits, or else from Dagster's events.
 
     If a version was made for several assets, Dagster's events show the partitions of each.
     """
-    made = [one for one in made if ref.name in one.assets] or list(made)
-    named = [one.partitions for one in made]
-    is_mixed = any(len(one.assets) > 1 for one in made)
+    versions = [version for version in versions if ref.name in version.assets] or list(versions)
+    named = [version.partitions for version in versions]
+    is_mixed = any(len(version.assets) > 1 for version in versions)
     if all(keys is None for keys in named):
         return []
     if all(isinstance(keys, list) for keys in named) and not is_mixed:
         return sorted({str(key) for keys in named if isinstance(keys, list) for key in keys})
-    runs = {run for one in made for run in (*one.writers, one.committed_by) if run is not None}
+    runs = {run for version in versions for run in (*version.writers, version.committed_by) if run is not None}
     return partitions_of_runs(instance, ref.key, sorted(runs))
 
 
@@ -161,10 +167,10 @@ def _provenance(
         fork = dataset.branches.list()[branch]["parent_version"]
         without = range(fork + 1, sys.maxsize)
     before = known_versions(instance, key, partitions, dataset, without=without)
-    origins: Origins = {one: (known.version or 0, dict(known.provenance)) for one, known in before.items()}
+    origins: Origins = {partition: (state.version or 0, dict(state.provenance)) for partition, state in before.items()}
     if branch is None:
         committed_provenance(instance, key, dataset, origins, without=undone)
     else:
-        runs = {run for one in read_history(dataset, count_changes=False) for run in one.writers}
+        runs = {run for version in read_history(dataset, count_changes=False) for run in version.writers}
         origins |= written_provenance(instance, key, branch, runs, head=dataset, without=undone)
-    return {one: tags for one, (_, tags) in origins.items()}
+    return {partition: tags for partition, (_, tags) in origins.items()}

@@ -57,13 +57,13 @@ class _Planned:
         refs: The assets to report; several may share a table.
         plan: The undo; None if the run was undone before.
         done: The newest version of the branch, if the run was undone before; else None.
-        others: The other assets that share the table.
+        other_refs: The other assets that share the table.
     """
 
     refs: Sequence[TableRef]
     plan: "Undo | None"
     done: "lance_core.LanceDataset | None" = None
-    others: Sequence[TableRef] = ()
+    other_refs: Sequence[TableRef] = ()
 
     @property
     def names(self) -> str:
@@ -115,43 +115,43 @@ def _undo(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: ob
     from lance_dagster.lineage.runs import find_run  # noqa: PLC0415 - code locations load without lance_core
 
     root = table_root(resource)
-    wanted = config.run_id or context.run.tags.get(UNDO_TAG)
-    if not wanted:
+    run_prefix = config.run_id or context.run.tags.get(UNDO_TAG)
+    if not run_prefix:
         raise dg.Failure(
             f"no run to undo is named: set the run tag {UNDO_TAG}, or `run_id` in the configuration of the op"
         )
     chosen = chosen_refs(context, refs, config.tables)
-    found = [(ref, main) for ref in chosen if (main := root.open_or_none(ref)) is not None]
+    tables = [(ref, main) for ref in chosen if (main := root.open_or_none(ref)) is not None]
     try:
-        run_id = find_run([main for _, main in found], wanted, where="the tables of this job")
+        run_id = find_run([main for _, main in tables], run_prefix, where="the tables of this job")
     except LookupError as error:
         raise dg.Failure(str(error)) from error
-    planned = list(_plan(found, run_id, context.instance, root.branch_of_job(context)))
-    for one in planned:
-        if one.plan is not None:
-            dataset = one.plan.dataset
-            where = f"{one.names}, {dataset.branch or 'main'}"
-            versions = ", ".join(map(str, one.plan.versions))
+    planned = list(_plan(tables, run_id, context.instance, root.branch_of_job(context)))
+    for work in planned:
+        if work.plan is not None:
+            dataset = work.plan.dataset
+            where = f"{work.names}, {dataset.branch or 'main'}"
+            versions = ", ".join(map(str, work.plan.versions))
             context.log.info(
                 "%s: version %s of run %s: %s, %d rows become %d",
                 where,
                 versions,
                 run_id,
-                one.plan.how,
-                one.plan.rows,
-                one.plan.rows_after,
+                work.plan.how,
+                work.plan.rows,
+                work.plan.rows_after,
             )
-            if one.plan.indices_lost:
-                context.log.warning("%s: %s", where, one.plan.how)
+            if work.plan.indices_lost:
+                context.log.warning("%s: %s", where, work.plan.how)
     if is_tagged(context, DRY_RUN_TAG) or config.dry_run:
         context.log.info("dry run: nothing was changed")
         return
-    branches = [one.branch for one in planned]
+    branches = [work.branch for work in planned]
     # So that `lance_eager` does not take events about a branch for new data, and those about main for such.
     tag = {BRANCH_TAG: branches[0]} if branches[0] and None not in branches else {PUBLISHES_TAG: "true"}
     context.instance.add_run_tags(context.run.run_id, tag)
-    for one in planned:
-        _report(context, root, one, run_id)
+    for work in planned:
+        _report(context, root, work, run_id)
 
 
 def _plan(
@@ -188,7 +188,7 @@ def _plan(
             except CannotUndoError as error:
                 rejected.append(f"{', '.join(ref.name for ref in refs)}: {error}")
             else:
-                planned += [] if plan is None else [_planned(refs, plan.made, plan=plan)]
+                planned += [] if plan is None else [_planned(refs, plan.run_versions, plan=plan)]
     rejected += _lost_versions(instance, run_id, candidates, planned)
     if rejected:
         raise dg.Failure(f"nothing was undone: {'; '.join(rejected)}")
@@ -208,7 +208,7 @@ def _lost_versions(
     from lance_dagster.events.event_order import branch_of_event, version_of_event  # noqa: PLC0415 - heavy imports
     from lance_dagster.lineage.table_life import is_about_another  # noqa: PLC0415 - heavy imports
 
-    known = {(ref.key, one.branch) for one in planned for ref in one.refs}
+    planned_branches = {(ref.key, work.branch) for work in planned for ref in work.refs}
     mains = {ref.key: main for ref, main in candidates}
     lost: dict[str, None] = {}
     for record in instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION).records:
@@ -216,7 +216,7 @@ def _lost_versions(
         if event is None or event.asset_key not in mains:
             continue
         main, branch, version = mains[event.asset_key], branch_of_event(event), version_of_event(event)
-        if version is None or (event.asset_key, branch) in known:
+        if version is None or (event.asset_key, branch) in planned_branches:
             continue
         if branch is not None and branch not in main.branches.list():  # it was promoted to main, or discarded
             continue
@@ -232,11 +232,11 @@ def _lost_versions(
     return list(lost)
 
 
-def _planned(refs: Sequence[TableRef], made: "Sequence[TableVersion]", **facts: Any) -> _Planned:
+def _planned(refs: Sequence[TableRef], versions: "Sequence[TableVersion]", **facts: Any) -> _Planned:
     """The work on versions, which is reported for the assets that their commits name, or else for all of the table."""
-    named = {name for one in made for name in one.assets}
+    named = {name for version in versions for name in version.assets}
     reported = [ref for ref in refs if ref.name in named] or list(refs)
-    return _Planned(refs=reported, others=[ref for ref in refs if ref not in reported], **facts)
+    return _Planned(refs=reported, other_refs=[ref for ref in refs if ref not in reported], **facts)
 
 
 def _report(context: dg.OpExecutionContext, root: Any, planned: _Planned, run_id: str) -> None:
@@ -260,5 +260,5 @@ def _report(context: dg.OpExecutionContext, root: Any, planned: _Planned, run_id
             is_reported = is_reported or bool(events)
         record(context, events)
     if planned.branch is None and is_reported:
-        for ref in planned.others:
+        for ref in planned.other_refs:
             context.log_event(observation_of_table(ref, root.open(ref), {UNDO_ENTRY: run_id}))

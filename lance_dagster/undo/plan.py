@@ -68,7 +68,7 @@ class Undo:
     Attributes:
         dataset: The branch of the table at the version for which the undo was planned.
         run_id: The run.
-        made: The versions that the run made.
+        run_versions: The versions that the run made.
         how: A description of the undo, for messages.
         operation: The operation to commit.
         rows: The number of live rows before the undo.
@@ -79,7 +79,7 @@ class Undo:
 
     dataset: lance_core.LanceDataset = field(repr=False)
     run_id: str
-    made: tuple[TableVersion, ...]
+    run_versions: tuple[TableVersion, ...]
     how: str
     operation: lance_core.LanceOperation.BaseOperation = field(repr=False)
     rows: int
@@ -90,12 +90,12 @@ class Undo:
     @property
     def versions(self) -> tuple[int, ...]:
         """The numbers of the versions that the run made."""
-        return tuple(one.version for one in self.made)
+        return tuple(version.version for version in self.run_versions)
 
     @property
     def assets(self) -> list[str]:
         """The assets for which the undone versions were made; empty if the versions name none."""
-        return sorted({name for one in self.made for name in one.assets})
+        return sorted({name for version in self.run_versions for name in version.assets})
 
     def commit(self, storage_options: Mapping[str, str] | None = None) -> int:
         """Commit the undo; returns the new version.
@@ -122,9 +122,9 @@ class Undo:
             UNDONE_VERSIONS: json.dumps(self.versions),
             TAKES_BACK: ",".join(map(str, self.versions)),
             **({ASSET_KEY: joined(self.assets)} if self.assets else {}),
-            **_partition_properties(self.made),
+            **_partition_properties(self.run_versions),
             **lance_core.WatermarkMove.properties(self.moves),
-            **_column_properties(self.made),
+            **_column_properties(self.run_versions),
             LANCE_COMMIT_MESSAGE_KEY: f"undo of run {self.run_id}",
         }
         transaction = lance_core.Transaction(
@@ -132,7 +132,7 @@ class Undo:
         )
         undone = lance_core.LanceDataset.commit(self.dataset, transaction, commit_lock=directly)
         try:
-            hold_after_undo(undone, self.made, storage_options)
+            hold_after_undo(undone, self.run_versions, storage_options)
         except (LanceError, OSError) as error:  # the undo is committed
             _log.warning("%s: versions of its inputs could not be tagged: %s", self.dataset.uri, error)
         return undone.version
@@ -148,29 +148,29 @@ def plan_undo(dataset: lance_core.LanceDataset, run_id: str) -> Undo | None:
     Raises:
         CannotUndoError: The change cannot be undone exactly.
     """
-    made = versions_of_run(dataset, run_id)
-    _check_recorded(dataset, run_id, made)
-    if not made:
+    run_versions = versions_of_run(dataset, run_id)
+    _check_recorded(dataset, run_id, run_versions)
+    if not run_versions:
         return None
-    for one in made:
-        if run_id != one.committed_by and len(one.writers) > 1:
-            raise _rejected(dataset, run_id, _of_several(one))
-    versions = tuple(one.version for one in made)
+    for version in run_versions:
+        if run_id != version.committed_by and len(version.writers) > 1:
+            raise _rejected(dataset, run_id, _of_several(version))
+    versions = tuple(version.version for version in run_versions)
     later = list(read_history(dataset, after=versions[0] - 1, count_changes=False))[::-1]
-    others = [one for one in later if one.version not in versions]
-    if any(one.undid == run_id for one in later):
+    other_versions = [version for version in later if version.version not in versions]
+    if any(version.undid == run_id for version in later):
         raise AlreadyUndoneError(str(_rejected(dataset, run_id, "it was undone before")))
     before = _before(dataset, run_id, versions[0])
-    if not all(one.is_maintenance for one in _still_there(others)):
-        return _reversed(dataset, run_id, made, before, others)
+    if not all(version.is_maintenance for version in _still_there(other_versions)):
+        return _reversed(dataset, run_id, run_versions, before, other_versions)
     lost = _built_since(dataset, before)
     if lost:
         with contextlib.suppress(CannotUndoError):  # an undo by fragments keeps the indices
-            return _reversed(dataset, run_id, made, before, others)
+            return _reversed(dataset, run_id, run_versions, before, other_versions)
     return Undo(
         dataset=dataset,
         run_id=run_id,
-        made=tuple(made),
+        run_versions=tuple(run_versions),
         how=f"version {before.version} is restored{_said_of(lost)}",
         operation=lance_core.LanceOperation.Restore(version=before.version),
         rows=dataset.count_rows(),
@@ -179,7 +179,7 @@ def plan_undo(dataset: lance_core.LanceDataset, run_id: str) -> Undo | None:
     )
 
 
-def _check_recorded(dataset: lance_core.LanceDataset, run_id: str, made: Sequence[TableVersion]) -> None:
+def _check_recorded(dataset: lance_core.LanceDataset, run_id: str, run_versions: Sequence[TableVersion]) -> None:
     """Check that the versions which the table has recorded for the run are there, unless they were undone before.
 
     Raises:
@@ -187,13 +187,15 @@ def _check_recorded(dataset: lance_core.LanceDataset, run_id: str, made: Sequenc
         CannotUndoError: A version was cleaned up.
     """
     fork = 0 if dataset.branch is None else int(dataset.branches.list()[dataset.branch]["parent_version"])
-    recorded = {one.version for one in dataset.committed_attempts() if one.note == run_id and one.version > fork}
-    recorded |= {one.version for one in dataset.committed_fills() if one.note == run_id and one.version > fork}
-    missing = recorded - {one["version"] for one in dataset.version_refs()}
+    recorded = {
+        attempt.version for attempt in dataset.committed_attempts() if attempt.note == run_id and attempt.version > fork
+    }
+    recorded |= {fill.version for fill in dataset.committed_fills() if fill.note == run_id and fill.version > fork}
+    missing = recorded - {version_ref["version"] for version_ref in dataset.version_refs()}
     if not missing:
         return
-    first = min([*missing, *(one.version for one in made)])
-    if any(one.undid == run_id for one in read_history(dataset, after=first, count_changes=False)):
+    first = min([*missing, *(version.version for version in run_versions)])
+    if any(version.undid == run_id for version in read_history(dataset, after=first, count_changes=False)):
         raise AlreadyUndoneError(str(_rejected(dataset, run_id, "it was undone before")))
     raise _rejected(dataset, run_id, f"its version {max(missing)} was cleaned up")
 
@@ -202,11 +204,11 @@ def _built_since(dataset: lance_core.LanceDataset, before: lance_core.LanceDatas
     """The indices that an older version does not have, each with its kind and columns."""
     if not dataset.has_index:
         return {}
-    known = {one.name for one in before.describe_indices()} if before.has_index else set()
+    index_names = {index.name for index in before.describe_indices()} if before.has_index else set()
     return {
-        one.name: f"{one.index_type} on {', '.join(one.field_names)}"
-        for one in dataset.describe_indices()
-        if one.name not in known and not one.name.startswith(_SYSTEM)
+        index.name: f"{index.index_type} on {', '.join(index.field_names)}"
+        for index in dataset.describe_indices()
+        if index.name not in index_names and not index.name.startswith(_SYSTEM)
     }
 
 
@@ -218,14 +220,14 @@ def _said_of(lost: Mapping[str, str]) -> str:
     return f", without the indices that were built since: {names}; build them again, by create_scalar_index or pylance"
 
 
-def _of_several(made: TableVersion) -> str:
+def _of_several(version: TableVersion) -> str:
     """The reason for which one of several runs that a promotion joins cannot be undone by itself, and the remedy."""
-    reason = f"version {made.version} is the promotion of a branch to which {len(made.writers)} runs wrote"
-    if made.committed_by:
-        return f"{reason}; undo run {made.committed_by}, which promoted them"
+    reason = f"version {version.version} is the promotion of a branch to which {len(version.writers)} runs wrote"
+    if version.committed_by:
+        return f"{reason}; undo run {version.committed_by}, which promoted them"
     return (
-        f"{reason}, and no run of Dagster promoted it. If nothing was written since, version {made.version - 1} can be "
-        f"restored: dataset.checkout_version({made.version - 1}).restore()"
+        f"{reason}, and no run of Dagster promoted it. If nothing was written since, version {version.version - 1} can "
+        f"be restored: dataset.checkout_version({version.version - 1}).restore()"
     )
 
 
@@ -241,30 +243,32 @@ def _before(dataset: lance_core.LanceDataset, run_id: str, first: int) -> lance_
 def _reversed(
     dataset: lance_core.LanceDataset,
     run_id: str,
-    made: Sequence[TableVersion],
+    run_versions: Sequence[TableVersion],
     before: lance_core.LanceDataset,
-    others: Sequence[TableVersion],
+    other_versions: Sequence[TableVersion],
 ) -> Undo:
     """The undo of a change that later commits of others followed, by fragments.
 
     Raises:
         CannotUndoError: The change cannot be undone exactly.
     """
-    last = made[-1].version
-    between = [one.version for one in others if one.version < last and not one.is_maintenance]
+    last = run_versions[-1].version
+    between = [version.version for version in other_versions if version.version < last and not version.is_maintenance]
     if between:
         raise _rejected(dataset, run_id, f"versions {between} of others are between its own")
-    if sets_columns(made):
-        versions = [one.version for one in made]
+    if sets_columns(run_versions):
+        versions = [version.version for version in run_versions]
         columns = columns_back(before, dataset.checkout_version((dataset.branch, last)), dataset, versions)
         if columns is not None:
-            return _of_columns(dataset, run_id, made, columns)
-    odd = [f"{one.version} ({one.operation})" for one in made if one.operation not in _PLAIN]
+            return _of_columns(dataset, run_id, run_versions, columns)
+    odd = [f"{version.version} ({version.operation})" for version in run_versions if version.operation not in _PLAIN]
     if odd:
         raise _rejected(
             dataset, run_id, f"others wrote after version {', '.join(odd)}, which cannot be undone by fragments"
         )
-    _check_partitions(dataset, run_id, made, [one for one in _still_there(others) if not one.keeps_rows])
+    _check_partitions(
+        dataset, run_id, run_versions, [version for version in _still_there(other_versions) if not version.keeps_rows]
+    )
     after = dataset.checkout_version(last)
     if not before.lance_schema_bytes == after.lance_schema_bytes == dataset.lance_schema_bytes:
         raise _rejected(dataset, run_id, "the columns have changed")
@@ -273,18 +277,18 @@ def _reversed(
     return Undo(
         dataset=dataset,
         run_id=run_id,
-        made=tuple(made),
+        run_versions=tuple(run_versions),
         how=f"{len(operation.removed_fragment_ids)} fragments are removed, {len(operation.new_fragments)} added again, "
         f"{len(operation.updated_fragments)} restored",
         operation=operation,
         rows=dataset.count_rows(),
         rows_after=dataset.count_rows() + change,
-        moves=_watermarks_back(dataset, run_id, made),
+        moves=_watermarks_back(dataset, run_id, run_versions),
     )
 
 
 def _of_columns(
-    dataset: lance_core.LanceDataset, run_id: str, made: Sequence[TableVersion], columns: ColumnsBack
+    dataset: lance_core.LanceDataset, run_id: str, run_versions: Sequence[TableVersion], columns: ColumnsBack
 ) -> Undo:
     if columns.operation is None:
         raise _rejected(dataset, run_id, columns.how)
@@ -292,17 +296,17 @@ def _of_columns(
     return Undo(
         dataset=dataset,
         run_id=run_id,
-        made=tuple(made),
+        run_versions=tuple(run_versions),
         how=columns.how,
         operation=columns.operation,
         rows=rows,
         rows_after=rows,
-        moves=_watermarks_back(dataset, run_id, made),
+        moves=_watermarks_back(dataset, run_id, run_versions),
     )
 
 
 def _watermarks_back(
-    dataset: lance_core.LanceDataset, run_id: str, made: Sequence[TableVersion]
+    dataset: lance_core.LanceDataset, run_id: str, run_versions: Sequence[TableVersion]
 ) -> tuple[lance_core.WatermarkMove, ...]:
     """The moves that reverse those of a run; a restore resets the watermarks without them.
 
@@ -310,11 +314,11 @@ def _watermarks_back(
         CannotUndoError: A later run has moved the same watermarks.
     """
     ends: dict[tuple[str, str], tuple[str | None, str | None]] = {}
-    for one in made:
-        for move in lance_core.WatermarkMove.of(one.properties):
+    for version in run_versions:
+        for move in lance_core.WatermarkMove.of(version.properties):
             for part in move.parts:
                 ends[move.name, part] = ends.get((move.name, part), (move.before, None))[0], move.after
-    found = []
+    moves = []
     for (name, part), (before, after) in ends.items():
         now = dataset.watermarks(name).get(part)
         if (None if now is None else now.position) != after:
@@ -323,41 +327,44 @@ def _watermarks_back(
                 run_id,
                 f"a later run has consumed later changes of {name}; undo that run first",
             )
-        found.append(lance_core.WatermarkMove(name=name, parts=(part,), before=after, after=before))
-    return tuple(found)
+        moves.append(lance_core.WatermarkMove(name=name, parts=(part,), before=after, after=before))
+    return tuple(moves)
 
 
-def _still_there(others: Sequence[TableVersion]) -> list[TableVersion]:
+def _still_there(versions: Sequence[TableVersion]) -> list[TableVersion]:
     """The versions without those that were undone, and without the versions that undid them."""
-    numbers = {one.version for one in others}
-    undos = [one for one in others if one.undone_versions and numbers.issuperset(one.undone_versions)]
-    undone = {number for one in undos for number in (one.version, *one.undone_versions)}
-    return [one for one in others if one.version not in undone]
+    numbers = {version.version for version in versions}
+    undos = [version for version in versions if version.undone_versions and numbers.issuperset(version.undone_versions)]
+    undone = {number for version in undos for number in (version.version, *version.undone_versions)}
+    return [version for version in versions if version.version not in undone]
 
 
 def _check_partitions(
-    dataset: lance_core.LanceDataset, run_id: str, made: Sequence[TableVersion], others: Sequence[TableVersion]
+    dataset: lance_core.LanceDataset,
+    run_id: str,
+    run_versions: Sequence[TableVersion],
+    other_versions: Sequence[TableVersion],
 ) -> None:
     """Reject the undo if others wrote to the same partitions, or may have.
 
     Raises:
         CannotUndoError: Another version wrote to the same partition, or names no partitions.
     """
-    own = [one.partitions for one in made]
-    if all(keys is None for keys in own):
+    partition_lists = [version.partitions for version in run_versions]
+    if all(keys is None for keys in partition_lists):
         return
-    known: set[str] = set()
-    for keys in own:
+    partition_keys: set[str] = set()
+    for keys in partition_lists:
         if not isinstance(keys, list):
             raise _rejected(dataset, run_id, "it wrote too many partitions for the table to name them all")
-        known |= set(keys)
-    for one in others:
-        keys = _changed_partitions(dataset, one)
+        partition_keys |= set(keys)
+    for version in other_versions:
+        keys = _changed_partitions(dataset, version)
         if not isinstance(keys, list):
-            raise _rejected(dataset, run_id, f"version {one.version} does not name the partitions that it wrote")
-        common = sorted(known & set(keys))
+            raise _rejected(dataset, run_id, f"version {version.version} does not name the partitions that it wrote")
+        common = sorted(partition_keys & set(keys))
         if common:
-            raise _rejected(dataset, run_id, f"version {one.version} wrote to partition {common[0]!r} as well")
+            raise _rejected(dataset, run_id, f"version {version.version} wrote to partition {common[0]!r} as well")
 
 
 def _changed_partitions(dataset: lance_core.LanceDataset, entry: TableVersion) -> Any:
@@ -365,7 +372,7 @@ def _changed_partitions(dataset: lance_core.LanceDataset, entry: TableVersion) -
     if entry.partitions is not None or not entry.undone_versions:
         return entry.partitions
     undone = [_made_in(dataset, version) for version in entry.undone_versions]
-    return partitions_of([found for found in undone if found is not None]) if None not in undone else None
+    return partitions_of([version for version in undone if version is not None]) if None not in undone else None
 
 
 def _made_in(dataset: lance_core.LanceDataset, version: int) -> TableVersion | None:
@@ -377,15 +384,15 @@ def _made_in(dataset: lance_core.LanceDataset, version: int) -> TableVersion | N
     return next(read_history(handle, after=version - 1, count_changes=False), None)
 
 
-def _partition_properties(made: Sequence[TableVersion]) -> dict[str, str]:
+def _partition_properties(versions: Sequence[TableVersion]) -> dict[str, str]:
     """The property with the partitions that an undo changes, if they are known."""
-    keys = partitions_of(made)
+    keys = partitions_of(versions)
     return {PARTITION_KEYS: listed_keys(json.dumps(keys))} if isinstance(keys, list) else {}
 
 
-def _column_properties(made: Sequence[TableVersion]) -> dict[str, str]:
+def _column_properties(versions: Sequence[TableVersion]) -> dict[str, str]:
     """The property with the columns that an undo changes, if it changes only columns: then it is no write of rows."""
-    named = [one.properties.get(COLUMNS) for one in made]
+    named = [version.properties.get(COLUMNS) for version in versions]
     columns = {column for names in named for column in several(names)}
     return {} if None in named else {COLUMNS: json.dumps(sorted(columns))}
 
@@ -393,7 +400,9 @@ def _column_properties(made: Sequence[TableVersion]) -> dict[str, str]:
 def _inverse(
     dataset: lance_core.LanceDataset, run_id: str, before: lance_core.LanceDataset, after: lance_core.LanceDataset
 ) -> lance_core.LanceOperation.Update:
-    old, new, now = ({one.fragment_id: one.metadata for one in ds.get_fragments()} for ds in (before, after, dataset))
+    old, new, now = (
+        {fragment.fragment_id: fragment.metadata for fragment in ds.get_fragments()} for ds in (before, after, dataset)
+    )
     added, removed = sorted(new.keys() - old.keys()), sorted(old.keys() - new.keys())
     changed = sorted(key for key in old.keys() & new.keys() if old[key] != new[key])
     touched = [key for key in (*added, *changed) if now.get(key) != new[key]]

@@ -307,7 +307,7 @@ def _file_decisions(
             counted.add(manifest)
     now = datetime.now(UTC)
     return _FileDecisions(
-        kept=kept_files, removable=removable, counted=counted, selectors=selectors, now=now, torn=torn
+        kept_files=kept_files, removable=removable, counted=counted, selectors=selectors, now=now, torn=torn
     )
 
 
@@ -345,7 +345,7 @@ class _FileDecisions:
     The files of a torn version that stays are unknown: files that are not younger than its manifest are kept.
     """
 
-    kept: References
+    kept_files: References
     removable: References
     counted: References
     selectors: Selectors
@@ -365,7 +365,7 @@ class _FileDecisions:
         for prefix, kind, pattern in _KINDS:
             for meta in store.list_owned(prefix):
                 owner = _owner(meta.key, pattern)
-                if owner is None or self.kept.holds(owner) or meta.modified <= needed_until:
+                if owner is None or self.kept_files.holds(owner) or meta.modified <= needed_until:
                     continue
                 verified = self.removable.holds(owner)
                 if verified or self._is_stale(meta):
