@@ -224,7 +224,7 @@ def _taken_back(transaction: Transaction) -> frozenset[int] | None:
     if isinstance(transaction.operation, Overwrite):
         return None
     named = transaction.properties.get(TAKES_BACK_KEY, "").split(",")
-    return frozenset(int(one) for one in named if one.isdecimal())
+    return frozenset(int(number) for number in named if number.isdecimal())
 
 
 def proof_of(transaction: Transaction, latest: Manifest | None, options: CommitOptions) -> CommitProof:

@@ -275,12 +275,12 @@ class CommitProof:
             after: The version, with its number and its time.
             before: The preceding version; None for the first.
         """
-        kept = self._add_to(_without_rows(after, self.takes_back), before)
-        if self.row_change is None or _SINCE not in kept.config:
-            return kept
+        manifest = self._add_to(_without_rows(after, self.takes_back), before)
+        if self.row_change is None or _SINCE not in manifest.config:
+            return manifest
         made_by = f"{after.timestamp_ns} {after.transaction_file}"
         identified = self.row_change.identified(after.config, after.version, made_by)
-        return replace(kept, config={**kept.config, **self.row_change.entry, **identified})
+        return replace(manifest, config={**manifest.config, **self.row_change.entry, **identified})
 
     def _add_to(self, after: Manifest, before: Manifest | None) -> Manifest:
         if self.moves:
@@ -366,13 +366,15 @@ def inherited(config: Mapping[str, str], latest: Mapping[str, str], version: int
             where they were.
     """
     mine = {key: value for key, value in config.items() if not is_proof(key)}
-    kept = mine | {key: value for key, value in latest.items() if is_proof(key)}
+    restored_config = mine | {key: value for key, value in latest.items() if is_proof(key)}
     if _ATTEMPTS not in latest:
-        return kept
-    before = {(one.token, one.version, one.number): one for one in Proofs.of(config).attempts}
-    return kept | _attempts_entry(
-        before.get((one.token, one.version, one.number), one) if one.version <= version else one.removed()
-        for one in Proofs.of(latest).attempts
+        return restored_config
+    before = {(attempt.token, attempt.version, attempt.number): attempt for attempt in Proofs.of(config).attempts}
+    return restored_config | _attempts_entry(
+        before.get((attempt.token, attempt.version, attempt.number), attempt)
+        if attempt.version <= version
+        else attempt.removed()
+        for attempt in Proofs.of(latest).attempts
     )
 
 
@@ -382,13 +384,14 @@ def _without_rows(after: Manifest, versions: frozenset[int] | None) -> Manifest:
         return after
     is_all = versions is None or not len(after.fragments)
     attempts = (
-        one.removed() if is_all or one.version in (versions or ()) else one for one in Proofs.of(after.config).attempts
+        attempt.removed() if is_all or attempt.version in (versions or ()) else attempt
+        for attempt in Proofs.of(after.config).attempts
     )
     return replace(after, config={**after.config, **_attempts_entry(attempts)})
 
 
 def _attempts_entry(attempts: Iterable[CommittedAttempt]) -> dict[str, str]:
-    return {_ATTEMPTS: _to_json([_attempt_row(one) for one in attempts])}
+    return {_ATTEMPTS: _to_json([_attempt_row(attempt) for attempt in attempts])}
 
 
 def _with_branch(

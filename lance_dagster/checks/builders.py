@@ -123,13 +123,15 @@ def _row_problems(
     from lance_dagster.lineage.table_life import is_about_another  # noqa: PLC0415 - heavy imports at first use
 
     event = context.instance.get_latest_materialization_event(ref.key)
-    made = None if event is None else event.asset_materialization
-    recorded = {} if made is None else made.metadata
+    materialization = None if event is None else event.asset_materialization
+    recorded = {} if materialization is None else materialization.metadata
     version, rows = (recorded[key].value if key in recorded else None for key in ("lance/version", "dagster/row_count"))
     branch = recorded["lance/branch"].value if "lance/branch" in recorded else None
     if not isinstance(version, int) or not isinstance(rows, int) or (branch or "main") != (dataset.branch or "main"):
         return
-    if made is not None and is_about_another((made.tags or {}).get("dagster/data_version"), dataset):
+    if materialization is not None and is_about_another(
+        (materialization.tags or {}).get("dagster/data_version"), dataset
+    ):
         yield f"the last materialization made version {version} of a table that was dropped, and made again since"
         return
     if version > dataset.version:

@@ -68,9 +68,9 @@ def observed_table_id(instance: dg.DagsterInstance, key: dg.AssetKey, dataset: l
         key: The asset.
         dataset: The table at its newest version.
     """
-    own = dataset.recorded_table_id()
-    if own is not None:
-        return own
+    recorded_id = dataset.recorded_table_id()
+    if recorded_id is not None:
+        return recorded_id
     is_newest = True
     for record in instance.fetch_observations(key, limit=_MOST_OBSERVATIONS).records:
         event = record.asset_observation

@@ -353,10 +353,10 @@ def _needs(
     from lance_dagster.health.facts import measure  # noqa: PLC0415 - heavy imports at first use
 
     branch = root.branch_of_job(context)
-    if target.table is not None and branch is None and _is_asked(state, target.table.latest):
+    if target.table is not None and branch is None and _is_requested(state, target.table.latest):
         return None
     dataset = target.open(root, branch)
-    if dataset is None or _is_asked(state, dataset.version):
+    if dataset is None or _is_requested(state, dataset.version):
         return None
     health = measure(dataset, policy, count_versions=False)
     since = health.version - (state.done if state.done is not None and state.done < health.version else 0)
@@ -368,7 +368,7 @@ def _needs(
     return health.version, problems
 
 
-def _is_asked(state: _TableRequest, version: int | None) -> bool:
+def _is_requested(state: _TableRequest, version: int | None) -> bool:
     """Whether maintenance of a version was requested, and its run has not ended or finished the table."""
     is_open = state.request is not None or not (state.failures or state.left)
     return version is not None and version == state.asked and is_open

@@ -161,7 +161,7 @@ def plan_undo(dataset: lance_core.LanceDataset, run_id: str) -> Undo | None:
     if any(version.undid == run_id for version in later):
         raise AlreadyUndoneError(str(_rejected(dataset, run_id, "it was undone before")))
     before = _before(dataset, run_id, versions[0])
-    if not all(version.is_maintenance for version in _still_there(other_versions)):
+    if not all(version.is_maintenance for version in _remaining_versions(other_versions)):
         return _reversed(dataset, run_id, run_versions, before, other_versions)
     lost = _built_since(dataset, before)
     if lost:
@@ -267,7 +267,10 @@ def _reversed(
             dataset, run_id, f"others wrote after version {', '.join(odd)}, which cannot be undone by fragments"
         )
     _check_partitions(
-        dataset, run_id, run_versions, [version for version in _still_there(other_versions) if not version.keeps_rows]
+        dataset,
+        run_id,
+        run_versions,
+        [version for version in _remaining_versions(other_versions) if not version.keeps_rows],
     )
     after = dataset.checkout_version(last)
     if not before.lance_schema_bytes == after.lance_schema_bytes == dataset.lance_schema_bytes:
@@ -331,7 +334,7 @@ def _watermarks_back(
     return tuple(moves)
 
 
-def _still_there(versions: Sequence[TableVersion]) -> list[TableVersion]:
+def _remaining_versions(versions: Sequence[TableVersion]) -> list[TableVersion]:
     """The versions without those that were undone, and without the versions that undid them."""
     numbers = {version.version for version in versions}
     undos = [version for version in versions if version.undone_versions and numbers.issuperset(version.undone_versions)]
@@ -371,11 +374,11 @@ def _changed_partitions(dataset: lance_core.LanceDataset, entry: TableVersion) -
     """The partitions that a version wrote; for an undo that names none, the partitions of the undone versions."""
     if entry.partitions is not None or not entry.undone_versions:
         return entry.partitions
-    undone = [_made_in(dataset, version) for version in entry.undone_versions]
+    undone = [_read_version(dataset, version) for version in entry.undone_versions]
     return partitions_of([version for version in undone if version is not None]) if None not in undone else None
 
 
-def _made_in(dataset: lance_core.LanceDataset, version: int) -> TableVersion | None:
+def _read_version(dataset: lance_core.LanceDataset, version: int) -> TableVersion | None:
     """One version of the branch; None if it was cleaned up."""
     try:
         handle = dataset.checkout_version((dataset.branch, version))
