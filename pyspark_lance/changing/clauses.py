@@ -64,8 +64,8 @@ def check_clauses(clauses: Sequence[MergeClause]) -> None:
         if clause.side == "not matched by source" and clause.action == UPDATE and clause.values is None:
             raise InvalidInputError(f"merge: {clause} needs values: these rows have no source")
     for side in {clause.side for clause in clauses}:
-        own = [clause for clause in clauses if clause.side == side]
-        for clause in own[:-1]:
+        side_clauses = [clause for clause in clauses if clause.side == side]
+        for clause in side_clauses[:-1]:
             if clause.condition is None:
                 raise InvalidInputError(f"merge: only the last clause WHEN {side.upper()} can be without a condition")
 
@@ -105,32 +105,32 @@ def parse_merge_clauses(clauses: Mapping[str, Any]) -> tuple[MergeClause, ...]:
     unknown = [name for name in clauses if name not in _SIDES]
     if unknown:
         raise InvalidInputError(f"merge: clauses are for {', '.join(_SIDES)}, not for {unknown[0]!r}")
-    found = []
+    merge_clauses = []
     for name, (side, actions) in _SIDES.items():
-        given = clauses.get(name, [])
-        every = given if isinstance(given, list | tuple) else [given]
-        found += [_parsed(name, one, side, actions) for one in every]
-    check_clauses(found)
-    return tuple(found)
+        side_clauses = clauses.get(name, [])
+        every = side_clauses if isinstance(side_clauses, list | tuple) else [side_clauses]
+        merge_clauses += [_parsed(name, clause, side, actions) for clause in every]
+    check_clauses(merge_clauses)
+    return tuple(merge_clauses)
 
 
-def _parsed(name: str, given: Any, side: Side, actions: Sequence[str]) -> MergeClause:
-    clause = {"then": given} if isinstance(given, str) else given
+def _parsed(name: str, clause_form: Any, side: Side, actions: Sequence[str]) -> MergeClause:
+    clause = {"then": clause_form} if isinstance(clause_form, str) else clause_form
     if not isinstance(clause, Mapping):
-        raise InvalidInputError(f"merge: {name}: {given!r} is not a clause; {_FORM}")
+        raise InvalidInputError(f"merge: {name}: {clause_form!r} is not a clause; {_FORM}")
     then = clause.get("then")
     if then not in actions:
         raise InvalidInputError(f"merge: {name}: then must be one of {', '.join(actions)}, not {then!r}; {_FORM}")
     gives = _GIVES.get(str(then))
     unknown = [key for key in clause if key not in ("then", "condition", gives)]
     if unknown:
-        known = ", ".join(key for key in ("then", "condition", gives) if key)
-        raise InvalidInputError(f"merge: {name}: {unknown[0]!r} is not understood; the keys of {then} are {known}")
+        keys = ", ".join(key for key in ("then", "condition", gives) if key)
+        raise InvalidInputError(f"merge: {name}: {unknown[0]!r} is not understood; the keys of {then} are {keys}")
     condition = clause.get("condition")
     values: Any = clause.get(gives) if gives else None
     if condition is not None and not (isinstance(condition, str) and condition.strip()):
         raise InvalidInputError(f"merge: {name}: the condition must be a string of SQL, not {condition!r}")
-    strings = isinstance(values, Mapping) and all(isinstance(one, str) for pair in values.items() for one in pair)
+    strings = isinstance(values, Mapping) and all(isinstance(text, str) for pair in values.items() for text in pair)
     if values is not None and not (strings and values):
         raise InvalidInputError(f"merge: {name}: {gives} must map columns to strings of SQL, not {values!r}")
     return MergeClause(

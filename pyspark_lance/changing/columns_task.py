@@ -51,8 +51,8 @@ DATA_ERRORS: Final = tuple(_REPORTED.values())
 
 def delete_written(uri: str, written: Sequence[WrittenColumns], storage_options: Mapping[str, str] | None) -> None:
     """Delete files that no version uses."""
-    for one in written:
-        name = PurePosixPath(one.file.path).stem
+    for columns in written:
+        name = PurePosixPath(columns.file.path).stem
         lance_core.delete_uncommitted_files(uri, file_prefix=name, keep=(), storage_options=storage_options)
 
 
@@ -155,10 +155,10 @@ class ColumnsTask:
                 report.reject()
             rows = _without_reports(batch)
             self._check(rows)
-            for found, part in runs(rows):
-                if found != fragment:
+            for part_fragment, part in runs(rows):
+                if part_fragment != fragment:
                     written += self.files(dataset, fragment, parts)
-                    fragment, parts = found, []
+                    fragment, parts = part_fragment, []
                 parts.append(convert(part))
         written += self.files(dataset, fragment, parts)
         _check_once([*reported, *written])
@@ -179,8 +179,8 @@ class ColumnsTask:
                 f"{self.version} of {self.uri}; nothing was written"
             )
         addresses = table.column(ADDRESS).cast(pa.uint64())
-        made = task.write(dataset, table.drop_columns([ADDRESS]).append_column(ROW_ADDRESS, addresses))
-        return [] if made is None else [made]
+        written_columns = task.write(dataset, table.drop_columns([ADDRESS]).append_column(ROW_ADDRESS, addresses))
+        return [] if written_columns is None else [written_columns]
 
     def _check(self, batch: pa.RecordBatch) -> None:
         """Reject rows whose key names no row of the table, or several."""
@@ -204,8 +204,8 @@ class ColumnsTask:
     def _key(self, batch: pa.RecordBatch, rows: pa.Array) -> str:
         """The key of the first of some rows."""
         row = batch.filter(rows).slice(0, 1)
-        found = [f"{name} = {row.column(KEY.format(i))[0].as_py()}" for i, name in enumerate(self.keys)]
-        return f"the key {', '.join(found)}" if found else "a null row address"
+        key_values = [f"{name} = {row.column(KEY.format(i))[0].as_py()}" for i, name in enumerate(self.keys)]
+        return f"the key {', '.join(key_values)}" if key_values else "a null row address"
 
 
 def _reported(batch: pa.RecordBatch) -> tuple[list[WrittenColumns], list[ColumnsReport]]:
@@ -213,7 +213,8 @@ def _reported(batch: pa.RecordBatch) -> tuple[list[WrittenColumns], list[Columns
     if REPORT not in batch.schema.names:
         return [], []
     reports = [ColumnsReport.from_bytes(data.as_py()) for data in batch.column(REPORT).drop_null()]
-    return [one for report in reports for one in report.written], [one for one in reports if one.error is not None]
+    errors = [report for report in reports if report.error is not None]
+    return [columns for report in reports for columns in report.written], errors
 
 
 def _without_reports(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -226,8 +227,8 @@ def _without_reports(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _check_once(written: Sequence[WrittenColumns]) -> None:
     """Reject a fragment with two files: it came whole, and some of its rows came again."""
     seen: dict[int, WrittenColumns] = {}
-    for one in written:
-        other = seen.setdefault(one.fragment_id, one)
-        if other is not one:
-            address = (one.fragment_id << 32) | (one.offsets & other.offsets)[0]
+    for columns in written:
+        other = seen.setdefault(columns.fragment_id, columns)
+        if other is not columns:
+            address = (columns.fragment_id << 32) | (columns.offsets & other.offsets)[0]
             raise InvalidInputError(f"row address {address} comes twice; nothing was written")

@@ -99,28 +99,28 @@ def mentioned(expressions: list[Value | None], base: LanceDataset) -> list[str]:
     """The columns of a version that some expressions name; all columns if the names of an expression are unknown."""
     names = list(base.schema.names)
     texts: list[str] = []
-    for one in expressions:
-        found = [one or ""] if one is None or isinstance(one, str) else names_of_column(one)
-        if found is None or any(_STAR.search(text) or "${" in text for text in found):
+    for expr in expressions:
+        expr_texts = [expr or ""] if expr is None or isinstance(expr, str) else names_of_column(expr)
+        if expr_texts is None or any(_STAR.search(text) or "${" in text for text in expr_texts):
             return names
-        texts += found
-    known = names_in_text(texts)
-    return [name for name in names if name.lower() in known]
+        texts += expr_texts
+    mentioned_names = names_in_text(texts)
+    return [name for name in names if name.lower() in mentioned_names]
 
 
 def row_columns(expressions: list[Value | None], base: LanceDataset) -> list[str]:
     """The columns `_rowid` and `_rowaddr`, which no table lists, as far as some expressions may name them."""
-    found: set[str] = set()
-    for one in expressions:
-        names = [one] if isinstance(one, str) else [] if one is None else names_of_column(one)
-        found |= set(_ROW_COLUMNS) if names is None else names_in_text(names)
-    return [name for name in _ROW_COLUMNS if name in found and name not in base.schema.names]
+    mentioned_names: set[str] = set()
+    for expr in expressions:
+        names = [expr] if isinstance(expr, str) else [] if expr is None else names_of_column(expr)
+        mentioned_names |= set(_ROW_COLUMNS) if names is None else names_in_text(names)
+    return [name for name in _ROW_COLUMNS if name in mentioned_names and name not in base.schema.names]
 
 
 def names_in_text(texts: Sequence[str | None]) -> set[str]:
     """All words and whole strings that may be names of columns in some expressions, in lower case."""
-    found = {word.strip("`").replace("``", "`").lower() for text in texts for word in _NAME.findall(text or "")}
-    return found | {text.lower() for text in texts if text}  # the name of a column may have spaces in it
+    words = {word.strip("`").replace("``", "`").lower() for text in texts for word in _NAME.findall(text or "")}
+    return words | {text.lower() for text in texts if text}  # the name of a column may have spaces in it
 
 
 def delete_where(dataset: LanceDataset, where: RowCondition, options: ChangeOptions) -> ChangeResult:
@@ -153,7 +153,7 @@ def update_where(
     """
     exact = case_sensitive(where.session)
     where = where.checked("update", dataset)
-    given = spelled_values(values, dataset.schema, "update", alias=where.alias, exact=exact)
+    column_values = spelled_values(values, dataset.schema, "update", alias=where.alias, exact=exact)
 
     def change(base: LanceDataset) -> RowLevelChange:
         from pyspark.sql import functions
@@ -162,11 +162,11 @@ def update_where(
         ids = row_id_columns(base)
         kinds = {field.name: field.dataType for field in spark_schema(base.schema)}
         with short_errors(f"update: {'all rows' if where.condition is None else where.condition}, set {dict(values)}"):
-            further = [name for name in row_columns(list(given.values()), base) if name not in ids]
+            further = [name for name in row_columns(list(column_values.values()), base) if name not in ids]
             rows = where.rows(base, [*names, *ids, *further], options.storage_options)
             check_spellings(rows, names)
-            made = assigned(rows, given, base.schema, kinds)
-            cells = [made[name] if name in made else functions.col(quoted(name)) for name in names]
+            new_values = assigned(rows, column_values, base.schema, kinds)
+            cells = [new_values[name] if name in new_values else functions.col(quoted(name)) for name in names]
             frame = rows.select(*cells, *[renamed(*pair) for pair in ids.items()], kind_column(UPDATE))
             return RowLevelChange.writing(base, frame, (), options)
 

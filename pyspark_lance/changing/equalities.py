@@ -43,14 +43,14 @@ class Equality:
     """An equality that a condition requires.
 
     Attributes:
-        own: The expression of the table.
-        other: The expression of the source.
-        column: The column, if `own` is a column of the table; None for other expressions.
+        target: The expression of the table.
+        source: The expression of the source.
+        column: The column, if `target` is a column of the table; None for other expressions.
         is_null_safe: Whether a null equals a null.
     """
 
-    own: Value
-    other: Value
+    target: Value
+    source: Value
     column: str | None
     is_null_safe: bool
 
@@ -69,19 +69,19 @@ def equalities(
         exact: Whether case matters.
     """
     sides = _Sides(source, target, alias, exact=exact)
-    found = []
+    pairs = []
     for part in conjuncts(condition):
-        for one, two, is_null_safe in _compared(part):
-            kinds = sides.of(one), sides.of(two)
+        for left, right, is_null_safe in _compared(part):
+            kinds = sides.of(left), sides.of(right)
             if set(kinds) != {"source", "target"}:
                 continue
-            own, other = (one, two) if kinds[0] == "target" else (two, one)
-            path = path_of(own) or ()
-            known = matched_names(path[-1:], names, exact=exact) if len(path) in (1, 2) else {}
-            is_column = bool(known) and (len(path) == 1 or sides.is_target(path[0]))
-            column = known[path[-1]] if is_column else None
-            found.append(Equality(own=own, other=other, column=column, is_null_safe=is_null_safe))
-    return found
+            table_value, source_value = (left, right) if kinds[0] == "target" else (right, left)
+            path = path_of(table_value) or ()
+            table_names = matched_names(path[-1:], names, exact=exact) if len(path) in (1, 2) else {}
+            is_column = bool(table_names) and (len(path) == 1 or sides.is_target(path[0]))
+            column = table_names[path[-1]] if is_column else None
+            pairs.append(Equality(target=table_value, source=source_value, column=column, is_null_safe=is_null_safe))
+    return pairs
 
 
 def conjuncts(condition: Value) -> list[Value]:
@@ -92,7 +92,7 @@ def conjuncts(condition: Value) -> list[Value]:
     if text is not None:
         return conjuncts(text)
     name, arguments = called_function(condition) or ("", ())
-    return [one for part in arguments for one in conjuncts(part)] if name == "and" else [condition]
+    return [conjunct for part in arguments for conjunct in conjuncts(part)] if name == "and" else [condition]
 
 
 def path_of(value: Value) -> tuple[str, ...] | None:
@@ -102,10 +102,10 @@ def path_of(value: Value) -> tuple[str, ...] | None:
         return column_path(value) if text is None else path_of(text)
     tokens = _tokens(value)
     names = tokens[::2]
-    dots = [one.text == "." and one.kind == "DOT" for one in tokens[1::2]]
-    if len(names) != len(dots) + 1 or not all(dots) or not all(one.is_name for one in names):
+    dots = [token.text == "." and token.kind == "DOT" for token in tokens[1::2]]
+    if len(names) != len(dots) + 1 or not all(dots) or not all(token.is_name for token in names):
         return None
-    return tuple(one.name for one in names)
+    return tuple(token.name for token in names)
 
 
 def _compared(part: Value) -> Iterator[tuple[Value, Value, bool]]:
@@ -116,13 +116,13 @@ def _compared(part: Value) -> Iterator[tuple[Value, Value, bool]]:
             yield arguments[0], arguments[1], _EQUAL[name]
         return
     tokens = _tokens(part)
-    plain = [one for one, depth in _with_depth(tokens) if not depth]
-    signs = [one for one in plain if one.word in _EQUAL]
-    if len(signs) == 1 and not any(one.word in _LOOSER for one in plain):
+    plain = [token for token, depth in _with_depth(tokens) if not depth]
+    signs = [token for token in plain if token.word in _EQUAL]
+    if len(signs) == 1 and not any(token.word in _LOOSER for token in plain):
         sign = signs[0]
-        one, two = part[tokens[0].start : sign.start].strip(), part[sign.end : tokens[-1].end].strip()
-        if one and two:
-            yield one, two, _EQUAL[sign.word]
+        left, right = part[tokens[0].start : sign.start].strip(), part[sign.end : tokens[-1].end].strip()
+        if left and right:
+            yield left, right, _EQUAL[sign.word]
 
 
 class _Sides:
@@ -132,7 +132,7 @@ class _Sides:
         self._frames = {"target": target, "source": source}
         self._exact = exact
         self._kinds = {
-            side: {self._folded(one.name): one.dataType.typeName() for one in frame.schema}
+            side: {self._folded(field.name): field.dataType.typeName() for field in frame.schema}
             for side, frame in self._frames.items()
         }
         self._alias = self._folded(alias)
@@ -148,9 +148,9 @@ class _Sides:
         """The side of an expression; None for a constant, and for an expression that fits both sides."""
         texts = [value] if isinstance(value, str) else names_of_column(value)
         if texts is not None and not any(_OPAQUE.search(text) for text in texts):
-            found = {side for text in texts for path in _paths(text) for side in self._of_name(path)}
-            if len(found) < 2:
-                return next(iter(found), None)
+            possible_sides = {side for text in texts for path in _paths(text) for side in self._of_name(path)}
+            if len(possible_sides) < 2:
+                return next(iter(possible_sides), None)
         sides = [side for side, frame in self._frames.items() if _resolves(frame, value)]
         return sides[0] if len(sides) == 1 else None
 
@@ -226,12 +226,14 @@ def _tokens(text: str) -> list[_Lexeme]:
     if "${" in text:
         return []  # Spark replaces it by the value of a setting
     try:
-        found = sqlglot.tokenize(without_comments(text), read="spark")
+        sqlglot_tokens = sqlglot.tokenize(without_comments(text), read="spark")
     except (sqlglot.errors.SqlglotError, RecursionError, InvalidInputError):
         return []  # Spark reports the error
     return [
-        _Lexeme(kind=one.token_type.name, text=text[one.start : one.end + 1], start=one.start, end=one.end + 1)
-        for one in found
+        _Lexeme(
+            kind=token.token_type.name, text=text[token.start : token.end + 1], start=token.start, end=token.end + 1
+        )
+        for token in sqlglot_tokens
     ]
 
 

@@ -45,7 +45,7 @@ class FinerColumns:
             return None
         return cls(plan=plan_read(base, table_schema(base, names), storage_options=storage_options))
 
-    def kept(self, rows: pa.RecordBatch, ids: npt.NDArray[np.uint64]) -> pa.RecordBatch:
+    def restore_finer_values(self, rows: pa.RecordBatch, ids: npt.NDArray[np.uint64]) -> pa.RecordBatch:
         """Rows with the old values of the version where Spark's values are those of the old rows.
 
         Args:
@@ -60,8 +60,8 @@ class FinerColumns:
             BatchConverter(batch.schema, self.plan.expected, exact=False)(batch) for batch in (before, after)
         )
         for name in self.plan.columns:
-            given = (batch.column(name) for batch in (after, before, seen_after, seen_before))
-            columns[name] = _unchanged(*given)
+            column_arrays = (batch.column(name) for batch in (after, before, seen_after, seen_before))
+            columns[name] = _unchanged(*column_arrays)
         return pa.RecordBatch.from_arrays(list(columns.values()), schema=rows.schema)
 
 
@@ -85,9 +85,9 @@ def _unchanged(after: pa.Array, before: pa.Array, seen_after: pa.Array, seen_bef
     return pa.concat_arrays([after, before]).take(pa.array(np.where(same, places + len(after), places)))
 
 
-def _equal(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
+def _equal(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
     """Whether each pair of values is equal; a null equals no value."""
-    if pa.types.is_nested(one.type):
-        pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
+    if pa.types.is_nested(left.type):
+        pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
         return np.array([a is not None and a == b for a, b in pairs], np.bool_)
-    return np.asarray(pc.fill_null(pc.equal(one, other), False))
+    return np.asarray(pc.fill_null(pc.equal(left, right), False))

@@ -143,12 +143,12 @@ class RowLevelChange:
             raise
         try:
             reports = [ChangeReport.from_bytes(answer.message) for answer in answers]
-            made = [fragment for report in reports for fragment in report.fragments]
+            new_fragments = [fragment for report in reports for fragment in report.fragments]
             deleted = rows_deleted_by(reports, self.on)
             self._check_within(deleted)
             done = commit_update(
                 self.dataset,
-                made,
+                new_fragments,
                 deleted,
                 self.options,
                 inserted=inserted_keys(self.dataset, reports, self.on, repeats=self.repeats, is_exact=self.is_exact),
@@ -159,11 +159,13 @@ class RowLevelChange:
         except LanceError:
             delete_orphan_files(self.dataset.uri, task.job, (), self.options.storage_options)
             raise
-        delete_orphan_files(self.dataset.uri, task.job, committed_fragments(done, made), self.options.storage_options)
+        delete_orphan_files(
+            self.dataset.uri, task.job, committed_fragments(done, new_fragments), self.options.storage_options
+        )
         inserts, updates, deletes = (sum(report.counts[i] for report in reports) for i in range(3))
         return ChangeResult.of(
             done,
-            made,
+            new_fragments,
             inserts + updates,
             {},
             rows_inserted=inserts,
@@ -187,12 +189,12 @@ class RowLevelChange:
             scanner = self.dataset.scanner(columns=list(within.columns), fragments=[fragment], with_row_address=True)
             for batch in scanner.to_batches():
                 offsets = row_offsets(batch.column("_rowaddr").to_numpy())
-                taken = np.isin(offsets, offsets_of(rows))
-                outside = offsets[taken & (within.assign(batch) < 0)]
+                is_deleted = np.isin(offsets, offsets_of(rows))
+                outside = offsets[is_deleted & (within.assign(batch) < 0)]
                 if len(outside):
                     address = pc.field("_rowaddr") == pa.scalar(row_addresses(number, outside[:1])[0], pa.uint64())
-                    found = self.dataset.scanner(columns=columns, fragments=[fragment], filter=address).to_table()
-                    row = found.to_pylist()[0]
+                    table = self.dataset.scanner(columns=columns, fragments=[fragment], filter=address).to_table()
+                    row = table.to_pylist()[0]
                     key = ", ".join(f"{name} = {row[name]!r}" for name in self.on)
                     within.reject_match(key, row, self.dataset.uri)
 
@@ -223,9 +225,9 @@ def run_change(
     If a version has the `idempotency_key` of the options already, nothing is computed.
     """
     if options.idempotency_key is not None:
-        found = dataset.find_idempotent_commit(*options.idempotency_key)
-        if found is not None:
-            return ChangeResult.of_transaction(dataset.checkout_version(found[0]), found[1], deduplicated=True)
+        commit = dataset.find_idempotent_commit(*options.idempotency_key)
+        if commit is not None:
+            return ChangeResult.of_transaction(dataset.checkout_version(commit[0]), commit[1], deduplicated=True)
     checked = dataset.version if checked_through is None else checked_through
 
     def attempt(base: LanceDataset, number: int) -> ChangeResult:
@@ -246,16 +248,16 @@ def rows_deleted_by(reports: Iterable[ChangeReport], on: Sequence[str]) -> dict[
     Raises:
         InvalidInputError: Two tasks have deleted the same row.
     """
-    found: dict[int, BitMap] = {}
+    deleted_rows: dict[int, BitMap] = {}
     for report in reports:
         for number, rows in report.deleted.items():
-            if number in found and found[number].intersect(rows):
+            if number in deleted_rows and deleted_rows[number].intersect(rows):
                 raise InvalidInputError(
                     f"Ambiguous merge inserts are prohibited: several rows of the source match row"
-                    f" {next(iter(found[number] & rows))} of fragment {number}; the key is {list(on)}"
+                    f" {next(iter(deleted_rows[number] & rows))} of fragment {number}; the key is {list(on)}"
                 )
-            found[number] = found[number] | rows if number in found else rows
-    return found
+            deleted_rows[number] = deleted_rows[number] | rows if number in deleted_rows else rows
+    return deleted_rows
 
 
 def inserted_keys(

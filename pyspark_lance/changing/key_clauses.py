@@ -89,14 +89,14 @@ def _copied(source: DataFrame, dataset: LanceDataset, shared: Sequence[str], act
 
     exact = case_sensitive(source.sparkSession)
     kinds = spark_schema(dataset.schema)
-    found: dict[str, Value] = {name: f"{_SOURCE}.{quoted(name)}" for name in shared}
+    copied_values: dict[str, Value] = {name: f"{_SOURCE}.{quoted(name)}" for name in shared}
     for name in shared:
-        given = source.schema[name].dataType
-        if lacks_fields(given, kinds[name].dataType, exact=exact):
+        source_type = source.schema[name].dataType
+        if lacks_fields(source_type, kinds[name].dataType, exact=exact):
             old = functions.col(f"{_TARGET}.{quoted(name)}") if action == UPDATE else None
             value = functions.col(f"{_SOURCE}.{quoted(name)}")
-            found[name] = completed(value, given, kinds[name].dataType, old, exact=exact)
-    return found
+            copied_values[name] = completed(value, source_type, kinds[name].dataType, old, exact=exact)
+    return copied_values
 
 
 def _check_others(
@@ -145,38 +145,38 @@ def inserted_rows(source: DataFrame, on: Sequence[str], clauses: Sequence[MergeC
         chosen = functions.when(functions.coalesce(holds, functions.lit(False)), index).otherwise(chosen)
     copied = {name: f"{_SOURCE}.{quoted(name)}" for name in source.columns}
     values = _in_one_spelling(
-        [copied if one.values is None else one.values for one in inserts],
+        [copied if clause.values is None else clause.values for clause in inserts],
         on,
         exact=case_sensitive(source.sparkSession),
     )
-    for clause, given in zip(inserts, values, strict=True):
-        lacking = [name for name in on if name not in given]
+    for clause, clause_values in zip(inserts, values, strict=True):
+        lacking = [name for name in on if name not in clause_values]
         if lacking:
             raise InvalidInputError(f"{clause}: values lack the key columns {lacking}")
     cells: list[Column] = []
-    names = dict.fromkeys(name for given in values for name in given)
+    names = dict.fromkeys(name for clause_values in values for name in clause_values)
     check_spellings(source, names)
     for name in names:
         cell: Any = functions
-        for index, given in enumerate(values):
-            own = as_column(given[name]) if name in given else functions.lit(None)
-            cell = cell.when(chosen == index, own)
+        for index, clause_values in enumerate(values):
+            cell_value = as_column(clause_values[name]) if name in clause_values else functions.lit(None)
+            cell = cell.when(chosen == index, cell_value)
         cells.append(cell.alias(name))
     with short_errors(f"merge: values {values}"):
-        found = rows.where(chosen.isNotNull()).select(*cells)
-        found.schema  # noqa: B018 - Spark checks the values
-    return found
+        new_rows = rows.where(chosen.isNotNull()).select(*cells)
+        new_rows.schema  # noqa: B018 - Spark checks the values
+    return new_rows
 
 
 def _in_one_spelling(values: Sequence[Mapping[str, Any]], on: Sequence[str], *, exact: bool) -> list[Mapping[str, Any]]:
     """Values with one spelling of each column: that of the key, or of the first clause that names the column."""
-    known = list(on)
-    found: list[Mapping[str, Any]] = []
+    known_names = list(on)
+    by_clause: list[Mapping[str, Any]] = []
     for clause in values:
-        given = [unqualified(name, known, _TARGET, exact=exact) for name in clause]
-        names = matched_names(given, known, exact=exact)
-        if len(set(given)) < len(given):
+        columns = [unqualified(name, known_names, _TARGET, exact=exact) for name in clause]
+        names = matched_names(columns, known_names, exact=exact)
+        if len(set(columns)) < len(columns):
             raise SchemaError(f"merge: a column has two values: {list(clause)}")
-        found.append({names.get(name, name): value for name, value in zip(given, clause.values(), strict=True)})
-        known += [name for name in given if name not in names]
-    return found
+        by_clause.append({names.get(name, name): value for name, value in zip(columns, clause.values(), strict=True)})
+        known_names += [name for name in columns if name not in names]
+    return by_clause

@@ -97,17 +97,17 @@ class KeyMergeTask:
         dataset = lance_core.dataset(self.change.uri, self.version, storage_options=self.storage_options)
         about = ["_rowaddr", *(["_rowid"] if self.change.stable else [])]
         numbered = keys.append_column(_ROW, pa.array(np.arange(keys.num_rows)))
-        found = [batch for batch in joined_by_key(dataset, numbered, about) if batch.num_rows]
+        matching_batches = [batch for batch in joined_by_key(dataset, numbered, about) if batch.num_rows]
         names = [_ROW, *about]
         rows, addresses, *ids = (
             np.concatenate(
-                [np.zeros(0, np.int64), *(batch.column(name).to_numpy().astype(np.int64) for batch in found)]
+                [np.zeros(0, np.int64), *(batch.column(name).to_numpy().astype(np.int64) for batch in matching_batches)]
             )
             for name in names
         )
         new = np.setdiff1d(np.arange(keys.num_rows), rows) if self.lookup.inserts else rows[:0]
         if self.lookup.matched is None:
-            rows, addresses, ids = rows[:0], addresses[:0], [one[:0] for one in ids]
+            rows, addresses, ids = rows[:0], addresses[:0], [array[:0] for array in ids]
         all_rows = np.concatenate([rows, new])
         order = np.argsort(all_rows, kind="stable")
         return _Matches(

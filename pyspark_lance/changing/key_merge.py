@@ -79,14 +79,14 @@ class KeyMergeJob:
         """
         try:
             reports = [ChangeReport.from_bytes(message) for message in messages]
-            made = [fragment for report in reports for fragment in report.fragments]
-            done = self._commit(made, reports)
+            new_fragments = [fragment for report in reports for fragment in report.fragments]
+            done = self._commit(new_fragments, reports)
         except StoreError:
             raise  # the commit may have taken effect, or may still do so
         except LanceError:
             self.clean(())
             raise
-        self.clean(committed_fragments(done, made))
+        self.clean(committed_fragments(done, new_fragments))
         return done.dataset
 
     def clean(self, keep: Iterable[FragmentMetadata], *, failed: bool = False) -> None:
@@ -97,19 +97,19 @@ class KeyMergeJob:
     def _on(self) -> tuple[str, ...]:
         return self.write.options.merge_on or ()
 
-    def _commit(self, made: list[FragmentMetadata], reports: Sequence[ChangeReport]) -> CommitResult:
+    def _commit(self, new_fragments: list[FragmentMetadata], reports: Sequence[ChangeReport]) -> CommitResult:
         options = self.write.options
         base = self.write.base()
         try:
             deleted, inserted = rows_deleted_by(reports, self._on), inserted_keys(base, reports, self._on)
         except InvalidInputError:
-            hashes_of_keys(self._written_keys(made))  # raises an error that names the key
+            hashes_of_keys(self._written_keys(new_fragments))  # raises an error that names the key
             raise
 
         def attempt(begin: tuple[LanceDataset, dict[int, BitMap]], _: int) -> CommitResult:
             return commit_update(
                 begin[0],
-                made,
+                new_fragments,
                 begin[1],
                 options,
                 inserted=inserted,
@@ -118,7 +118,7 @@ class KeyMergeJob:
 
         def following(_begin: object, _conflict: object) -> tuple[LanceDataset, dict[int, BitMap]]:
             latest = lance_core.dataset(self.write.uri, storage_options=options.storage_options)
-            return latest, rows_with_keys(latest, self._written_keys(made))
+            return latest, rows_with_keys(latest, self._written_keys(new_fragments))
 
         return lance_core.retrying(
             (base, deleted),
@@ -129,7 +129,7 @@ class KeyMergeJob:
             exhausted=lost_each_time(self.write.uri),
         )
 
-    def _written_keys(self, made: Iterable[FragmentMetadata]) -> pa.Table:
+    def _written_keys(self, fragments: Iterable[FragmentMetadata]) -> pa.Table:
         """The keys of the rows of new files."""
         tables = [
             lance_core.file.LanceFileReader(
@@ -137,7 +137,7 @@ class KeyMergeJob:
             )
             .read_all()
             .to_table()
-            for fragment in made
+            for fragment in fragments
             for file in fragment.files
         ]
         schema = pa.schema([self.write.plan.stored.field(name) for name in self._on])

@@ -110,8 +110,8 @@ class ClauseMerge:
             RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
         """
         merge = self._checked(dataset)
-        with merge._kept(dataset) as kept:  # noqa: SLF001 - of the same class
-            change = kept._change  # noqa: SLF001 - of the same class
+        with merge._cache_source(dataset) as cached_merge:  # noqa: SLF001 - of the same class
+            change = cached_merge._change  # noqa: SLF001 - of the same class
             return run_change(dataset, lambda base: change(base, options), options, checked_through)
 
     @property
@@ -133,30 +133,30 @@ class ClauseMerge:
             self._frame(base, None, has_rows=False).schema  # noqa: B018 - Spark checks all expressions
         target = self._empty(base, base.schema.names).alias(self._alias)
         exact = case_sensitive(self.source.sparkSession)
-        found = equalities(self.condition, self.source, target, base.schema.names, alias=self._alias, exact=exact)
-        if not found:
+        keys = equalities(self.condition, self.source, target, base.schema.names, alias=self._alias, exact=exact)
+        if not keys:
             raise InvalidInputError(
                 f"merge: the condition {self.condition!r} has no equality of an expression of the table and an"
                 f" expression of the source, such as {self.alias or 'target'}.id = source.id, by which Spark can join"
             )
-        return replace(self, keys=MergeKeys(equalities=tuple(found), alias=self.alias))
+        return replace(self, keys=MergeKeys(equalities=tuple(keys), alias=self.alias))
 
     @contextlib.contextmanager
-    def _kept(self, base: LanceDataset) -> Iterator[ClauseMerge]:
+    def _cache_source(self, base: LanceDataset) -> Iterator[ClauseMerge]:
         """This merge with a source that is computed once and cached by Spark."""
-        kept = self.source.persist()
+        cached_source = self.source.persist()
         try:
-            has_repeats = bool(self.unique) and repeated_key(kept, self.unique) is not None
+            has_repeats = bool(self.unique) and repeated_key(cached_source, self.unique) is not None
             if (whole := self._whole_rows(base)) is not None and can_look_up(base, *whole):
-                tasks = tasks_of(kept.count())
+                tasks = tasks_of(cached_source.count())
                 if can_look_up(base, *whole, tasks) and not has_repeats:
-                    yield replace(self, source=kept, tasks=tasks, looks_up=True)
+                    yield replace(self, source=cached_source, tasks=tasks, looks_up=True)
                     return
-            few = None if self._sides(_OTHERS) else few_keys(base, *self.keys.frame(kept, base))
-            tasks = tasks_of(kept.count() if few is None else few.num_rows)
-            yield replace(self, source=kept, few=few, tasks=tasks, has_repeats=has_repeats)
+            few = None if self._sides(_OTHERS) else few_keys(base, *self.keys.frame(cached_source, base))
+            tasks = tasks_of(cached_source.count() if few is None else few.num_rows)
+            yield replace(self, source=cached_source, few=few, tasks=tasks, has_repeats=has_repeats)
         finally:
-            kept.unpersist()
+            cached_source.unpersist()
 
     def _whole_rows(self, base: LanceDataset) -> tuple[DataFrame, list[str]] | None:
         """The rows of an upsert and their key, if rows of the table are only replaced by whole rows of the source."""

@@ -102,29 +102,29 @@ class MergeFrames:
         return self.inserts or self.matched == UPDATE
 
     @contextlib.contextmanager
-    def kept(self, base: LanceDataset, *, is_alone: bool = True) -> Iterator[MergeFrames]:
+    def cache_source(self, base: LanceDataset, *, is_alone: bool = True) -> Iterator[MergeFrames]:
         """A copy whose source is computed once, cached by Spark, counted and divided among tasks.
 
         Args:
             base: The version that is changed first.
             is_alone: Whether the commit has no other changes.
         """
-        kept = self.source.persist()
+        cached_source = self.source.persist()
         try:
             if self.condition is None and self._inserts_unseen_keys(base):
-                reject_duplicate_keys(kept, self.keys)
-            rows, few = kept.count() if is_alone and self._can_look_up(base) else None, None
+                reject_duplicate_keys(cached_source, self.keys)
+            rows, few = cached_source.count() if is_alone and self._can_look_up(base) else None, None
             looks_up = rows is not None and can_look_up(base, self.source, self.keys, tasks_of(rows))
             if not looks_up and not self.deletes_others:
-                few = few_keys(base, self.keys, kept)
+                few = few_keys(base, self.keys, cached_source)
             if rows is None:
-                rows = kept.count() if few is None else few.num_rows
+                rows = cached_source.count() if few is None else few.num_rows
             tasks = tasks_of(rows)
             # From here on one task has all rows of a key, and detects duplicates.
-            source = by_key(kept, tasks, self.keys)
+            source = by_key(cached_source, tasks, self.keys)
             yield replace(self, source=source, num_rows=rows, tasks=tasks, few=few, looks_up=looks_up)
         finally:
-            kept.unpersist()
+            cached_source.unpersist()
 
     def _inserts_unseen_keys(self, base: LanceDataset) -> bool:
         """Whether rows are inserted whose keys tasks cannot compare, so that they detect no duplicates."""
@@ -157,8 +157,8 @@ class MergeFrames:
         source = collated(source, keys)
         if self.writes:
             source = with_blobs(source, base.schema)
-        found = replace(self, source=source, keys=tuple(field.name for field in keys))
-        fields = found._fields_of_source(base) if self.writes else keys  # noqa: SLF001 - of the same class
+        fitted_merge = replace(self, source=source, keys=tuple(field.name for field in keys))
+        fields = fitted_merge._fields_of_source(base) if self.writes else keys  # noqa: SLF001 - of the same class
         schema = batch_schema(source.select(*[quoted(field.name) for field in fields]).schema)
         plan_write(schema, pa.schema(fields), case_sensitive=True, has_schema_mode=False)
         if self.condition is not None:
@@ -166,7 +166,7 @@ class MergeFrames:
             both = source.alias("source").join(target.alias("target"), how="cross")
             with short_errors(f"condition {self.condition!r}"):
                 both.where(self.condition).schema  # noqa: B018 - Spark checks the condition
-        return found
+        return fitted_merge
 
     def _fields_of_source(self, base: LanceDataset) -> list[pa.Field]:
         self._lacking(base)
@@ -198,24 +198,24 @@ class MergeFrames:
         frames = []
         if self.inserts or self.matched is not None:
             if self.writes and self.condition is not None:
-                found = self._found_if(target, base, old, about)
+                changes = self._changes_if(target, base, old, about)
             else:
                 pairs = self._pairs(target, old, about, has_all=within.is_exact)
-                found = self._found(pairs, base, old, about) if self.writes else _deleted_rows(pairs, about)
+                changes = self._changes(pairs, base, old, about) if self.writes else _deleted_rows(pairs, about)
             # A join that shuffles leaves the session's number of partitions, each of which would become a file.
-            frames.append(found if self.tasks is None else found.coalesce(self.tasks))
+            frames.append(changes if self.tasks is None else changes.coalesce(self.tasks))
         if self.deletes_others:
-            frames.append(self._others(target, names, frames, base, about))
-        return reduce(lambda one, other: one.unionByName(other), frames)
+            frames.append(self._table_only_rows(target, names, frames, base, about))
+        return reduce(lambda left, right: left.unionByName(right), frames)
 
     def _lacking(self, base: LanceDataset) -> list[str]:
         """Columns of the table that the source lacks."""
-        schema, given = base.schema, dict.fromkeys(self.source.columns)
-        known = set(schema.names)
-        unknown = [name for name in given if name not in known]
+        schema, source_columns = base.schema, dict.fromkeys(self.source.columns)
+        table_columns = set(schema.names)
+        unknown = [name for name in source_columns if name not in table_columns]
         if unknown:
             raise SchemaError(f"merge: {base.uri} has no columns {unknown}; it has {schema.names}. {_ADD_OR_DROP}")
-        lacking = [name for name in schema.names if name not in given]
+        lacking = [name for name in schema.names if name not in source_columns]
         strict = [name for name in lacking if not base.schema.field(name).nullable]
         if strict and self.inserts:
             raise SchemaError(f"merge: rows cannot be inserted without values for the columns {strict}")
@@ -256,7 +256,7 @@ class MergeFrames:
         no = functions.lit(False)
         return functions.lit(True) if self.condition is None else functions.coalesce(functions.expr(self.condition), no)
 
-    def _found_if(self, target: DataFrame, base: LanceDataset, old: list[str], about: Mapping[str, str]) -> DataFrame:
+    def _changes_if(self, target: DataFrame, base: LanceDataset, old: list[str], about: Mapping[str, str]) -> DataFrame:
         """Rows of the source, each with its kind of change, if a condition decides about each pair.
 
         Two rows of the source may have one key, of which the condition holds for one.
@@ -277,12 +277,12 @@ class MergeFrames:
         kind = functions.when(is_new, functions.lit(INSERT)).when(self._holds(), functions.lit(self.matched))
         both = self._both(target, "left" if self.inserts else "inner")
         ids = [functions.col(f"target.{name}").alias(to) for name, to in about.items()]
-        found = both.select(*values, *ids, kind.cast("tinyint").alias(KIND)).where(functions.col(KIND).isNotNull())
+        changes = both.select(*values, *ids, kind.cast("tinyint").alias(KIND)).where(functions.col(KIND).isNotNull())
         if self._inserts_unseen_keys(base):
-            reject_duplicate_keys(found.where(functions.col(KIND) == INSERT), self.keys)
-        return found
+            reject_duplicate_keys(changes.where(functions.col(KIND) == INSERT), self.keys)
+        return changes
 
-    def _found(self, pairs: DataFrame, base: LanceDataset, old: list[str], about: Mapping[str, str]) -> DataFrame:
+    def _changes(self, pairs: DataFrame, base: LanceDataset, old: list[str], about: Mapping[str, str]) -> DataFrame:
         """Rows of the source, each with its kind of change."""
         from pyspark.sql import functions
 
@@ -306,10 +306,10 @@ class MergeFrames:
         kind = functions.when(functions.col(KIND), functions.lit(self.matched))
         if self.inserts:
             kind = functions.when(functions.col(ADDRESS).isNull(), functions.lit(INSERT)).otherwise(kind)
-        found = joined.select(*values, *about.values(), kind.cast("tinyint").alias(KIND))
-        return found.where(functions.col(KIND).isNotNull())
+        changes = joined.select(*values, *about.values(), kind.cast("tinyint").alias(KIND))
+        return changes.where(functions.col(KIND).isNotNull())
 
-    def _others(
+    def _table_only_rows(
         self,
         target: DataFrame,
         names: list[str],
@@ -322,8 +322,8 @@ class MergeFrames:
         nulls = [null_column(kinds[name]).alias(name) for name in names]
         keys = self.source.select(*[renamed(name, f"{_KEY}{i}") for i, name in enumerate(self.keys)])
         ends = [(f"{_KEY}{i}", f"target.{quoted(name)}") for i, name in enumerate(self.keys)]
-        others = target.alias("target").join(keys, self._equal(ends, target.schema), "left_anti")
-        return others.select(*nulls, *[renamed(*pair) for pair in about.items()], kind_column(DELETE))
+        table_only_rows = target.alias("target").join(keys, self._equal(ends, target.schema), "left_anti")
+        return table_only_rows.select(*nulls, *[renamed(*pair) for pair in about.items()], kind_column(DELETE))
 
     def _equal(self, ends: Sequence[tuple[str, str]], target: StructType) -> Column:
         """The condition that the key of the source equals the key of the table."""
@@ -343,7 +343,7 @@ def by_key(source: DataFrame, tasks: int, keys: Sequence[str]) -> DataFrame:
 
 def can_look_up(base: LanceDataset, source: DataFrame, keys: Sequence[str], tasks: int = 1) -> bool:
     """Whether tasks look up the keys of a source in the table: they compare keys as Spark does, and read few enough."""
-    stored = {one.name: one.dataType for one in spark_schema(base.schema)}
+    stored = {field.name: field.dataType for field in spark_schema(base.schema)}
     same = all(has_bytes(base.schema.field(name)) and source.schema[name].dataType == stored[name] for name in keys)
     return same and base.count_rows() * tasks <= _LOOKUP_ROWS
 
@@ -358,10 +358,10 @@ def collated(source: DataFrame, keys: Sequence[pa.Field]) -> DataFrame:
     """The source with the collations that the table has for the columns of the key."""
     from pyspark.sql import functions
 
-    wanted = {field.name: kind for field, kind in zip(keys, spark_schema(pa.schema(keys)), strict=True)}
+    key_fields = {field.name: kind for field, kind in zip(keys, spark_schema(pa.schema(keys)), strict=True)}
     casts = {
         name: functions.col(quoted(name)).cast(field.dataType)
-        for name, field in wanted.items()
+        for name, field in key_fields.items()
         if source.schema[name].dataType != field.dataType
         and _is_string_field(source.schema[name])
         and _is_string_field(field)
@@ -390,12 +390,12 @@ def repeated_key(source: DataFrame, keys: Sequence[str]) -> Row | None:
     from pyspark.sql import functions
 
     columns = [functions.col(quoted(name)) for name in keys]
-    known = source.where(reduce(and_, [column.isNotNull() for column in columns]))
-    counted = known.groupBy(*columns).agg(functions.count(functions.lit(1)).alias(_COUNT))
+    rows_with_key = source.where(reduce(and_, [column.isNotNull() for column in columns]))
+    counted = rows_with_key.groupBy(*columns).agg(functions.count(functions.lit(1)).alias(_COUNT))
     return next(iter(counted.where(f"{_COUNT} > 1").take(1)), None)
 
 
-def is_same_value(given: str, stored: str, given_kind: DataType, stored_kind: DataType) -> Column:
+def is_same_value(source_column: str, target_column: str, source_kind: DataType, target_kind: DataType) -> Column:
     """The condition that a column of the source equals a column of the table.
 
     Spark compares a float with another kind of number as floats, where 9007199254740992 equals 9007199254740993.
@@ -403,12 +403,12 @@ def is_same_value(given: str, stored: str, given_kind: DataType, stored_kind: Da
     """
     from pyspark.sql import functions, types
 
-    source, target = functions.col(given), functions.col(stored)
-    floats = [isinstance(kind, types.FloatType | types.DoubleType) for kind in (given_kind, stored_kind)]
-    numbers = [isinstance(kind, types.NumericType) for kind in (given_kind, stored_kind)]
+    source, target = functions.col(source_column), functions.col(target_column)
+    floats = [isinstance(kind, types.FloatType | types.DoubleType) for kind in (source_kind, target_kind)]
+    numbers = [isinstance(kind, types.NumericType) for kind in (source_kind, target_kind)]
     if not all(numbers) or all(floats) or not any(floats):
         return source == target
-    return (source == target) & (source.try_cast(stored_kind) == target) & (target.try_cast(given_kind) == source)
+    return (source == target) & (source.try_cast(target_kind) == target) & (target.try_cast(source_kind) == source)
 
 
 def renamed(name: str, to: str) -> Column:

@@ -54,15 +54,15 @@ class MergeKeys:
     @property
     def _of_columns(self) -> dict[str, Equality]:
         """The first equality of each column of the table that has one."""
-        return {one.column: one for one in reversed(self.equalities) if one.column is not None}
+        return {equality.column: equality for equality in reversed(self.equalities) if equality.column is not None}
 
     def frame(self, source: DataFrame, base: LanceDataset) -> tuple[list[str], DataFrame]:
         """The keys of the source under the table's names, of those columns whose types are compared alike."""
-        kinds = {one.name: one.dataType for one in spark_schema(base.schema)}
-        found = self._of_columns
-        keys = source.select(*[as_column(one.other).alias(name) for name, one in found.items()])
-        strings = {one.name: one.dataType for one in keys.schema if one.dataType.typeName().startswith("string")}
-        names = [name for name in found if name not in strings or strings[name] == kinds[name]]
+        kinds = {field.name: field.dataType for field in spark_schema(base.schema)}
+        column_equalities = self._of_columns
+        keys = source.select(*[as_column(equality.source).alias(name) for name, equality in column_equalities.items()])
+        strings = {key.name: key.dataType for key in keys.schema if key.dataType.typeName().startswith("string")}
+        names = [name for name in column_equalities if name not in strings or strings[name] == kinds[name]]
         return names, keys
 
     def within(
@@ -77,14 +77,14 @@ class MergeKeys:
             few: The result of `few_keys` for the source.
         """
         names, keys = self.frame(source, base)
-        found = [self._pushed(base, condition, exact=case_sensitive(source.sparkSession))]
+        parts = [self._pushed(base, condition, exact=case_sensitive(source.sparkSession))]
         null_safe = [name for name in names if self._of_columns[name].is_null_safe]
         for group in ([name for name in names if name not in null_safe], *([name] for name in null_safe)):
-            known = None if few is None or not set(group) <= set(few.column_names) else few.select(group)
-            narrowed = narrowed_by_frame(base, group, keys, known).condition if group else None
+            group_keys = None if few is None or not set(group) <= set(few.column_names) else few.select(group)
+            narrowed = narrowed_by_frame(base, group, keys, group_keys).condition if group else None
             is_safe = narrowed is not None and group[0] in null_safe
-            found.append(narrowed | pc.field(group[0]).is_null() if is_safe else narrowed)
-        conditions = [one for one in found if one is not None]
+            parts.append(narrowed | pc.field(group[0]).is_null() if is_safe else narrowed)
+        conditions = [part for part in parts if part is not None]
         return reduce(and_, conditions) if conditions else None
 
     def _pushed(self, base: LanceDataset, condition: Value, *, exact: bool) -> pc.Expression | None:
@@ -93,8 +93,8 @@ class MergeKeys:
             return None  # a name without qualifier may be the source's
         trees = [_own_tree(part, self.alias, exact=exact) for part in conjuncts(condition)]
         pushed = [pushed_filter_of_tree(tree, base.schema, exact=exact) for tree in trees if tree is not None]
-        known = [one.filter for one in pushed if one is not None]
-        return reduce(and_, known) if known else None
+        filters = [pushed_part.filter for pushed_part in pushed if pushed_part is not None]
+        return reduce(and_, filters) if filters else None
 
     def whole(self, source: DataFrame, condition: Value, *, exact: bool) -> list[str]:
         """The columns of the table that equal source columns of the same names; none if the condition requires more.
@@ -106,16 +106,16 @@ class MergeKeys:
         """
         if len(conjuncts(condition)) != len(self.equalities):
             return []
-        structs = [one.name.lower() for one in source.schema if one.dataType.typeName() == "struct"]
-        found = []
-        for one in self.equalities:
-            path = path_of(one.other)
-            if one.column is None or one.is_null_safe or path is None or len(path) > 2 or path[0].lower() in structs:
+        structs = [field.name.lower() for field in source.schema if field.dataType.typeName() == "struct"]
+        columns = []
+        for pair in self.equalities:
+            path = path_of(pair.source)
+            if pair.column is None or pair.is_null_safe or path is None or len(path) > 2 or path[0].lower() in structs:
                 return []
-            if path[-1] != one.column and (exact or path[-1].lower() != one.column.lower()):
+            if path[-1] != pair.column and (exact or path[-1].lower() != pair.column.lower()):
                 return []
-            found.append(one.column)
-        return list(dict.fromkeys(found))
+            columns.append(pair.column)
+        return list(dict.fromkeys(columns))
 
     def guarded(self, base: LanceDataset, source: DataFrame, clauses: Sequence[MergeClause]) -> tuple[list[str], bool]:
         """The columns by which concurrent inserts are detected, and whether equal inserted rows are equal in them.
@@ -127,20 +127,20 @@ class MergeKeys:
         """
         inserts = [clause for clause in clauses if clause.action == INSERT]
         names, keys = self.frame(source, base)
-        given = {one.name: one.dataType for one in keys.schema}
-        stored = {one.name: one.dataType for one in spark_schema(base.schema)}
+        source_types = {field.name: field.dataType for field in keys.schema}
+        stored = {field.name: field.dataType for field in spark_schema(base.schema)}
         exact = [
             name
-            for name, one in self._of_columns.items()
+            for name, equality in self._of_columns.items()
             if name in names
-            and not one.is_null_safe
-            and _is_compared_alike(given[name], stored[name])
+            and not equality.is_null_safe
+            and _is_compared_alike(source_types[name], stored[name])
             and _is_key(base.schema.field(name))
-            and all(_inserts(clause, name, one.other) for clause in inserts)
+            and all(_inserts(clause, name, equality.source) for clause in inserts)
         ]
         if exact:
             return exact, True
-        return mentioned([one.own for one in self.equalities], base), False
+        return mentioned([equality.target for equality in self.equalities], base), False
 
 
 def _own_tree(part: Value, alias: str, *, exact: bool) -> Any:
@@ -148,22 +148,22 @@ def _own_tree(part: Value, alias: str, *, exact: bool) -> Any:
     tree = parsed_condition(part) if isinstance(part, str) else None
     if tree is None:
         return None
-    columns = [one for one in tree.walk() if type(one).__name__ == "Column"]
-    tables = {one.table if exact else one.table.lower() for one in columns if len(one.parts) == 2}
-    if tables != {alias if exact else alias.lower()} or any(len(one.parts) != 2 for one in columns):
+    columns = [node for node in tree.walk() if type(node).__name__ == "Column"]
+    tables = {column.table if exact else column.table.lower() for column in columns if len(column.parts) == 2}
+    if tables != {alias if exact else alias.lower()} or any(len(column.parts) != 2 for column in columns):
         return None
-    for one in columns:
-        one.set("table", None)
+    for column in columns:
+        column.set("table", None)
     return tree
 
 
-def _is_compared_alike(given: Any, stored: Any) -> bool:
+def _is_compared_alike(source_type: Any, stored: Any) -> bool:
     """Whether source values that equal values of the stored type still equal them in the stored type."""
     from pyspark.sql import types
 
-    if isinstance(given, types.IntegralType) and isinstance(stored, types.IntegralType):
+    if isinstance(source_type, types.IntegralType) and isinstance(stored, types.IntegralType):
         return True
-    return bool(given == stored)
+    return bool(source_type == stored)
 
 
 def _is_key(field: pa.Field) -> bool:
@@ -181,10 +181,10 @@ def _inserts(clause: MergeClause, name: str, compared: Value) -> bool:
         return path is not None and len(path) <= 2 and path[-1].lower() == name.lower()
     for column, value in clause.values.items():
         if column == name or column.rpartition(".")[2].lower() == name.lower():
-            own = path_of(value)
-            if own is not None and path is not None:
-                return [part.lower() for part in own[-2:]] == [part.lower() for part in path[-2:]] or (
-                    1 in (len(own), len(path)) and own[-1].lower() == path[-1].lower()
+            value_path = path_of(value)
+            if value_path is not None and path is not None:
+                return [part.lower() for part in value_path[-2:]] == [part.lower() for part in path[-2:]] or (
+                    1 in (len(value_path), len(path)) and value_path[-1].lower() == path[-1].lower()
                 )
             return isinstance(value, str) and value == compared
     return False

@@ -41,30 +41,30 @@ class FieldOrder:
     by_name: bool = True
     exact: bool = False
 
-    def of(self, given: Any, wanted: Any) -> list[Any] | None:
+    def of(self, value_type: Any, column_type: Any) -> list[Any] | None:
         """The field for each field of the table's struct; None if the structs have different fields.
 
         Args:
-            given: Spark's type of the value.
-            wanted: Spark's type of the column.
+            value_type: Spark's type of the value.
+            column_type: Spark's type of the column.
 
         Raises:
             SchemaError: A name could stand for two fields, or two names for one.
         """
-        if len(given) != len(wanted):
+        if len(value_type) != len(column_type):
             return None
         if not self.by_name:
-            return list(given)
-        names = matched_names(given.names, wanted.names, exact=self.exact)
-        fields = {names[field.name]: field for field in given if field.name in names}
-        return [fields[field.name] for field in wanted] if len(fields) == len(wanted) else None
+            return list(value_type)
+        names = matched_names(value_type.names, column_type.names, exact=self.exact)
+        fields = {names[field.name]: field for field in value_type if field.name in names}
+        return [fields[field.name] for field in column_type] if len(fields) == len(column_type) else None
 
 
 def stored_as(
     column: Column,
     expression: str,
-    given: Any,
-    wanted: Any,
+    value_type: Any,
+    column_type: Any,
     stored: pa.Schema,
     *,
     what: str,
@@ -75,8 +75,8 @@ def stored_as(
     Args:
         column: The value.
         expression: The value, for messages.
-        given: Spark's type of the value.
-        wanted: Spark's type of the column.
+        value_type: Spark's type of the value.
+        column_type: Spark's type of the column.
         stored: The schema of that column alone.
         what: The verb or the clause, for messages.
         order: How fields of structs are matched.
@@ -84,19 +84,19 @@ def stored_as(
     Raises:
         SchemaError: The type cannot be stored in the column; the message names both.
     """
-    blob = _blob(column, given, wanted) if has_blobs(stored.field(0)) else None
+    blob = _blob(column, value_type, column_type) if has_blobs(stored.field(0)) else None
     if blob is not None:
         return blob
-    if given.simpleString() == wanted.simpleString():  # the types may differ in nullability
+    if value_type.simpleString() == column_type.simpleString():  # the types may differ in nullability
         return column
-    if not _can_be_stored(given, wanted, order):
-        path, inner, kind = _misfit((stored.names[0],), given, wanted, order)
+    if not _can_be_stored(value_type, column_type, order):
+        path, inner, kind = _misfit((stored.names[0],), value_type, column_type, order)
         value = repr(expression) if len(path) == 1 else "its value"
         raise SchemaError(
             f"{what}: column {'.'.join(path)!r} is of type {kind.simpleString()}, {value} of type"
             f" {inner.simpleString()}: {_remedy(expression if len(path) == 1 else 'value', inner, kind)}"
         )
-    return _converted(column, given, wanted, stored.field(0), order)
+    return _converted(column, value_type, column_type, stored.field(0), order)
 
 
 def with_blobs(source: DataFrame, table: pa.Schema) -> DataFrame:
@@ -177,7 +177,7 @@ def _can_be_stored(value_type: Any, column_type: Any, order: FieldOrder) -> bool
         fields = order.of(value_type, column_type)
         if fields is None:
             return False
-        return all(_can_be_stored(one.dataType, w.dataType, order) for one, w in zip(fields, column_type, strict=True))
+        return all(_can_be_stored(f.dataType, w.dataType, order) for f, w in zip(fields, column_type, strict=True))
     if isinstance(value_type, types.NumericType) and isinstance(column_type, types.NumericType):
         return True
     if isinstance(column_type, types.StringType):
@@ -196,17 +196,17 @@ def _converted(column: Column, value_type: Any, column_type: Any, stored: pa.Fie
         items, item = (value_type.elementType, column_type.elementType), stored.type.value_field
         if isinstance(column_type.elementType, types.FloatType | types.DoubleType):
             return column.cast(types.ArrayType(column_type.elementType))
-        return functions.transform(column, lambda one: _converted(one, *items, item, order))
+        return functions.transform(column, lambda element: _converted(element, *items, item, order))
     if isinstance(value_type, types.MapType):
         keys, key = (value_type.keyType, column_type.keyType), stored.type.key_field
         values, value = (value_type.valueType, column_type.valueType), stored.type.item_field
-        column = functions.transform_keys(column, lambda one, _: _converted(one, *keys, key, order))
-        return functions.transform_values(column, lambda _, one: _converted(one, *values, value, order))
+        column = functions.transform_keys(column, lambda map_key, _: _converted(map_key, *keys, key, order))
+        return functions.transform_values(column, lambda _, map_value: _converted(map_value, *values, value, order))
     if isinstance(value_type, types.StructType):
         fields = order.of(value_type, column_type) or []
         parts = [
-            _converted(column.getField(one.name), one.dataType, w.dataType, child, order).alias(w.name)
-            for one, w, child in zip(fields, column_type, stored.type, strict=True)
+            _converted(column.getField(value_field.name), value_field.dataType, w.dataType, child, order).alias(w.name)
+            for value_field, w, child in zip(fields, column_type, stored.type, strict=True)
         ]
         return functions.when(column.isNotNull(), functions.struct(*parts))
     return _converted_scalar(column, value_type, column_type, stored)
@@ -229,9 +229,9 @@ def _fits(value_type: Any, stored: pa.Field) -> bool:
     """Whether a column of a type can be written without a cast."""
     from pyspark.sql import types
 
-    own = pa.schema([stored])
+    column_schema = pa.schema([stored])
     try:
-        plan_write(batch_schema(types.StructType([types.StructField(stored.name, value_type)])), own)
+        plan_write(batch_schema(types.StructType([types.StructField(stored.name, value_type)])), column_schema)
     except LanceError:
         return False
     return True

@@ -56,64 +56,64 @@ def whole_values(
     """
     from pyspark.sql import functions
 
-    known = {one.name: one for one in fields}
-    names = matched_names(values, list(known), exact=exact)
-    found = {names[name]: values[name] for name in names}
+    by_name = {field.name: field for field in fields}
+    names = matched_names(values, list(by_name), exact=exact)
+    column_values = {names[name]: values[name] for name in names}
     unknown = []
     inner: dict[str, dict[str, Value]] = {}
-    for name in [one for one in values if one not in names]:
+    for name in [name for name in values if name not in names]:
         first, _, rest = name.partition(".")
-        own = matched_names([first], list(known), exact=exact).get(first)
-        if own is None or not rest or not pa.types.is_struct(known[own].type):
+        column = matched_names([first], list(by_name), exact=exact).get(first)
+        if column is None or not rest or not pa.types.is_struct(by_name[column].type):
             unknown.append(name)
         else:
-            inner.setdefault(own, {})[rest] = values[name]
+            inner.setdefault(column, {})[rest] = values[name]
     if unknown:
         for name in unknown:
-            _check_is_struct(name, known, what, exact=exact)
-        raise SchemaError(f"{what}: there are no columns {unknown}; the table has {list(known)}")
-    for own, given in inner.items():
-        if own in found:
-            raise SchemaError(f"{what}: column {own!r} and its field {next(iter(given))!r} both have a value")
+            _check_is_struct(name, by_name, what, exact=exact)
+        raise SchemaError(f"{what}: there are no columns {unknown}; the table has {list(by_name)}")
+    for column, field_values in inner.items():
+        if column in column_values:
+            raise SchemaError(f"{what}: column {column!r} and its field {next(iter(field_values))!r} both have a value")
         if not has_rows:
             raise SchemaError(
-                f"{what}: {own + '.' + next(iter(given))!r} is a field of a struct, whose other fields an inserted row"
-                f" lacks: give {own!r} a value, named_struct('name', value, ...)"
+                f"{what}: {column + '.' + next(iter(field_values))!r} is a field of a struct, whose other fields an"
+                f" inserted row lacks: give {column!r} a value, named_struct('name', value, ...)"
             )
-        below = (*path, own)
-        parts = whole_values(given, list(known[own].type), f"{what}: struct {own!r}", below, exact=exact)
-        kept = {one.name: functions.col(".".join(map(quoted, (*below, one.name)))) for one in known[own].type}
-        found[own] = functions.struct(
-            *[as_column(parts.get(name, column)).alias(name) for name, column in kept.items()]
+        below = (*path, column)
+        parts = whole_values(field_values, list(by_name[column].type), f"{what}: struct {column!r}", below, exact=exact)
+        old = {field.name: functions.col(".".join(map(quoted, (*below, field.name)))) for field in by_name[column].type}
+        column_values[column] = functions.struct(
+            *[as_column(parts.get(name, old_field)).alias(name) for name, old_field in old.items()]
         )
-    return found
+    return column_values
 
 
-def lacks_fields(given: DataType, stored: DataType, *, exact: bool) -> bool:
+def lacks_fields(value_type: DataType, stored: DataType, *, exact: bool) -> bool:
     """Whether a struct lacks fields, at any depth of structs, that the struct of the table has and that may be null.
 
     Args:
-        given: The type of a value.
+        value_type: The type of a value.
         stored: The type of the column.
         exact: Whether case matters.
     """
     from pyspark.sql.types import StructType
 
-    if not (isinstance(given, StructType) and isinstance(stored, StructType)):
+    if not (isinstance(value_type, StructType) and isinstance(stored, StructType)):
         return False
-    names = matched_names(stored.names, given.names, exact=exact)
-    if len(names) < len(given.names) or any(not one.nullable and one.name not in names for one in stored):
+    names = matched_names(stored.names, value_type.names, exact=exact)
+    if len(names) < len(value_type.names) or any(not field.nullable and field.name not in names for field in stored):
         return False  # the check of the types says what does not fit
-    inner = (lacks_fields(given[names[n]].dataType, stored[n].dataType, exact=exact) for n in names)
+    inner = (lacks_fields(value_type[names[n]].dataType, stored[n].dataType, exact=exact) for n in names)
     return len(names) < len(stored.names) or any(inner)
 
 
-def completed(value: Column, given: DataType, stored: DataType, old: Column | None, *, exact: bool) -> Column:
+def completed(value: Column, value_type: DataType, stored: DataType, old: Column | None, *, exact: bool) -> Column:
     """A value with the fields that its struct lacks: those of the old value, or nulls; other values as they are.
 
     Args:
         value: The value.
-        given: Its type.
+        value_type: Its type.
         stored: The type of the column.
         old: The old value; None for an inserted row.
         exact: Whether case matters.
@@ -121,32 +121,33 @@ def completed(value: Column, given: DataType, stored: DataType, old: Column | No
     from pyspark.sql import functions
     from pyspark.sql.types import StructType
 
-    if not lacks_fields(given, stored, exact=exact):
+    if not lacks_fields(value_type, stored, exact=exact):
         return value
-    assert isinstance(given, StructType)
+    assert isinstance(value_type, StructType)
     assert isinstance(stored, StructType)
-    names = matched_names(stored.names, given.names, exact=exact)
+    names = matched_names(stored.names, value_type.names, exact=exact)
     parts = []
-    for one in stored:
-        before = None if old is None else old.getField(one.name)
-        if one.name in names:
-            known = given[names[one.name]]
-            part = completed(value.getField(known.name), known.dataType, one.dataType, before, exact=exact)
+    for field in stored:
+        before = None if old is None else old.getField(field.name)
+        if field.name in names:
+            source = value_type[names[field.name]]
+            part = completed(value.getField(source.name), source.dataType, field.dataType, before, exact=exact)
         else:
-            part = functions.lit(None).cast(one.dataType) if before is None else before
-        parts.append(part.alias(one.name))
+            part = functions.lit(None).cast(field.dataType) if before is None else before
+        parts.append(part.alias(field.name))
     return functions.when(value.isNotNull(), functions.struct(*parts))
 
 
-def _check_is_struct(name: str, known: Mapping[str, pa.Field], what: str, *, exact: bool) -> None:
+def _check_is_struct(name: str, by_name: Mapping[str, pa.Field], what: str, *, exact: bool) -> None:
     """Reject a field of a column that is not a struct.
 
     Raises:
         SchemaError: The name is that of a field of such a column.
     """
     first, dot, _ = name.partition(".")
-    own = matched_names([first], list(known), exact=exact).get(first)
-    if dot and own is not None and not pa.types.is_struct(known[own].type):
+    column = matched_names([first], list(by_name), exact=exact).get(first)
+    if dot and column is not None and not pa.types.is_struct(by_name[column].type):
         raise SchemaError(
-            f"{what}: {own!r} is of type {known[own].type}, and {name!r} is not a field of a struct: set {own!r} whole"
+            f"{what}: {column!r} is of type {by_name[column].type}, and {name!r} is not a field of a struct:"
+            f" set {column!r} whole"
         )

@@ -112,13 +112,13 @@ class _RowLevelOutput:
         keys = self._new_keys()
         fragments: list[FragmentMetadata] = []
         for kind, writer in self._writers.items():
-            made = writer.finish()
+            new_fragments = writer.finish()
             if kind == UPDATE and self._ids:
                 ids, start = np.concatenate(self._ids), 0
-                for one in made:
-                    one.set_row_ids(ids[start : start + one.physical_rows])
-                    start += one.physical_rows
-            fragments += made
+                for fragment in new_fragments:
+                    fragment.set_row_ids(ids[start : start + fragment.physical_rows])
+                    start += fragment.physical_rows
+            fragments += new_fragments
         counts = (self._counts[INSERT], self._counts[UPDATE], self._counts[DELETE])
         return ChangeReport(fragments=tuple(fragments), deleted=self._deleted, counts=counts, keys=keys)
 
@@ -134,11 +134,11 @@ class _RowLevelOutput:
             InvalidInputError: A row is deleted twice.
         """
         addresses = part.column(ADDRESS).to_numpy()
-        found = rows_by_fragment(addresses)
-        known = {number: self._deleted.setdefault(number, BitMap()) for number in found}
-        if sum(map(len, found.values())) < len(addresses) or any(known[i].intersect(found[i]) for i in found):
+        deletes = rows_by_fragment(addresses)
+        earlier = {number: self._deleted.setdefault(number, BitMap()) for number in deletes}
+        if sum(map(len, deletes.values())) < len(addresses) or any(earlier[i].intersect(deletes[i]) for i in deletes):
             raise InvalidInputError(f"{AMBIGUOUS}{row_changed_twice(part, addresses, self._task.on)}")
-        for number, rows in found.items():
+        for number, rows in deletes.items():
             self._deleted[number] |= rows
 
     def _note_keys(self, part: pa.RecordBatch) -> None:
@@ -146,8 +146,8 @@ class _RowLevelOutput:
         if on and self._hashes is not None:
             # In the table's types, in which other writers hash the keys that they insert.
             schema = pa.schema([self._task.stored.field(name) for name in on])
-            own = columns_named(part, on)
-            keys = BatchConverter(own.schema, schema)(own)
+            key_columns = columns_named(part, on)
+            keys = BatchConverter(key_columns.schema, schema)(key_columns)
             if self._task.repeats:
                 self._note_hashes(pa.Table.from_batches([keys]))
             else:  # two rows of one key are detected at the end
@@ -184,7 +184,7 @@ class _RowLevelOutput:
             if self._task.stable:
                 self._ids.append(ids)
             if self._task.finer is not None:
-                rows = self._task.finer.kept(rows, ids)
+                rows = self._task.finer.restore_finer_values(rows, ids)
         self._writers[files].write(rows)
 
 
@@ -196,9 +196,9 @@ def row_changed_twice(part: pa.RecordBatch, addresses: npt.NDArray[np.int64], on
         addresses: The addresses of its rows.
         on: The key columns; a batch of deletes alone does not have them.
     """
-    found, counts = np.unique(addresses, return_counts=True)
+    unique_addresses, counts = np.unique(addresses, return_counts=True)
     if not (counts > 1).any() or not on or -1 in source_indices(part.schema.names, on):
         return f" of one row of the table; the key is {list(on)}"
-    row = int(np.flatnonzero(addresses == found[np.argmax(counts > 1)])[0])
+    row = int(np.flatnonzero(addresses == unique_addresses[np.argmax(counts > 1)])[0])
     keys = columns_named(part, on)
     return " " + ", ".join(f"{name} = {keys.column(name)[row].as_py()!r}" for name in on)

@@ -37,26 +37,26 @@ def spelled_values(
     """
     _check_values(values, what)
     plain: dict[str, Value] = {}
-    for given, value in values.items():
-        plain[given if given in table.names else unqualified(given, table.names, alias, exact=exact)] = value
+    for name, value in values.items():
+        plain[name if name in table.names else unqualified(name, table.names, alias, exact=exact)] = value
     if len(plain) < len(values):
         raise SchemaError(f"{what}: a column has two values: {list(values)}")
     return whole_values(plain, list(table), what, () if alias is None else (alias,), exact=exact, has_rows=has_rows)
 
 
-def unqualified(given: str, known: Sequence[str], alias: str | None, *, exact: bool) -> str:
+def unqualified(written_name: str, column_names: Sequence[str], alias: str | None, *, exact: bool) -> str:
     """The name of a column or the path of a field without the alias before it, and without backticks around it.
 
     Args:
-        given: The name as the user writes it.
-        known: The table's columns, whose names may have backticks of their own.
+        written_name: The name as the user writes it.
+        column_names: The table's columns, whose names may have backticks of their own.
         alias: The name that may qualify the columns.
         exact: Whether case matters.
     """
-    first, dot, rest = given.partition(".")
+    first, dot, rest = written_name.partition(".")
     is_own = dot and alias is not None and (first == alias or (not exact and first.lower() == alias.lower()))
-    name = rest if is_own else given
-    return name if name in known else unquoted(name)
+    name = rest if is_own else written_name
+    return name if name in column_names else unquoted(name)
 
 
 def _check_values(values: Any, what: str) -> None:
@@ -96,12 +96,12 @@ def assigned(
         SchemaError: The type of an expression cannot be stored in its column; the message names both.
     """
     order = FieldOrder(exact=case_sensitive(rows.sparkSession))
-    found = {}
+    new_values = {}
     for name, expression in values.items():
         column = as_column(expression).alias(name)
-        given = rows.select(column).schema[0].dataType
-        own = pa.schema([stored.field(name)])
-        found[name] = stored_as(column, str(expression), given, kinds[name], own, what="update", order=order).alias(
-            name
-        )
-    return found
+        value_type = rows.select(column).schema[0].dataType
+        column_schema = pa.schema([stored.field(name)])
+        new_values[name] = stored_as(
+            column, str(expression), value_type, kinds[name], column_schema, what="update", order=order
+        ).alias(name)
+    return new_values

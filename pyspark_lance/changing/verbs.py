@@ -163,18 +163,18 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
     )
     _check_source(df, keys, "merge")
     reject_memory(uri)
-    known = open_version(uri, read_version, storage_options, identity)
-    if known is None:
+    table = open_version(uri, read_version, storage_options, identity)
+    if table is None:
         first = df if parsed is None else inserted_rows(df, keys, parsed)
-        if (made := _created(first if when_not_matched else None, uri, keys, options)) is not None:
-            return made
-    dataset = known if known is not None else lance_core.dataset(uri, storage_options=storage_options)
+        if (creation := _created(first if when_not_matched else None, uri, keys, options)) is not None:
+            return creation
+    dataset = table if table is not None else lance_core.dataset(uri, storage_options=storage_options)
     if parsed is None and _lacks_fields(df, dataset):
         parsed = _as_clauses(when_matched, when_not_matched, when_not_matched_by_source, condition)
     matched = {"update": UPDATE, "delete": DELETE, None: None}[when_matched]
     merged = MergeFrames(source=df, keys=tuple(keys), matched=matched, inserts=when_not_matched is not None)
     merged = replace(merged, deletes_others=when_not_matched_by_source is not None, condition=condition)
-    return _run(merged, parsed, dataset, options, _deleting(deletes, keys, dataset), None if known is not None else 0)
+    return _run(merged, parsed, dataset, options, _deleting(deletes, keys, dataset), None if table is not None else 0)
 
 
 def _run(
@@ -193,15 +193,15 @@ def _run(
         return merge_by_clauses(
             merged.source, dataset, merged.keys, clauses, options, deleting=deleting, checked_through=checked_through
         )
-    with merged.fitting(dataset).kept(dataset, is_alone=deleting is None) as counted:
+    with merged.fitting(dataset).cache_source(dataset, is_alone=deleting is None) as counted:
         return run_change(dataset, partial(_merged, counted, options, deleting=deleting), options, checked_through)
 
 
-def _parsed(clauses: Mapping[str, Any] | None, others: tuple[str | None, ...]) -> tuple[MergeClause, ...] | None:
+def _parsed(clauses: Mapping[str, Any] | None, arguments: tuple[str | None, ...]) -> tuple[MergeClause, ...] | None:
     """The clauses of a merge; None if the arguments `when_...` and `condition` are used instead."""
     if clauses is None:
         return None
-    if others != _DEFAULTS:
+    if arguments != _DEFAULTS:
         raise InvalidInputError("merge: clauses, when_matched, when_not_matched, ... and condition cannot be combined")
     return parse_merge_clauses(clauses)
 
@@ -209,7 +209,7 @@ def _parsed(clauses: Mapping[str, Any] | None, others: tuple[str | None, ...]) -
 def _lacks_fields(df: DataFrame, dataset: LanceDataset) -> bool:
     """Whether a struct of the source lacks fields that rows of the table keep."""
     exact = case_sensitive(df.sparkSession)
-    stored = {one.name: one.dataType for one in spark_schema(dataset.schema)}
+    stored = {field.name: field.dataType for field in spark_schema(dataset.schema)}
     names = matched_names(df.columns, list(stored), exact=exact)
     return any(lacks_fields(df.schema[n].dataType, stored[names[n]], exact=exact) for n in names)
 
@@ -229,8 +229,8 @@ def _as_clauses(
 def _spelled(on: str | Sequence[str] | None, df: DataFrame) -> list[str]:
     """The columns of the key in the spelling of a DataFrame; unknown names stay as they are."""
     names = names_of("on", () if on is None else on)
-    found = matched_names(names, df.columns, exact=case_sensitive(df.sparkSession))
-    return [found.get(name, name) for name in names]
+    frame_names = matched_names(names, df.columns, exact=case_sensitive(df.sparkSession))
+    return [frame_names.get(name, name) for name in names]
 
 
 def _check_source(df: DataFrame, keys: list[str], verb: str) -> None:
@@ -263,9 +263,9 @@ def _deleting(rows: DataFrame | None, keys: Sequence[str], dataset: LanceDataset
     """The clauses that delete the rows whose keys a frame has; None without a frame."""
     if rows is None:
         return None
-    given = _spelled(keys, rows)
-    _check_source(rows, given, "merge")
-    source = rows.select(*[renamed(*pair) for pair in zip(given, keys, strict=True)])
+    frame_keys = _spelled(keys, rows)
+    _check_source(rows, frame_keys, "merge")
+    source = rows.select(*[renamed(*pair) for pair in zip(frame_keys, keys, strict=True)])
     clauses = MergeFrames(source=source, keys=tuple(keys), matched=DELETE, inserts=False).fitting(dataset)
     return replace(clauses, source=clauses.source.distinct())
 
@@ -394,8 +394,8 @@ def update(
         check_spellings(rows, names)
         kinds = {field.name: field.dataType for field in spark_schema(base.schema)}
         with short_errors(f"update: set {dict(set)}"):
-            made = assigned(rows, expressions, base.schema, kinds)
-            values = [made[name] if name in made else functions.col(quoted(name)) for name in names]
+            new_values = assigned(rows, expressions, base.schema, kinds)
+            values = [new_values[name] if name in new_values else functions.col(quoted(name)) for name in names]
             frame = rows.select(
                 *values, *[renamed(*pair) for pair in row_id_columns(base).items()], kind_column(UPDATE)
             )
@@ -419,13 +419,13 @@ def _check_clauses(
 ) -> None:
     if not keys or len(set(keys)) < len(keys):
         raise InvalidInputError(f"on must name the columns of the key, each once, not {keys}")
-    for name, given, known in (
+    for name, action, action_type in (
         ("when_matched", matched, Matched),
         ("when_not_matched", not_matched, NotMatched),
         ("when_not_matched_by_source", by_source, NotMatchedBySource),
     ):
-        if given is not None and given not in get_args(known):
-            raise InvalidInputError(f"{name} {given!r} is none of {', '.join(get_args(known))} and None")
+        if action is not None and action not in get_args(action_type):
+            raise InvalidInputError(f"{name} {action!r} is none of {', '.join(get_args(action_type))} and None")
     if matched is None and not_matched is None and by_source is None:
         raise InvalidInputError("The merge insert job is not configured to change the data in any way")
 
@@ -444,7 +444,7 @@ def _created(
     check_keys_of("on", map(plan_write(batch_schema(df.schema), None).stored.field, keys))
     reject_duplicate_keys(df, keys)
     try:
-        made = write(
+        write_result = write(
             df,
             uri,
             mode="create",
@@ -459,6 +459,6 @@ def _created(
         if open_version(uri, None, options.storage_options) is None:
             raise  # only an external manifest store knows the table
         return None  # another writer came first
-    assert made is not None, "a write without rows makes a version"
-    facts = {one.name: getattr(made, one.name) for one in fields(made)}
-    return ChangeResult(**facts | {"rows_inserted": made.rows_written, "rows_updated": 0, "rows_deleted": 0})
+    assert write_result is not None, "a write without rows makes a version"
+    facts = {field.name: getattr(write_result, field.name) for field in fields(write_result)}
+    return ChangeResult(**facts | {"rows_inserted": write_result.rows_written, "rows_updated": 0, "rows_deleted": 0})

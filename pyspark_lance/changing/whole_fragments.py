@@ -44,8 +44,8 @@ def write_whole_fragments(frame: DataFrame, task: ColumnsTask) -> DataFrame:
     """The frame, in which one row that reports the file takes the place of each fragment that comes whole."""
     from pyspark.sql.types import BinaryType, StructField, StructType
 
-    given = [StructField(one.name, one.dataType, True, one.metadata) for one in frame.schema]
-    return frame.mapInArrow(partial(_first_pass, task), StructType([*given, StructField(REPORT, BinaryType())]))
+    columns = [StructField(column.name, column.dataType, True, column.metadata) for column in frame.schema]
+    return frame.mapInArrow(partial(_first_pass, task), StructType([*columns, StructField(REPORT, BinaryType())]))
 
 
 def _first_pass(task: ColumnsTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -123,8 +123,8 @@ class _Writer:
             yield from map(_with_report, rows.held)
             return
         try:
-            made = self.task.files(self.dataset, rows.fragment, [self.convert(part) for part in rows.held])
-            report = ColumnsReport(written=tuple(made))
+            written_columns = self.task.files(self.dataset, rows.fragment, [self.convert(part) for part in rows.held])
+            report = ColumnsReport(written=tuple(written_columns))
         except DATA_ERRORS as error:
             report = ColumnsReport.of(error)
         self.written.extend(report.written)
@@ -135,6 +135,6 @@ def _with_report(rows: pa.RecordBatch, report: ColumnsReport | None = None) -> p
     """Rows with a column of reports; a row that has one keeps its address, and no value."""
     if report is None:
         return rows.append_column(REPORT, pa.nulls(rows.num_rows, pa.binary()))
-    columns = [rows.column(ADDRESS) if one.name == ADDRESS else pa.nulls(1, one.type) for one in rows.schema]
+    columns = [rows.column(ADDRESS) if f.name == ADDRESS else pa.nulls(1, f.type) for f in rows.schema]
     arrays = [*columns, pa.array([report.to_bytes()], pa.binary())]
     return pa.RecordBatch.from_arrays(arrays, schema=rows.schema.append(pa.field(REPORT, pa.binary())))

@@ -136,7 +136,7 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
     df = df.withColumnsRenamed(_ROW_NAMES)
     df = in_case_of_table(df, batch_schema(df.schema), dataset.schema)
     keys = _keys(dataset, names_of("on", () if on is None else on), df)
-    df = collated(df, [one for one in dataset.schema if one.name in keys])
+    df = collated(df, [field for field in dataset.schema if field.name in keys])
     stored = _stored(dataset, df, keys, vector_columns, field_metadata)
     scope = _scope(dataset, df, where)
     blobs = {"allow_external_blob_outside_bases": allow_external_blob_outside_bases}
@@ -146,7 +146,7 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
         version=dataset.version,
         keys=tuple(keys) if keys != [ROW_ADDRESS] else (),
         stored=stored,
-        tasks={one.fragment_id: one for one in plan.tasks},
+        tasks={column_task.fragment_id: column_task for column_task in plan.tasks},
         storage_options=storage_options,
     )
     frame = _addressed(df, dataset, keys, stored.names, scope, storage_options)
@@ -175,7 +175,7 @@ def _commit(
     how: Mapping[str, Any],
 ) -> ColumnsResult:
     """Commit what the tasks report; files that no version uses are deleted."""
-    written = [one for report in reports for one in report.written]
+    written = [columns for report in reports for columns in report.written]
     try:
         for report in reports:
             report.reject()
@@ -199,8 +199,8 @@ def _keys(dataset: LanceDataset, on: Sequence[str], df: DataFrame) -> list[str]:
     row_names = [name for name in on if name in (ROW_ADDRESS, _ROW_ID)]
     if row_names and len(on) > 1:
         raise InvalidInputError(f"on {list(on)}: {row_names[0]} names rows by itself; leave out the other columns")
-    known = [*dataset.schema.names, *row_names]
-    names = matched_names(on, known, exact=case_sensitive(df.sparkSession))
+    possible_keys = [*dataset.schema.names, *row_names]
+    names = matched_names(on, possible_keys, exact=case_sensitive(df.sparkSession))
     lacking = [name for name in on if name not in names]
     if lacking:
         raise SchemaError(f"on: {dataset.uri} has no column {lacking[0]!r}; it has {dataset.schema.names}")
@@ -221,14 +221,14 @@ def _stored(
     field_metadata: Mapping[str, str] | None,
 ) -> pa.Schema:
     """The columns to set, as the table stores them; the table's own come first."""
-    table, given = dataset.schema, batch_schema(df.schema)
-    source = pa.schema([one for one in given if one.name not in (*keys, *_ROW_NAMES.values())])
+    table, frame_schema = dataset.schema, batch_schema(df.schema)
+    source = pa.schema([field for field in frame_schema if field.name not in (*keys, *_ROW_NAMES.values())])
     if not source.names:
         raise InvalidInputError("the DataFrame has no column besides the key: there is nothing to write")
-    own = pa.schema([as_payloads(one, source.field(one.name)) for one in table if one.name in source.names])
+    stored = pa.schema([as_payloads(field, source.field(field.name)) for field in table if field.name in source.names])
     planned = plan_write(
         source,
-        own,
+        stored,
         schema_mode="add_columns",
         vector_columns=vector_columns,
         case_sensitive=case_sensitive(df.sparkSession),
@@ -240,11 +240,11 @@ def _stored(
             " them out"
         )
     fields = []
-    for one in planned.stored:
-        if one.name not in own.names and pa.types.is_null(one.type):
-            raise SchemaError(f"column {one.name!r} is new, and of Spark's type void; cast it to its type")
-        new = one.with_metadata({**(one.metadata or {}), **dict(field_metadata or {})})
-        fields.append(own.field(one.name) if one.name in own.names else _large_blob(new))
+    for field in planned.stored:
+        if field.name not in stored.names and pa.types.is_null(field.type):
+            raise SchemaError(f"column {field.name!r} is new, and of Spark's type void; cast it to its type")
+        new = field.with_metadata({**(field.metadata or {}), **dict(field_metadata or {})})
+        fields.append(stored.field(field.name) if field.name in stored.names else _large_blob(new))
     return pa.schema(fields)
 
 
@@ -283,17 +283,17 @@ def _addressed(
         target = target.groupBy(*ends).agg(*counted)
     else:
         target = target.withColumn(COUNT, functions.lit(1))
-    given = [_ROW_NAMES.get(name, name) for name in keys]
-    kinds = [(df.schema[name].dataType, target.schema[end].dataType) for name, end in zip(given, ends, strict=True)]
+    names = [_ROW_NAMES.get(name, name) for name in keys]
+    kinds = [(df.schema[name].dataType, target.schema[end].dataType) for name, end in zip(names, ends, strict=True)]
     same = [
         is_same_value(f"source.{quoted(name)}", f"target.{end}", *both)
-        for name, end, both in zip(given, ends, kinds, strict=True)
+        for name, end, both in zip(names, ends, kinds, strict=True)
     ]
     joined = df.alias("source").join(target.alias("target"), reduce(and_, same), "left")
-    own = [
-        functions.col(f"source.{quoted(name)}").cast("string").alias(end) for name, end in zip(given, ends, strict=True)
+    key_strings = [
+        functions.col(f"source.{quoted(name)}").cast("string").alias(end) for name, end in zip(names, ends, strict=True)
     ]
-    return joined.select(ADDRESS, COUNT, *own, *[functions.col(f"source.{quoted(name)}") for name in values])
+    return joined.select(ADDRESS, COUNT, *key_strings, *[functions.col(f"source.{quoted(name)}") for name in values])
 
 
 def _by_fragment(frame: DataFrame, plan: ColumnPlan) -> DataFrame:
@@ -311,7 +311,7 @@ def _without_rows(
     """Write the files of fragments of which the DataFrame has no row."""
     if not plan.tasks or plan.tasks[0].missing == "keep":
         return []
-    done = {one.fragment_id for one in written}
+    done = {columns.fragment_id for columns in written}
     empty = empty_table(pa.schema([pa.field(ROW_ADDRESS, pa.uint64()), *stored]))
-    made = [task.write(dataset, empty) for task in plan.tasks if task.fragment_id not in done]
-    return [one for one in made if one is not None]
+    written_columns = [task.write(dataset, empty) for task in plan.tasks if task.fragment_id not in done]
+    return [columns for columns in written_columns if columns is not None]

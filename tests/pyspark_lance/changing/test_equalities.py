@@ -16,7 +16,7 @@ def frames(spark):
 
 def found(frames, condition):
     every = equalities(condition, *frames, NAMES, alias="t", exact=False)
-    return [(str(one.own), str(one.other), one.column, one.is_null_safe) for one in every]
+    return [(str(one.target), str(one.source), one.column, one.is_null_safe) for one in every]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_equalities_of_columns(frames):
     one = (col("t.id") == col("s.id")) & (col("t.x") > 1) & expr("lower(t.name) <=> s.word and t.x = s.id")
     every = equalities(one, *frames, NAMES, alias="t", exact=False)
     assert [(each.column, each.is_null_safe) for each in every] == [("id", False), (None, True), ("x", False)]
-    assert path_of(every[0].other) == ("s", "id")
+    assert path_of(every[0].source) == ("s", "id")
     safe = functions.equal_null(col("s.word"), col("`t`.`a b`"))
     assert [(each.column, each.is_null_safe) for each in equalities(safe, *frames, NAMES, alias="t", exact=False)] == [
         ("a b", True)
