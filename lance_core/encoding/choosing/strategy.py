@@ -364,7 +364,7 @@ def _choose_by_sample(
         return _general_encoding("variable", options.scheme)
     compression = _squeeze_variable(stretches, limits)
     if _data_bytes(block) >= _FSST_BYTES and int(np.diff(block.offsets).max()) >= _FSST_LENGTH:
-        compression = _beat_fsst(compression, stretches, limits, has_levels=has_levels)
+        compression = _limit_to_fsst_bytes(compression, stretches, limits, has_levels=has_levels)
     return PageEncoding(layout="miniblock", compression=compression)
 
 
@@ -468,7 +468,7 @@ def _pick_pieces(stretches: list[VariableBlock]) -> list[VariableBlock]:
     return stretches[:: max(1, len(stretches) // 3)]
 
 
-def _beat_fsst(chosen: str, stretches: list[VariableBlock], limits: Limits, *, has_levels: bool) -> str:
+def _limit_to_fsst_bytes(chosen: str, stretches: list[VariableBlock], limits: Limits, *, has_levels: bool) -> str:
     """The chosen compression, or the first that is about as small as FSST on a sample."""
     if chosen == "general:zstd(variable)":
         return chosen
