@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lance_core.errors import CorruptFileError
 from lance_core.store import ObjectStore
 from lance_core.table.paths import branch_ref_key
 from lance_core.verbs.context.references import read_branches, read_tags
@@ -21,8 +22,11 @@ def missing_branches(root: ObjectStore) -> Iterator[tuple[str, str]]:
     Args:
         root: The store of the dataset.
     """
-    tags, _ = read_tags(root)
-    branches, torn = read_branches(root)
+    try:
+        tags, _ = read_tags(root)
+        branches, torn = read_branches(root)
+    except CorruptFileError:
+        return  # `reference_problems` names the invalid file; what it refers to is unknown until it is mended
     needs = [
         (tag.branch, f"the tag {name} names version {tag.version} of it; tags.delete({name!r}) gives that version up")
         for name, tag in tags.items()
