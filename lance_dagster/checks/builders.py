@@ -132,7 +132,10 @@ def _row_problems(
     if materialization is not None and is_about_another(
         (materialization.tags or {}).get("dagster/data_version"), dataset
     ):
-        yield f"the last materialization made version {version} of a table that was dropped, and made again since"
+        yield (
+            f"the last materialization made version {version}, which is not in the table: the table was dropped and"
+            " made again, or an old version was restored and this one cleaned up"
+        )
         return
     if version > dataset.version:
         yield f"the last materialization made version {version}, and the newest is {dataset.version}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from lance_core.errors import VersionNotFoundError
+from lance_core.errors import NotFoundError, VersionNotFoundError
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -32,12 +32,23 @@ _ID_DIGITS: Final = 12
 def is_about_another(data_version: str | None, dataset: lance_core.LanceDataset) -> bool:
     """Whether a data version is that of a table which was dropped since, and made again.
 
+    A table can lose its id, as by pylance's restore of a version from before the id, and then gets another one: it is
+    the same table if the version that the data version names is there, with the id. Once that version is cleaned up,
+    both look alike, and the answer is True.
+
     Args:
         data_version: The data version of an event; None if it has none.
         dataset: The table that is there now.
     """
     recorded = table_id_in(data_version)
-    return recorded is not None and recorded != dataset.recorded_table_id()
+    if data_version is None or recorded in (None, dataset.recorded_table_id()):
+        return False
+    branch = _branch_in(data_version)
+    try:
+        version = dataset.checkout_version((None if branch == "main" else branch, int(data_version.rpartition(":")[2])))
+    except NotFoundError:
+        return True
+    return version.recorded_table_id() != recorded
 
 
 def has_version(dataset: lance_core.LanceDataset, version: int, identity: str | None) -> bool:

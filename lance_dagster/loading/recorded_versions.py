@@ -61,8 +61,9 @@ def recorded_version(
     for last in of_other_tables[:1]:
         if newest is None or (last.storage_id > newest.storage_id and not _names_table(newest)):
             raise IncompatibleConflictError(
-                f"version {version_of(last)} of {dataset.uri}, which Dagster recorded last, is of a table that was "
-                "dropped, and others have made the table again since"
+                f"version {version_of(last)} of {dataset.uri}, which Dagster recorded last, is not in the table: "
+                "others have dropped the table and made it again, or have restored an old version and cleaned up"
+                " this one"
             )
     return None if newest is None else version_of(newest)
 

@@ -222,7 +222,10 @@ def _lost_versions(
             continue
         if branch is None and is_about_another((event.tags or {}).get("dagster/data_version"), main):
             name = event.asset_key.to_user_string()
-            lost[f"{name}: its table, which run {run_id} wrote, was dropped, and made again since"] = None
+            lost[
+                f"{name}: version {version}, which run {run_id} reported, is not in the table: it was cleaned up, or"
+                " the table was dropped and made again"
+            ] = None
             continue
         try:
             main.checkout_version((branch, version))

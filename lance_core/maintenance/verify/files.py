@@ -27,7 +27,7 @@ from lance_core.table.rowids import row_record_problems
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.branch_roots import dataset_store
 from lance_core.verbs.context.handle import Handle
-from lance_core.verbs.context.references import reference_problems
+from lance_core.verbs.context.references import check_references
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.inspect.unique_row_ids import row_id_problems
 from lance_core.verbs.inspect.validation import check_columns, manifest_problems
@@ -88,9 +88,9 @@ def verify(dataset: Handle, progress: Callable[[int, int], None] | None = None) 
         problems.append(Problem(version=source.manifest.version, fragment_id=None, path=path, message=message))
     for version, path, message in history_problems(source.store):
         problems.append(Problem(version=version, fragment_id=None, path=path, message=message))
-    for path, message in reference_problems(dataset_store(source.store, dataset.branch)):
-        problems.append(Problem(version=source.manifest.version, fragment_id=None, path=path, message=message))
-    for path, message in missing_branches(dataset_store(source.store, dataset.branch)):
+    root = dataset_store(source.store, dataset.branch)
+    tags, branches, invalid = check_references(root)
+    for path, message in (*invalid.items(), *missing_branches(root, tags, branches, invalid)):
         problems.append(Problem(version=source.manifest.version, fragment_id=None, path=path, message=message))
     return problems
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 
-from lance_core.errors import CorruptFileError
 from lance_core.store import ObjectStore
 from lance_core.table.paths import branch_ref_key
-from lance_core.verbs.context.references import read_branches, read_tags
+from lance_core.table.refs import BranchRef, TagRef
 from lance_core.verbs.refs.sweep import is_made_tag
 
 __all__ = ["missing_branches"]
 
 
-def missing_branches(root: ObjectStore) -> Iterator[tuple[str, str]]:
+def missing_branches(
+    root: ObjectStore, tags: Mapping[str, TagRef], branches: Mapping[str, BranchRef], problems: Container[str]
+) -> Iterator[tuple[str, str]]:
     """Yield the key of the file of each branch that is missing, and who needs it.
 
     A deletion is rejected while another branch or a tag refers to the branch, so that the file was lost. What was made
@@ -21,12 +22,10 @@ def missing_branches(root: ObjectStore) -> Iterator[tuple[str, str]]:
 
     Args:
         root: The store of the dataset.
+        tags: Its valid tags, by name.
+        branches: Its valid branches, by name.
+        problems: The keys of files that are torn or invalid.
     """
-    try:
-        tags, _ = read_tags(root)
-        branches, torn = read_branches(root)
-    except CorruptFileError:
-        return  # `reference_problems` names the invalid file; what it refers to is unknown until it is mended
     needs = [
         (tag.branch, f"the tag {name} names version {tag.version} of it; tags.delete({name!r}) gives that version up")
         for name, tag in tags.items()
@@ -37,6 +36,6 @@ def missing_branches(root: ObjectStore) -> Iterator[tuple[str, str]]:
         for name, ref in branches.items()
     ]
     for branch, reason in needs:
-        if branch is not None and branch not in branches and branch not in torn:
-            key = branch_ref_key(branch)
+        key = "" if branch is None else branch_ref_key(branch)
+        if branch is not None and branch not in branches and key not in problems:
             yield key, f"{root.root}/{key}: this file is missing, and {reason}"

@@ -6,7 +6,7 @@ The file of a tag or branch is torn if it is empty or cut off, because its write
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -47,13 +47,13 @@ __all__ = [
     "Reference",
     "Resolved",
     "TableRefs",
+    "check_references",
     "find_tag",
     "load_branch",
     "load_tag",
     "put_reference",
     "read_branches",
     "read_tags",
-    "reference_problems",
     "reject_removed",
     "reject_torn",
     "report_torn",
@@ -291,19 +291,25 @@ def read_branches(root: ObjectStore) -> tuple[dict[str, BranchRef], dict[str, st
     return refs, torn
 
 
-def reference_problems(root: ObjectStore) -> Iterator[tuple[str, str]]:
-    """Yield the key and the fault of each tag and branch whose file is torn or invalid."""
+def check_references(root: ObjectStore) -> tuple[dict[str, TagRef], dict[str, BranchRef], dict[str, str]]:
+    """Read the tags and branches whose files are valid, by name, and the fault of each other file, by its key."""
+    tags: dict[str, TagRef] = {}
+    branches: dict[str, BranchRef] = {}
+    problems: dict[str, str] = {}
     for meta in (*root.list(TAGS_PREFIX), *root.list(BRANCHES_PREFIX)):
         tag, branch = tag_of_ref_key(meta.key), branch_of_ref_key(meta.key)
         try:
-            if tag is not None:
-                find_tag(root, tag)
+            if (
+                tag is not None and (ref := find_tag(root, tag)) is not None
+            ):  # None if it was deleted after it was listed
+                tags[tag] = ref
             elif branch not in (None, MAIN):
-                _read_branch(root, branch)
+                branches[branch] = _read_branch(root, branch)
         except ObjectNotFoundError:
             continue  # it was deleted after it was listed
         except CorruptFileError as error:
-            yield meta.key, str(error)
+            problems[meta.key] = str(error)
+    return tags, branches, problems
 
 
 def report_torn(messages: Iterable[str]) -> None:

@@ -36,6 +36,11 @@ def test_a_branch_that_something_needs_is_missed(table, need):
     problems = verify(lance_core.dataset(table.uri))
     assert [problem.path for problem in problems] == ([] if need == "nothing" else ["_refs/branches/b.json"])
     assert all(remedy[need] in problem.message for problem in problems)
+    invalid = Path(table.uri, "_refs", "tags", "bad.json")
+    invalid.write_text('{"version": -1, "manifestSize": 1}')
+    named = {problem.path for problem in verify(lance_core.dataset(table.uri))}
+    assert named == {"_refs/tags/bad.json", *(problem.path for problem in problems)}
+    invalid.unlink()
     table.cleanup_old_versions(timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False)
     path.write_bytes(data)
     opened = lance_core.dataset(table.uri)

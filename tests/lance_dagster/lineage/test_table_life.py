@@ -181,8 +181,18 @@ class TestReadMaterialized:
         for _ in range(writes):
             lake.run(asset_of(1))
         made_by_others(lake.uri("orders"), 5, appends)
-        assert "is of a table that was dropped" in read(asset_of(1), fails=True)
+        assert "others have dropped the table and made it again" in read(asset_of(1), fails=True)
         lake.run(asset_of(2))
+        assert read(asset_of(2)) == [0, 1]
+
+    @pytest.mark.parametrize("writes", [0, 1])
+    def test_the_version_of_a_table_that_lost_its_id_is_read(self, lake, read, writes):
+        lance.write_dataset(pa.table({"n": [5]}), lake.uri("orders"))
+        lake.run(asset_of(2))
+        lance.dataset(lake.uri("orders"), version=1).restore()
+        assert lake.table("orders").recorded_table_id() is None
+        for _ in range(writes):
+            lake.table("orders").insert(pa.table({"n": [6]}))
         assert read(asset_of(2)) == [0, 1]
 
     def test_the_version_of_a_table_that_dagster_made_again_is_read(self, lake, read):
@@ -211,4 +221,4 @@ def test_the_integrity_check_names_a_table_that_was_made_again(lake):
     result = lake.run(orders, *build_lance_integrity_checks([orders]), select=dg.AssetSelection.all_asset_checks())
     (evaluation,) = result.get_asset_check_evaluations()
     assert not evaluation.passed
-    assert "of a table that was dropped" in evaluation.description
+    assert "the table was dropped and made again" in evaluation.description
