@@ -96,7 +96,7 @@ def _print(report: ErasureReport, output: CommandOutput) -> None:
             rows = [dataclasses.asdict(finding) for finding in findings]
             output.rows(rows, ["kind", "path", "message"], title=title)
     shown = ("rows_deleted", "versions_removed", "tags_moved")
-    done = {name: _list_mapping(getattr(report, name)) for name in shown}
+    actions = {name: _list_mapping(getattr(report, name)) for name in shown}
     lists = (
         "readers_released",
         "branches_released",
@@ -106,9 +106,9 @@ def _print(report: ErasureReport, output: CommandOutput) -> None:
         "clones",
         "bases",
     )
-    done |= {name: list(getattr(report, name)) for name in lists}
+    actions |= {name: list(getattr(report, name)) for name in lists}
     numbers = {name: getattr(report, name) or None for name in ("fragments_rewritten", "files_removed")}
-    output.record({**done, **numbers, "bytes_removed": report.bytes_removed or None})
+    output.record({**actions, **numbers, "bytes_removed": report.bytes_removed or None})
     read = report.read
     amount = (
         f"{read.files} file(s), {human_bytes(read.bytes)}, {read.versions} version(s) of {read.branches} branch(es)"
@@ -125,8 +125,8 @@ def _print(report: ErasureReport, output: CommandOutput) -> None:
 
 def _list_mapping(values: Any) -> list[str]:
     """A mapping as strings."""
-    return [f"{name}: {_show(value)}" for name, value in values.items()]
+    return [f"{name}: {_format_value(value)}" for name, value in values.items()]
 
 
-def _show(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -52,20 +52,20 @@ class CommandOutput:
         if self.as_json:
             self._json(list(rows))
             return
-        table = Table(title=_show(title) if title else None, title_justify="left", header_style="bold")
+        table = Table(title=_to_text(title) if title else None, title_justify="left", header_style="bold")
         for column in columns:
             numeric = any(_is_number(row.get(column)) for row in rows)
             justify: JustifyMethod = "right" if numeric else "left"
             name = column if are_data else column.replace("_", " ")
             # Values of data are cut at the terminal's width rather than wrapped.
             table.add_column(
-                _show(name), justify=justify, overflow="ellipsis" if are_data else "fold", no_wrap=are_data
+                _to_text(name), justify=justify, overflow="ellipsis" if are_data else "fold", no_wrap=are_data
             )
         for row in rows:
             cells = (
                 _format_plain(row.get(column)) if are_data else _format(column, row.get(column)) for column in columns
             )
-            table.add_row(*map(_show, cells))
+            table.add_row(*map(_to_text, cells))
         self._console(_UNCUT if are_data else _WIDE).print(table)
 
     @property
@@ -78,18 +78,18 @@ class CommandOutput:
         if self.as_json:
             self._json(dict(values))
             return
-        table = Table(title=_show(title) if title else None, title_justify="left", show_header=False, box=None)
+        table = Table(title=_to_text(title) if title else None, title_justify="left", show_header=False, box=None)
         table.add_column(style="bold")
         table.add_column(overflow="fold")
         for name, value in values.items():
             if value not in (None, "", [], {}):
-                table.add_row(_show(name.replace("_", " ")), _show(_format(name, value)))
+                table.add_row(_to_text(name.replace("_", " ")), _to_text(_format(name, value)))
         self._console().print(table)
 
     def line(self, string: str) -> None:
         """Print a line of text, unless the output is JSON."""
         if not self.as_json:
-            self._console().print(_show(string))
+            self._console().print(_to_text(string))
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Callable[[int, int], None]]:
@@ -117,7 +117,7 @@ class CommandOutput:
         return Console(highlight=False, markup=False, emoji=False, width=max(console.width, width))
 
 
-def _show(string: str) -> Text:
+def _to_text(string: str) -> Text:
     """A string without markup; characters that act on the terminal are shown as escapes."""
     return Text(printable(string))
 

@@ -104,8 +104,8 @@ def find_by_property(
             return None
         transaction = load_transaction(store, manifest)
         if transaction is not None and transaction.properties.get(key) == value:
-            whole = manifest if isinstance(manifest, Manifest) else load_manifest(store, manifest.version)
-            return whole, transaction
+            full_manifest = manifest if isinstance(manifest, Manifest) else load_manifest(store, manifest.version)
+            return full_manifest, transaction
     return None
 
 
