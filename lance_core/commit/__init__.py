@@ -14,11 +14,19 @@ from lance_core.commit.conflict import AffectedRows, Verdict, affected_fragments
 from lance_core.commit.handler import LOOK_AGAIN_AFTER
 from lance_core.commit.history import find_all_by_property, find_by_property, find_transaction, summaries
 from lance_core.commit.listeners import Listener, on_commit
-from lance_core.commit.loop import Prepare, commit
+from lance_core.commit.loop import commit, commit_change
 from lance_core.commit.name_migration import migrate_to_v2_names
 from lance_core.commit.proofs import attempts_of, committed_version, find_idempotent_commit
-from lance_core.commit.rebase import Rebased, deletion_vector, load_deletion_vector
-from lance_core.commit.records import CommitOptions, Committed
+from lance_core.commit.rebase import Prepare, Rebased, deletion_vector, load_deletion_vector
+from lance_core.commit.records import (
+    Change,
+    CommitOptions,
+    Committed,
+    Lost,
+    Outcome,
+    Unknown,
+    committed_or_raise,
+)
 from lance_core.commit.relation import carries_on
 from lance_core.commit.versions import (
     already_exists,
@@ -46,14 +54,18 @@ __all__ = [
     "REPLACES_KEY",
     "AffectedRows",
     "AttemptProperties",
+    "Change",
     "CommitConflictError",
     "CommitOptions",
     "Committed",
     "ConflictPolicy",
     "Listener",
+    "Lost",
     "OnEarlierAttempt",
+    "Outcome",
     "Prepare",
     "Rebased",
+    "Unknown",
     "Verdict",
     "VersionClaim",
     "WriteAttempt",
@@ -64,6 +76,8 @@ __all__ = [
     "check_identity",
     "claimed",
     "commit",
+    "commit_change",
+    "committed_or_raise",
     "committed_version",
     "deletion_vector",
     "existing_versions",

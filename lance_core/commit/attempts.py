@@ -24,7 +24,7 @@ replaced all rows of the table or of slices. It does not need the versions that 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
@@ -143,22 +143,25 @@ def number_of(properties: Mapping[str, str]) -> tuple[int, ...]:
     return tuple(map(int, parts)) if all(part.isdecimal() and part.isascii() for part in parts) else ()
 
 
-def check_concurrent_attempts(write: WriteAttempt, root: str, committed: Mapping[int, Transaction]) -> None:
+def check_concurrent_attempts(
+    write: WriteAttempt, root: str, committed: Mapping[int, Transaction], replaces: Collection[int] = ()
+) -> None:
     """Check the commits made since a write's read version for attempts of the same write, and for other writes.
 
     Args:
         write: This attempt.
         root: The dataset, for messages.
         committed: The transactions of the commits since the attempt's read version, by version.
+        replaces: Versions of earlier attempts that the change replaces, besides those that `write` names.
 
     Raises:
         SupersededError: A later attempt has committed.
-        EarlierAttemptCommittedError: An earlier attempt has committed that `write` does not name.
+        EarlierAttemptCommittedError: An earlier attempt has committed that the change does not replace.
         RetryableConflictError: Another write has committed, and the conflict policy is "exclusive".
     """
     attempts = {version: other for version, other in committed.items() if write.is_of(other.properties)}
     reject_superseded(write, root, attempts)
-    earlier = [version for version in attempts if version not in write.earlier]
+    earlier = [version for version in attempts if version not in write.earlier and version not in replaces]
     other_writes = committed.keys() - attempts.keys()
     if write.conflict_policy == "exclusive" and other_writes:
         raise RetryableConflictError(

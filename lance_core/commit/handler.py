@@ -36,12 +36,12 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
+from lance_core.commit.records import Change
 from lance_core.commit.relation import Relation, holds_change, relation, replaces_content
 from lance_core.commit.versions import Listed, load_manifest, load_transaction, locate_latest
 from lance_core.errors import (
@@ -102,16 +102,18 @@ class VersionWriter:
         store: The dataset's store.
         naming: Scheme of manifest names.
         durable: Whether a version must survive a power loss once it is committed.
-        ready: Waits until the files that a version refers to are durable.
+        change: The change that is put: the put waits for its files.
         winning_manifest: The other writer's manifest under the key of the last `put`, once `resolve_outcome` has read
             it.
+        has_begun: Whether a put has begun: after an interruption, the version may exist.
     """
 
     store: ObjectStore
     naming: Naming
     durable: bool
-    ready: Callable[[], None] | None = None
+    change: Change
     winning_manifest: Manifest | None = None
+    has_begun: bool = False
     _began_ns: int = 0  # when the last `put` began to give the version its name, since the epoch
     _transaction_file: str = ""
     _record: bytes = b""
@@ -315,8 +317,8 @@ class VersionWriter:
             raise OutcomeUnknownError(f"{self.store.root}/{key}: is there, and may not be on disk: {error}") from error
 
     def _before_naming(self) -> None:
-        if self.ready is not None:
-            self.ready()
+        self.change.wait_for_files(self.store)
+        self.has_begun = True
         self._began_ns = self._began_ns or time.time_ns()  # of the first put, which may be the one that commits
 
     def _unknown(self, key: str, uuid: str) -> OutcomeUnknownError:

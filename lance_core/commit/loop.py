@@ -15,10 +15,9 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from lance_core.commit.attempts import check_concurrent_attempts
@@ -33,32 +32,37 @@ from lance_core.commit.proofs import (
     reject_later_attempt,
     reject_later_fill,
 )
-from lance_core.commit.rebase import Rebased, rebase
-from lance_core.commit.records import CommitOptions, Committed
-from lance_core.commit.relation import carries_on
+from lance_core.commit.rebase import Prepare, Rebased, rebase
+from lance_core.commit.records import (
+    Change,
+    CommitOptions,
+    Committed,
+    Lost,
+    Outcome,
+    Unknown,
+    committed_or_raise,
+)
 from lance_core.commit.repair import repaired
 from lance_core.commit.replaced_columns import reject_replaced_columns
+from lance_core.commit.state import TableState
 from lance_core.commit.versions import (
     Listed,
     already_exists,
     check_identity,
     explain_missing,
-    load_following,
-    load_latest,
     load_manifest,
-    load_transaction,
 )
 from lance_core.errors import (
     CommitConflictError,
     CorruptFileError,
-    HistoryGapError,
+    DatasetExistsError,
     IncompatibleConflictError,
     InvalidInputError,
     LanceError,
     OutcomeUnknownError,
     RetryableConflictError,
+    SupersededError,
     UnsupportedError,
-    VersionNotFoundError,
 )
 from lance_core.retry import backoff
 from lance_core.store import ObjectStore, make_durable, remove_leftovers
@@ -70,10 +74,13 @@ from lance_core.table.unread_files import unread_files
 from lance_core.table.watermarks import reject_moved
 from lance_core.threads import ThreadPool
 
-__all__ = ["Prepare", "commit"]
+__all__ = ["NextChange", "commit", "commit_change"]
 
-Prepare: TypeAlias = Callable[[Transaction, Manifest], Rebased]
-"""Completes a transaction with facts of the version that it will follow, such as fragment ids."""
+NextChange: TypeAlias = Callable[[Change, Manifest, CommitConflictError | DatasetExistsError], Change | Committed]
+"""Computes a change again on the latest version, given the change before and its conflict, which it may raise.
+
+It returns an earlier commit if that is kept in place of the change.
+"""
 
 _logger = logging.getLogger(__name__)
 
@@ -82,10 +89,11 @@ _MAX_PAUSE_S = 5.0
 _HASTY = 12
 """Number of attempts that follow each other without a pause."""
 
-_READS_AT_A_TIME = 8
-
 _MAX_AHEAD_NS = 3600 * 10**9
 """If the clock of another writer is ahead by less than this, the next version gets a time after that version."""
+
+_MAX_CHANGES = 20
+"""How often a change is computed, the first time included."""
 
 _MAX_UNSEEN = 4
 """How often a put may report that a version exists while a listing does not show it."""
@@ -100,19 +108,19 @@ def commit(
     affected_rows: AffectedRows | None = None,
     source: Manifest | None = None,
     prepare: Prepare | None = None,
-    ready: Callable[[], None] | None = None,
+    new_files: Iterable[str] = (),
 ) -> Committed:
-    """Commit a transaction as the next version.
+    """Commit a transaction as the next version, and raise the error of one that was lost; see `commit_change`.
 
     Args:
         store: The dataset's store.
-        transaction: The change. `read_version` 0 creates the dataset.
-        base: A manifest that was read before; it is not read again if it still is the latest.
+        transaction: The change; this and the further arguments are the fields of `Change`.
+        base: The version that it was computed from.
         options: How to commit.
-        affected_rows: The rows that a Delete or Update removes; with them it can follow others on the same fragment.
+        affected_rows: The rows that a Delete or Update removes.
         source: The manifest that a Clone copies.
-        prepare: Completes the transaction; is called in each attempt with the transaction and the version to follow.
-        ready: Waits until the files that the transaction refers to are durable; is called before the version is put.
+        prepare: Completes the transaction in each attempt.
+        new_files: Keys of the files that it refers to.
 
     Raises:
         CommitConflictError: The transaction is a strict Overwrite (`CommitOptions.max_retries`), and another writer has
@@ -127,34 +135,63 @@ def commit(
         DatasetExistsError: The transaction would create a dataset that exists, or whose files were deleted while an
             external manifest store still has its versions.
         DatasetNotFoundError: The operation needs a dataset and there is none, or the dataset of `base` was dropped.
+        ObjectNotFoundError: A new file was deleted, such as by a cleanup.
         VersionNotFoundError: A cleanup has removed, or is removing, the version that is restored.
         UnsupportedError: The operation is not known, or a version that is read, followed, restored or cloned has
             feature flags that are not known.
         OutcomeUnknownError: The store failed, and whether the version was committed is not known.
     """
-    if isinstance(transaction.operation, UnknownOperation):
-        raise UnsupportedError(
-            f"{store.root}: an operation {transaction.operation.described} cannot be committed, since it is not known "
-            "here; commit it with the library that made it"
-        )
-    if base is not None:
-        base.check_writable()
-    work = _CommitLoop(
-        store=store,
-        original=transaction,
+    change = Change(
+        transaction=transaction,
         base=base,
-        options=options if options is not None else CommitOptions(),
-        affected_rows=affected_rows or {},
-        source=source,
+        affected_rows=affected_rows,
+        new_files=tuple(new_files),
         prepare=prepare,
-        ready=ready,
     )
-    operation = transaction.operation
-    with keeping(store, operation.version) if isinstance(operation, Restore) else nullcontext():
-        if work.options.detached:
-            return work.detached()
-        done = work.run()
-    if not done.deduplicated:
+    return committed_or_raise(commit_change(store, change, options=options, source=source))
+
+
+def commit_change(
+    store: ObjectStore,
+    change: Change,
+    *,
+    options: CommitOptions | None = None,
+    source: Manifest | None = None,
+    next_change: NextChange | None = None,
+    dry_run: bool = False,
+) -> Outcome:
+    """Commit a change as the next version; no error is raised.
+
+    Args:
+        store: The dataset's store.
+        change: The change.
+        options: How to commit.
+        source: The manifest that a Clone copies.
+        next_change: Computes the change again on the latest version if it cannot follow that. None: it is lost then.
+        dry_run: Stop before the put. The manifest of the result is in no version then.
+    """
+    options = options if options is not None else CommitOptions()
+    writer = VersionWriter(store=store, naming=options.table_format.naming, durable=options.durable, change=change)
+    work = _CommitLoop(
+        options=options,
+        source=source,
+        next_change=next_change,
+        dry_run=dry_run,
+        change=change,
+        writer=writer,
+        state=TableState(store=store, change=change),
+    )
+    operation = change.transaction.operation
+    try:
+        with keeping(store, operation.version) if isinstance(operation, Restore) else nullcontext():
+            done = work.detached() if options.detached else work.run()
+    except OutcomeUnknownError as error:
+        return Unknown(error=error)  # the transaction file may be in use
+    except LanceError as error:
+        return Lost(error=work.end(error), change=work.change)
+    except BaseException as error:  # noqa: BLE001 - an interruption, which the caller raises
+        return Unknown(error=error) if writer.has_begun else Lost(error=error, change=work.change)
+    if not (done.deduplicated or options.detached or dry_run):
         _notify(store, done.manifest)
     return done
 
@@ -175,134 +212,156 @@ def _notify(store: ObjectStore, manifest: Manifest) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class _CommitLoop:
-    """One call of `commit`."""
+    """One commit: how it is made, and the three things that its attempts change.
 
-    store: ObjectStore
-    original: Transaction
-    base: Manifest | None
+    Attributes:
+        options: How to commit.
+        source: The manifest that a Clone copies.
+        next_change: Computes the change again on the latest version.
+        dry_run: Whether to stop before the put.
+        change: The change, as it was computed last.
+        writer: Writes the versions that are tried.
+        state: What was read of the table.
+    """
+
     options: CommitOptions
-    affected_rows: AffectedRows
     source: Manifest | None
-    prepare: Prepare | None
-    ready: Callable[[], None] | None
-    seen: dict[int, Transaction] = field(default_factory=dict)
-    winning_manifest: Manifest | None = None
-    listing: Future[Listed] | None = None
-    slot_s: float = 0.0
-    looked: Clock = field(default_factory=Clock.now)
-    before: Manifest | None = None
+    next_change: NextChange | None
+    dry_run: bool
+    change: Change
+    writer: VersionWriter
+    state: TableState
+
+    @property
+    def store(self) -> ObjectStore:
+        """The dataset's store."""
+        return self.writer.store
 
     def run(self) -> Committed:
-        # `retrying` would compute the change again; this loop rebases the same change and puts it again.
-        started = time.monotonic()
+        """Try until the change is committed, an earlier commit of the same write is found, or an error is raised."""
+        self._check()
+        state, slot_s, attempt, unseen = self.state, 0.0, 0, 0
+        until, changes_left = time.monotonic() + self.options.timeout_s, _MAX_CHANGES - 1
         self.store.prepare_commits()
-        self.looked = Clock.now()
-        latest = load_latest(self.store) if self.base is None else load_following(self.store, self.base)
-        writer = self._writer(latest)
-        unseen = 0
-        try:
-            for attempt in range(1, max(self.options.max_retries, 1) + 1):
-                committed = self._attempt(writer, latest, attempt)
-                if committed is not None:
-                    return committed
-                if time.monotonic() - started > self.options.timeout_s:
-                    break
-                before, self.winning_manifest = latest, writer.winning_manifest
-                latest = self._look_again(latest, attempt)
-                unseen = unseen + 1 if _number(before) == _number(latest) else 0
-                if unseen == _MAX_UNSEEN:
-                    raise self._unseen(latest)
-        except OutcomeUnknownError:
-            raise  # the transaction file may be in use
-        except LanceError as error:
-            writer.discard()
-            if latest is not None:
-                explain_missing(self.store, latest, error)
-            raise
-        writer.discard()
-        raise RetryableConflictError(
-            f"Retryable commit conflict: {self.store.root}: Failed to commit the transaction after "
-            f"{attempt} attempts: other writers committed first each time"
-        )
-
-    def _look_again(self, latest: Manifest | None, attempt: int) -> Manifest | None:
-        """Read the latest manifest after a lost attempt; after many lost attempts, pause before that."""
-        pause = backoff(max(attempt - _HASTY, 0), first=self.slot_s, longest=_MAX_PAUSE_S)
-        time.sleep(pause)
-        listing, self.listing = self.listing, None
-        listed = listing.result() if listing is not None and not pause else None
-        if listed is None:
-            self.looked = Clock.now()
-        if latest is None:
-            return load_latest(self.store, self.winning_manifest)
-        return load_following(self.store, latest, listed=listed, winning_manifest=self.winning_manifest)
-
-    def _put(self, writer: VersionWriter, manifest: Manifest, transaction: Transaction) -> Manifest | None:
-        """Put a version; None if another writer committed that version first.
-
-        After a lost put the loop needs a listing and the manifest in the version's place. Other writers can commit
-        while both are read; where each read is a request, both are therefore read in parallel.
-        """
-        committed = writer.put(manifest, transaction)
-        if committed is not None or not self.store.put_is_a_request:
-            return committed or writer.resolve_outcome()
-        self.looked = Clock.now()
-        with ThreadPool(1) as pool:
-            self.listing = pool.submit(Listed.of, self.store)
-            return writer.resolve_outcome()
+        state.look()
+        while True:
+            began, attempt = time.monotonic(), attempt + 1
+            step: Committed | Rebased | None
+            try:
+                if attempt > max(self.options.max_retries, 1) or (attempt > 1 and began > until):
+                    raise self._outrun(attempt - 1)
+                step = self._find_earlier() or self._rebase()
+            except (CommitConflictError, DatasetExistsError) as conflict:
+                step = self._compute_again(conflict, changes_left)
+                changes_left, attempt = changes_left - 1, 0
+            if isinstance(step, Committed):
+                return replace(step, change=self.change)
+            if step is None:
+                continue
+            committed = self._put_rebased(step)
+            if committed is not None:
+                _logger.debug("committed version %d of %s in attempt %d", committed.version, self.store.root, attempt)
+                return Committed(manifest=committed, transaction=step.transaction, attempts=attempt, change=self.change)
+            slot_s = slot_s or 1.1 * (time.monotonic() - began)
+            before, state.winning_manifest = state.latest, self.writer.winning_manifest
+            state.look(backoff(max(attempt - _HASTY, 0), first=slot_s, longest=_MAX_PAUSE_S))
+            unseen = unseen + 1 if _number(before) == _number(state.latest) else 0
+            if unseen == _MAX_UNSEEN:
+                raise self._unseen()
 
     def detached(self) -> Committed:
         """Commit a version that follows the read version and is not part of the history."""
-        base = self.base
-        if base is None or base.version != self.original.read_version:
-            base = load_manifest(self.store, self.original.read_version)
+        self._check()
+        base, transaction = self.change.base, self.change.transaction
+        if base is None or base.version != transaction.read_version:
+            base = load_manifest(self.store, transaction.read_version)
         else:
             check_identity(self.store, base, latest=base.version)
-        writer = self._writer(base)
-        if writer.naming is not Naming.V2:
+        self._use_names_of(base)
+        if self.writer.naming is not Naming.V2:
             raise InvalidInputError(
                 f"{self.store.root}: detached commits need V2 manifest names; migrate_manifest_paths_v2 renames the "
                 "manifests"
             )
         self._reject_replaced_columns(base, {})
         while True:
-            version = random.getrandbits(63) | DETACHED_BIT
-            manifest = self._next(self.original, base, version)
-            committed = writer.put(manifest, self.original) or writer.resolve_outcome()
+            manifest = self._next(transaction, base, random.getrandbits(63) | DETACHED_BIT)
+            committed = self.writer.put(manifest, transaction) or self.writer.resolve_outcome()
             if committed is not None:
-                return Committed(manifest=committed, transaction=self.original, attempts=1)
+                return Committed(manifest=committed, transaction=transaction, attempts=1, change=self.change)
 
-    def _writer(self, latest: Manifest | None) -> VersionWriter:
-        location = latest.location if latest is not None else None
-        naming = location.naming if location is not None else self.options.table_format.naming
-        return VersionWriter(store=self.store, naming=naming, durable=self.options.durable, ready=self.ready)
+    def end(self, error: LanceError) -> LanceError:
+        """Remove what was written for a change that is lost, apart from its new files, and return why it is lost."""
+        self.writer.discard()
+        remove_leftovers(self.store, self.change.written)
+        try:
+            if self.state.latest is not None:
+                explain_missing(self.store, self.state.latest, error)
+        except LanceError as clearer:
+            return clearer
+        return error
 
-    def _attempt(self, writer: VersionWriter, latest: Manifest | None, attempt: int) -> Committed | None:
-        """Try to follow the latest version; None if another writer committed that version first."""
-        began = time.monotonic()
+    def _check(self) -> None:
+        operation = self.change.transaction.operation
+        if isinstance(operation, UnknownOperation):
+            raise UnsupportedError(
+                f"{self.store.root}: an operation {operation.described} cannot be committed, since it is not known "
+                "here; commit it with the library that made it"
+            )
+        if self.change.base is not None:
+            self.change.base.check_writable()
+
+    def _compute_again(self, conflict: CommitConflictError | DatasetExistsError, changes_left: int) -> Committed | None:
+        """Compute the change again on the latest version, or return an earlier commit that is kept in its place.
+
+        Raises:
+            CommitConflictError, DatasetExistsError: The conflict stays.
+        """
+        latest, before = self.state.latest, self.change
+        exists = isinstance(conflict, DatasetExistsError) and not self.state.creates
+        is_final = exists or isinstance(conflict, SupersededError) or not changes_left
+        if is_final or latest is None or self.next_change is None:
+            raise conflict
+        if latest.version == before.transaction.read_version:
+            raise conflict  # the conflict is in the change itself
+        remove_leftovers(self.store, before.written)
+        computed = self.next_change(before, latest, conflict)
+        if isinstance(computed, Committed):
+            return computed
+        self.change = self.writer.change = computed
+        self.state.begin(computed)
+        return None
+
+    def _find_earlier(self) -> Committed | None:
+        """Find a commit of the same write; else read what others have committed since the read version."""
+        options, state = self.options, self.state
+        latest = state.latest
         proven = self._proven(latest)
         if proven is not None:
             return proven
-        if latest is not None and self._creates and self.options.idempotency_key is None:
+        if latest is not None and state.creates and options.idempotency_key is None:
             raise already_exists(self.store.root)
-        self._load_since(latest)
+        state.read_since(options.checked_through)
         duplicate = self._duplicate(latest)
-        if duplicate is not None:
-            return duplicate
-        if self.options.write_attempt is not None:
-            check_concurrent_attempts(self.options.write_attempt, self.store.root, self.seen)
-        self._judge(latest)
-        rebased = self._rebased(latest)
+        if duplicate is None and options.write_attempt is not None:
+            check_concurrent_attempts(options.write_attempt, self.store.root, state.transactions, self.change.replaces)
+        return duplicate
+
+    def _put_rebased(self, rebased: Rebased) -> Manifest | None:
+        """Try to follow the latest version; None if another writer committed that version first."""
+        latest = self.state.latest
         try:
             make_durable(self.store, rebased.written)
             manifest = self._next(rebased.transaction, latest, self._version_after(latest))
-            looked = self.looked
-            committed = self._put(writer, manifest, rebased.transaction)
-            if committed is not None and not writer.is_in_history(committed, latest, looked):
+            if self.dry_run:
+                remove_leftovers(self.store, rebased.written)
+                return manifest
+            looked = self.state.looked
+            committed = self._put(manifest, rebased.transaction)
+            if committed is not None and not self.writer.is_in_history(committed, latest, looked):
                 if latest is not None or self.options.idempotency_key is not None:
                     raise self._taken_away(committed.version)
                 committed = None  # the next attempt finds the dataset that others have created
-            self.slot_s = self.slot_s or 1.1 * (time.monotonic() - began)
         except OutcomeUnknownError:
             raise
         except LanceError:
@@ -310,9 +369,27 @@ class _CommitLoop:
             raise
         if committed is None:
             remove_leftovers(self.store, rebased.written)
-            return None
-        _logger.debug("committed version %d of %s in attempt %d", committed.version, self.store.root, attempt)
-        return Committed(manifest=committed, transaction=rebased.transaction, attempts=attempt)
+        return committed
+
+    def _put(self, manifest: Manifest, transaction: Transaction) -> Manifest | None:
+        """Put a version; None if another writer committed that version first.
+
+        After a lost put the loop needs a listing and the manifest in the version's place. Other writers can commit
+        while both are read; where each read is a request, both are therefore read in parallel.
+        """
+        self._use_names_of(self.state.latest)
+        committed = self.writer.put(manifest, transaction)
+        if committed is not None or not self.store.put_is_a_request:
+            return committed or self.writer.resolve_outcome()
+        self.state.looked = Clock.now()
+        with ThreadPool(1) as pool:
+            self.state.listing = pool.submit(Listed.of, self.store)
+            return self.writer.resolve_outcome()
+
+    def _use_names_of(self, latest: Manifest | None) -> None:
+        """Name manifests as an existing dataset does."""
+        if latest is not None and latest.location is not None:
+            self.writer.naming = latest.location.naming
 
     def _taken_away(self, version: int) -> RetryableConflictError:
         """The error of a version that was put under a number that cleanup had freed: its files must not be used again.
@@ -323,6 +400,12 @@ class _CommitLoop:
         return RetryableConflictError(
             f"Retryable commit conflict: {self.store.root}: version {version} was committed and cleaned up by others"
             " while this version was written; nothing of this write was committed: repeat it"
+        )
+
+    def _outrun(self, attempts: int) -> RetryableConflictError:
+        return RetryableConflictError(
+            f"Retryable commit conflict: {self.store.root}: Failed to commit the transaction after "
+            f"{attempts} attempts: other writers committed first each time"
         )
 
     def _proven(self, latest: Manifest | None) -> Committed | None:
@@ -340,121 +423,39 @@ class _CommitLoop:
         if proven is None and options.stream_batch is not None:
             proven = committed_batch(latest, options.stream_batch)
         if proven is None:
-            reject_moved(latest.config, self.original.properties, self.store.root)
+            reject_moved(latest.config, self.change.transaction.properties, self.store.root)
         return proven
-
-    def _load_since(self, latest: Manifest | None) -> None:
-        """Read the transactions of all versions since the read version, or since `checked_through` if it is older."""
-        if latest is None:
-            return
-        read_version = self.original.read_version
-        if read_version > latest.version:
-            raise InvalidInputError(
-                f"{self.store.root}: the transaction was made from version {read_version}, but the latest version is "
-                f"{latest.version}"
-            )
-        looked = self.options.checked_through
-        first = read_version if looked is None or self._creates else min(looked, read_version)
-        self._read(range(first + 1, latest.version + 1), latest)
-        for version in range(first + 1, latest.version + 1):
-            if isinstance(self.seen[version].operation, Clone) and not self._creates:
-                raise IncompatibleConflictError(
-                    f"Incompatible transaction: {self.store.root} was dropped and made again, at version {version}, "
-                    f"since version {read_version} was read"
-                )
-
-    @property
-    def _since_read(self) -> dict[int, Transaction]:
-        """The transactions of the versions since the read version, by version."""
-        return {
-            version: transaction for version, transaction in self.seen.items() if version > self.original.read_version
-        }
-
-    def _read(self, versions: range, latest: Manifest) -> None:
-        """Read and check the transactions of versions; in parallel where each read is a request."""
-        unseen = [version for version in versions if version not in self.seen]
-        if len(unseen) > 1 and self.store.put_is_a_request:
-            with ThreadPool(_READS_AT_A_TIME) as pool:
-                recorded = list(pool.map(lambda version: self._recorded(version, latest), unseen))
-            for manifest, transaction in recorded:
-                self._see(manifest, transaction)
-            return
-        for version in unseen:
-            self._see(*self._recorded(version, latest))
-
-    def _see(self, manifest: Manifest, transaction: Transaction) -> None:
-        """Keep the transaction of a version, after a check that it can have been made from the version before it.
-
-        Raises:
-            HistoryGapError: The version was not made from the version before it.
-        """
-        before, self.before = self.before or self.base, manifest
-        follows = before is not None and before.version == manifest.version - 1
-        if before is not None and follows and not carries_on(before, manifest, transaction):
-            raise HistoryGapError(
-                f"Incompatible transaction: version {manifest.version} of {self.store.root} was not made from version "
-                f"{before.version}, which was put under a number that cleanup had freed, so what was changed since "
-                f"version {self.original.read_version} is not known. `lance verify` names such versions"
-            )
-        self.seen[manifest.version] = transaction
-
-    def _recorded(self, version: int, latest: Manifest) -> tuple[Manifest, Transaction]:
-        loaded = [
-            manifest
-            for manifest in (latest, self.winning_manifest)
-            if manifest is not None and manifest.version == version
-        ]
-        try:
-            manifest = loaded[0] if loaded else load_manifest(self.store, version)
-        except VersionNotFoundError:
-            if self._creates:
-                raise already_exists(self.store.root) from None
-            raise HistoryGapError(
-                f"Incompatible transaction: version {version} is missing from the history since version "
-                f"{self.original.read_version} of {self.store.root}, so what it changed is not known"
-            ) from None
-        transaction = load_transaction(self.store, manifest)
-        if transaction is None:
-            raise IncompatibleConflictError(
-                f"Incompatible transaction: version {version} of {self.store.root} records no transaction, so what it "
-                "changed is not known"
-            )
-        return manifest, transaction
-
-    @property
-    def _creates(self) -> bool:
-        return self.original.read_version == 0 or isinstance(self.original.operation, Clone)
 
     def _duplicate(self, latest: Manifest | None) -> Committed | None:
         """The commit since the read version with the same `idempotency_key`, or of this very attempt; else None."""
         if latest is None:
             return None
         key, value = self.options.idempotency_key or ("", None)
-        for version in sorted(self.seen):
-            transaction = self.seen[version]
-            if self.options.write_attempt is not None and transaction.uuid == self.original.uuid:  # an answer was lost
+        for version, transaction in sorted(self.state.transactions.items()):
+            # An attempt that finds its own transaction was committed, and the answer was lost.
+            is_own = self.options.write_attempt is not None and transaction.uuid == self.change.transaction.uuid
+            if is_own or (value is not None and transaction.properties.get(key) == value):
                 manifest = latest if version == latest.version else load_manifest(self.store, version)
-                return Committed(manifest=manifest, transaction=transaction, attempts=1)
-            if value is not None and transaction.properties.get(key) == value:
-                manifest = latest if version == latest.version else load_manifest(self.store, version)
-                return Committed(manifest=manifest, transaction=transaction, attempts=0, deduplicated=True)
+                return Committed(
+                    manifest=manifest, transaction=transaction, attempts=int(is_own), deduplicated=not is_own
+                )
         return None
 
-    def _judge(self, latest: Manifest | None) -> None:
+    def _judge(self) -> None:
         """Raise the conflict if the transaction cannot follow a version that was committed since its read version."""
-        if latest is None:
+        if self.state.latest is None:
             return
-        if self._creates:
+        if self.state.creates:
             raise already_exists(self.store.root)
-        earlier = self._since_read
-        strict = self.options.max_retries == 0 and isinstance(self.original.operation, Overwrite)
+        earlier, pending = self.state.since_read, self.change.transaction
+        strict = self.options.max_retries == 0 and isinstance(pending.operation, Overwrite)
         if strict and earlier:
             raise CommitConflictError(
                 f"Commit conflict for version {max(earlier)}: Failed to commit the transaction after 0 retries"
             )
-        name = self.original.operation.name
+        name = pending.operation.name
         for version, other in earlier.items():
-            verdict = judge(self.original, other, self.affected_rows)
+            verdict = judge(pending, other, self.change.affected_rows or {})
             if verdict is Verdict.RETRYABLE:
                 raise RetryableConflictError(
                     f"Retryable commit conflict for version {version} of {self.store.root}: This {name} transaction "
@@ -466,22 +467,26 @@ class _CommitLoop:
                     f"Incompatible transaction: This {name} transaction is incompatible with concurrent transaction "
                     f"{other.operation.name} at version {version} of {self.store.root}."
                 )
-        self._reject_replaced_columns(latest, earlier)
+        self._reject_replaced_columns(self.state.latest, earlier)
 
     def _reject_replaced_columns(self, latest: Manifest, earlier: dict[int, Transaction]) -> None:
         """Reject new data files whose columns were replaced since they were written."""
-        unread = unread_files(self.original.operation, latest)
+        unread = unread_files(self.change.transaction.operation, latest)
         if unread:
-            reject_replaced_columns(self.store, unread, self.original, latest, self.base, earlier)
+            reject_replaced_columns(self.store, unread, self.change.transaction, latest, self.change.base, earlier)
 
-    def _rebased(self, latest: Manifest | None) -> Rebased:
+    def _rebase(self) -> Rebased:
+        """Fit the transaction to the latest version, if it can follow that, and let the caller complete it."""
+        self._judge()
+        change, latest = self.change, self.state.latest
         if latest is None:
-            return Rebased(transaction=self.original)
-        rebased = rebase(self.store, self.original, latest, list(self._since_read.values()), self.affected_rows)
-        if self.prepare is None:
+            return Rebased(transaction=change.transaction)
+        committed = list(self.state.since_read.values())
+        rebased = rebase(self.store, change.transaction, latest, committed, change.affected_rows or {})
+        if change.prepare is None:
             return rebased
         try:
-            prepared = self.prepare(rebased.transaction, latest)
+            prepared = change.prepare(rebased.transaction, latest)
         except LanceError:
             remove_leftovers(self.store, rebased.written)
             raise
@@ -492,11 +497,11 @@ class _CommitLoop:
             if is_detached(latest.version + 1):
                 raise CorruptFileError(f"{self.store.root}: no version can follow number {latest.version}")
             return latest.version + 1
-        operation = self.original.operation
+        operation = self.change.transaction.operation
         return operation.ref_version if isinstance(operation, Clone) else 1
 
-    def _unseen(self, latest: Manifest | None) -> CorruptFileError:
-        version = self._version_after(latest)
+    def _unseen(self) -> CorruptFileError:
+        version = self._version_after(self.state.latest)
         return CorruptFileError(
             f"{self.store.root}: the manifest of version {version} exists, but can be neither listed nor read, so "
             "nothing can be committed. Remove the object under its name below _versions/"
@@ -507,12 +512,8 @@ class _CommitLoop:
         source = self.source
         if isinstance(operation, Restore):
             source = load_manifest(self.store, operation.version)
-        context = ApplyContext(
-            version=version,
-            table_format=self.options.table_format,
-            source=source,
-            proof=None if is_detached(version) else proof_of(transaction, latest, self.options),
-        )
+        proof = None if is_detached(version) else proof_of(transaction, latest, self.options, self.change.replaces)
+        context = ApplyContext(version=version, table_format=self.options.table_format, source=source, proof=proof)
         manifest = transaction.apply(latest, context, _time_after(latest))
         if latest is None or not is_early(latest.writer_version):
             return manifest

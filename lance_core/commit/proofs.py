@@ -7,9 +7,10 @@ no proof: those of another library, and those whose caller set the property dire
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import replace
 
-from lance_core.commit.attempts import REPLACES_KEY, WriteAttempt, number_of, overruled, superseded
+from lance_core.commit.attempts import WriteAttempt, number_of, overruled, superseded
 from lance_core.commit.history import find_by_property, find_transaction
 from lance_core.commit.records import CommitOptions, Committed
 from lance_core.commit.versions import list_versions, load_manifest, load_transaction
@@ -227,11 +228,19 @@ def _taken_back(transaction: Transaction) -> frozenset[int] | None:
     return frozenset(int(number) for number in named if number.isdecimal())
 
 
-def proof_of(transaction: Transaction, latest: Manifest | None, options: CommitOptions) -> CommitProof:
+def proof_of(
+    transaction: Transaction, latest: Manifest | None, options: CommitOptions, replaces: Collection[int]
+) -> CommitProof:
     """The proof that a commit leaves in the table, which identifies the commit after its version was cleaned up.
 
     An attempt that only replaces rows, all of them or those of its slices, is recorded as a fill: a repeated attempt
     has the same effect, whether the first one was committed or not, but an earlier one must not follow it.
+
+    Args:
+        transaction: The commit.
+        latest: The version that it follows.
+        options: How it is committed.
+        replaces: Versions of earlier attempts that it replaces, besides those that the attempt names.
     """
     proof = CommitProof(
         idempotency_key=options.idempotency_key,
@@ -245,7 +254,6 @@ def proof_of(transaction: Transaction, latest: Manifest | None, options: CommitO
     fills = (isinstance(operation, Overwrite) and latest is not None) or SLICES_KEY in transaction.properties
     if write is None:
         return proof
-    replaces = tuple(int(part) for part in transaction.properties.get(REPLACES_KEY, "").split(",") if part.isdecimal())
     return replace(
         proof,
         attempt=write.token,

@@ -10,9 +10,10 @@ Every other operation stays as it is, with its original read version.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from pyroaring import BitMap
 
@@ -29,7 +30,7 @@ from lance_core.table.operations import CreateIndex, Delete, Merge, Overwrite, U
 from lance_core.table.paths import DELETIONS_PREFIX
 from lance_core.table.transaction import Transaction, is_early
 
-__all__ = ["Rebased", "deletion_vector", "load_deletion_vector", "rebase"]
+__all__ = ["Prepare", "Rebased", "deletion_vector", "load_deletion_vector", "rebase"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,10 @@ class Rebased:
 
     transaction: Transaction
     written: tuple[str, ...] = ()
+
+
+Prepare: TypeAlias = Callable[[Transaction, Manifest], Rebased]
+"""Completes a transaction with facts of the version that it will follow, such as fragment ids."""
 
 
 def rebase(

@@ -1,16 +1,21 @@
-"""Options for a commit (`CommitOptions`), and the result of one (`Committed`)."""
+"""What a commit takes (`Change`, `CommitOptions`), and how it ends: `Committed`, `Lost` or `Unknown`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from lance_core.commit.attempts import WriteAttempt
+from lance_core.commit.conflict import AffectedRows
+from lance_core.commit.rebase import Prepare
+from lance_core.store import ObjectStore, PendingWrites, check_present
 from lance_core.table.idempotency import PromotedBranch
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.table_format import TableFormat
 from lance_core.table.transaction import Transaction
 
-__all__ = ["CommitOptions", "Committed"]
+__all__ = ["Change", "CommitOptions", "Committed", "Lost", "Outcome", "Unknown", "committed_or_raise"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +64,47 @@ class CommitOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change that was computed from a version, and that can be committed.
+
+    Attributes:
+        transaction: The change. `read_version` 0 creates the dataset.
+        base: The version that it was computed from; None if it was not read, or if there is no dataset. It is not read
+            again if it still is the latest.
+        affected_rows: The rows that a Delete or Update removes; with them it can follow others on the same fragment.
+            None if they are not known.
+        replaces: Versions of earlier attempts of the same write that it was computed to replace, besides those that
+            the attempt itself names.
+        new_files: Keys of the files that it refers to and that are new in the table: checked before the put.
+        pending: The writes of these files that may still be under way; the put waits for them.
+        written: Keys of files that belong to this change alone; they are removed if it is not committed.
+        prepare: Completes the transaction in each attempt, given the version to follow.
+    """
+
+    transaction: Transaction
+    base: Manifest | None = None
+    affected_rows: AffectedRows | None = None
+    replaces: tuple[int, ...] = ()
+    new_files: tuple[str, ...] = ()
+    pending: PendingWrites | None = None
+    written: tuple[str, ...] = ()
+    prepare: Prepare | None = None
+
+    def wait_for_files(self, store: ObjectStore) -> None:
+        """Wait until the new files are durable, and check that they exist.
+
+        Raises:
+            ObjectNotFoundError: A file was deleted, such as by a cleanup.
+            StoreError: The storage failed.
+        """
+        if self.pending is not None:
+            self.pending.wait()
+        check_present(store, self.new_files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """The result of a commit.
+    """The change is in the history.
 
     Attributes:
         manifest: The committed version.
@@ -70,9 +114,57 @@ class Committed:
         deduplicated: Whether an earlier commit with the same `idempotency_key`, or of the same or a later batch, was
             found instead. For a batch, or if that commit's version was cleaned up, the manifest is that of the latest
             version.
+        change: The change as it was computed last; None if an earlier commit was found instead.
     """
 
     manifest: Manifest
     transaction: Transaction | None
     attempts: int
     deduplicated: bool = False
+    change: Change | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """No version has the change, nor will have it: its files can be removed.
+
+    Attributes:
+        error: Why; also an interruption before the put.
+        change: The change that was tried last; None if none was computed.
+    """
+
+    error: BaseException
+    change: Change | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown:
+    """A version may have the change, or may still get it: its files must stay.
+
+    Attributes:
+        error: An `OutcomeUnknownError`, or an interruption after the put began.
+    """
+
+    error: BaseException
+
+
+Outcome: TypeAlias = Committed | Lost | Unknown
+
+
+def committed_or_raise(outcome: Outcome, discard: Callable[[], None] | None = None) -> Committed:
+    """Return the commit, or raise the error that ended it.
+
+    Args:
+        outcome: The outcome.
+        discard: Removes the files of a change that was lost, while its error is handled.
+    """
+    if isinstance(outcome, Committed):
+        return outcome
+    try:
+        raise outcome.error  # noqa: TRY301 - so that it is handled while the files are removed
+    except BaseException:
+        if isinstance(outcome, Lost) and discard is not None:
+            discard()
+        raise
+    finally:
+        del outcome  # it refers to the error, whose traceback refers to this frame

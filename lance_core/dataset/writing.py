@@ -10,7 +10,15 @@ from typing import Any, Self
 import pyarrow as pa
 
 from lance_core.arguments import checked, reject
-from lance_core.commit import AttemptProperties, CommitOptions, WriteAttempt, already_exists, commit
+from lance_core.commit import (
+    AttemptProperties,
+    CommitOptions,
+    Committed,
+    WriteAttempt,
+    already_exists,
+    commit,
+    committed_or_raise,
+)
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import DatasetNotFoundError, InvalidInputError
 from lance_core.file import FileVersion
@@ -27,7 +35,7 @@ from lance_core.verbs.pylance_types.operations import LanceOperation
 from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.write.commit_fragments import commit_request
 from lance_core.verbs.write.commit_operation import check_against_base
-from lance_core.verbs.write.commit_outcome import CommitOutcome
+from lance_core.verbs.write.commit_outcome import commit_facts
 from lance_core.verbs.write.request import CommitRequest
 from lance_core.verbs.write.write_version import WriteOptions, prepare, write_mode, write_version
 
@@ -170,7 +178,7 @@ def _write_attempt(
         initial_bases=options.initial_bases or (),
     )
     target = table_target(target.uri if existing is None else existing, target.options)
-    return _make_result(target, commit_request(target, request)).dataset
+    return _make_result(target, committed_or_raise(commit_request(target, request))).dataset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,13 +413,13 @@ def commit_fragments(
         require_empty=require_empty,
     )
     target = table_target(uri, storage_options)
-    return _make_result(target, commit_request(target, request))
+    return _make_result(target, committed_or_raise(commit_request(target, request)))
 
 
-def _make_result(target: TableTarget, outcome: CommitOutcome) -> CommitResult:
+def _make_result(target: TableTarget, done: Committed) -> CommitResult:
     """The result of a commit, with the dataset at the version that was committed."""
-    dataset = LanceDataset(target.uri, storage_options=target.options, manifest=outcome.committed.manifest)
-    return CommitResult(dataset=dataset, **outcome.facts())
+    dataset = LanceDataset(target.uri, storage_options=target.options, manifest=done.manifest)
+    return CommitResult(dataset=dataset, **commit_facts(done))
 
 
 @checked
@@ -473,4 +481,4 @@ def commit_transaction(
         options=options,
         affected_rows=affected_rows,
     )
-    return _make_result(target, CommitOutcome(base=target.base, committed=done, affected_rows=affected_rows))
+    return _make_result(target, done)

@@ -18,7 +18,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from lance_core.arguments import checked_methods
@@ -47,7 +46,7 @@ from lance_core.maintenance.compaction.results import CompactionMetrics, Rewrite
 from lance_core.maintenance.compaction.rewrite import discard, rewrite
 from lance_core.maintenance.compaction.tasks import CompactionPlan, CompactionTask
 from lance_core.retry import backoff
-from lance_core.store import check_present, note_begun
+from lance_core.store import note_begun
 from lance_core.table.fragment import own_data_keys
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
@@ -185,7 +184,7 @@ def commit_rewrites(
                 properties=dict(properties),
             ),
             base=base,
-            ready=partial(check_present, source.store, new_files),
+            new_files=new_files,
         )
         base = reserved.manifest
         groups = numbered(groups, (base.max_fragment_id or 0) - needed + 1)

@@ -6,9 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from lance_core.commit import AffectedRows, CommitOptions, commit, explain_missing
+from lance_core.commit import (
+    AffectedRows,
+    Change,
+    CommitOptions,
+    Lost,
+    commit_change,
+    committed_or_raise,
+    explain_missing,
+)
 from lance_core.errors import LanceError, OutcomeUnknownError
-from lance_core.store import ObjectStore, PendingWrites, check_present, note_begun
+from lance_core.store import ObjectStore, PendingWrites, note_begun
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Operation
@@ -31,7 +39,6 @@ class UncommittedFiles:
     source: Snapshot
     pending: PendingWrites | None = None
     _files: list[tuple[ObjectStore, str]] = field(default_factory=list)
-    _commits: bool = False
 
     def add(self, store: ObjectStore, key: str) -> None:
         """Add a file that was written just now, at once."""
@@ -68,30 +75,23 @@ class UncommittedFiles:
             ObjectNotFoundError: A file was deleted, such as by a cleanup, as the verb took longer than seven days.
         """
         base = self.source.manifest
-        transaction = Transaction(read_version=base.version, operation=operation, properties=dict(properties or {}))
-        done = commit(
-            self.source.store,
-            transaction,
+        change = Change(
+            transaction=Transaction(read_version=base.version, operation=operation, properties=dict(properties or {})),
             base=base,
-            options=options,
             affected_rows=affected_rows,
-            ready=self._begin,
+            new_files=self.keys,
+            pending=self.pending,
         )
-        self._files.clear()  # a version refers to them from now on
-        return done.manifest
-
-    def _begin(self) -> None:
-        """Wait until all files are durable, and check that they exist; after that the new version may exist."""
-        if self.pending is not None:
-            self.pending.wait()
-        own_store = self.source.store
-        check_present(own_store, [key for store, key in self._files if store is own_store])
-        self._commits = True
+        outcome = commit_change(self.source.store, change, options=options)
+        if not isinstance(outcome, Lost):
+            self._files.clear()  # a version refers to them from now on, or may do so
+        return committed_or_raise(outcome).manifest
 
     @property
-    def may_be_committed(self) -> bool:
-        """Whether the commit has begun to put the manifest: after an interruption, the version may exist."""
-        return self._commits
+    def keys(self) -> tuple[str, ...]:
+        """The keys of the files that lie in the store of the dataset itself."""
+        own_store = self.source.store
+        return tuple(key for store, key in self._files if store is own_store)
 
     def discard(self) -> None:
         """Delete the files; while an interruption is handled, this ends after a short time."""
@@ -115,11 +115,8 @@ def staged(source: Snapshot) -> Iterator[UncommittedFiles]:
         pending.wait()
     except OutcomeUnknownError:
         raise
-    except LanceError as error:
+    except BaseException as error:
         files.discard()
-        explain_missing(source.store, source.manifest, error)
-        raise
-    except BaseException:
-        if not files.may_be_committed:
-            files.discard()
+        if isinstance(error, LanceError):
+            explain_missing(source.store, source.manifest, error)
         raise

@@ -16,18 +16,21 @@ replace remove the earlier rows anyway; append commits an Update that removes th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Final
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 
 from lance_core.commit import (
     REPLACES_KEY,
+    Change,
     CommitOptions,
     Committed,
-    ConflictPolicy,
+    Lost,
+    Outcome,
     Rebased,
     already_exists,
     commit,
+    commit_change,
     committed_version,
     find_idempotent_commit,
     load_following,
@@ -41,11 +44,9 @@ from lance_core.errors import (
     EarlierAttemptCommittedError,
     ObjectNotFoundError,
     RetryableConflictError,
-    SupersededError,
 )
-from lance_core.retry import retrying
 from lance_core.schema import Schema
-from lance_core.store import ObjectStore, canonical_uri, check_present
+from lance_core.store import ObjectStore, PendingWrites, canonical_uri
 from lance_core.table.fragment import own_data_keys
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Append, Merge, Operation, Overwrite, Update, UpdateConfig, UpdateMap
@@ -59,7 +60,6 @@ from lance_core.verbs.files.dictionaries import check_dictionaries, with_diction
 from lance_core.verbs.files.fragment_writer import lance_schema
 from lance_core.verbs.rows.removal import Removal, RowsByFragment
 from lance_core.verbs.write.added_columns import adds_columns, merge_with_added_columns, schema_with_added_columns
-from lance_core.verbs.write.commit_outcome import CommitOutcome
 from lance_core.verbs.write.concurrent_writes import (
     check_columns,
     check_creation,
@@ -71,52 +71,53 @@ from lance_core.verbs.write.replace import remove_slices
 from lance_core.verbs.write.request import CommitRequest
 from lance_core.verbs.write.require_empty import check_required_empty
 
-__all__ = ["commit_request"]
-
-REPLACE_ATTEMPTS: Final = 10
-"""How often a replacement is computed, the first time included, before its conflict is raised."""
+__all__ = ["FragmentsChange", "commit_request"]
 
 
-def commit_request(
-    target: TableTarget, request: CommitRequest, ready: Callable[[], None] | None = None
-) -> CommitOutcome:
-    """Commit fragments to a dataset; see `lance_core.commit_fragments`.
+def commit_request(target: TableTarget, request: CommitRequest, pending: PendingWrites | None = None) -> Outcome:
+    """Commit fragments to a dataset; see `lance_core.commit_fragments`. No error is raised.
 
     Args:
         target: The dataset; its base, if there is one, is not read again.
         request: What to commit.
-        ready: Waits until the files of the fragments are durable, if the caller has just written them. It is called
-            before a version refers to them, and then it is checked that the files exist.
-
-    Raises:
-        ObjectNotFoundError: A file of the fragments does not exist.
+        pending: The writes of the fragments' files, if these may not be durable yet. That the files exist is checked
+            before a version refers to them.
     """
-    request.check()
-    request = replace(request, options=replace(request.options, fills=request.filled_slices()))
-
-    def begin() -> None:
-        if ready is not None:
-            ready()
-        check_present(target.store, own_data_keys(data_files(request.fragments)))
-
-    return _Commit(
-        target=target,
-        request=request,
-        properties=request.properties(),
-        ready=begin,
-    ).run()
+    try:
+        request.check()
+        work = _FragmentsCommit(target=target, request=request, pending=pending)
+        first = work.first_change()
+    except BaseException as error:  # noqa: BLE001 - the caller raises it
+        return Lost(error=error)
+    if isinstance(first, Committed):
+        return first
+    return commit_change(target.store, first, options=work.options, next_change=work.next_change)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Commit:
-    """One call of `commit_request`."""
+class FragmentsChange(Change):
+    """The commit of fragments, as it was computed on a version.
+
+    Attributes:
+        attempts: Versions of earlier attempts of the write, whose rows the commit replaces.
+        beside: Those of them whose rows stay, since they cannot be identified any more.
+        overruled: Versions of other writes whose rows the commit replaces.
+        removal: The rows that the commit removes; None if it removes none, or all rows of the version.
+    """
+
+    attempts: frozenset[int] = frozenset()
+    beside: frozenset[int] = frozenset()
+    overruled: frozenset[int] = frozenset()
+    removal: Removal | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FragmentsCommit:
+    """The arguments of `commit_request`, from which the change is computed on one version after the other."""
 
     target: TableTarget
     request: CommitRequest
-    properties: Mapping[str, str]
-    ready: Callable[[], None]
-    overruled: set[int] = field(default_factory=set)
-    beside: set[int] = field(default_factory=set)
+    pending: PendingWrites | None
 
     @property
     def uri(self) -> str:
@@ -128,39 +129,52 @@ class _Commit:
         """The store of the dataset."""
         return self.target.store
 
-    def run(self) -> CommitOutcome:
-        """Commit to the existing dataset, or create one."""
-        base = self._base()
-        write = self.request.write
-        attempts = set(write.earlier if write is not None else ())
-        if base is not None and write is not None and write.begun is not None:
-            self.overruled.update(overruled_fills(self.request, write, base))
+    @property
+    def options(self) -> CommitOptions:
+        """How the change is committed."""
+        request, write = self.request, self.request.write
+        if write is not None and request.mode == "create":
+            write = replace(write, conflict_policy="exclusive")
+        return replace(request.options, fills=request.filled_slices(), write_attempt=write)
+
+    def first_change(self) -> FragmentsChange | Committed:
+        """The change on the version that the request is based on."""
+        base, write = self._base(), self.request.write
         if base is None:
-            try:
-                return self._create()
-            except DatasetExistsError as error:
-                # Another writer has created the dataset in the meantime.
-                base = load_latest(self.store)
-                if base is None:
-                    raise
-                key = self.request.options.idempotency_key
-                adopted = None if key is None else find_idempotent_commit(self.store, base, key)
-                if adopted is not None:
-                    return self._outcome(None, adopted)
-                attempts |= committed_attempts(self.store, self.request.write, 0, base)
-                check_creation(self.request, self.uri, self._new_schema(), base)
-                if self.request.mode == "replace" and not self._may_follow(0, base, attempts):
-                    raise RetryableConflictError(
-                        f"{self.uri} was created meanwhile, with rows in the same slices; do the write again"
-                    ) from error
-        if self.request.mode == "create" and len(attempts) < base.version:  # another write has committed, too
-            raise already_exists(self.uri)
-        if self.request.mode in ("append", "replace"):
-            schema = schema_with_added_columns(self.request, base)
-            lance_schema(self.request.schema, schema)
-            if any(file.file_major_version == 0 for fragment in self.request.fragments for file in fragment.files):
-                check_dictionaries(schema, self.request.fragments, self.store)
-        return self._follow(self._configured(base), attempts)
+            operation = replace(self._overwrite(), initial_bases=numbered(self.request.initial_bases))
+            return self._change(None, operation, self.request.properties())
+        begun = write is not None and write.begun is not None
+        overruled = overruled_fills(self.request, write, base) if write is not None and begun else frozenset[int]()
+        return self._begin(base, frozenset(() if write is None else write.earlier), overruled)
+
+    def next_change(
+        self, before: Change, latest: Manifest, conflict: CommitConflictError | DatasetExistsError
+    ) -> FragmentsChange | Committed:
+        """The change on the latest version, if rows were moved, or if an earlier attempt or another write committed.
+
+        Raises:
+            CommitConflictError: The conflict is not resolved if the change is computed again.
+            DatasetExistsError: The mode is "create", and another write has created the dataset.
+        """
+        assert isinstance(before, FragmentsChange)
+        request, write, base = self.request, self.request.write, before.base
+        if base is None:
+            return self._after_creation(before, latest, conflict)
+        if not (request.replaces_others or (isinstance(conflict, CommitConflictError) and conflict.retryable)):
+            raise conflict
+        committed = committed_attempts(self.store, write, base.version, latest)
+        attempts = before.attempts | committed
+        raced = latest.version > base.version + len(committed)
+        excluded = raced and write is not None and write.conflict_policy == "exclusive"
+        replaces = request.mode == "replace" or (request.mode == "append" and bool(before.attempts))
+        depends = replaces or adds_columns(request, base) or isinstance(conflict, EarlierAttemptCommittedError)
+        if excluded or not (depends or request.replaces_others or request.require_empty):
+            raise conflict
+        overruled = replaceable_commits(self.store, self.uri, request, base.version, latest, attempts)
+        if overruled is None:
+            raise conflict
+        check_columns(request, self.uri, base, latest)
+        return self._compute(latest, attempts, before.overruled.union(overruled))
 
     def _base(self) -> Manifest | None:
         opened, read_version = self.target.base, self.request.read_version
@@ -174,12 +188,41 @@ class _Commit:
             reject_another(self.store, base, self.request.identity)
         return base
 
-    def _create(self) -> CommitOutcome:
-        operation = replace(self._overwrite(), initial_bases=numbered(self.request.initial_bases))
-        transaction = Transaction(read_version=0, operation=operation, properties=self.properties)
-        return self._outcome(
-            None, commit(self.store, transaction, base=None, options=self.request.options, ready=self.ready)
-        )
+    def _after_creation(
+        self, before: FragmentsChange, latest: Manifest, conflict: CommitConflictError | DatasetExistsError
+    ) -> FragmentsChange | Committed:
+        """The change on a dataset that another writer has created meanwhile."""
+        request, key = self.request, self.request.options.idempotency_key
+        if not isinstance(conflict, DatasetExistsError):
+            raise conflict
+        adopted = None if key is None else find_idempotent_commit(self.store, latest, key)
+        if adopted is not None:
+            return adopted
+        earlier = () if request.write is None else request.write.earlier
+        attempts = before.attempts.union(earlier, committed_attempts(self.store, request.write, 0, latest))
+        check_creation(request, self.uri, self._new_schema(), latest)
+        overruled: Collection[int] | None = ()
+        if request.mode == "replace":
+            overruled = replaceable_commits(self.store, self.uri, request, 0, latest, attempts)
+        if overruled is None:
+            raise RetryableConflictError(
+                f"{self.uri} was created meanwhile, with rows in the same slices; do the write again"
+            ) from conflict
+        return self._begin(latest, attempts, frozenset(overruled))
+
+    def _begin(
+        self, base: Manifest, attempts: frozenset[int], overruled: frozenset[int]
+    ) -> FragmentsChange | Committed:
+        """The change on the first version of the dataset that the write finds."""
+        request = self.request
+        if request.mode == "create" and len(attempts) < base.version:  # another write has committed, too
+            raise already_exists(self.uri)
+        if request.mode in ("append", "replace"):
+            schema = schema_with_added_columns(request, base)
+            lance_schema(request.schema, schema)
+            if any(file.file_major_version == 0 for fragment in request.fragments for file in fragment.files):
+                check_dictionaries(schema, request.fragments, self.store)
+        return self._compute(self._configured(base), attempts, overruled)
 
     def _overwrite(self) -> Overwrite:
         return Overwrite(
@@ -192,137 +235,100 @@ class _Commit:
         """The schema of a new dataset with only these fragments."""
         return lance_schema(self.request.schema, None, self.request.file_version(), first_field_id)
 
-    def _follow(self, base: Manifest, attempts: set[int]) -> CommitOutcome:
-        """Commit on top of a version; compute the change again if rows moved, or an earlier attempt committed."""
-        return retrying(
-            (base, attempts),
-            lambda begin, _: self._attempt(*begin),
-            self._following,
-            conflict_retries=REPLACE_ATTEMPTS - 1,
-            is_retryable=self._is_retryable,
-        )
-
-    def _is_retryable(self, error: CommitConflictError) -> bool:
-        return not isinstance(error, SupersededError) and (error.retryable or self.request.replaces_others)
-
-    def _attempt(self, base: Manifest, attempts: set[int]) -> CommitOutcome:
-        """Compute the change for a version, and commit it; its files are deleted if the commit fails."""
+    def _compute(
+        self, base: Manifest, attempts: frozenset[int], overruled: frozenset[int]
+    ) -> FragmentsChange | Committed:
+        """The change on a version, or the commit of an earlier attempt that is kept instead."""
         source = Snapshot(self.store, base, self.target.options)
         files = UncommittedFiles(source)
+        beside, removal = frozenset[int](), None
         try:
-            adopted, operation, removal = self._computed(source, files, attempts)
-        except ObjectNotFoundError:
+            if self.request.mode in ("create", "overwrite"):
+                operation: Operation = self._overwrite()
+            else:
+                rows, kept_version, beside = self._attempt_rows(source, attempts)
+                if kept_version is not None:
+                    return committed_version(self.store, source.manifest, kept_version)
+                check_required_empty(self.request, source, attempts)
+                operation, removal = self._addition(source, files, attempts, rows)
+        except BaseException as error:
             files.discard()
-            load_following(self.store, base)  # raises a clearer error if the table was dropped or replaced
+            if isinstance(error, ObjectNotFoundError):
+                load_following(self.store, base)  # raises a clearer error if the table was dropped or replaced
             raise
-        except DatasetExistsError:
-            files.discard()
-            raise
-        if adopted is not None:
-            return adopted
-        try:
-            return self._commit(base, operation, removal, attempts)
-        except (ObjectNotFoundError, DatasetExistsError, CommitConflictError):
-            files.discard()
-            raise
+        properties = self.request.properties()
+        if attempts:
+            properties[REPLACES_KEY] = ",".join(map(str, sorted(attempts)))
+        if isinstance(operation, Merge):
+            properties[FIRST_ADDED_KEY] = str(next_fragment_id(base))
+        change = self._change(base, operation, properties)
+        return replace(
+            change,
+            affected_rows=None if removal is None else removal.affected_rows,
+            replaces=tuple(sorted(attempts)),
+            written=files.keys,
+            prepare=partial(self._check_still_empty, base=base, attempts=attempts)
+            if self.request.require_empty
+            else None,
+            attempts=attempts,
+            beside=beside,
+            overruled=overruled,
+            removal=removal,
+        )
 
-    def _following(self, begin: tuple[Manifest, set[int]], error: CommitConflictError) -> tuple[Manifest, set[int]]:
-        """The latest version, and the versions of earlier attempts up to it, for the next computation of the change.
+    def _change(self, base: Manifest | None, operation: Operation, properties: Mapping[str, str]) -> FragmentsChange:
+        read_version = 0 if base is None else base.version
+        return FragmentsChange(
+            transaction=Transaction(read_version=read_version, operation=operation, properties=properties),
+            base=base,
+            new_files=self._new_files,
+            pending=self.pending,
+        )
 
-        Raises:
-            CommitConflictError: The conflict is not resolved if the change is computed again.
-        """
-        base, attempts = begin
-        latest = load_following(self.store, base)
-        if latest.version == base.version:  # the conflict is in the fragments themselves
-            raise error
-        committed = committed_attempts(self.store, self.request.write, base.version, latest)
-        raced = latest.version > base.version + len(committed)
-        excluded = raced and self.request.write is not None and self.request.write.conflict_policy == "exclusive"
-        replaces = self.request.mode == "replace" or (self.request.mode == "append" and bool(attempts))
-        depends = replaces or adds_columns(self.request, base) or isinstance(error, EarlierAttemptCommittedError)
-        if excluded or not (depends or self.request.replaces_others or self.request.require_empty):
-            raise error
-        if not self._may_follow(base.version, latest, attempts | committed):
-            raise error
-        check_columns(self.request, self.uri, base, latest)
-        return latest, attempts | committed
+    @property
+    def _new_files(self) -> tuple[str, ...]:
+        return tuple(own_data_keys(data_files(self.request.fragments)))
 
-    def _computed(
-        self, source: Snapshot, files: UncommittedFiles, attempts: set[int]
-    ) -> tuple[CommitOutcome | None, Operation, Removal | None]:
-        """The operation on a version, or the outcome of an earlier attempt that is kept instead."""
-        if self.request.mode in ("create", "overwrite"):
-            return None, self._overwrite(), None
-        adds = adds_columns(self.request, source.manifest)
-        append: Operation = Append(fragments=self.request.fragments)
+    def _attempt_rows(
+        self, source: Snapshot, attempts: frozenset[int]
+    ) -> tuple[RowsByFragment, int | None, frozenset[int]]:
+        """The rows of earlier attempts that an append, or a replacement, removes; see `rows_of_attempts`."""
+        write = self.request.write
+        if write is None or not (self._adds_only or write.outside_slices):
+            return {}, None, frozenset()
+        return rows_of_attempts(source, write, attempts)
+
+    @property
+    def _adds_only(self) -> bool:
+        """Whether the write removes no rows but those of its earlier attempts."""
+        return self.request.mode == "append" or self.request.require_empty
+
+    def _addition(
+        self, source: Snapshot, files: UncommittedFiles, attempts: frozenset[int], rows: RowsByFragment
+    ) -> tuple[Operation, Removal | None]:
+        """The operation of an append or a replacement, and the rows that it removes."""
+        request = self.request
+        adds = adds_columns(request, source.manifest)
+        if request.mode == "append" and not attempts:
+            if not adds:
+                return Append(fragments=request.fragments), None
+            return merge_with_added_columns(request, request.fragments, source, files, Removal.none()), None
+        removal = remove_slices(source, None if self._adds_only else request.slices, files, rows)
         if adds:
-            append = merge_with_added_columns(self.request, self.request.fragments, source, files, Removal.none())
-        rows: RowsByFragment = {}
-        only_own = self.request.mode == "append" or self.request.require_empty
-        if self.request.write is not None and (only_own or self.request.write.outside_slices):
-            rows, kept_version, beside = rows_of_attempts(source, self.request.write, attempts)
-            self.beside.update(beside)
-            if kept_version is not None:
-                return (
-                    self._outcome(None, committed_version(self.store, source.manifest, kept_version)),
-                    append,
-                    None,
-                )
-        check_required_empty(self.request, source, attempts)
-        if self.request.mode == "append" and not attempts:
-            return None, append, None
-        removal = remove_slices(source, None if only_own else self.request.slices, files, rows)
-        if adds:
-            return None, merge_with_added_columns(self.request, self.request.fragments, source, files, removal), removal
+            return merge_with_added_columns(request, request.fragments, source, files, removal), removal
         operation = Update(
             removed_fragment_ids=removal.removed_fragment_ids,
             updated_fragments=removal.updated_fragments,
-            new_fragments=self.request.fragments,
+            new_fragments=request.fragments,
         )
-        return None, operation, removal
+        return operation, removal
 
-    def _commit(
-        self, base: Manifest, operation: Operation, removal: Removal | None, attempts: set[int]
-    ) -> CommitOutcome:
-        replaced = tuple(sorted(attempts))
-        properties = dict(self.properties)
-        if replaced:
-            properties[REPLACES_KEY] = ",".join(map(str, replaced))
-        if isinstance(operation, Merge):
-            properties[FIRST_ADDED_KEY] = str(next_fragment_id(base))
-        options = self.request.options
-        if self.request.write is not None:
-            policy: ConflictPolicy = (
-                "exclusive" if self.request.mode == "create" else self.request.write.conflict_policy
-            )
-            options = replace(
-                options, write_attempt=replace(self.request.write, earlier=replaced, conflict_policy=policy)
-            )
-        transaction = Transaction(read_version=base.version, operation=operation, properties=properties)
-        affected = removal.affected_rows if removal is not None else None
-
-        def still_empty(rebased: Transaction, latest: Manifest) -> Rebased:
-            if latest.version != base.version:
-                check_required_empty(self.request, Snapshot(self.store, latest, self.target.options), attempts)
-            return Rebased(transaction=rebased)
-
-        done = commit(
-            self.store,
-            transaction,
-            base=base,
-            options=options,
-            affected_rows=affected,
-            prepare=still_empty if self.request.require_empty else None,
-            ready=self.ready,
-        )
-        return self._outcome(base, done, removal, tuple(version for version in replaced if version not in self.beside))
-
-    def _may_follow(self, since: int, latest: Manifest, attempts: set[int]) -> bool:
-        """Whether all other writes that filled the same slices after a version, if any, may be replaced."""
-        overruled = replaceable_commits(self.store, self.uri, self.request, since, latest, attempts)
-        self.overruled.update(overruled or ())
-        return overruled is not None
+    def _check_still_empty(
+        self, transaction: Transaction, latest: Manifest, *, base: Manifest, attempts: frozenset[int]
+    ) -> Rebased:
+        if latest.version != base.version:
+            check_required_empty(self.request, Snapshot(self.store, latest, self.target.options), attempts)
+        return Rebased(transaction=transaction)
 
     def _configured(self, base: Manifest) -> Manifest:
         """Commit the configuration of the request that the dataset lacks; an Overwrite contains it.
@@ -335,21 +341,11 @@ class _Commit:
         missing = {key: value for key, value in config.items() if base.config.get(key) != value}
         if not missing or self.request.mode == "overwrite":
             return base
-        self.ready()
+        if self.pending is not None:
+            self.pending.wait()
         operation = UpdateConfig(config=UpdateMap(entries=missing))
         transaction = Transaction(
             read_version=base.version, operation=operation, properties=self.request.side_properties()
         )
-        configured = commit(self.store, transaction, base=base, options=CommitOptions()).manifest
+        configured = commit(self.store, transaction, base=base, new_files=self._new_files).manifest
         return configured if configured.version == base.version + 1 else base
-
-    def _outcome(
-        self,
-        base: Manifest | None,
-        done: Committed,
-        removal: Removal | None = None,
-        replaced: tuple[int, ...] = (),
-    ) -> CommitOutcome:
-        return CommitOutcome(
-            base=base, committed=done, removal=removal, replaced=replaced, overruled=tuple(sorted(self.overruled))
-        )

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 
 import pyarrow as pa
 
 from lance_core.commit import CommitOptions, Committed, commit, load_following, load_latest, load_manifest
 from lance_core.errors import ArgumentTypeError, InvalidInputError, UnsupportedError, VersionNotFoundError
 from lance_core.schema import LanceSchema, schema_from_arrow
-from lance_core.store import ObjectStore, check_present
+from lance_core.store import ObjectStore
 from lance_core.table import transaction as records
 from lance_core.table.fragment import DataFile, own_data_keys
 from lance_core.table.manifest.manifest import Manifest
@@ -81,8 +80,8 @@ def commit_operation(
     if isinstance(operation, Transaction):
         record = operation.to_record()
         check_against_base(store, record.operation, base, record.read_version)
-        ready = _looking_for_files(store, record.operation, base, record.read_version)
-        return commit(store, record, base=base, options=options, affected_rows=operation.affected_rows, ready=ready)
+        files = _new_files(store, record.operation, base, record.read_version)
+        return commit(store, record, base=base, options=options, affected_rows=operation.affected_rows, new_files=files)
     if not isinstance(operation, LanceOperation.BaseOperation):
         raise ArgumentTypeError(
             f"operation must be a LanceOperation.BaseOperation or Transaction, got {type(operation)}"
@@ -96,8 +95,8 @@ def commit_operation(
         read_version = base.version if base is not None else 0
     record = records.Transaction(read_version=read_version, operation=to_record(operation), properties=properties)
     check_against_base(store, record.operation, base, read_version)
-    ready = _looking_for_files(store, record.operation, base, read_version)
-    return commit(store, record, base=base, options=options, ready=ready)
+    files = _new_files(store, record.operation, base, read_version)
+    return commit(store, record, base=base, options=options, new_files=files)
 
 
 def commit_merged(
@@ -112,8 +111,8 @@ def commit_merged(
         ObjectNotFoundError: A new data file does not exist.
     """
     record = _merged_transaction(store, base, transactions)
-    ready = _looking_for_files(store, record.operation, base, record.read_version)
-    return commit(store, record, base=base, options=options, ready=ready)
+    files = _new_files(store, record.operation, base, record.read_version)
+    return commit(store, record, base=base, options=options, new_files=files)
 
 
 def check_against_base(store: ObjectStore, operation: Operation, base: Manifest | None, read_version: int) -> None:
@@ -140,17 +139,15 @@ def _read_manifest(store: ObjectStore, base: Manifest | None, read_version: int)
         return None
 
 
-def _looking_for_files(
-    store: ObjectStore, operation: Operation, base: Manifest | None, read_version: int
-) -> Callable[[], None]:
-    """Checks right before a commit that its new data files exist: a cleanup may have removed them."""
+def _new_files(store: ObjectStore, operation: Operation, base: Manifest | None, read_version: int) -> Iterable[str]:
+    """The keys of the data files that an operation adds."""
     files = list(_files_of(operation))
     manifest = _read_manifest(store, base, read_version) if files else None
     keys = dict.fromkeys(own_data_keys(files))
     if manifest is not None and not isinstance(operation, Append | Overwrite):
         for key in own_data_keys(data_files(manifest.fragments)):
             keys.pop(key, None)
-    return partial(check_present, store, list(keys))
+    return keys
 
 
 def _files_of(operation: Operation) -> Iterable[DataFile]:

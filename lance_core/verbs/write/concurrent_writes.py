@@ -58,14 +58,16 @@ def replaceable_commits(
     return replaceable
 
 
-def overruled_fills(request: CommitRequest, write: WriteAttempt, base: Manifest) -> set[int]:
+def overruled_fills(request: CommitRequest, write: WriteAttempt, base: Manifest) -> frozenset[int]:
     """The versions in which other writes filled the same rows after a write began, up to its base."""
     slices = request.filled_slices()
     if slices is None or not request.replaces_others:
-        return set()
+        return frozenset()
     proofs, begun = Proofs.of(base.config), write.begun or 0
     other_fills = [fill for fill in proofs.fills if fill != proofs.fill_of(write.token)]
-    return {fill.version for fill in other_fills if begun < fill.version <= base.version and fill.overlaps(slices)}
+    return frozenset(
+        fill.version for fill in other_fills if begun < fill.version <= base.version and fill.overlaps(slices)
+    )
 
 
 def check_columns(request: CommitRequest, uri: str, base: Manifest, latest: Manifest) -> None:

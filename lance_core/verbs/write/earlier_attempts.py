@@ -75,7 +75,7 @@ class TraceLostError(Exception):
 
 def rows_of_attempts(
     source: Snapshot, write: WriteAttempt, versions: Collection[int]
-) -> tuple[RowsByFragment, int | None, set[int]]:
+) -> tuple[RowsByFragment, int | None, frozenset[int]]:
     """Find the rows of earlier attempts that a new attempt replaces.
 
     Args:
@@ -108,9 +108,9 @@ def rows_of_attempts(
                     "on_earlier_attempt 'adopt'."
                 ) from error
             if write.on_earlier_attempt == "adopt":
-                return {}, max(versions), beside
+                return {}, max(versions), frozenset(beside)
             beside.add(version)
-    return rows, None, beside
+    return rows, None, frozenset(beside)
 
 
 def committed_attempts(store: ObjectStore, write: WriteAttempt | None, since: int, latest: Manifest) -> set[int]:

@@ -6,6 +6,8 @@ the write is based on, and again in each later version that the write would foll
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from pyroaring import BitMap
 
 from lance_core.errors import DatasetExistsError
@@ -22,7 +24,7 @@ _NAMED = 5
 """The most slices that a message names."""
 
 
-def check_required_empty(request: CommitRequest, source: Snapshot, attempts: set[int]) -> None:
+def check_required_empty(request: CommitRequest, source: Snapshot, attempts: Collection[int]) -> None:
     """Check that the slices of a write with `require_empty` have no rows except those of its earlier attempts.
 
     Args:

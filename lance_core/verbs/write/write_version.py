@@ -15,13 +15,19 @@ from typing import Any, Final, Self, TypedDict
 import pyarrow as pa
 
 from lance_core.arguments import reject
-from lance_core.commit import CommitOptions, already_exists, explain_missing, load_following, load_latest
+from lance_core.commit import (
+    CommitOptions,
+    already_exists,
+    committed_or_raise,
+    explain_missing,
+    load_following,
+    load_latest,
+)
 from lance_core.errors import (
     ArgumentTypeError,
     InvalidInputError,
     LanceError,
     ObjectNotFoundError,
-    OutcomeUnknownError,
     StoreError,
 )
 from lance_core.file import FileVersion
@@ -309,23 +315,13 @@ def write_version(
         initial_bases=options.initial_bases or (),
         first_field_id=prepared.first_field_id,
     )
-    may_be_committed = False
 
-    def ready() -> None:
-        nonlocal may_be_committed
-        pending.wait()
-        may_be_committed = True
+    def discard() -> None:
+        pending.stop()
+        prepared.discard(fragments)
 
-    try:
-        outcome = commit_request(target, request, ready)
-    except OutcomeUnknownError:
-        raise  # the files may be in use
-    except BaseException as error:
-        if isinstance(error, LanceError) or not may_be_committed:
-            pending.stop()
-            prepared.discard(fragments)
-        raise
-    return replace(target, base=outcome.committed.manifest)
+    done = committed_or_raise(commit_request(target, request, pending), discard)
+    return replace(target, base=done.manifest)
 
 
 _MOST_SECONDS: Final = 315_576_000_000  # ten thousand years

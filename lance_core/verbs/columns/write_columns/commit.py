@@ -12,23 +12,24 @@ After a conflict the files are fitted to the latest version (`rebase`), and comm
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.commit import (
+    Change,
     CommitOptions,
-    Committed,
+    Unknown,
     WriteAttempt,
-    commit,
+    commit_change,
+    committed_or_raise,
     find_transaction,
-    load_following,
     reject_another,
 )
 from lance_core.errors import (
-    CommitConflictError,
     EarlierAttemptCommittedError,
     IncompatibleConflictError,
     InvalidInputError,
@@ -36,8 +37,6 @@ from lance_core.errors import (
     OutcomeUnknownError,
     RetryableConflictError,
 )
-from lance_core.retry import retrying
-from lance_core.store import check_present
 from lance_core.table.fragment import Fragment, own_data_keys
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Merge, Operation, Update, UpdateMode
@@ -61,10 +60,6 @@ from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
 __all__ = ["ColumnCommit", "ColumnsResult", "commit_columns", "write_matched_columns"]
 
 
-_CONFLICT_RETRIES: Final = 20
-"""How often files are fitted to a later version; each time takes little more than a commit."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnCommit:
     """How columns are committed; the arguments of `LanceDataset.write_columns`, which describes them."""
@@ -81,13 +76,17 @@ class ColumnCommit:
                 "idempotency_key keeps the first of several commits, write_attempt the last one: give one of them"
             )
 
-    def options(self, earlier: Iterable[int], checked_through: int) -> CommitOptions:
-        """The options of the commit, given the versions of earlier attempts."""
-        write = self.write_attempt
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether any commit of another write meanwhile is a conflict."""
+        return self.write_attempt is not None and self.write_attempt.conflict_policy == "exclusive"
+
+    def options(self, checked_through: int) -> CommitOptions:
+        """The options of the commit of a plan for a version."""
         return CommitOptions(
             max_retries=self.max_retries,
             idempotency_key=self.idempotency_key,
-            write_attempt=None if write is None else replace(write, earlier=tuple(sorted(earlier))),
+            write_attempt=self.write_attempt,
             checked_through=checked_through,
         )
 
@@ -128,49 +127,41 @@ class ColumnsResult:
     deduplicated: bool = False
 
 
-@dataclass(slots=True)
-class _ColumnsCommit:
-    """Commits columns; after a conflict they are fitted to the latest version and committed again."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ColumnsChange(Change):
+    """The columns as they fit the version that the change was computed from."""
 
-    plan: ColumnPlan
-    how: ColumnCommit
-    earlier: set[int] = field(default_factory=set)
-    last: PendingColumns | None = None
+    columns: PendingColumns
 
-    def run(self, begin: PendingColumns) -> tuple[Committed, PendingColumns]:
-        """Commit; after a conflict, on top of the latest version."""
-        self.earlier.update(self.how.write_attempt.earlier if self.how.write_attempt is not None else ())
-        self.last = begin
-        return retrying(
-            begin, self._attempt, self._following, conflict_retries=_CONFLICT_RETRIES, is_retryable=self._is_retryable
+    @classmethod
+    def of(cls, columns: PendingColumns, properties: Mapping[str, str], replaces: tuple[int, ...] = ()) -> Self:
+        """The change that adds the files of columns to their version."""
+        base = columns.source.manifest
+        return cls(
+            transaction=Transaction(
+                read_version=base.version, operation=_build_operation(columns), properties=properties
+            ),
+            base=base,
+            replaces=replaces,
+            new_files=tuple(own_data_keys(part.file for part in columns.written)),
+            columns=columns,
         )
 
-    def _is_retryable(self, error: CommitConflictError) -> bool:
-        if isinstance(error, EarlierAttemptCommittedError):
-            return True
-        exclusive = self.how.write_attempt is not None and self.how.write_attempt.conflict_policy == "exclusive"
-        # A Merge is incompatible even with a rename: `rebased_columns` decides whether the files can be kept.
-        return type(error) in (RetryableConflictError, IncompatibleConflictError) and not exclusive
 
-    def _attempt(self, pending: PendingColumns, _: int) -> tuple[Committed, PendingColumns]:
-        base = pending.source.manifest
-        options = self.how.options(self.earlier, self.plan.version)
-        transaction = Transaction(
-            read_version=base.version, operation=_build_operation(pending), properties=self.how.properties(options)
-        )
-        store = pending.source.store
+def _fit_again(before: Change, latest: Manifest, conflict: LanceError, *, how: ColumnCommit) -> _ColumnsChange:
+    """Fit columns to the latest version after a conflict.
 
-        def ready() -> None:
-            check_present(store, own_data_keys(part.file for part in pending.written))
-
-        return commit(store, transaction, base=base, options=options, ready=ready), pending
-
-    def _following(self, pending: PendingColumns, error: CommitConflictError) -> PendingColumns:
-        if isinstance(error, EarlierAttemptCommittedError):
-            self.earlier.add(error.version)
-        latest = load_following(pending.source.store, pending.source.manifest)
-        self.last = rebased_columns(pending, latest)
-        return self.last
+    Raises:
+        CommitConflictError: The conflict stays, or the columns do not fit any more.
+    """
+    assert isinstance(before, _ColumnsChange)
+    replaces = before.replaces
+    if isinstance(conflict, EarlierAttemptCommittedError):
+        replaces = (*replaces, conflict.version)
+    # A Merge is incompatible even with a rename: `rebased_columns` decides whether the files can be kept.
+    elif type(conflict) not in (RetryableConflictError, IncompatibleConflictError) or how.is_exclusive:
+        raise conflict
+    return _ColumnsChange.of(rebased_columns(before.columns, latest), before.transaction.properties, replaces)
 
 
 def _build_operation(pending: PendingColumns) -> Operation:
@@ -220,14 +211,16 @@ def commit_columns(
     written_places = [source.data_file(part.file) for part in files]
     if not files and not plan.added:
         return source.manifest, ColumnsResult(version=plan.version, read_version=plan.version)
-    pending = _ColumnsCommit(plan, how)
-    try:
-        done, committed = pending.run(begin)
-    except OutcomeUnknownError:
-        raise
-    except LanceError:  # an interruption leaves open whether a version refers to the files
-        remove_files(pending.last.rewritten if pending.last is not None else ())
-        raise
+    options = how.options(plan.version)
+    outcome = commit_change(
+        source.store,
+        _ColumnsChange.of(begin, how.properties(options)),
+        options=options,
+        next_change=partial(_fit_again, how=how),
+    )
+    last = None if isinstance(outcome, Unknown) else outcome.change
+    committed = last.columns if isinstance(last, _ColumnsChange) else begin
+    done = committed_or_raise(outcome, lambda: remove_files(committed.rewritten))
     if done.deduplicated or done.transaction is None:
         # The version that was found may have these files: a commit whose answer was lost finds itself.
         paths = {file.path for fragment in done.manifest.fragments for file in fragment.files}

@@ -28,10 +28,12 @@ import numpy as np
 
 from lance_core.commit import (
     AffectedRows,
+    Change,
     CommitOptions,
     Committed,
     Rebased,
-    commit,
+    commit_change,
+    committed_or_raise,
     identity_of,
     list_versions,
     load_latest,
@@ -42,7 +44,6 @@ from lance_core.errors import (
     CommitConflictError,
     IncompatibleConflictError,
     InvalidInputError,
-    LanceError,
     RetryableConflictError,
     VersionNotFoundError,
 )
@@ -257,8 +258,6 @@ class _PromotionCall:
         files.copy()
         try:
             done = self._commit(latest)
-        except _ReadyToPutError:
-            return self._build_result(latest.version), latest
         except BranchConflictError:
             # Each promotion of the branch copies to the same keys, and this conflict is final for all of them.
             committed = self._find_committed(self._load_latest())
@@ -266,6 +265,8 @@ class _PromotionCall:
                 files.discard()
                 raise
             done = self._by_another(committed)
+        if self.dry_run:
+            return self._build_result(latest.version), latest
         self._finish(done.manifest)
         result = replace(
             self._build_result(done.manifest.version), files_copied=len(files), bytes_copied=files.num_bytes
@@ -379,20 +380,22 @@ class _PromotionCall:
             files.discard()
             raise self._conflict_error(transaction.properties, error) from error
         try:
-            return self._put(followed, affected, latest)
-        except (CommitConflictError, _ReadyToPutError):
+            done = self._put(followed, affected, latest)
+        except CommitConflictError:
             files.discard()
             raise
+        if self.dry_run:
+            files.discard()
+        return done
 
     def _by_another(self, committed: Manifest) -> Committed:
         """The commit that another promotion of the branch made meanwhile."""
         return Committed(manifest=committed, transaction=None, attempts=0, deduplicated=True)
 
     def _put(self, transaction: Transaction, affected: AffectedRows, base: Manifest) -> Committed:
-        return commit(
+        outcome = commit_change(
             self.branch.parent.store,
-            transaction,
-            base=base,
+            Change(transaction=transaction, base=base, affected_rows=affected, prepare=self._prepare_fragments),
             options=CommitOptions(
                 idempotency_key=(PROMOTION_KEY, self.token),
                 branch=PromotedBranch(
@@ -401,10 +404,9 @@ class _PromotionCall:
                     fragments=tuple(fragment.id for fragment in self.changes.added),
                 ),
             ),
-            affected_rows=affected,
-            prepare=self._prepare_fragments,
-            ready=_stop if self.dry_run else None,
+            dry_run=self.dry_run,
         )
+        return committed_or_raise(outcome)
 
     def _prepare_fragments(self, transaction: Transaction, latest: Manifest) -> Rebased:
         """Give the new fragments the next ids of the latest version, and write their deletion files."""
@@ -540,16 +542,8 @@ class _PromotionCall:
         )
 
 
-class _ReadyToPutError(LanceError):
-    """Ends the commit of a dry run, before it puts the version; the commit deletes the files that it has written."""
-
-
 def _has_rows(manifest: Manifest) -> bool:
     return any(fragment.num_rows for fragment in manifest.fragments)
-
-
-def _stop() -> None:
-    raise _ReadyToPutError("a dry run puts no version")
 
 
 def _tag_name(branch: Branch, tag: str | bool) -> str | None:
