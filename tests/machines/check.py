@@ -99,7 +99,7 @@ def replay_line(said: str) -> str | None:
 
 
 def judge(undone: Undone, minutes: float) -> str:
-    """Run the machine with the fault: `found`, or why not."""
+    """Run the machine with the fault: `found` and the arguments that repeat it, or why not."""
     if not (ROOT / "tests" / "machines" / undone.machine / "__main__.py").exists():
         return "missed: this machine does not exist"
     with tempfile.TemporaryDirectory(prefix="undone-") as place:
@@ -117,7 +117,7 @@ def judge(undone: Undone, minutes: float) -> str:
     whole = run_machine(ROOT, undone.machine, shlex.split(replay), 60 * minutes + 300)
     if whole.returncode:
         return f"missed: the machine fails without the patch too: {replay}"
-    return "found"
+    return f"found by {replay}"
 
 
 def main() -> None:
@@ -135,7 +135,7 @@ def main() -> None:
     for undone in patches:
         start = time.monotonic()
         verdict = judge(undone, arguments.minutes)
-        number += verdict == "found"
+        number += verdict.startswith("found")
         print(f"{undone.machine:13} {undone.path.stem:45} {time.monotonic() - start:5.0f} s  {verdict}", flush=True)
     print(f"{number} of {len(patches)} undone mends were found")
     sys.exit(number < len(patches))
