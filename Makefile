@@ -104,7 +104,7 @@ test-heavy: setup # Run the tests with a PostgreSQL server, from the system's pa
 test-ceph: setup # Run the tests with Ceph's S3 gateway, from the system's packages
 	@for program in ceph-mon ceph-osd ceph radosgw radosgw-admin monmaptool; do command -v $$program >/dev/null || \
 	  { echo "$$program is missing; on Debian: apt-get install ceph-mon ceph-osd ceph-common radosgw"; exit 1; }; done
-	$(RUN)/pytest -m ceph
+	$(RUN)/pytest --ceph -m "ceph or on_ceph"
 
 HISTORY := .venv-history
 

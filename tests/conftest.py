@@ -85,6 +85,7 @@ class TimeBox:
 def pytest_addoption(parser):
     parser.addoption("--minutes", type=float, help="begin no further test after this many minutes")
     parser.addoption("--seed", type=int, help="with --minutes: the order of modules; else any")
+    parser.addoption("--ceph", action="store_true", help="the S3 server of all tests is Ceph's gateway")
 
 
 def pytest_configure(config):
@@ -96,8 +97,11 @@ def pytest_configure(config):
 
 
 @pytest.fixture(scope="session")
-def s3():
-    """An S3 server, with `storage_options` and `new_bucket()`."""
+def s3(request):
+    """An S3 server, with `storage_options` and `new_bucket()`: Ceph's gateway with `--ceph`."""
+    if request.config.getoption("--ceph"):
+        yield request.getfixturevalue("ceph")
+        return
     with s3_server() as server:
         yield server
 

@@ -12,8 +12,9 @@ import pytest
 import lance_core
 import lance_core.file
 from lance_core.errors import UnsupportedError
-from tests.test_pylance_names import PAGE
+from tests.sizes import ROOT
 
+PAGE = ROOT / "docs" / "compatibility.md"
 ROWS = pa.table({"id": [1, 2]})
 
 

@@ -74,7 +74,7 @@ def test_on_a_local_disk(tmp_path, count):
     assert not [found.key for found in open_store(uri).list("") if "#" in found.key]
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(15, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [4, pytest.param(15, marks=[pytest.mark.slow, pytest.mark.on_ceph])])
 def test_on_s3(s3, count):
     uri = f"s3://{s3.new_bucket()}/t"
     fragment = table(uri, s3.storage_options)

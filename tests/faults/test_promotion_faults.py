@@ -84,6 +84,7 @@ def dying(monkeypatch, step):
         yield made
 
 
+@pytest.mark.on_ceph
 def test_one_that_dies_anywhere_is_run_again_and_is_committed_once(place, monkeypatch):
     """Of deletions in old fragments and in new ones, with rows that keep their ids; main has moved meanwhile."""
     root, options = place
@@ -139,6 +140,7 @@ def promote_at_once(uri, options, branches):
         return [json.loads(process.stdout.readline()) for process in started]
 
 
+@pytest.mark.on_ceph
 def test_processes_that_promote_at_the_same_time(place):
     """Each its own days: all commit. One day twice: the later one fails by name. One branch twice: one version."""
     root, options = place

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import runpy
-import shutil
 import sys
 import urllib.request
 from pathlib import Path
@@ -17,11 +16,11 @@ import dagster as dg
 import pytest
 
 from tests import processes
+from tests.support.browser import CHROMIUM, browse
 from tests.ui.site import QUIET_YAML, wait_for
 
 ROOT = Path(__file__).parents[2]
 DEFINITIONS = Path(__file__).with_name("definitions.py")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 MISSING = "Chromium is missing, so the Dagster UI is not tested; on Debian: apt-get install chromium"
 PAGE = "/assets/analytics/departures?view=overview"
 
@@ -84,16 +83,6 @@ def page(site, tmp_path_factory):
     dom = browse(site[0] + PAGE, folder / "profile", "--dump-dom", f"--screenshot={picture}")
     text = re.sub(r"<(script|style)\b.*?</\1>|<[^>]+>", " ", dom, flags=re.DOTALL)
     return " ".join(text.split()), picture
-
-
-def browse(url, profile, *arguments, size="1600,1900"):
-    fixed = [
-        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking",
-        "--disable-component-update --disable-sync --hide-scrollbars --virtual-time-budget=25000",
-        f"--window-size={size}",
-    ]
-    command = [CHROMIUM, *" ".join(fixed).split(), f"--user-data-dir={profile}", *arguments, url]
-    return processes.run(command, check=True).stdout
 
 
 @pytest.mark.ui

@@ -8,8 +8,8 @@ import dagster as dg
 import pytest
 
 import lance_core
+from tests.support.browser import CHROMIUM, browse
 from tests.ui.site import Site, dagster_site
-from tests.ui.test_asset_page import CHROMIUM, browse
 
 DEFINITIONS = Path(__file__).with_name("flights_definitions.py")
 DAYS = [f"2013-01-{day:02d}" for day in range(1, 31)]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import lance_core
 from lance_core.errors import InvalidInputError, NotFoundError, SchemaError, UnsupportedError, VersionNotFoundError
+from tests.support.deltas import table, take_step
 
 FEED = ["_change_type", "_commit_version"]
 
@@ -25,10 +26,6 @@ def rows(reader, *columns):
 
 def changes(delta, *columns, **options):
     return rows(delta.get_changes(**options), *(columns or ("id", *FEED)))
-
-
-def table(*ids, value=0):
-    return pa.table({"id": pa.array(ids, pa.int64()), "n": pa.array([value] * len(ids), pa.int64())})
 
 
 @pytest.fixture
@@ -297,38 +294,12 @@ def test_applying_the_changes_to_the_earlier_version_gives_the_later_one(tmp_pat
     library = lance_core if ours else lance
     library.write_dataset(table(*range(8)), uri, enable_stable_row_ids=True, max_rows_per_file=3)
     for number, step in enumerate(steps):
-        _run(library, uri, step, rng, 10 * number + 10)
+        take_step(library, uri, step, rng, 10 * number + 10)
     dataset = lance_core.dataset(uri)
     begin = int(rng.integers(0, dataset.version + 1))
     for each in (False, True):
         _check_applied(dataset, begin, each_version=each)
         _check_filtered(dataset, begin, each_version=each, preimages=bool(rng.integers(2)))
-
-
-def _run(library, uri, step, rng, start):
-    dataset = library.dataset(uri)
-    some = ",".join(map(str, rng.integers(0, start + 5, 4)))
-    if step == "append":
-        library.write_dataset(table(*range(start, start + 4)), uri, mode="append")
-    elif step == "delete":
-        dataset.delete(f"id in ({some})")
-    elif step == "update":
-        dataset.update({"n": f"n + {start}"}, where=f"id in ({some})")
-    elif step == "merge":
-        new = table(*sorted({int(i) for i in some.split(",")}), value=start)
-        dataset.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(new)
-    elif step == "compact":
-        dataset.optimize.compact_files()
-    elif step == "restore":
-        library.dataset(uri, version=int(rng.integers(1, dataset.version + 1))).restore()
-    elif step == "overwrite":
-        library.write_dataset(table(*range(start, start + 4)), uri, mode="overwrite")
-    elif step == "column":
-        name = f"c{dataset.version}"
-        dataset.add_columns({name: "n + 1"})
-        library.dataset(uri).drop_columns([name])
-    elif step == "index":
-        dataset.create_scalar_index("id", "BTREE", replace=True)
 
 
 def _check_applied(dataset, begin, **options):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import lance_core
 from lance_core.errors import SchemaError
-from tests.interop.changes.test_delta import _run, table
+from tests.support.deltas import table, take_step
 
 
 def create(uri, library=lance_core):
@@ -124,7 +124,7 @@ def test_no_change_of_the_columns_is_lost(tmp_path_factory, steps, seed, ours, c
             merge = library.dataset(uri).merge_insert("id").when_matched_update_all()
             merge.execute(pa.table({"id": pa.array(some, pa.int64()), "n": pa.array([start] * len(some), pa.int64())}))
         else:
-            _run(library, uri, step, rng, start)
+            take_step(library, uri, step, rng, start)
     dataset = lance_core.dataset(uri)
     begin = int(rng.integers(1, dataset.version + 1))
     if cleaned:

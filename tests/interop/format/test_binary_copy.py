@@ -12,29 +12,11 @@ from hypothesis import strategies as st
 
 import lance_core
 from lance_core.errors import InvalidInputError
-from lance_core.file.reader import DataFileReader
 from lance_core.maintenance import compact
-from lance_core.store import ObjectWriter, bytes_read_counter, open_store
+from lance_core.store import ObjectWriter, bytes_read_counter
 from lance_core.store.local_writer import LocalWriter
 from tests.interop.shapes import rows, write
-
-
-def pages_of(path, storage_options=None):
-    """Per column the pages of all data files of the latest version: description, length, buffers; and first rows."""
-    store = open_store(path, storage_options)
-    columns: dict[int, list] = {}
-    priorities: dict[int, list[int]] = {}
-    for fragment in lance_core.dataset(path, storage_options=storage_options).source.manifest.fragments:
-        key = f"data/{fragment.files[0].path}"
-        reader = DataFileReader.open(store, key)
-        for index, column in enumerate(reader.metadata.columns):
-            for page in column.messages:
-                ranges = [(o, o + s) for o, s in zip(page.buffer_offsets, page.buffer_sizes, strict=True)]
-                buffers = [bytes(b) for b in store.get_ranges(key, ranges)] if ranges else []
-                columns.setdefault(index, []).append((page.encoding.direct.encoding, page.length, buffers))
-                priorities.setdefault(index, []).append(page.priority)
-                assert reader.version.value == "2.0" or all(o % 64 == 0 for o in page.buffer_offsets)
-    return columns, priorities
+from tests.support.data_files import pages_of
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])

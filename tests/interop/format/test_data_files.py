@@ -12,10 +12,11 @@ from lance.file import LanceFileReader, LanceFileWriter
 
 import lance_core
 from lance_core.errors import UnsupportedError
-from lance_core.file import DataFileReader, DataFileWriter, FileVersion
+from lance_core.file import DataFileWriter, FileVersion
 from lance_core.schema import schema_from_arrow
 from lance_core.store import open_store
 from tests.arrow_data import random_table
+from tests.support.data_files import read_ours, write_ours
 
 VERSIONS = ["2.0", "2.1", "2.2"]
 EXAMPLES = settings(
@@ -26,28 +27,6 @@ EXAMPLES = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 MANY = settings(EXAMPLES, max_examples=400)
-
-
-def write_ours(root, table, version="2.2", key="ours.lance", *, batch_rows=None, page_bytes=8 * 1024 * 1024):
-    store = open_store(str(root))
-    writer = DataFileWriter(
-        store, key, schema_from_arrow(table.schema), version=FileVersion(version), page_bytes=page_bytes
-    )
-    if batch_rows is None:
-        writer.write(table)
-    else:
-        for batch in table.to_batches(max_chunksize=batch_rows):
-            writer.write(batch)
-    return writer.finish()
-
-
-def read_ours(root, key, **arguments):
-    reader = DataFileReader.open(open_store(str(root)), key)
-    batches = list(reader.read(**arguments))
-    result = pa.Table.from_batches(batches) if batches else None
-    if result is not None:
-        result.validate(full=True)
-    return result
 
 
 def table_for(seed, version, **arguments):

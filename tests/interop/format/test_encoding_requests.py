@@ -9,7 +9,7 @@ import lance_core
 from lance_core.errors import InvalidInputError
 from lance_core.file import DataFileReader
 from lance_core.store import open_store
-from tests.interop.format.test_data_files import read_ours, write_ours
+from tests.support.data_files import read_ours, write_ours
 
 ROWS = 20_000
 RNG = np.random.default_rng(0)

@@ -7,7 +7,7 @@ from lance.file import LanceFileReader, LanceFileWriter
 
 import lance_core
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
-from tests.interop.format.test_data_files import read_ours, write_ours
+from tests.support.data_files import read_ours, write_ours
 
 ROWS = 3000
 METADATA = {"lance-encoding:packed": "true"}

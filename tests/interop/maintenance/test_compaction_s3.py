@@ -17,8 +17,8 @@ from lance_core.maintenance import compact
 from lance_core.store import open_store
 from lance_core.store import s3_client as s3_client_module
 from lance_core.store.s3_client import S3Client, s3_client
-from tests.interop.format.test_binary_copy import pages_of
 from tests.s3_endpoint import SECRET
+from tests.support.data_files import pages_of
 
 MB = 1 << 20
 
@@ -93,6 +93,7 @@ def data_files(table_uri, s3):
     return {found.key for found in open_store(table_uri, s3.storage_options).list("data/")}
 
 
+@pytest.mark.on_ceph
 @pytest.mark.parametrize("library", [lance, lance_core], ids=lambda library: library.__name__)
 def test_pages_do_not_pass_through_the_process(table_uri, s3, moved, library):
     dataset = fill(table_uri, s3, [9_000] * 4, library)
@@ -191,6 +192,7 @@ def test_a_compaction_that_fails_leaves_the_table_as_it_was(table_uri, s3, moved
     assert read(table_uri, s3).equals(expected)
 
 
+@pytest.mark.on_ceph
 def test_a_deep_clone_moves_no_data(table_uri, s3, moved):
     dataset = fill(table_uri, s3, [9_000] * 2)
     expected = read(table_uri, s3)

@@ -681,6 +681,7 @@ class TestEnsure:
             lance_core.dataset(uri).ensure_branch("work")
 
 
+@pytest.mark.on_ceph
 class TestOnS3:
     def test_requests_do_not_grow_with_the_table(self, s3, monkeypatch):
         """Of ten partitions: as many as are copied, and a few."""

@@ -226,6 +226,7 @@ def test_more_promotions(tmp_path, seed, moved):
     run_story(tmp_path, seed + 1000 * moved, moved=moved)
 
 
+@pytest.mark.on_ceph
 @pytest.mark.parametrize("seed", [2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 12))])
 def test_promotions_on_object_storage(s3, seed):
     for moved in (False, True):

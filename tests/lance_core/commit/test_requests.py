@@ -50,6 +50,7 @@ def requests(monkeypatch):
     return taken
 
 
+@pytest.mark.on_ceph
 def test_requests(place, requests):
     uri, options = place
     dataset = lance_core.dataset(uri, storage_options=options)

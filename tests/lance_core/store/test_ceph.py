@@ -12,27 +12,10 @@ from lance_core.commit import list_versions
 from lance_core.errors import AlreadyExistsError, StoreError
 from lance_core.store import open_store
 from lance_core.store import s3 as s3_module
-from lance_core.store.s3_client import s3_client
 from lance_core.testing import StoreConformance
 from lance_core.testing.racing import race
-from tests.faults import test_concurrent_writers as writers
-from tests.faults.test_mixed_writers import mix
-from tests.interop.maintenance.test_compaction_s3 import (  # noqa: F401 - run here once more
-    moved,
-    table_uri,
-    test_a_deep_clone_moves_no_data,
-    test_pages_do_not_pass_through_the_process,
-)
-from tests.lance_core.commit.test_requests import place, requests, test_requests  # noqa: F401 - run here once more
-from tests.lance_core.store import test_s3_ranges as ranges
 
 pytestmark = pytest.mark.ceph
-
-
-@pytest.fixture
-def s3(ceph):
-    """The server that the tests which are shared with the default one ask for."""
-    return ceph
 
 
 @pytest.fixture
@@ -102,31 +85,8 @@ def test_either_reads_and_continues_what_the_other_wrote(s3, root, libraries):
     assert (ours.count_rows(), ours.version, len(list_versions(open_store(root, options)))) == (598, theirs.version, 1)
 
 
-def test_processes_of_both_libraries_append(s3):
-    uri, options, count = f"s3://{s3.new_bucket()}/t", s3.storage_options, 15
-    fragment = writers.table(uri, options)
-    libraries = ("ours", "ours", "pylance", "pylance")
-    writers.run_all([writers.start(library, uri, count, fragment, options) for library in libraries])
-    writers.check(uri, len(libraries) * count + 1, options)
-
-
-def test_writers_of_both_libraries_are_mixed_and_killed(s3, tmp_path):
-    mix(f"s3://{s3.new_bucket()}/t", tmp_path, s3.storage_options, kill=True, seconds=30)
-
-
 def test_a_wrong_secret_is_rejected_and_not_shown(s3, root):
     wrong = {**s3.storage_options, "aws_secret_access_key": "another-canary"}
     with pytest.raises(StoreError, match="403") as rejected:
         open_store(root, wrong).get("k")
     assert "canary" not in json.dumps([repr(rejected.value), str(rejected.value), repr(rejected.value.__cause__)])
-
-
-def test_ranges_are_copied_by_the_server(s3, root):
-    store = open_store(root, s3.storage_options)
-    store.put("source", ranges.DATA)
-    ranges.copy(store, "target", (1, 9 << 20), b"middle", (3, 17 << 20), b"tail")
-    assert bytes(store.get("target")) == ranges.DATA[1 : 9 << 20] + b"middle" + ranges.DATA[3:] + b"tail"
-    assert s3_client(store.options).copies_parts is True
-    with pytest.raises(KeyboardInterrupt):
-        ranges.copy(store, "aborted", (0, 17 << 20), KeyboardInterrupt())
-    assert ranges.uploads(store) == []

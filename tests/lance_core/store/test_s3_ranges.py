@@ -87,6 +87,7 @@ def methods(requests):
     return [method for method, _, _ in requests.made]
 
 
+@pytest.mark.on_ceph
 @pytest.mark.parametrize(
     ("pieces", "most_bytes"),
     [
@@ -191,6 +192,7 @@ def test_a_copy_that_fails_leaves_nothing(store, s3, requests, failing):
     assert uploads(store) == []
 
 
+@pytest.mark.on_ceph
 def test_an_interruption_leaves_no_upload(store, s3):
     with pytest.raises(KeyboardInterrupt):
         copy(store, "target", (0, 17 * MB), KeyboardInterrupt())

@@ -9,17 +9,10 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_dagster import BranchPolicy, build_branch_jobs, build_undo_job
+from lance_dagster import BranchPolicy, build_undo_job
 from lance_dagster.lineage.history import owner_of
-from tests.lance_dagster.io_manager.test_column_assets import (
-    assert_vectors,
-    cells,
-    day_of,
-    embeddings_asset,
-    ids_of,
-    images_asset,
-)
 from tests.lance_dagster.lake import QUIET, errors
+from tests.support.column_assets import assert_vectors, cells, day_of, embeddings_asset, ids_of, images_asset, promoted
 
 ON_BRANCH = {"tags": {"lance/branch": "vectors"}, "branching": BranchPolicy.from_tag()}
 
@@ -60,22 +53,6 @@ def test_rows_and_two_new_columns_on_a_fresh_branch(lake):
     assert pylance_cells(lake, "label") == dict.fromkeys(known)  # the rows are new
     lake.run(images, embeddings, select=[embeddings], partition="2024-01-02")
     assert_vectors(lake, "2024-01-01", "2024-01-02")
-
-
-def promoted(lake, branch, *assets):
-    """The materializations and the observed assets of a run of the job that promotes."""
-    defs = dg.Definitions(assets=list(assets), jobs=build_branch_jobs(assets), resources={"io_manager": lake.manager()})
-    result = defs.resolve_job_def("lance_promote").execute_in_process(
-        instance=lake.instance, tags={"lance/branch": branch}, run_config=QUIET
-    )
-    made, observed = {}, set()
-    for event in result.all_events:
-        if event.is_step_materialization:
-            entries = {key: value.value for key, value in event.materialization.metadata.items()}
-            made[event.asset_key.to_user_string(), event.partition] = entries
-        elif event.is_asset_observation:
-            observed.add(event.asset_key.to_user_string())
-    return made, observed
 
 
 def test_a_promotion_materializes_the_assets_that_wrote_to_the_branch(lake):

@@ -7,9 +7,8 @@ import pyarrow as pa
 import pytest
 
 from lance_dagster import BranchPolicy
-from tests.lance_dagster.branches.test_column_branches import promoted
-from tests.lance_dagster.io_manager.test_column_assets import embeddings_asset, images_asset
 from tests.lance_dagster.lake import Lake
+from tests.support.column_assets import embeddings_asset, images_asset, promoted
 
 ON_BRANCH = {"tags": {"lance/branch": "work"}, "branching": BranchPolicy.from_tag()}
 EQUAL = (

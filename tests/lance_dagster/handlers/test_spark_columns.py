@@ -6,7 +6,8 @@ from pyspark.sql import DataFrame, functions  # noqa: TID253 -- annotations of a
 
 import lance_core
 from lance_dagster.handlers import spark as spark_handler
-from tests.lance_dagster.io_manager.test_column_assets import (
+from tests.lance_dagster.lake import errors
+from tests.support.column_assets import (
     BLOB,
     DAYS,
     ROWS,
@@ -17,7 +18,6 @@ from tests.lance_dagster.io_manager.test_column_assets import (
     logged,
     losing_the_event,
 )
-from tests.lance_dagster.lake import errors
 
 NAMED = {"lance/write_mode": "columns", "lance/table": "images", "partition_expr": "day", "lance/key": "id"}
 

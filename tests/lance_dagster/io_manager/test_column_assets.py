@@ -1,6 +1,5 @@
 """Assets that own columns of the table of another asset: `write_mode` columns."""
 
-import datetime as dt
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -15,76 +14,20 @@ import lance_core
 from lance_dagster import BranchPolicy, build_lance_missing_values_checks, build_maintenance_job, stamp_lance_metadata
 from lance_dagster.io_manager.manager import LanceTableIOManager
 from tests.lance_dagster.lake import QUIET, errors
-
-DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-05")
-BLOB = b"x" * 20_000
-ROWS = 50
-
-
-def day_of(key):
-    return dt.date.fromisoformat(key)
-
-
-def ids_of(key):
-    start = 1000 * day_of(key).day
-    return list(range(start, start + ROWS))
-
-
-def images_asset(extra=(), **metadata):
-    @dg.asset(name="images", partitions_def=DAYS, metadata={"partition_expr": "day", **metadata})
-    def images(context) -> pa.Table:
-        ids = [(i, day_of(key)) for key in context.partition_keys for i in [*ids_of(key), *extra]]
-        return pa.table(
-            {
-                "id": [i for i, _ in ids],
-                "day": pa.array([day for _, day in ids], pa.date32()),
-                "blob": pa.array([BLOB] * len(ids), pa.large_binary()),
-            }
-        )
-
-    return images
-
-
-def vector(i):
-    return [float(i + k) for k in range(8)]
-
-
-def embeddings_asset(make=None, name="embeddings", columns=("id",), kind=pa.Table, retries=0, **metadata):
-    metadata = {"lance/write_mode": "columns", "lance/table": "images", "lance/key": "id", **metadata}
-    metadata = {key: value for key, value in metadata.items() if value is not None}
-
-    @dg.asset(
-        name=name,
-        partitions_def=DAYS,
-        ins={"images": dg.AssetIn(metadata={"columns": list(columns)})},
-        metadata={"partition_expr": "day", **metadata},
-        retry_policy=dg.RetryPolicy(max_retries=retries) if retries else None,
-    )
-    def embeddings(context, images: kind):
-        return make(context, images) if make is not None else with_vectors(images)
-
-    return embeddings
-
-
-def with_vectors(images, name="vector"):
-    if not isinstance(images, pa.Table):
-        images = pa.table({"id": list(images["id"])})
-    ids = images["id"].to_pylist()
-    values = pa.array([vector(i) for i in ids], pa.list_(pa.float32(), 8))
-    return images.append_column(name, values)
-
-
-def cells(lake, name="vector", key="id"):
-    return {row[key]: row[name] for row in lake.table("images").to_table([key, name]).to_pylist()}
-
-
-def assert_vectors(lake, *keys):
-    wanted = {i for key in keys for i in ids_of(key)}
-    found = cells(lake)
-    assert {i for i, value in found.items() if value is not None} == wanted
-    assert all(found[i] == vector(i) for i in wanted)
-    read = pylance.dataset(lake.uri("images")).to_table(columns=["id", "vector"]).to_pylist()
-    assert {row["id"]: row["vector"] for row in read} == found
+from tests.support.column_assets import (
+    DAYS,
+    ROWS,
+    assert_vectors,
+    cells,
+    day_of,
+    embeddings_asset,
+    ids_of,
+    images_asset,
+    logged,
+    losing_the_event,
+    vector,
+    with_vectors,
+)
 
 
 def test_a_run_sets_the_cells_of_its_partitions_in_one_commit(lake):
@@ -307,18 +250,6 @@ def test_a_key_that_the_table_lacks_is_named_before_the_owners_of_columns(lake):
     assert "belongs to" not in found
 
 
-def losing_the_event(patch, attempts):
-    """Let the first attempt fail after its commit."""
-    report = LanceTableIOManager._report
-
-    def failing(self, output, *others):
-        if len(attempts) == 1 and output.sets_columns:
-            raise RuntimeError("after the commit")
-        return report(self, output, *others)
-
-    patch.setattr(LanceTableIOManager, "_report", failing)
-
-
 @pytest.mark.parametrize("again", ["retry", "re-execution"])
 def test_a_retry_of_an_incremental_asset_replaces_cells_beside_those_that_it_keeps(lake, again, monkeypatch):
     """It gets the same changes, so that nothing that the first attempt has set stays."""
@@ -392,10 +323,6 @@ def test_a_retry_that_keeps_cells_is_rejected_where_those_of_the_first_attempt_w
     else:
         assert message in errors(result)
         assert cells(lake, "score") == {1: 10, 2: 10, 3: 10, 4: None}
-
-
-def logged(lake, result):
-    return [entry.user_message for entry in lake.instance.all_logs(result.run_id)]
 
 
 @pytest.mark.parametrize("stable", [False, True])

@@ -9,8 +9,8 @@ import pytest
 
 import lance_core
 from lance_dagster.undo.plan import plan_undo
-from tests.lance_dagster.io_manager.test_retries import in_parallel
 from tests.lance_dagster.lake import errors
+from tests.support.parallel_runs import in_parallel
 
 SCHEMA = pa.schema({"day": pa.date32(), "k": pa.int64(), "v": pa.string()})
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-05")

@@ -6,8 +6,8 @@ import pytest
 
 import lance_core
 from lance_dagster import BranchPolicy
-from tests.lance_dagster.io_manager.test_column_assets import embeddings_asset, ids_of, images_asset, vector
 from tests.lance_dagster.lake import errors
+from tests.support.column_assets import embeddings_asset, ids_of, images_asset, vector
 
 DAY = "2024-01-01"
 OWNER = b"dagster.asset_key"

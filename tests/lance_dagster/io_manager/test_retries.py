@@ -4,8 +4,6 @@ import os
 import queue
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from lance_dagster import LanceIOManager
 from lance_dagster.undo.plan import plan_undo
 from tests import processes
 from tests.lance_dagster.lake import QUIET, Lake, errors
+from tests.support.parallel_runs import in_parallel
 
 ROOT = Path(__file__).parents[3]
 STATIC = dg.StaticPartitionsDefinition(["a", "b", "c"])
@@ -504,17 +503,6 @@ def waiting(schema, rows, barrier):
         yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
     return pa.RecordBatchReader.from_batches(schema, batches())
-
-
-def in_parallel(lake, *calls):
-    """Call functions of a lake in threads; what they return. Each has a Dagster instance of its own."""
-
-    def call(function):
-        with dg.DagsterInstance.ephemeral() as instance:
-            return function(replace(lake, instance=instance))
-
-    with ThreadPoolExecutor(max_workers=len(calls)) as pool:
-        return [future.result(timeout=200) for future in [pool.submit(call, function) for function in calls]]
 
 
 def partitioned(barrier, value=1):

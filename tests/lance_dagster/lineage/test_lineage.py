@@ -8,17 +8,16 @@ import dagster as dg
 import lance
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 
 import lance_core
 from lance_dagster import BranchPolicy, LanceTableResource, build_undo_job
 from lance_dagster.branches.page import branches_page
-from lance_dagster.cli.app import cli
 from lance_dagster.events.table_log import cell, history_page, recent, run_link, table_log
 from lance_dagster.io_manager.column_types import change_column_type
 from lance_dagster.lineage.history import read_history
 from lance_dagster.undo.plan import plan_undo
 from tests.lance_dagster.lake import QUIET, errors
+from tests.support.undo_command import command
 
 HOSTILE = "[x](javascript:1)![x](http://evil)<img src=x><b>|a|\nFORGED | `$\x1b[2J\x9b\u202e\u2066\r\x7f"
 COLUMN = HOSTILE.replace("`", "")  # which no column's name can have
@@ -53,12 +52,6 @@ def parted(*rows):
         )
 
     return events
-
-
-def command(*arguments, fails=0):
-    done = CliRunner().invoke(cli, [*map(str, arguments)])
-    assert done.exit_code == fails, done.output
-    return done.output
 
 
 def answer(*arguments, **options):

@@ -7,7 +7,7 @@ import pytest
 
 from lance_dagster import BranchPolicy, build_undo_job
 from tests.lance_dagster.lake import QUIET, errors
-from tests.lance_dagster.lineage.test_lineage import command
+from tests.support.undo_command import command
 
 NAMES = ("boats", "trains")
 

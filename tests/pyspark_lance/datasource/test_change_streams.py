@@ -8,8 +8,8 @@ import pytest
 
 import lance_core
 from lance_core.errors import InvalidInputError, LanceError, SchemaError, UnsupportedError
-from tests.pyspark_lance.datasource.test_stream_sources import Query
-from tests.pyspark_lance.reading.test_change_feed import rows, write
+from tests.support.change_feeds import rows, write
+from tests.support.streams import Query
 
 
 class ChangeQuery(Query):

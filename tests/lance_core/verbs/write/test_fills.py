@@ -10,7 +10,7 @@ import lance_core
 from lance_core import Equals, Slice, Slices
 from lance_core.errors import HistoryGapError, SupersededError
 from lance_core.table import idempotency
-from tests.lance_core.verbs.write.test_write_attempts import attempt, compact, latest, rows, values, write
+from tests.support.write_attempts import attempt, compact, latest, rows, values, write
 
 MOST_FILLS = idempotency._MOST | {"fills": 1}
 

@@ -7,7 +7,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import EarlierAttemptError
-from tests.lance_core.verbs.write.test_write_attempts import attempt, latest, rows, values, write
+from tests.support.write_attempts import attempt, latest, rows, values, write
 
 OTHER = ("t", "other")
 
