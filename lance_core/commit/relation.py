@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from enum import Enum
 from itertools import chain
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from lance_core.table.fragment import Fragment
 from lance_core.table.idempotency import is_of_commits
@@ -35,6 +35,15 @@ __all__ = ["Relation", "carries_on", "holds_change", "relation", "replaces_conte
 
 _Files: TypeAlias = tuple[tuple[str, ...], str | None]
 """Paths of the data files of a fragment, and the key of its deletion file."""
+
+
+class _FieldFact(NamedTuple):
+    """The type of a field."""
+
+    id: int
+    logical_type: str
+    nullable: bool
+    metadata: frozenset[tuple[str, bytes]]
 
 
 class Relation(Enum):
@@ -77,11 +86,14 @@ def carries_on(before: Manifest, after: Manifest, made_by: Transaction) -> bool:
 def holds_change(later: Manifest, version: Manifest, base: Manifest | None) -> bool:
     """Whether a later version has what a version added to its base version, and has not what it removed.
 
-    One new file is enough, as file names are random. All else has to be there, as two writers can add it in one way.
+    One new file is enough, as file names are random. All else has to be there, as two writers can add it in one way. A
+    dropped column is missing by its name: the next column may have its id, if no data file names that.
     """
     before = _facts(base) if base is not None else frozenset()
     after, newest = _facts(version), _facts(later)
-    added, removed = after - before, before - after
+    ids = {fact.id for fact in after if isinstance(fact, _FieldFact)}
+    added = after - before
+    removed = {fact for fact in before - after if not isinstance(fact, _FieldFact) or fact.id in ids}
     if any(isinstance(fact, str) for fact in added & newest):
         return True
     is_change = bool(added or removed) or base is None or _next_id(base) != _next_id(version)
@@ -154,7 +166,9 @@ def _facts(manifest: Manifest) -> frozenset[object]:
     settings = ((place, *entry) for place, entries in maps for entry in entries.items())
     fields = list(manifest.schema.walk())
     names_of_fields = ((node.name, parent) for node, parent in fields)
-    columns = ((node.id, node.logical_type, node.nullable, frozenset(node.metadata.items())) for node, _ in fields)
+    columns = (
+        _FieldFact(node.id, node.logical_type, node.nullable, frozenset(node.metadata.items())) for node, _ in fields
+    )
     further_facts = chain(settings, names_of_fields, columns, manifest.base_paths)
     return frozenset(name for name in names if name is not None) | _index_ids(manifest) | frozenset(further_facts)
 

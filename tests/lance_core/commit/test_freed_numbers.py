@@ -395,6 +395,24 @@ def test_a_commit_whose_column_is_dropped_at_once_is_acknowledged(monkeypatch, v
     assert verify(opened) == []
 
 
+def test_a_dropped_column_whose_id_another_gets_at_once_is_acknowledged(monkeypatch):
+    real, after = MemoryStore.put_if_absent, []
+
+    def followed(self, key, data, *, durable=True):
+        result = real(self, key, data, durable=durable)
+        if key.startswith("_versions/") and after:
+            after.pop()()
+        return result
+
+    monkeypatch.setattr(MemoryStore, "put_if_absent", followed)
+    uri = "memory://dropped/nulls"
+    dataset = lance_core.write_dataset(wide_rows(1, 2, 3), uri)
+    dataset.add_columns(pa.field("n", pa.int64()))
+    after.append(lambda: lance_core.dataset(uri).add_columns({"other": "v + 2"}))
+    lance_core.dataset(uri).drop_columns(["n"])
+    assert lance_core.dataset(uri).schema.names == ["k", "v", "x", "y", "other"]
+
+
 def put_aside(uri, tmp_path):
     """The manifest of version 3 of a twin of the table, in which another writer made that version."""
     twin = tmp_path / "twin"
