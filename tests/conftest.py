@@ -34,9 +34,23 @@ settings.load_profile("same")
 LONG = ("tests/pyspark_lance/", "tests/lance_dagster/", "tests/example_project/", "tests/test_documentation.py")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Files that take a minute begin first, so that two workers end at the same time."""
+    """Files that take a minute begin first, so that two workers end at the same time.
+
+    Of a test that is marked `variants(n)`, all but n variants are slow: the first one, and others in equal steps.
+    """
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    variants = collections.defaultdict(list)
+    for item in items:
+        variants[item.nodeid.partition("[")[0]].append(item)
+    for same_test in variants.values():
+        mark = same_test[0].get_closest_marker("variants")
+        if mark is not None and len(same_test) > mark.args[0]:
+            fast = {place * len(same_test) // mark.args[0] for place in range(mark.args[0])}
+            for place, item in enumerate(same_test):
+                if place not in fast:
+                    item.add_marker("slow")
 
 
 class TimeBox:

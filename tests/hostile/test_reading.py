@@ -157,6 +157,7 @@ for problem in verify(dataset):
 """
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("kind", ["arrow", "bin"])
 @pytest.mark.parametrize("claim", [1, 2**29])
 def test_bombs_in_deletion_files_are_not_unpacked(tmp_path, kind, claim):

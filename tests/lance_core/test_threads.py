@@ -70,6 +70,7 @@ if sys.argv[2] == "again":
 """
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("then", ["ends", "again"])
 @pytest.mark.parametrize("kind", ["own", "shared", "pages"])
 def test_python_ends_after_an_interruption_while_a_thread_starts(kind, then):

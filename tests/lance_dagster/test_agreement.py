@@ -341,6 +341,7 @@ STORIES = [
 ]
 
 
+@pytest.mark.variants(11)
 @pytest.mark.parametrize(
     ("name", "mode"),
     [

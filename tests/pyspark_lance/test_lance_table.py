@@ -292,6 +292,7 @@ def test_arguments_of_other_kinds_are_named(spark, uri, lance):
     assert lance.dataset(uri).version == 1
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize(
     ("clauses", "expected", "counts"),
     [
@@ -333,6 +334,7 @@ def test_upserts_of_whole_rows_by_joins_and_by_lookups(
     assert lance.dataset(uri).version == 2
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize(
     ("condition", "schema"),
     [

@@ -91,6 +91,7 @@ ENTRANCES = (
 )  # fmt: skip
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("entrance", ENTRANCES)
 def test_an_entrance(spark, uri, table, entrance):
     rows = pyspark_lance.read(spark, table).cache()

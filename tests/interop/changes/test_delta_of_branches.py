@@ -47,6 +47,7 @@ def feed(dataset, begin, **options):
     return sorted(map(str, rows))
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("forks", [(1,), (3,), (5,), (2, 4), (3, 4)], ids=str)
 @pytest.mark.parametrize("case", ["addresses", "stable ids", "updates"])
 def test_changes_are_those_of_one_history(tmp_path, case, forks):

@@ -45,6 +45,7 @@ def whole_values(kind):
     return pa.array([s if s is None else s * PER_SECOND[kind.unit] for s in seconds], storage).cast(kind)
 
 
+@pytest.mark.variants(6)
 @pytest.mark.parametrize("source", TYPES, ids=str)
 def test_casts_are_those_of_pylance(tmp_path, source):
     table = pa.table({"k": range(5), "x": whole_values(source)})

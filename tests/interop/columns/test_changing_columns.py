@@ -35,6 +35,7 @@ def doubled(batch):
     return pa.record_batch([pc.multiply(batch["a"], 2)], ["twice"])
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize(
     "transforms",
     [
@@ -121,6 +122,7 @@ def test_a_run_that_failed_goes_on_from_its_checkpoint(pair, tmp_path):
     assert lance.dataset(pair.ours.uri).to_table() == pair.ours.to_table()
 
 
+@pytest.mark.variants(6)
 @pytest.mark.parametrize(
     "alterations",
     [

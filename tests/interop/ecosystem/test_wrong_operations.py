@@ -186,6 +186,7 @@ def names():
     ]
 
 
+@pytest.mark.variants(85)
 @pytest.mark.filterwarnings("ignore:Passing a pyarrow.Schema")
 @pytest.mark.parametrize("name", names())
 def test_what_pylance_rejects_is_rejected_and_nothing_breaks(original, tmp_path, name):

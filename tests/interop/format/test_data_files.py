@@ -148,6 +148,7 @@ def shapes():
     }
 
 
+@pytest.mark.variants(24)
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", list(shapes()))
 def test_shapes_both_ways(tmp_path, version, name):

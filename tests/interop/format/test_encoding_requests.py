@@ -150,6 +150,7 @@ def test_what_is_not_wanted_is_left(tmp_path, wishes, column, unexpected):
     assert unexpected not in written(tmp_path, column, wishes)
 
 
+@pytest.mark.variants(12)
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
 @pytest.mark.parametrize("column", [*COLUMNS, *MORE])
 def test_whatever_is_asked_for_is_readable(tmp_path, column, version):
@@ -157,6 +158,7 @@ def test_whatever_is_asked_for_is_readable(tmp_path, column, version):
         written(tmp_path, column, wishes, version)
 
 
+@pytest.mark.variants(12)
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
 @pytest.mark.parametrize("column", [*COLUMNS, *MORE])
 def test_what_pylance_writes_on_request_is_read(tmp_path, column, version):

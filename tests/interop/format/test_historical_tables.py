@@ -127,6 +127,7 @@ def all_rows(dataset):
     return sorted(map(repr, dataset.to_table().to_pylist()))
 
 
+@pytest.mark.variants(30)
 @pytest.mark.parametrize("verb", changes(), ids=lambda verb: verb.__name__)
 @pytest.mark.parametrize("name", CHANGEABLE)
 def test_changes_come_out_as_with_pylance(table, name, verb):

@@ -59,6 +59,7 @@ VERBS = {
 }
 
 
+@pytest.mark.variants(20)
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("column", COLUMNS)
 def test_a_verb_gives_what_pylance_gives(tmp_path, column, verb):

@@ -88,6 +88,7 @@ def _check(path, reader, table, leaf, steps):
     assert dataset.to_table() == table
 
 
+@pytest.mark.variants(17)
 @pytest.mark.parametrize("name", LEAVES)
 @pytest.mark.parametrize(("writer", "reader"), DIRECTIONS)
 def test_a_leaf_is_null_where_its_struct_is(tmp_path, version, name, writer, reader):

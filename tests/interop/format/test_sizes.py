@@ -116,6 +116,7 @@ def data_bytes(folder):
     return sum(path.stat().st_size for path in pathlib.Path(folder, "data").iterdir())
 
 
+@pytest.mark.variants(21)
 @pytest.mark.parametrize(
     ("version", "name"),
     [(version, name) for name in COLUMNS for version in ("2.0", "2.1", "2.2") if (version, name) not in EXCLUDED],
@@ -134,6 +135,7 @@ def test_a_column_takes_as_little_space_as_with_pylance(tmp_path, name, version)
             assert dataset.take(some)["c"].to_pylist() == table["c"].take(pa.array(some)).to_pylist()
 
 
+@pytest.mark.variants(16)
 @pytest.mark.parametrize("name", LARGE_COLUMNS)
 def test_a_large_column_takes_as_little_space_as_with_pylance(tmp_path, name):
     table = pa.table({"c": LARGE_COLUMNS[name]})

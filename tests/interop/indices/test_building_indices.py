@@ -88,6 +88,7 @@ def uri(request, tmp_path):
     return uri
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_pylance_uses_merges_and_drops_ours(uri, kind):
     parameters, shown = KINDS[kind]
@@ -123,6 +124,7 @@ def test_pylance_uses_merges_and_drops_ours(uri, kind):
     assert not lance_core.dataset(uri).has_index
 
 
+@pytest.mark.variants(6)
 @pytest.mark.parametrize("merge", [None, 0, pytest.param(2, marks=pytest.mark.slow), 5])
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable ids"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -241,6 +243,7 @@ def test_only_new_fragments_are_read_to_refresh(tmp_path):
     assert dataset.count_rows(filter="day = date '2030-01-01'") == 0
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("name", VALUES)
 @pytest.mark.parametrize(
     "index", ["ZONEMAP", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("BITMAP", "BTREE", "BLOOMFILTER"))]
@@ -409,6 +412,7 @@ def test_a_build_that_dies_leaves_nothing(tmp_path):
     assert not list((tmp_path / "t").glob("_indices/*/*"))
 
 
+@pytest.mark.variants(5)
 @pytest.mark.parametrize("damage", ["deleted", "cut", "garbage", "changed"])
 @pytest.mark.parametrize(
     ("kind", "name"),

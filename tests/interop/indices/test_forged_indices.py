@@ -81,6 +81,7 @@ def test_a_zone_map_of_pylance_0_34_is_left_aside_named_and_rebuilt(tmp_path, re
     assert lance.dataset(uri).to_table(filter="p = 'd3'") == expected
 
 
+@pytest.mark.variants(5)
 @pytest.mark.parametrize("stable", [False, True])
 @pytest.mark.parametrize("library", [lance_core, lance])
 @pytest.mark.parametrize("kind", ["ZONEMAP", "BITMAP", "BTREE", "BLOOMFILTER", "LABEL_LIST"])
@@ -150,6 +151,7 @@ LOOKUP = {
 }
 
 
+@pytest.mark.variants(7)
 @pytest.mark.parametrize("stable", [False, True])
 @pytest.mark.parametrize(
     ("name", "change"),
@@ -205,6 +207,7 @@ READS = {
 }
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("lie", LIES)
 def test_rows_that_do_not_match_give_an_index_away(lying, lie):
     uri = lying(lie)

@@ -58,6 +58,7 @@ def agree(uri) -> None:
         assert ours.count_rows(text) == theirs.count_rows(text) == len(found[0])
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_parts_of_workers_become_one_index(dataset, kind):
     uri = dataset.uri

@@ -74,6 +74,7 @@ def uri(request, tmp_path_factory):
     return uri
 
 
+@pytest.mark.variants(18)
 @pytest.mark.parametrize("text", FILTERS)
 def test_zone_maps_of_pylance_change_no_result(uri, text):
     ours, theirs = lance_core.dataset(uri), lance.dataset(uri)

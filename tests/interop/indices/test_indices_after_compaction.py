@@ -127,6 +127,7 @@ VERBS = [compact, compact_half, compact_twice, materialize_deletions, late_delet
          pylance_compacts_later]  # fmt: skip
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable ids"])
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__)
 def test_an_index_covers_what_it_covered(tmp_path, verb, stable):

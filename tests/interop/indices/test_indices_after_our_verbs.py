@@ -145,6 +145,7 @@ def tables(tmp_path_factory):
     return table
 
 
+@pytest.mark.variants(42)
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable ids"])
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__)
 @pytest.mark.parametrize("kind", KINDS)

@@ -278,6 +278,7 @@ VERBS = (
 )
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("seed", [*SEEDS, *(pytest.param(seed, marks=pytest.mark.slow) for seed in MORE_SEEDS)])
 def test_filters_find_the_same_whatever_happened(tmp_path, seed):
     go_on(History(str(tmp_path / "t"), seed))

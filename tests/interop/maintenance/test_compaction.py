@@ -31,6 +31,7 @@ def same(path, expected, columns=None):
     lance.dataset(path).validate()
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
 @pytest.mark.parametrize("library", [lance, lance_core], ids=lambda library: library.__name__)

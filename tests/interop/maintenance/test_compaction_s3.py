@@ -173,6 +173,7 @@ def test_a_server_that_does_not_copy_parts_gets_a_file_all_the_same(table_uri, s
     assert len(data_files(table_uri, s3)) == 3
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize(
     "method", ["create_multipart_upload", "upload_part_copy", "upload_part", "complete_multipart_upload", "head_object"]
 )

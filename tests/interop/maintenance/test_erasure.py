@@ -135,6 +135,7 @@ def check_kept(uri, persons, options=None):
 SCALARS = {"key": "BTREE", "part": "ZONEMAP", "name": "BITMAP", "tags": "LABEL_LIST", "raw": "BLOOMFILTER"}
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("stable", [False, True])
 @pytest.mark.parametrize("maker", [lance, lance_core])
 def test_no_byte_is_left_after_a_long_history(tmp_path, stable, maker):
@@ -400,6 +401,7 @@ class Killed(BaseException):
     pass
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("at", range(0, 24, 3))
 def test_an_erasure_that_was_killed_is_finished_by_the_next_one(tmp_path, monkeypatch, at):
     uri = str(tmp_path / "t")

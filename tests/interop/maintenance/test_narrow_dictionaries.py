@@ -185,6 +185,7 @@ def full_dictionary(indices, numbers, first_id=0):
     )
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize(("indices", "size"), FULL, ids=str)
 def test_a_full_dictionary_is_not_too_full(tmp_path, indices, size):
     """Arrow itself cannot unify as many values as the indices count."""

@@ -22,6 +22,7 @@ def bucket(s3):
     return s3.new_bucket()
 
 
+@pytest.mark.variants(7)
 @pytest.mark.parametrize("name", SAME)
 def test_both_libraries_open_one_table(s3, bucket, name):
     options = s3.storage_options

@@ -102,6 +102,7 @@ def merged(base, *sides):
     return found
 
 
+@pytest.mark.variants(42)
 @STABLE
 @pytest.mark.parametrize("main", ON_MAIN)
 @pytest.mark.parametrize("branch", ON_BRANCH)

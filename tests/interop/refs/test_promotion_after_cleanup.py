@@ -152,6 +152,7 @@ def promoted(path, stable, happens, slicing, cleaner):
     return rows(after)
 
 
+@pytest.mark.variants(7)
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable ids"])
 @pytest.mark.parametrize("happens", [*FINE, *CONFLICTS], ids=lambda one: one.__name__)
 def test_as_if_the_history_were_there(tmp_path, happens, stable):

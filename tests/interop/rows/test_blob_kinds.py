@@ -72,6 +72,7 @@ def check_reads(uri, expected, **options):
     assert [payload for batch in scanner.to_batches() for payload in batch["b"].to_pylist()] == expected
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("thresholds", [{}, SMALL], ids=["default", "small"])
 @pytest.mark.parametrize("writers", [(lance, lance), (lance_core, lance), (lance_core, lance_core)], ids=str)
 def test_all_kinds_are_read_by_both(tmp_path, writers, thresholds):
@@ -203,6 +204,7 @@ def test_managed_blobs_are_rejected_by_name(tmp_path, monkeypatch):
         lance_core.dataset(str(tmp_path / "t")).read_blobs("b", indices=[0])
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("writer", [lance, lance_core])
 @pytest.mark.parametrize("below", [False, True], ids=["absolute", "below a base path"])
 def test_objects_and_files_of_blobs_on_s3(s3, writer, below):

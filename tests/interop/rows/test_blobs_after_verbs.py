@@ -139,6 +139,7 @@ def restored(dataset):
 VERBS = [updated, merged, deleted, merged_narrowly, compacted, with_columns, restored]
 
 
+@pytest.mark.variants(11)
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("stable", [False, True])
 @pytest.mark.parametrize(("writer", "changer"), [(lance, lance_core), (lance_core, lance_core), (lance_core, lance)])

@@ -118,6 +118,7 @@ CLAUSES = {
 }
 
 
+@pytest.mark.variants(10)
 @pytest.mark.parametrize("clause", CLAUSES)
 @pytest.mark.parametrize(
     "ids",
@@ -221,6 +222,7 @@ class TestIndices:
         made.theirs.checkout_latest()
         return made
 
+    @pytest.mark.variants(6)
     @pytest.mark.parametrize(
         "verb",
         [

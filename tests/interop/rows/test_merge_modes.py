@@ -36,6 +36,7 @@ def indexed(folder, kind="BTREE", column="a", **options):
     return pair
 
 
+@pytest.mark.variants(6)
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable ids"])
 @pytest.mark.parametrize("merge", MERGES.values(), ids=MERGES)
 def test_an_index_of_the_key_makes_columns_of_rows(tmp_path, merge, stable):

@@ -61,6 +61,7 @@ def both(pair, *order):
     ]
 
 
+@pytest.mark.variants(20)
 @pytest.mark.parametrize("version", ["2.1", "2.2"])
 @pytest.mark.parametrize("with_n", [True, False])
 @pytest.mark.parametrize("part", PARTS)

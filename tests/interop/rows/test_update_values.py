@@ -55,6 +55,7 @@ def test_what_names_nothing_is_rejected_as_by_pylance(pair, name):
         pair.ours.update({name: "NULL"})
 
 
+@pytest.mark.variants(6)
 @pytest.mark.parametrize("where", [None, "a.b IS NULL", "id > 1"])
 @pytest.mark.parametrize(
     "value",

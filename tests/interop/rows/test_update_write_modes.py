@@ -30,6 +30,7 @@ UPDATES = {
 }
 
 
+@pytest.mark.variants(18)
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable ids"])
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
 @pytest.mark.parametrize("update", UPDATES.values(), ids=UPDATES)

@@ -67,6 +67,7 @@ def _ids(dataset: Any, filter_: Any) -> list[int]:
     return dataset.to_table(columns=["id"], filter=filter_)["id"].to_pylist()
 
 
+@pytest.mark.variants(6)
 @pytest.mark.parametrize("index", ["", "ZONEMAP", "BTREE", "BITMAP", "BLOOMFILTER", "0.1", "2.0"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_comparisons_with_literals(tmp_path: Path, kind: str, index: str) -> None:

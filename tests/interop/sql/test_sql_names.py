@@ -47,6 +47,7 @@ def both(tmp_path_factory):
     return lance.dataset(uri), lance_core.dataset(uri)
 
 
+@pytest.mark.variants(5)
 @pytest.mark.parametrize("place", PLACES)
 def test_what_pylance_takes_unquoted_is_taken(place, both):
     theirs, ours = both

@@ -58,6 +58,7 @@ def stream(name, seen):
     return pa.RecordBatchReader.from_batches(batch.schema, batches())
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize(
     ("name", "version"), [*((name, "2.2") for name in BATCHES), ("vectors", "2.0"), ("vectors", "legacy")]
 )

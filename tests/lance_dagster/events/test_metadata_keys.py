@@ -80,6 +80,7 @@ def by_multi_asset(key):
 EVERYWHERE = [by_output, by_context, by_asset_context, by_result, by_op_of_a_graph, by_graph, by_multi_asset]
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("key", ["write_mode", "lance/write_mode"])
 @pytest.mark.parametrize("said", EVERYWHERE)
 def test_a_setting_is_followed(lake, said, key):

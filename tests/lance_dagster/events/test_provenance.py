@@ -101,6 +101,7 @@ def test_a_promotion_of_rows_from_main(lake):
     assert len(stale_causes(lake, assets)) == 1
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("partition", [None, "a"])
 @pytest.mark.parametrize("order", [1, -1])
 def test_an_audited_job(lake, partition, order):

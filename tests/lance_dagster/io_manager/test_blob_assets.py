@@ -57,6 +57,7 @@ DAYS = dg.StaticPartitionsDefinition(["mon", "tue"])
 MERGE = {"lance/write_mode": "merge", "lance/merge_on": "id"}
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("kind", [pa.Table, pd.DataFrame, pl.DataFrame])
 @pytest.mark.parametrize("metadata", [{"partition_expr": "day"}, {}, MERGE, {"lance/write_mode": "append"}])
 def test_payloads_go_into_a_table_that_has_the_column(lake, kind, metadata):

@@ -325,6 +325,7 @@ def test_a_retry_that_keeps_cells_is_rejected_where_those_of_the_first_attempt_w
         assert cells(lake, "score") == {1: 10, 2: 10, 3: 10, 4: None}
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("stable", [False, True])
 @pytest.mark.parametrize("missing", ["null", "keep", "error"])
 @pytest.mark.parametrize("name", ["id", "_rowid"])

@@ -83,6 +83,7 @@ class TestTwoRuns:
             runs.run(0, partition=partition)
         return runs
 
+    @pytest.mark.variants(2)
     @pytest.mark.parametrize("cleaned", [False, True])
     def test_a_run_that_was_created_later_and_has_committed_meanwhile_wins(self, runs, partition, cleaned):
         later = []

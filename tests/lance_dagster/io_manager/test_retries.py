@@ -576,6 +576,7 @@ class TestTwoAtOnce:
             assert "asset events, partition 'a', table" in said
             assert f'was committed by run {newer.run_id} (partitions ["a"])' in said
 
+    @pytest.mark.variants(2)
     @pytest.mark.parametrize("mode", ["append", "overwrite"])
     @pytest.mark.parametrize("there", [False, True])
     @pytest.mark.parametrize("older_commits", [False, True])

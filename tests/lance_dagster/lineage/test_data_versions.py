@@ -63,6 +63,7 @@ def index_by_pylance(uri):
     lance_core.dataset(uri).create_scalar_index("n", "BTREE", name="b")
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize(
     ("maintenance", "change"),
     [

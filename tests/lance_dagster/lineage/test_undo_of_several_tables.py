@@ -37,6 +37,7 @@ def versions(lake):
     return [lake.table(name).version for name in NAMES]
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("partition", [None, "a"])
 @pytest.mark.parametrize("mode", ["overwrite", "append"])
 @pytest.mark.parametrize("by", ["command", "job", "job without a record"])

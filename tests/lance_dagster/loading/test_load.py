@@ -178,6 +178,7 @@ class TestMetadata:
         assert "lance/filter" in text
         assert message in text
 
+    @pytest.mark.variants(3)
     @pytest.mark.parametrize(
         ("value", "message"),
         [

@@ -21,6 +21,7 @@ def fill(lake):
     return images, embeddings
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("is_reversed", [False, True])
 @pytest.mark.parametrize("root", [None, True])
 def test_a_table_is_maintained_once_for_all_its_assets(lake, is_reversed, root):

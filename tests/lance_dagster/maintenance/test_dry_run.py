@@ -180,6 +180,7 @@ def there(lake):
     return [kind for kind in KINDS if Path(lake.root, f"{kind.__name__}.lance").exists()]
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("cleanup", CLEANUPS)
 def test_all_numbers_are_those_of_the_run_that_follows(lake, long_ago, cleanup):
     for kind in KINDS:

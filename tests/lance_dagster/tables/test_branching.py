@@ -45,6 +45,7 @@ def event(result, node="events"):
 
 
 class TestWhichBranch:
+    @pytest.mark.variants(4)
     @pytest.mark.parametrize(
         ("policy", "tags", "name"),
         [

@@ -134,6 +134,7 @@ CHANGES_OF_ONE_KEY = {
 }
 
 
+@pytest.mark.variants(5)
 @pytest.mark.parametrize("way", ["condition", "clauses", "partial", "collated", "condition of deletes"])
 @pytest.mark.parametrize("case", CHANGES_OF_ONE_KEY)
 def test_only_rows_that_pass_the_condition_count(spark, uri, way, case):
@@ -319,6 +320,7 @@ def test_the_commit_of_a_change_carries_message_and_properties(spark, table, lan
     assert "hello" in properties.values()
 
 
+@pytest.mark.variants(2)
 @pytest.mark.usefixtures("either")
 @pytest.mark.parametrize("first", ["merge", "append"])
 def test_a_key_that_a_concurrent_commit_inserts_is_updated(spark, table, lance, before_commit, first):
@@ -436,6 +438,7 @@ def test_vector_columns_are_a_dict(spark, uri):
         pyspark_lance.write(spark.sql("SELECT array(1F, 2F) AS vec"), uri, vector_columns=["vec"])
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("way", ["merge", "condition", "clauses", "SQL", "table"])
 def test_fields_that_structs_of_the_source_lack_are_kept(spark, uri, way):
     """As in pylance and Delta: an updated row keeps its values of them, an inserted row has nulls."""

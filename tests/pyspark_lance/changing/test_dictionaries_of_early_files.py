@@ -32,6 +32,7 @@ def early(uri, lance):
     return uri
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("verb", VERBS)
 def test_rows_have_their_values_in_another_order(spark, lance, early, verb):
     more = {"id": [3, 4, 5], "d": ["d1", "d1", "d0"]}

@@ -55,6 +55,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable ids"])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_columns_that_a_change_does_not_name_stay_as_they_are(spark, uri, lance, change, stable):

@@ -81,6 +81,7 @@ def by_name(spark, uri, source):
     pyspark_lance.sql(spark, f"INSERT OVERWRITE lance.`{uri}` BY NAME SELECT f, l, i, id FROM stored_values")
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("way", [by_update, by_statement, by_values, by_table, by_merge, by_source, by_name])
 def test_fields_of_structs_go_by_their_names(spark, table, way):
     way(spark, table, spark.sql(f"SELECT 1L as id, {SWAPPED.format(1, 2)}"))
@@ -107,6 +108,7 @@ def test_a_struct_with_other_fields_is_rejected(spark, table, way):
     assert lance_core.dataset(table).version == before
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize(
     ("value", "path"),
     [
@@ -164,6 +166,7 @@ def blobs(uri, request):
     return str(uri)
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("blob", ["X'01'", "named_struct('data', X'01', 'uri', cast(null as string))"])
 @pytest.mark.parametrize("way", [by_merge, by_table, by_statement])
 def test_blobs_are_merged_by_their_bytes(spark, blobs, way, blob):

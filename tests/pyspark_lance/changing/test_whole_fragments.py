@@ -147,6 +147,7 @@ def shuffled_bytes(spark):
     return sum(found.apply(i).shuffleWriteBytes() for i in range(found.size()))
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize(("kind", "value"), FRAMES)
 def test_values_of_whole_fragments_are_not_shuffled(spark, lance, uri, kind, value):
     task_of(uri, fragments=4)

@@ -37,6 +37,7 @@ def expected(i):
     return [float(i + k) for k in range(WIDTH)]
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("on", ["id", "_rowaddr", "_rowid"])
 @pytest.mark.parametrize("stable", [False, True])
 def test_cells_of_a_scope_in_one_commit(spark, lance, uri, on, stable):

@@ -75,6 +75,7 @@ def check(raised, source, uri, *, name=""):
     assert not (pathlib.Path(uri) / "_versions").exists()
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("name", DELTA)
 def test_delta(spark, tmp_path, uri, name):
     pytest.importorskip("deltalake")
@@ -150,6 +151,7 @@ ICEBERG = {
 }
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("name", ICEBERG)
 def test_iceberg(spark, tmp_path, uri, name):
     damage, kind = ICEBERG[name]

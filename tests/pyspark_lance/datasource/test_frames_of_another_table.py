@@ -9,6 +9,7 @@ import pyspark_lance
 FEED = {"readChangeFeed": "true", "startingVersion": "1"}
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("way", ["load", "view", "feed", "read", "read_changes"])
 @pytest.mark.parametrize("versions", [1, 3], ids=["as many versions", "more"])
 def test_a_frame_made_before(spark, uri, way, versions):

@@ -148,6 +148,7 @@ DYNAMIC_WRITES = {
 }
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("way", DYNAMIC_WRITES)
 def test_overwrites_by_the_setting_of_the_session(spark, uri, way):
     """What parquet does with `partitionBy`: of the table, only the partitions with rows are replaced."""

@@ -55,6 +55,7 @@ def names(spark, uri):
         spark.sql(f"DROP TABLE IF EXISTS {name}")
 
 
+@pytest.mark.variants(9)
 @pytest.mark.parametrize(("call", "place", "cell"), CELLS)
 def test_what_a_writer_does(spark, uri, names, call, place, cell):
     assert len(CELLS) == 3 * 11
@@ -87,6 +88,7 @@ def ids(uri):
     return sorted(lance_core.dataset(uri).to_table()["id"].to_pylist())
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize(("kind", "cells"), COLUMNS, ids=[kind for kind, _ in COLUMNS])
 def test_partitions_of_a_type(spark, uri, kind, cells):
     one, two, three = VALUES.get(kind, ("1", "2", "3"))

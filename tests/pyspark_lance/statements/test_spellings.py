@@ -141,6 +141,7 @@ def test_there_are_no_default_values(sql, source, table, statement):
     assert lance_core.dataset(table).version == 1
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("condition", ["NULL", "(NULL)", "coalesce(NULL, NULL)", "NULL AND id > 0", "id = NULL"])
 def test_a_condition_that_is_null_selects_no_row(sql, table, condition):
     assert sql(f"DELETE FROM lake.nyc.t WHERE {condition}") == [(0,)]
@@ -269,6 +270,7 @@ def test_the_last_field_of_a_struct_is_not_dropped_alone(sql, table):
     assert [row[1] for row in sql("DESCRIBE lake.nyc.n")] == ["int", "struct<b:int>", "struct<k:int>"]
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize(
     ("old", "new"),
     [

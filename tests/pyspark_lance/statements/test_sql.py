@@ -104,6 +104,7 @@ def test_a_query_reads_one_version_its_columns_and_its_rows(spark, sql, table, p
     assert {version for _, _, version in plans} == {2}
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize(
     ("query", "columns"),
     [
@@ -582,6 +583,7 @@ def structs(sql):
     sql("INSERT INTO lake.a.s VALUES (1, named_struct('a', 1, 'in', named_struct('b', 2, 'c', 'x')), 5), (2, NULL, 6)")
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize(
     ("values", "expected"),
     [

@@ -42,6 +42,7 @@ def _row(uri, number):
 NOTHING = [{"t": None, "v": None, "m": None}]
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize(
     "statement",
     [

@@ -64,6 +64,7 @@ def written(frame, uri, options, *, transport):
         raise
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("query", FRAMES.values(), ids=FRAMES)
 def test_both_transports_write_the_same_bytes(spark, tmp_path, query):
     frame = spark.sql(query)
@@ -81,6 +82,7 @@ def test_both_transports_write_the_same_bytes(spark, tmp_path, query):
     )
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize(
     "setting",
     [

@@ -12,6 +12,7 @@ from lance_core.errors import SupersededError
 TOKEN = ("token", "a")
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("cleaned", [False, True])
 @pytest.mark.parametrize("kind", ["table", "slices", "dynamic", "where"])
 def test_it_fails_and_leaves_no_file(spark, uri, kind, cleaned):

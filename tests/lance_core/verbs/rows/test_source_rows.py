@@ -61,6 +61,7 @@ def small_limits(monkeypatch, tmp_path):
     assert not list(folder.iterdir())
 
 
+@pytest.mark.variants(12)
 @pytest.mark.parametrize("columns", [None, ["id", "kind", "s", "st"]])
 @pytest.mark.parametrize("keys", [["id"], ["id", "kind"]])
 @pytest.mark.parametrize("merge", MERGES)

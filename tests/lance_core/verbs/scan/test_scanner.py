@@ -49,6 +49,7 @@ def dataset(tmp_path_factory):
     return lance_core.write_dataset(table, tmp_path_factory.mktemp("scan") / "t", max_rows_per_file=40_000)
 
 
+@pytest.mark.variants(70)
 @pytest.mark.parametrize(
     ("late", "share"),
     [(None, 0.0), (None, 2.0), (True, 2.0), (False, 0.0)],

@@ -51,6 +51,7 @@ def joins(monkeypatch):
     return counts
 
 
+@pytest.mark.variants(7)
 @pytest.mark.parametrize(
     "options",
     [
@@ -80,6 +81,7 @@ def test_batches_are_those_of_single_reads(uri, joins, monkeypatch, options):
         assert lance_core.dataset(uri).to_table(names, **options) == lance.dataset(uri).to_table(names, **options)
 
 
+@pytest.mark.variants(7)
 @pytest.mark.parametrize(
     "options",
     [
@@ -158,6 +160,7 @@ def test_an_order_over_many_fragments(uri, joins):
     ).slice(0, 50).drop_columns(["real"])
 
 
+@pytest.mark.variants(8)
 @pytest.mark.parametrize(
     "predicate", ["id % 9 = 4", f"id = {7 * ROWS}", f"id >= {2 * ROWS} AND id < {4 * ROWS}", "id < 0"]
 )
