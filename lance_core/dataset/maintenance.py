@@ -343,14 +343,13 @@ class MaintenanceVerbs(Handle):
             delete_unverified: Remove files that nothing refers to whatever their age, and on object storage versions of
                 the last five minutes. Only safe if no other process uses the dataset.
             in_use: Versions of the main branch that must stay, by the name of their user.
-            transaction_properties: Transaction properties of the commits.
+            transaction_properties: Transaction properties of the commits; they must hold no value of the rows.
 
         Returns:
             The report of what was done and read. Where `proven` is false, `obstacles` or `remaining` say why.
 
         Raises:
-            InvalidInputError: The condition does not fit the columns, or names no column; or a transaction property
-                contains a value of the condition.
+            InvalidInputError: The condition does not fit the columns, or names no column.
             CorruptFileError: The file of a tag or branch is torn, so that the versions it needs are not known.
 
         Examples:
@@ -361,7 +360,8 @@ class MaintenanceVerbs(Handle):
             >>> table.to_table()["id"].to_pylist()
             [1, 3]
         """
-        from lance_core.maintenance.erasure.erase import ErasureOptions, erase_rows  # noqa: PLC0415 - see docstring
+        from lance_core.maintenance.erasure.erase import erase_rows  # noqa: PLC0415 - see docstring
+        from lance_core.maintenance.erasure.report import ErasureOptions  # noqa: PLC0415 - see docstring
 
         options = ErasureOptions(
             dry_run=dry_run,

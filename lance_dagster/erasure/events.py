@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Final
 
@@ -33,7 +33,6 @@ def erasure_events(
     root: TableRoot,
     refs: Sequence[TableRef],
     report: ErasureReport,
-    shown: Mapping[str, Any],
     request: str,
     before: Mapping[str, Mapping[str, PartitionRows]],
 ) -> None:
@@ -48,12 +47,11 @@ def erasure_events(
         root: The root of the tables.
         refs: The assets that share the table; the job names the first one.
         report: The report of the erasure.
-        shown: The report without strings of the condition.
         request: The name of the erasure; may be empty.
         before: The rows of partitions before the erasure, by the name of the asset.
     """
     entries: dict[str, Any] = {
-        ERASURE_ENTRY: dict(shown),
+        ERASURE_ENTRY: asdict(report),
         "lance/rows_erased": sum(report.rows_deleted.values()),
         "lance/erasure_proven": report.proven,
         "lance/erasure_dry_run": report.dry_run,

@@ -6,15 +6,13 @@
     dry run    `dry_run` in the configuration, or the run tag `lance/dry_run`: only the report
 
 All tables are surveyed before the first one is changed: an obstacle in one of them stops the run. No event, log or
-commit holds the condition, or a string of it, except where the name of an asset, a partition's key or `request` is that
-string. The run fails if rows may be left.
+commit holds the condition. The run fails if rows may be left.
 """
 
 import json
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,12 +37,11 @@ from lance_dagster.tables.refs import (
 if TYPE_CHECKING:
     import lance_core
     from lance_core.maintenance import ErasureReport
-    from lance_dagster.events.reporting import PartitionRows
 
 __all__ = ["Condition", "ErasureConfig", "build_erasure_job"]
 
 _DRY_RUN_TAG: Final = "lance/dry_run"
-_STRINGS: Final = re.compile(r"'((?:[^']|'')*)'")
+_ALLOWED: Final = {"retag", "release_branches", "drop_indices", "delete_unverified"}
 
 
 class Condition(dg.Config):
@@ -119,23 +116,9 @@ class ErasureConfig(ChosenTables):
         description="Whether to remove unreferenced files of any age; nobody else may write meanwhile.",
     )
 
-    def allowed(self) -> dict[str, Any]:
-        """The arguments of `erase_rows` that allow further changes."""
-        names = ("retag", "release_branches", "drop_indices", "delete_unverified")
-        return {name: getattr(self, name) for name in names}
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ErasedTable:
-    """A table, with the assets of the job that share it."""
-
-    dataset: "lance_core.LanceDataset"
-    refs: Sequence[TableRef]
-
-    @property
-    def names(self) -> str:
-        """The names of the assets, for messages."""
-        return ", ".join(ref.name for ref in self.refs)
+_Table = tuple["lance_core.LanceDataset", list[TableRef]]
+"""A table, with the assets of the job that share it."""
 
 
 def build_erasure_job(
@@ -184,42 +167,40 @@ def _erase(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: o
 
     root, is_dry = table_root(resource), config.dry_run or is_tagged(context, _DRY_RUN_TAG)
     _reject_branch(root, context, is_dry=is_dry)
-    where = config.where.read()
-    tables: dict[str, _ErasedTable] = {}
+    where, allowed = config.where.read(), config.model_dump(include=_ALLOWED)
+    tables: dict[str, _Table] = {}
     for ref in chosen_refs(context, refs, config.tables):
         dataset = root.open_or_none(ref)
         if dataset is None:
             context.log.info("%s: there is no table", ref.name)
-            continue
-        earlier = tables.get(dataset.root_uri)
-        both = [*(earlier.refs if earlier else ()), ref]
-        tables[dataset.root_uri] = _ErasedTable(dataset=dataset, refs=both)
-    planned = _plan(tables, where, config)
-    stopped = [uri for uri, report in planned.items() if report.obstacles]
-    only_planned = bool(stopped) or is_dry
-    left = []
-    for uri, table in tables.items():
-        report = planned[uri]
-        sharing = assets_of_table(context, root, table.dataset, table.refs)
-        before: dict[str, dict[str, PartitionRows]] = {}
-        if not only_planned:
-            before = rows_before(context.instance, table.dataset, sharing) if report.rows_deleted else {}
-            report = _erased(table, where, config, _properties(context, table))
-            left += [] if report.proven else [table.names]
-        shown = _shown(report, where)
-        context.log.info("%s: %s", table.names, json.dumps(shown))
-        erasure_events(context, root, sharing, report, shown, config.request, before)
+        else:
+            tables.setdefault(dataset.root_uri, (dataset, []))[1].append(ref)
+    reports = _reports(tables, where, dry_run=True, **allowed)
+    stopped = {uri: report.obstacles for uri, report in reports.items() if report.obstacles}
+    for uri, (dataset, named) in tables.items():
+        sharing = assets_of_table(context, root, dataset, named)
+        rows = rows_before(context.instance, dataset, sharing) if reports[uri].rows_deleted else {}
+        if not (stopped or is_dry):
+            properties = _properties(context, dataset, named)
+            reports |= _reports({uri: tables[uri]}, where, transaction_properties=properties, **allowed)
+        context.log.info("%s: %s", _names(named), json.dumps(asdict(reports[uri])))
+        erasure_events(context, root, sharing, reports[uri], config.request, rows)
     if stopped:
-        names = "; ".join(
-            f"{tables[uri].names}: {', '.join(f'{place.kind} {place.path}' for place in planned[uri].obstacles)}"
-            for uri in stopped
-        )
+        places = [
+            f"{_names(tables[uri][1])}: {', '.join(f'{one.kind} {one.path}' for one in obstacles)}"
+            for uri, obstacles in stopped.items()
+        ]
         raise dg.Failure(
-            f"nothing was erased, because of obstacles: {_without_strings(names, where)}. The entry lance/erasure of "
-            "the events describes them"
+            f"nothing was erased, because of obstacles: {'; '.join(places)}. The entry lance/erasure of the events "
+            "describes them"
         )
+    left = [] if is_dry else [_names(tables[uri][1]) for uri, report in reports.items() if not report.proven]
     if left:
         raise dg.Failure(f"{'; '.join(left)}: rows may be left; the entry lance/erasure of the events names the places")
+
+
+def _names(refs: Sequence[TableRef]) -> str:
+    return ", ".join(ref.name for ref in refs)
 
 
 def _reject_branch(root: TableRoot, context: dg.OpExecutionContext, *, is_dry: bool) -> None:
@@ -237,11 +218,13 @@ def _reject_branch(root: TableRoot, context: dg.OpExecutionContext, *, is_dry: b
     )
 
 
-def _properties(context: dg.OpExecutionContext, table: _ErasedTable) -> dict[str, str]:
+def _properties(
+    context: dg.OpExecutionContext, dataset: "lance_core.LanceDataset", named: Sequence[TableRef]
+) -> dict[str, str]:
     """The properties of the commits: the run, and the assets that wrote the rows, whose own commits are removed."""
     from lance_dagster.lineage.history import row_owners  # noqa: PLC0415 - code locations load without lance_core
 
-    owners = row_owners(table.dataset) or [table.refs[0].name]
+    owners = row_owners(dataset) or [named[0].name]
     return {
         RUN_ID: context.run.run_id,
         ROOT_RUN_ID: context.run.root_run_id or context.run.run_id,
@@ -251,69 +234,26 @@ def _properties(context: dg.OpExecutionContext, table: _ErasedTable) -> dict[str
     }
 
 
-def _plan(tables: "Mapping[str, _ErasedTable]", where: str, config: ErasureConfig) -> "dict[str, ErasureReport]":
-    """Report what the erasure would do to each table.
+def _reports(tables: Mapping[str, _Table], where: str, **arguments: Any) -> "dict[str, ErasureReport]":
+    """Erase rows of tables by `erase_rows`, whose messages are withheld, as they can show personal data.
 
     Raises:
         Failure: The condition does not fit a table, such as for an unknown column.
     """
     from lance_core.errors import InvalidInputError, UnsupportedError  # noqa: PLC0415 - heavy imports
 
-    planned, unfit = {}, []
-    for uri, table in tables.items():
+    reports, unfit, fitting = {}, [], []
+    for uri, (dataset, named) in tables.items():
         try:
-            planned[uri] = table.dataset.erase_rows(where, dry_run=True, **config.allowed())
+            reports[uri] = dataset.erase_rows(where, **arguments)
+            fitting += [ref.name for ref in named]
         except (InvalidInputError, UnsupportedError) as error:
-            unfit.append(f"{table.names} ({error.code})")
+            unfit.append(f"{_names(named)} ({error.code})")
     if unfit:
-        raise _unfit(unfit, [ref.name for uri in planned for ref in tables[uri].refs])
-    return planned
-
-
-def _erased(table: _ErasedTable, where: str, config: ErasureConfig, properties: dict[str, str]) -> "ErasureReport":
-    """Erase rows of a table.
-
-    Raises:
-        Failure: The condition does not fit the table, whose columns may have changed since the plan.
-    """
-    from lance_core.errors import InvalidInputError, UnsupportedError  # noqa: PLC0415 - heavy imports
-
-    try:
-        return table.dataset.erase_rows(where, transaction_properties=properties, **config.allowed())
-    except (InvalidInputError, UnsupportedError) as error:
-        raise _unfit([f"{table.names} ({error.code})"], []) from None
-
-
-def _unfit(names: Sequence[str], fitting: Sequence[str]) -> dg.Failure:
-    """The failure for tables that a condition does not fit, without the reason, which can show personal data.
-
-    Args:
-        names: The tables that the condition does not fit, with the codes of the errors.
-        fitting: The assets whose tables the condition fits.
-    """
-    chosen = f"Set `tables: {json.dumps(fitting)}` to erase in the tables that it fits. " if fitting else ""
-    return dg.Failure(
-        f"the condition does not fit the table of {'; '.join(names)}, which is left as it was. {chosen}The messages "
-        "are withheld, as they can show the condition: `erase_rows(..., dry_run=True)` in Python shows them"
-    )
-
-
-def _shown(value: Any, where: str) -> Any:
-    """A report, or a part of it, for JSON, without strings of the condition; the names of the fields are kept."""
-    if isinstance(value, str):
-        return _without_strings(value, where)
-    if is_dataclass(value):
-        return {field.name: _shown(getattr(value, field.name), where) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {_shown(key, where): _shown(part, where) for key, part in value.items()}
-    if isinstance(value, Sequence):
-        return [_shown(part, where) for part in value]
-    return value
-
-
-def _without_strings(shown: str, where: str) -> str:
-    """A string without the string literals of the condition, which can occur in it, such as in the name of a tag."""
-    strings: list[Any] = [string.replace("''", "'") for string in _STRINGS.findall(where) if string]
-    for string in sorted(strings, key=len, reverse=True):
-        shown = shown.replace(string, "…")
-    return shown
+        remedy = f"Set `tables: {json.dumps(fitting)}` to erase in the tables that it fits. " if fitting else ""
+        raise dg.Failure(
+            f"the condition does not fit the table of {'; '.join(unfit)}, which is left as it was. {remedy}The "
+            "messages are withheld, as they can show the condition: `erase_rows(..., dry_run=True)` in Python shows "
+            "them"
+        )
+    return reports

@@ -1,4 +1,4 @@
-"""The report of an erasure: versions that held the rows, what was done, what was read as proof, and what remains.
+"""The options of an erasure, and its report: versions that held the rows, what was done and read, and what remains.
 
 No record holds a value of a row, or the condition.
 """
@@ -8,7 +8,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["ErasureFinding", "ErasureReading", "ErasureReport", "HoldingVersion"]
+__all__ = ["ErasureFinding", "ErasureOptions", "ErasureReading", "ErasureReport", "HoldingVersion"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureOptions:
+    """The options of an erasure: what it may change.
+
+    Attributes:
+        dry_run: Report what would be done, and change nothing.
+        retag: Move tags of versions that hold rows to the version of the same branch after the erasure. Tags of
+            readers of changes are deleted in any case.
+        release_branches: Remove versions that branches were forked from. These branches cannot be promoted any more.
+        drop_indices: Drop indices that can hold values of the rows and cannot be built here, such as vector and
+            full-text indices.
+        delete_unverified: Remove files that nothing refers to whatever their age, and on object storage versions of
+            the last five minutes. Only safe if no other process uses the dataset.
+        in_use: Versions of the main branch that must stay, by the name of their user.
+        transaction_properties: Transaction properties of the commits.
+    """
+
+    dry_run: bool = False
+    retag: bool = False
+    release_branches: bool = False
+    drop_indices: bool = False
+    delete_unverified: bool = False
+    in_use: Mapping[str, int] = field(default_factory=dict)
+    transaction_properties: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +47,8 @@ class HoldingVersion:
         is_latest: Whether it is the latest version of the branch.
         fragments: Its fragments with data files that hold a row.
         reasons: Why it cannot stay: "rows", "columns" (the condition cannot be evaluated in it), "files" (files of it
-            are missing, as after a cleanup that was killed), "index", "record".
+            are missing, as after a cleanup that was killed), "index", "record" (its transaction has the predicate by
+            which rows were deleted).
         tags: The tags that name it.
     """
 

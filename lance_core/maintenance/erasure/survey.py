@@ -6,50 +6,116 @@ rows      a data file of a fragment holds a row that matches, live or deleted, u
 columns   the condition cannot be evaluated in the version, nor were its files read as part of other versions
 files     files of an older version are missing, as after a cleanup that was killed: its other files are removed
 index     an index can hold values of erased rows
-record    the transaction, the manifest, or the metadata of a data file mentions a value of the condition: a data file
-          keeps the metadata of the schema that it was written with
+record    the transaction deleted rows by a predicate, from a version that holds the rows or does not exist any more
+
+A renamed column keeps its field id. So the column that the condition names in one version can have another name in a
+later version, and that version can have a new column with the old name. The condition is evaluated on both:
+
+    v1  email (id 1)                      v1 to v3 have a common history. `email` is field 1 in v1 and field 2 in v3:
+    v2  email_raw (id 1)                  the condition is evaluated on field 1 and on field 2 in every version that
+    v3  email_raw (id 1), email (id 2)    has the field
+
+An overwrite begins a new history, and a restore continues the history of the restored version: both can assign field
+ids again that other columns had before.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
 from uuid import UUID
 
+import pyarrow.compute as pc
+from pyroaring import BitMap
+
 from lance_core.commit import load_manifest, load_transaction
-from lance_core.errors import ObjectNotFoundError, VersionNotFoundError
+from lance_core.errors import InvalidInputError, LanceError, VersionNotFoundError
 from lance_core.file.reader import DataFileReader
 from lance_core.index.kinds.registry import is_supported
 from lance_core.maintenance.compaction.dictionary_values import dictionary_columns, has_unused_values
-from lance_core.maintenance.erasure.condition import ErasureCondition, stored_rows, strings_of
-from lance_core.maintenance.erasure.indices import holds_only_stored_values, lists_values
-from lance_core.maintenance.erasure.missing_files import FolderFiles
-from lance_core.maintenance.erasure.names import (
-    Columns,
-    FieldNames,
-    Node,
-    continued_version,
-    field_names,
-    is_within,
-    related,
-    renamed,
-)
-from lance_core.maintenance.erasure.row_values import named_values
+from lance_core.maintenance.verify.index_values import holds_only_stored_values, lists_values, stored_rows
 from lance_core.schema import Schema
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import CreateIndex
-from lance_core.table.paths import VERSIONS_PREFIX, data_key, is_detached, parse_manifest_key
-from lance_core.table.refs import BranchRef
+from lance_core.table.operations import CreateIndex, Delete, Overwrite, Restore
+from lance_core.table.paths import (
+    DATA_PREFIX,
+    DELETIONS_PREFIX,
+    INDICES_PREFIX,
+    TRANSACTIONS_PREFIX,
+    VERSIONS_PREFIX,
+    data_key,
+    is_detached,
+    parse_manifest_key,
+)
+from lance_core.table.refs import BranchRef, TagRef
+from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.branch_roots import store_of_branch
-from lance_core.verbs.context.session import Session
+from lance_core.verbs.context.references import read_branches, read_tags, reject_torn
 from lance_core.verbs.context.snapshot import Snapshot
-from lance_core.verbs.rows.removal import live_rows
+from lance_core.verbs.expressions.arrow import columns_of
+from lance_core.verbs.rows.removal import each_matching, live_rows
+from lance_core.verbs.scan.blob_view import described_columns, scanned_columns
+from lance_core.verbs.scan.conditions import to_condition
 
-__all__ = ["ErasureSurvey", "Line", "SurveyedVersion", "survey"]
+__all__ = ["ErasureCondition", "ErasureSurvey", "Line", "MatchCounts", "SurveyedVersion", "survey"]
+
+_ROW_COLUMNS: Final = re.compile(r"_row(id|addr|offset|_created_at_version|_last_updated_at_version)")
+
+FieldNames: TypeAlias = frozenset[tuple[int, str]]
+"""Ids and names of the fields of the condition's columns."""
+
+MatchCounts: TypeAlias = dict[tuple[frozenset[str], FieldNames], int]
+"""Stored rows that match, deleted ones included, by the data files of a fragment and the fields of the columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureCondition:
+    """The condition that selects the rows to erase; no message shows it.
+
+    Attributes:
+        where: The condition, in SQL.
+    """
+
+    where: str = field(repr=False)
+
+    def over(self, columns: Schema) -> pc.Expression:
+        """The condition over the columns of a version, or of a file.
+
+        Raises:
+            InvalidInputError: The condition does not test values of columns.
+            UnsupportedError: The SQL is not supported.
+        """
+        condition = to_condition(self.where, columns)
+        names = columns_of(condition)
+        if not names or any(_ROW_COLUMNS.match(name) for name in names):
+            raise InvalidInputError(
+                "an erasure needs a condition on values of columns, which identify rows in all versions; row ids and "
+                "addresses do not"
+            )
+        return condition
+
+    def columns(self, manifest: Manifest) -> Schema | None:
+        """The top-level columns of the condition; None if it cannot be evaluated in a version."""
+        try:
+            return manifest.schema.project(columns_of(self.over(scanned_columns(manifest))))
+        except LanceError:
+            return None
+
+    def matching(self, source: Snapshot) -> Iterator[tuple[Fragment, BitMap]]:
+        """The fragments of a version with live rows that match, and the offsets of these rows."""
+        expression = self.over(scanned_columns(source.manifest))
+        return each_matching(source, expression, described_columns(source.manifest))
+
+    def count_live(self, source: Snapshot) -> int:
+        """The number of rows of a version that match; no index is used."""
+        return sum(len(rows) for _, rows in self.matching(source.at(replace(source.manifest, indices=()))))
 
 
 @dataclass(slots=True)
@@ -57,40 +123,57 @@ class SurveyedVersion:
     """What a survey found in a version.
 
     Attributes:
-        number: Its number.
-        schema: Its columns.
+        source: The version.
+        made_by: Its transaction; None if that was deleted.
         pieces: The names of the data files of each fragment, by fragment id.
-        indices: Its indices except system indices, which hold no values.
-        is_fresh: Whether its transaction built indices.
         reasons: Why it cannot stay: "rows", "columns", "files", "index" or "record".
-        fragments: Ids of its fragments with a data file that holds a matching row, or can hold one.
+        columns: The columns of the condition in its history, in which it is evaluated.
         suspect: Its indices that can hold values of erased rows.
-        base_paths: Base paths of its manifest, where files that it refers to can lie.
-        has_dictionaries: Whether its manifest repeats the dictionaries of its files.
-        continues: The version that it continues; None if it begins a new history.
-        columns: The columns of the condition; none if it cannot be evaluated.
-        renamed: Only in the latest version: columns of the condition that have other names now, and by which live rows
-            match.
     """
 
-    number: int
-    schema: Schema
+    source: Snapshot
+    made_by: Transaction | None
     pieces: dict[int, frozenset[str]]
-    indices: tuple[IndexMetadata, ...]
-    is_fresh: bool = False
     reasons: set[str] = field(default_factory=set)
-    fragments: list[int] = field(default_factory=list)
+    columns: dict[FieldNames, Schema] = field(default_factory=dict)
     suspect: list[IndexMetadata] = field(default_factory=list)
-    base_paths: tuple[str, ...] = ()
-    has_dictionaries: bool = False
-    continues: int | None = None
-    columns: Columns = field(default_factory=dict)
-    renamed: tuple[str, ...] = ()
+
+    @classmethod
+    def load(cls, store: ObjectStore, number: int) -> SurveyedVersion:
+        """Read the manifest and the transaction of a version."""
+        manifest = load_manifest(store, number)
+        pieces = {
+            fragment.id: frozenset(data_key(file.path) for file in fragment.files) for fragment in manifest.fragments
+        }
+        return cls(Snapshot(store, manifest, store.options), load_transaction(store, manifest), pieces)
+
+    @property
+    def manifest(self) -> Manifest:
+        """Its manifest."""
+        return self.source.manifest
 
     @property
     def holds_data(self) -> bool:
         """Whether its data files can hold a row."""
         return bool(self.reasons & {"rows", "columns", "files"})
+
+    @property
+    def indices(self) -> list[IndexMetadata]:
+        """Its indices without system indices, which hold no values."""
+        return [index for index in self.manifest.indices if not index.is_system]
+
+    def files(self) -> Iterator[tuple[str, int | None]]:
+        """The keys of its data and deletion files, and the base paths in which they lie; None for its own root."""
+        for fragment in self.manifest.fragments:
+            yield from ((data_key(file.path), file.base_id) for file in fragment.files)
+            if fragment.deletion_file is not None:
+                yield fragment.deletion_file.key(fragment.id), fragment.deletion_file.base_id
+
+    def referred(self) -> Iterator[str]:
+        """The keys of all that it refers to: files, and the folders of indices."""
+        yield from (key for key, _ in self.files())
+        yield from (f"{INDICES_PREFIX}{index.uuid}/" for index in self.manifest.indices)
+        yield f"{TRANSACTIONS_PREFIX}{self.manifest.transaction_file}"
 
 
 @dataclass(slots=True)
@@ -100,14 +183,12 @@ class Line:
     Attributes:
         branch: The branch; None for main.
         ref: Its origin; None for main.
-        store: Its store.
-        versions: Its versions by number.
+        versions: Its versions by number, oldest first, detached ones last.
     """
 
     branch: str | None
     ref: BranchRef | None
-    store: ObjectStore
-    versions: dict[int, SurveyedVersion] = field(default_factory=dict)
+    versions: dict[int, SurveyedVersion]
 
     @property
     def name(self) -> str:
@@ -115,14 +196,18 @@ class Line:
         return self.branch or "main"
 
     @property
+    def newest(self) -> int:
+        """The number of the latest version."""
+        return max(number for number in self.versions if not is_detached(number))
+
+    @property
     def latest(self) -> SurveyedVersion:
         """The latest version."""
-        return self.versions[max(number for number in self.versions if not is_detached(number))]
+        return self.versions[self.newest]
 
-    def doomed(self) -> list[int]:
+    def removed(self) -> list[int]:
         """The older and the detached versions that an erasure has to remove."""
-        latest = self.latest.number
-        return sorted(number for number, version in self.versions.items() if version.reasons and number != latest)
+        return [number for number, version in self.versions.items() if version.reasons and number != self.newest]
 
     def is_replaced(self, *, drops: bool) -> bool:
         """Whether an erasure makes a version after the latest one.
@@ -130,12 +215,8 @@ class Line:
         Args:
             drops: Whether indices that cannot be built here are dropped. Otherwise these indices stay.
         """
-        indices = any(drops or is_supported(index, self.latest.schema) for index in self.latest.suspect)
+        indices = any(drops or is_supported(index, self.latest.manifest.schema) for index in self.latest.suspect)
         return indices or bool(self.latest.reasons - {"index"})
-
-    def going(self, *, drops: bool) -> list[int]:
-        """The versions that an erasure removes; `drops` has the meaning that it has in `is_replaced`."""
-        return self.doomed() + ([self.latest.number] if self.is_replaced(drops=drops) else [])
 
 
 @dataclass(slots=True)
@@ -144,356 +225,223 @@ class ErasureSurvey:
 
     Attributes:
         condition: The rows.
+        tags: All tags.
+        refs: All branches.
         lines: The branches, main first.
-        counts: Stored rows that match, by the files of a fragment and the fields of the condition's columns.
-        columns: The columns of the condition in the history of each version, deleted versions included.
+        counts: What was counted in this survey and the earlier one.
         rows: Stored rows for which the condition was evaluated.
-        files: Names of the data files that hold a row, or can.
-        mentions: Whether the schema that a data file stores mentions a value of the condition, by its name.
-        read: Names of all data and deletion files of versions.
-        indices: Folders of all indices of versions.
+        files: The data files that hold a row, or can.
     """
 
     condition: ErasureCondition
-    lines: list[Line] = field(default_factory=list)
-    counts: dict[tuple[frozenset[str], FieldNames], int] = field(default_factory=dict)
-    columns: dict[Node, Columns] = field(default_factory=dict)
+    tags: Mapping[str, TagRef]
+    refs: Mapping[str, BranchRef]
+    lines: list[Line]
+    counts: MatchCounts
     rows: int = 0
     files: set[str] = field(default_factory=set)
-    mentions: dict[str, bool] = field(default_factory=dict)
-    read: set[str] = field(default_factory=set)
-    indices: set[str] = field(default_factory=set)
 
-    def fragments_to_rewrite(self, line: Line) -> list[int]:
-        """Ids of the fragments of the latest version of a branch that an erasure writes again."""
-        files = self.files_to_rewrite(line.latest.schema)
-        return [key for key, names in line.latest.pieces.items() if not files.isdisjoint(names)]
+    def versions(self) -> Iterator[SurveyedVersion]:
+        """All versions, those of main first."""
+        return (version for line in self.lines for version in line.versions.values())
 
-    def files_to_rewrite(self, schema: Schema) -> set[str]:
-        """Names of the data files that hold a row, or can, or that mention a value which a present schema does not."""
-        if self.condition.is_in_schema(schema):
-            return self.files  # a rewrite would store the value again
-        return self.files | {key for key, mentions in self.mentions.items() if mentions}
+    def removed(self, *, drops: bool | None = None) -> dict[str | None, list[int]]:
+        """The versions that an erasure removes, by branch.
+
+        Args:
+            drops: As for `Line.is_replaced`, to count the latest version if it is replaced; None for older ones alone.
+        """
+        return {
+            line.branch: [
+                *line.removed(),
+                *([line.newest] if drops is not None and line.is_replaced(drops=drops) else []),
+            ]
+            for line in self.lines
+        }
+
+    def held_fragments(self, version: SurveyedVersion) -> list[int]:
+        """Ids of the fragments of a version with a data file that holds a row, or can."""
+        return [key for key, files in version.pieces.items() if not self.files.isdisjoint(files)]
 
     def is_clean(self) -> bool:
         """Whether no version holds anything."""
-        return not any(version.reasons for line in self.lines for version in line.versions.values())
+        return not any(version.reasons for version in self.versions())
 
 
-def survey(
-    root: ObjectStore,
-    refs: Mapping[str, BranchRef],
-    condition: ErasureCondition,
-    earlier_survey: ErasureSurvey | None = None,
-    columns: Mapping[Node, Columns] | None = None,
-) -> ErasureSurvey:
+def survey(root: ObjectStore, condition: ErasureCondition, counts: MatchCounts) -> ErasureSurvey:
     """Read all versions of all branches.
 
     Args:
         root: The store of the dataset.
-        refs: Its branches.
         condition: The rows.
-        earlier_survey: An earlier survey, whose counts are reused, as files never change; None reads all files.
-        columns: The columns of the condition by version, from an earlier survey: its versions may be deleted now.
+        counts: What is known of files, which never change, by an earlier survey; grows.
+
+    Raises:
+        CorruptFileError: The file of a tag or branch is torn, so that the versions it needs are not known.
     """
-    facts = ErasureSurvey(
-        condition=condition,
-        counts={} if earlier_survey is None else earlier_survey.counts,
-        mentions={} if earlier_survey is None else earlier_survey.mentions,
-        columns=dict((earlier_survey.columns if earlier_survey is not None else columns) or {}),
-    )
-    reader = _VersionSurveyor(facts)
-    for branch, ref in [(None, None), *refs.items()]:
-        line = Line(branch=branch, ref=ref, store=store_of_branch(root, branch))
-        files = FolderFiles(line.store)
-        for manifest in _manifests(line.store):
-            # Files of the latest version must exist: without them nothing can be erased.
-            is_older = any(not is_detached(number) for number in line.versions)
-            lacks_files = (is_older or is_detached(manifest.version)) and files.lack(manifest)
-            line.versions[manifest.version] = reader.version(line.store, manifest, lacks_files=lacks_files)
-        if any(not is_detached(number) for number in line.versions):  # else it was deleted meanwhile
-            facts.lines.append(line)
-    reader.count_renamed()
-    named = reader.named_values() - condition.row_values
-    if named:
-        also = replace(condition, row_values=condition.row_values | named)
-        return survey(root, refs, also, facts, columns)
-    reader.spread()
-    for line in facts.lines:
-        _judge_indices(facts, line)
+    tags, torn_tags = read_tags(root)
+    refs, torn = read_branches(root)
+    reject_torn([*torn_tags, *torn.values()])
+    lines = [_load_line(store_of_branch(root, branch), branch, ref) for branch, ref in [(None, None), *refs.items()]]
+    lines = [
+        line for line in lines if any(not is_detached(number) for number in line.versions)
+    ]  # not deleted meanwhile
+    facts = ErasureSurvey(condition, tags, refs, lines, counts)
+    _find_columns(facts)
+    for version in facts.versions():
+        if "files" not in version.reasons:
+            _count_matches(facts, version)
+    _find_files(facts)
+    _find_suspect_indices(facts)
+    for line in lines:
+        for version in line.versions.values():
+            operation = None if version.made_by is None else version.made_by.operation
+            if isinstance(operation, Delete) and operation.predicate:
+                before = line.versions.get(_continued(version) or 0)
+                if before is None or before.holds_data:
+                    version.reasons.add("record")
     return facts
 
 
-def _manifests(store: ObjectStore) -> Iterator[Manifest]:
-    """The versions of a branch, newest first."""
+def _load_line(store: ObjectStore, branch: str | None, ref: BranchRef | None) -> Line:
+    """Read the manifests of a branch, and find older versions with missing files."""
+    line = Line(branch, ref, {})
     names = [parse_manifest_key(meta.key) for meta in store.list(VERSIONS_PREFIX)]
-    for number in sorted({name.version for name in names if name is not None}, reverse=True):
-        try:
-            yield load_manifest(store, number)
-        except VersionNotFoundError:
-            continue  # removed since it was listed
-
-
-@dataclass(slots=True)
-class _VersionSurveyor:
-    """Reads versions one after the other."""
-
-    facts: ErasureSurvey
-    unread: dict[str, set[int]] = field(default_factory=dict)
-    stores: dict[str, tuple[ObjectStore, str]] = field(default_factory=dict)
-    strings: set[str] = field(default_factory=set)
-
-    def version(self, store: ObjectStore, manifest: Manifest, *, lacks_files: bool) -> SurveyedVersion:
-        """Read one version: count the rows of fragments that are not counted yet, unless files of it are missing."""
-        source = Snapshot(store, manifest, store.options, Session())
-        fragments = list(manifest.fragments)
-        pieces = {fragment.id: frozenset(data_key(file.path) for file in fragment.files) for fragment in fragments}
-        self.facts.read.update(*pieces.values())
-        self.facts.read.update(
-            fragment.deletion_file.key(fragment.id) for fragment in fragments if fragment.deletion_file is not None
-        )
-        self.facts.indices.update(str(index.uuid) for index in manifest.indices)
-        made_by = load_transaction(store, manifest)
-        version = SurveyedVersion(
-            number=manifest.version,
-            schema=manifest.schema,
-            pieces=pieces,
-            indices=tuple(index for index in manifest.indices if not index.is_system),
-            is_fresh=made_by is not None and isinstance(made_by.operation, CreateIndex),
-            base_paths=tuple(base.path for base in manifest.base_paths),
-            has_dictionaries=_is_legacy(manifest) and bool(dictionary_columns(manifest.schema)),
-            continues=continued_version(manifest.version, made_by),
-        )
-        self.strings.update(strings_of(made_by))
-        if self.facts.condition.is_in_transaction(made_by) or self._is_mentioned(store, manifest):
-            version.reasons.add("record")
-        if lacks_files:
+    for number in sorted({name.version for name in names if name is not None}):
+        with suppress(VersionNotFoundError):  # removed since it was listed
+            line.versions[number] = SurveyedVersion.load(store, number)
+    present = {meta.key for prefix in (DATA_PREFIX, DELETIONS_PREFIX) for meta in store.list(prefix)}
+    for number, version in line.versions.items():
+        # Files of the latest version must exist: without them nothing can be erased.
+        if number != line.newest and any(base is None and key not in present for key, base in version.files()):
             version.reasons.add("files")
-        else:
-            self._note_columns(source, fragments)
-            self._search_schemas(source, fragments)
-        if any(self.facts.mentions.get(key) for keys in pieces.values() for key in keys):
-            version.reasons.add("record")
-        names = self.facts.condition.columns(source)
-        if names is None:
-            version.reasons.add("columns")
-            return version
-        columns = manifest.schema.project(names)
-        version.columns = {field_names(columns): columns}
-        if not lacks_files:
-            self._count(source, field_names(columns), pieces)
-        return version
+    return line
 
-    def count_renamed(self) -> None:
-        """Count rows that match by columns that the condition names in other versions of the same history."""
-        before = _histories(self.facts)
-        version_columns = {
-            (line.name, number): line.versions[number].columns for line in self.facts.lines for number in line.versions
-        }
-        if len({frozenset(columns) for columns in (*version_columns.values(), *self.facts.columns.values())}) <= 1:
-            return  # the columns are the same in all versions
-        columns_by_node = self.facts.columns
-        newest = {name: columns for (name, _), columns in sorted(columns_by_node.items())}
-        for node, columns in related(before, version_columns).items():
-            columns_by_node[node] = columns | columns_by_node.get(node, newest.get(node[0], {}))
-        for line in self.facts.lines:
-            for number, version in line.versions.items():
-                history_columns = self.facts.columns[line.name, number]
-                if history_columns.keys() - version.columns.keys() and "files" not in version.reasons:
-                    self._count_other_names(line, version, history_columns)
 
-    def _count_other_names(self, line: Line, version: SurveyedVersion, history_columns: Columns) -> None:
-        manifest = load_manifest(line.store, version.number)
-        for names, columns in history_columns.items():
-            if names in version.columns or not is_within(columns, manifest.schema):
-                continue
-            source = Snapshot(line.store, replace(manifest, schema=columns, indices=()), line.store.options, Session())
-            self._count(source, names, version.pieces)
-            held = any(self.facts.counts[files, names] for files in version.pieces.values())
-            if held and version is line.latest and self.facts.condition.count_live(source):
-                version.renamed += (renamed(columns, manifest.schema),)
+def _continued(version: SurveyedVersion) -> int | None:
+    """The number of the version that a version continues; None if it begins a new history."""
+    number, made_by = version.manifest.version, version.made_by
+    if made_by is None:
+        return number - 1
+    if isinstance(made_by.operation, Overwrite):
+        return None
+    if isinstance(made_by.operation, Restore):
+        return made_by.operation.version
+    return made_by.read_version if is_detached(number) else number - 1
 
-    def named_values(self) -> frozenset[str]:
-        """Strings of predicates in the history that are values of rows to erase."""
-        row_strings: set[str] = set()
-        read: set[frozenset[str]] = set()
-        for line in self.facts.lines if self.strings else ():
-            for version in line.versions.values():
-                if "files" in version.reasons:
-                    continue  # a cleanup that was killed has removed files that it needs
-                held = {
-                    key
-                    for key, files in version.pieces.items()
-                    if files not in read and any(self.facts.counts.get((files, names)) for names in version.columns)
-                }
-                if held:
-                    source = Snapshot(line.store, load_manifest(line.store, version.number), line.store.options)
-                    fragments = [fragment for fragment in source.manifest.fragments if fragment.id in held]
-                    row_strings |= named_values(stored_rows(source, fragments), self.facts.condition, self.strings)
-                    read.update(version.pieces[key] for key in held)
-        return frozenset(row_strings)
 
-    def _is_mentioned(self, store: ObjectStore, manifest: Manifest) -> bool:
-        keys = [manifest.location.key] if manifest.location is not None else []
-        if manifest.transaction_file:
-            keys.append(f"_transactions/{manifest.transaction_file}")
-        for key in keys:
-            try:
-                if self.facts.condition.is_in_bytes(store.get(key)):
-                    return True
-            except ObjectNotFoundError:
-                continue
-        return False
+def _find_columns(facts: ErasureSurvey) -> None:
+    """Find the columns of the condition in each version: those that it names in any version of the same history."""
+    lines = {line.branch: line for line in facts.lines}
+    origins: dict[tuple[str | None, int], dict[int, object]] = {}  # of each field: the version that first had it; type
 
-    def _count(self, source: Snapshot, fields: FieldNames, pieces: Mapping[int, frozenset[str]]) -> None:
-        counts = self.facts.counts
-        new = [fragment for fragment in source.manifest.fragments if (pieces[fragment.id], fields) not in counts]
-        if not new:
-            return
-        matches = self.facts.condition.stored(source, new)
-        # The 0.1 format repeats dictionaries in manifests: they cannot lose values.
-        dictionaries = [] if _is_legacy(source.manifest) else dictionary_columns(source.manifest.schema)
+    def origins_until(line: Line | None, number: int | None) -> dict[int, object]:
+        """The origins in a version or the next older one that exists, on the branch or where that was forked from."""
+        while line is not None and number is not None:
+            numbers = list(line.versions)
+            if place := bisect_right(numbers, number):
+                return origins[line.branch, numbers[place - 1]]
+            parent = line.ref
+            line = None if parent is None else lines.get(parent.parent_branch)
+            number = None if parent is None else min(number, parent.parent_version)
+        return {}
+
+    named: dict[frozenset[tuple[int, str, object]], Schema] = {}
+    for line in sorted(facts.lines, key=lambda line: len(line.ref.identifier) if line.ref else 0):
+        for number, version in line.versions.items():
+            earlier, fields = origins_until(line, _continued(version)), version.manifest.schema.by_id()
+            new = (line.branch, number)
+            field_origins = {key: earlier.get(key, (new, node.logical_type)) for key, node in fields.items()}
+            origins[new] = field_origins
+            columns = facts.condition.columns(version.manifest)
+            if columns is not None:
+                named[frozenset((node.id, node.name, field_origins[node.id]) for node, _ in columns.walk())] = columns
+    for line in facts.lines:
+        for number, version in line.versions.items():
+            field_origins = origins[line.branch, number]
+            version.columns = {
+                frozenset((key, name) for key, name, _ in fields): columns
+                for fields, columns in named.items()
+                if all(field_origins.get(key) == origin for key, _, origin in fields)
+            }
+
+
+def _count_matches(facts: ErasureSurvey, version: SurveyedVersion) -> None:
+    """Count the rows of the fragments of a version that are not counted yet."""
+    source, manifest = version.source, version.manifest
+    # The 0.1 format repeats dictionaries in manifests: they cannot lose values.
+    dictionaries = [] if manifest.data_storage_version == "0.1" else dictionary_columns(manifest.schema)
+    for names, columns in version.columns.items():
+        new = [fragment for fragment in manifest.fragments if (version.pieces[fragment.id], names) not in facts.counts]
+        whole = stored_rows(source.at(replace(manifest, schema=columns)), new)
+        matches = {fragment.id: len(rows) for fragment, rows in facts.condition.matching(whole)} if new else {}
         for fragment in new:
             count = matches.get(fragment.id, 0)
             if dictionaries and not count:
-                count = int(_has_unused_values(source, fragment, dictionaries))
-            counts[pieces[fragment.id], fields] = count
-            self.facts.rows += fragment.physical_rows or 0
+                stored = stored_rows(source, [fragment])
+                rows = live_rows(stored, stored.manifest.fragments[0], dictionaries)
+                count = int(has_unused_values(batch for batch, _ in rows))
+            facts.counts[version.pieces[fragment.id], names] = count
+            facts.rows += fragment.physical_rows or 0
 
-    def _note_columns(self, source: Snapshot, fragments: list[Fragment]) -> None:
-        """Record which columns of its files a version reads."""
-        field_ids = source.manifest.schema.by_id().keys()
-        for fragment in fragments:
-            for file in fragment.files:
-                key = data_key(file.path)
-                read = {place for place, number in enumerate(file.fields) if number in field_ids}
-                self.unread.setdefault(key, set(range(len(file.fields)))).difference_update(read)
-                if key not in self.stores:
-                    self.stores[key] = source.data_file(file)
 
-    def _search_schemas(self, source: Snapshot, fragments: list[Fragment]) -> None:
-        """Record which data files store a schema that mentions a value of the condition."""
-        for file in (file for fragment in fragments for file in fragment.files):
+def _find_files(facts: ErasureSurvey) -> None:
+    """Find all data files of fragments with matching rows, and mark the versions that refer to such a file."""
+    used = {files for version in facts.versions() for files in version.pieces.values()}
+    more = {name for (files, _), count in facts.counts.items() if count and files in used for name in files}
+    more |= _find_unread(facts)
+    while more:
+        facts.files |= more
+        more = {name for files in used if not facts.files.isdisjoint(files) for name in files} - facts.files
+    counted = {name for files, _ in facts.counts for name in files}
+    for version in facts.versions():
+        if facts.held_fragments(version):
+            version.reasons.add("rows")
+        elif "files" not in version.reasons and not all(files <= counted for files in version.pieces.values()):
+            version.reasons.add("columns")
+
+
+def _find_unread(facts: ErasureSurvey) -> set[str]:
+    """Find files with a column of the condition that no version reads, as its values were written again elsewhere."""
+    unread: dict[str, set[int]] = {}
+    places: dict[str, tuple[ObjectStore, str]] = {}
+    names: set[str] = set()
+    for version in facts.versions():
+        if "files" in version.reasons:
+            continue
+        names.update(*(columns.names for columns in version.columns.values()))
+        field_ids = version.manifest.schema.by_id().keys()
+        for file in (file for fragment in version.manifest.fragments for file in fragment.files):
             key = data_key(file.path)
-            if key not in self.facts.mentions:
-                store, path = source.data_file(file)
-                size = file.file_size_bytes or None
-                reader = DataFileReader.open(store, path, size=size, cache=source.session.files)
-                self.facts.mentions[key] = self.facts.condition.is_in_schema(reader.schema)
-
-    def spread(self) -> None:
-        """Find all data files of fragments with matching rows, and mark the versions that refer to such a file."""
-        facts = self.facts
-        present = [line_version for line in facts.lines for line_version in line.versions.values()]
-        used = {files for version in present for files in version.pieces.values()}
-        facts.files = {name for (files, _), count in facts.counts.items() if count and files in used for name in files}
-        facts.files |= {key for key, places in self.unread.items() if places and self._has_column(key)}
-        grown = True
-        while grown:
-            before = len(facts.files)
-            for files in used:
-                if not facts.files.isdisjoint(files):
-                    facts.files |= files
-            grown = len(facts.files) > before
-        for version in present:
-            version.fragments = [key for key, files in version.pieces.items() if not facts.files.isdisjoint(files)]
-            if version.fragments:
-                version.reasons.add("rows")
-            elif "columns" in version.reasons and self._are_counted(version):
-                version.reasons.discard("columns")
-
-    def _are_counted(self, version: SurveyedVersion) -> bool:
-        """Whether all files of a version were evaluated as part of other versions."""
-        counted = {name for (files, _) in self.facts.counts for name in files}
-        return all(files <= counted for files in version.pieces.values())
-
-    def _has_column(self, key: str) -> bool:
-        """Whether a file with columns that no version reads has a column with a name of the condition."""
-        store, path = self.stores[key]
-        names = {name for line in self.facts.lines for name in self._names(line)}
-        return bool(names & set(DataFileReader.open(store, path).schema.names))
-
-    def _names(self, line: Line) -> tuple[str, ...]:
-        manifest = load_manifest(line.store, line.latest.number)
-        return self.facts.condition.columns(Snapshot(line.store, manifest, line.store.options)) or ()
-
-
-def _has_unused_values(source: Snapshot, fragment: Fragment, columns: list[str]) -> bool:
-    """Whether dictionaries of a fragment have values that no row of it has, which may be values of erased rows."""
-    whole = stored_rows(source, [fragment])
-    rows = live_rows(whole, whole.manifest.fragments[0], columns)
-    return has_unused_values(batch for batch, _ in rows)
-
-
-def _is_legacy(manifest: Manifest) -> bool:
-    return manifest.data_storage_version == "0.1"
-
-
-def _histories(facts: ErasureSurvey) -> dict[Node, Node | None]:
-    """Each version with the version that it continues, or the next older existing version; older versions first."""
-    lines = {line.branch: line for line in facts.lines}
-    numbers = {
-        line.branch: sorted(number for number in line.versions if not is_detached(number)) for line in facts.lines
-    }
-    before: dict[Node, Node | None] = {}
-    for line in sorted(facts.lines, key=lambda line: len(line.ref.identifier) if line.ref else 0):
-        for number, version in sorted(line.versions.items()):
-            at: Line | None = line
-            latest = version.continues
-            before[line.name, number] = None
-            while at is not None and latest is not None:
-                place = bisect_right(numbers[at.branch], latest)
-                if place:
-                    before[line.name, number] = (at.name, numbers[at.branch][place - 1])
-                    break
-                latest = min(latest, at.ref.parent_version) if at.ref is not None else None
-                at = lines.get(at.ref.parent_branch) if at.ref is not None else None
-    return before
-
-
-def _judge_indices(facts: ErasureSurvey, line: Line) -> None:
-    """Find the indices of a branch that can hold values of erased rows, and the versions that have one."""
-    clean: dict[UUID, list[int]] = {}
-    for number, version in sorted(line.versions.items()):
-        for index in version.indices:
-            if lists_values(index) and not version.holds_data:
-                clean.setdefault(index.uuid, []).append(number)
-    proven = {
+            read = {place for place, number in enumerate(file.fields) if number in field_ids}
+            unread.setdefault(key, set(range(len(file.fields)))).difference_update(read)
+            if key not in places:
+                places[key] = version.source.data_file(file)
+    return {
         key
-        for key, numbers in clean.items()
-        if any(_is_stored(line, key, number) for number in {numbers[-1], numbers[0]})
+        for key, columns in unread.items()
+        if columns and names & set(DataFileReader.open(*places[key]).schema.names)
     }
-    for number, version in line.versions.items():
-        for index in version.indices:
-            if index.uuid in proven or (not lists_values(index) and _is_fresh(facts, line, number, index)):
-                continue
-            version.suspect.append(index)
+
+
+def _find_suspect_indices(facts: ErasureSurvey) -> None:
+    """Find the indices that can hold values of erased rows, and mark the versions that have one."""
+    clean: dict[tuple[str | None, UUID], list[tuple[SurveyedVersion, IndexMetadata]]] = {}
+    for line in facts.lines:
+        for version in line.versions.values():
+            for index in () if version.holds_data else version.indices:
+                clean.setdefault((line.branch, index.uuid), []).append((version, index))
+    # Files are immutable, so a proof for one version holds for all versions with the index.
+    proven = {uuid for (_, uuid), pairs in clean.items() if any(_is_clean(*pair) for pair in (pairs[-1], pairs[0]))}
+    for version in facts.versions():
+        version.suspect = [index for index in version.indices if index.uuid not in proven]
+        if version.suspect:
             version.reasons.add("index")
 
 
-def _is_stored(line: Line, key: UUID, number: int) -> bool:
-    """Whether all values of an index are values of rows that a version without the erased rows stores.
-
-    Index files and data files are immutable, so a proof for one version holds for all versions with the index.
-    """
-    manifest = load_manifest(line.store, number)
-    source = Snapshot(line.store, manifest, line.store.options)
-    return all(holds_only_stored_values(source, index) for index in manifest.indices if index.uuid == key)
-
-
-def _is_fresh(facts: ErasureSurvey, line: Line, number: int, index: IndexMetadata) -> bool:
-    """Whether the version that built an index from scratch exists, and this and all later versions hold no row."""
-    built = _at(facts, line, index.dataset_version + 1)
-    if built is None or not built.is_fresh or all(built_index.uuid != index.uuid for built_index in built.indices):
-        return False
-    between = (_at(facts, line, version_number) for version_number in range(index.dataset_version + 1, number + 1))
-    return all(version is not None and not version.holds_data for version in between)
-
-
-def _at(facts: ErasureSurvey, line: Line, number: int) -> SurveyedVersion | None:
-    """A version of a branch, or of its parent if it is older than the fork; None if it was deleted."""
-    version = line.versions.get(number)
-    if version is not None or line.ref is None or number > line.ref.parent_version:
-        return version
-    parent = next((candidate for candidate in facts.lines if candidate.branch == line.ref.parent_branch), None)
-    return None if parent is None else _at(facts, parent, number)
+def _is_clean(version: SurveyedVersion, index: IndexMetadata) -> bool:
+    """Whether an index has no values but those of a version without the rows."""
+    if lists_values(index):
+        return holds_only_stored_values(version.source, index)
+    is_built = version.made_by is not None and isinstance(version.made_by.operation, CreateIndex)
+    return is_built and version.manifest.version == index.dataset_version + 1

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 import pyarrow.compute as pc
 
 from lance_core.commit import commit
+from lance_core.retry import CONFLICT_RETRIES, RETRY_TIMEOUT
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Delete
 from lance_core.table.transaction import Transaction
@@ -20,9 +22,23 @@ __all__ = ["delete_rows", "truncate"]
 
 
 def delete_rows(
-    source: Snapshot, predicate: str | pc.Expression, *, conflict_retries: int, retry_timeout: timedelta
+    source: Snapshot,
+    predicate: str | pc.Expression,
+    *,
+    conflict_retries: int = CONFLICT_RETRIES,
+    retry_timeout: timedelta = RETRY_TIMEOUT,
+    properties: Mapping[str, str] | None = None,
+    is_recorded: bool = True,
 ) -> tuple[Manifest, int]:
     """Commit a version without the rows for which the predicate is true.
+
+    Args:
+        source: The version to begin with.
+        predicate: The rows, as SQL or an expression.
+        conflict_retries: How often everything is repeated after a conflict with another commit.
+        retry_timeout: Time after which no further attempt begins.
+        properties: Properties of the transaction.
+        is_recorded: Whether the transaction has the predicate. If not, nothing is committed where no row matches.
 
     Returns:
         The new version, and the number of deleted rows.
@@ -37,12 +53,14 @@ def delete_rows(
         expression = to_condition(predicate, columns or base.manifest.schema)
         with staged(base) as files:
             removal = remove_rows(base, each_matching(base, expression, columns), files)
+            if not (is_recorded or removal.num_rows):
+                return base.manifest, 0
             operation = Delete(
                 updated_fragments=removal.updated_fragments,
                 deleted_fragment_ids=removal.removed_fragment_ids,
-                predicate=predicate_string(predicate),
+                predicate=predicate_string(predicate) if is_recorded else "",
             )
-            manifest = files.commit(operation, removal.affected_rows)
+            manifest = files.commit(operation, removal.affected_rows, properties)
         return manifest, removal.num_rows
 
     return retrying_on_latest(source, attempt, conflict_retries=conflict_retries, retry_timeout=retry_timeout)

@@ -20,7 +20,7 @@ from pyroaring import BitMap
 
 import lance_core
 from lance_core.errors import InvalidInputError, StoreError, UnsupportedError
-from lance_core.maintenance.erasure import uploads
+from lance_core.maintenance.erasure import proof
 from lance_core.store.local import LocalStore
 from lance_core.store.s3 import S3Store
 from lance_core.store.s3_client import S3Client
@@ -265,8 +265,6 @@ def test_the_condition_stands_nowhere(tmp_path):
     assert report.proven
     check_erased(uri, crowd[1])
     assert crowd[1].key not in repr(report)
-    with pytest.raises(InvalidInputError, match="transaction_properties"):
-        lance_core.dataset(uri).erase_rows(crowd[2].where, transaction_properties={"ticket": crowd[2].key})
 
 
 def test_a_commit_of_an_erasure_does_not_hold_the_condition(tmp_path, monkeypatch):
@@ -280,19 +278,6 @@ def test_a_commit_of_an_erasure_does_not_hold_the_condition(tmp_path, monkeypatc
     assert not report.proven
     assert len(lance_core.dataset(uri).versions()) > 2
     assert {path.split("/")[1] for path, _ in places(uri, crowd[1])} == {"data"}
-
-
-def test_metadata_that_mentions_a_value_is_named(tmp_path):
-    uri = str(tmp_path / "t")
-    crowd = people(0, 4)
-    lance_core.write_dataset(table_of(crowd), uri)
-    lance_core.dataset(uri).update_config({"owner": crowd[1].key})
-    report = lance_core.dataset(uri).erase_rows(crowd[1].where)
-    assert not report.proven
-    assert {one.kind for one in report.remaining} == {"version", "record"}
-    lance_core.dataset(uri).update_config({"owner": "nobody"})
-    assert lance_core.dataset(uri).erase_rows(crowd[1].where).proven
-    check_erased(uri, crowd[1])
 
 
 def test_clones_and_sources_are_named(tmp_path):
@@ -384,8 +369,8 @@ def test_rows_that_come_meanwhile_are_reported_or_erased(tmp_path, monkeypatch):
 
     clean_up = erasure._Erasure._clean_up
 
-    def late(self, found, tags):
-        clean_up(self, found, tags)
+    def late(self, facts):
+        clean_up(self, facts)
         lance.write_dataset(table_of([crowd[1]]), uri, mode="append")
 
     monkeypatch.setattr(erasure._Erasure, "_clean_up", late)
@@ -500,13 +485,8 @@ def test_random_histories(tmp_path_factory, steps):
     assert lance_core.dataset(uri).validate() is None
 
 
-def test_names_of_tags_and_dictionaries_of_old_manifests(tmp_path):
-    uri = str(tmp_path / "t")
+def test_dictionaries_of_old_manifests_are_named(tmp_path):
     crowd = people(0, 4)
-    lance_core.write_dataset(table_of(crowd), uri)
-    lance_core.dataset(uri).tags.create(crowd[1].key, 1)
-    report = lance_core.dataset(uri).erase_rows(crowd[1].where, retag=True)
-    assert [one.path for one in report.remaining] == ["_refs/tags/…"]
     old = str(tmp_path / "old")
     words = table_of(crowd).select(["key", "words"])
     lance_core.write_dataset(words, old, data_storage_version="0.1")
@@ -839,7 +819,7 @@ def test_an_old_upload_is_aborted_as_an_old_file_is_removed(s3, monkeypatch):
     dataset = lance_core.write_dataset(pa.table({"id": [1, 2]}), f"s3://{bucket}/t", storage_options=options)
     client.create_multipart_upload(Bucket=bucket, Key="t/data/old.lance")
     assert dataset.erase_rows("id = 2").uploads_aborted == ()
-    monkeypatch.setattr(uploads, "UNVERIFIED_AGE", dt.timedelta(0))
+    monkeypatch.setattr(proof, "UNVERIFIED_AGE", dt.timedelta(0))
     assert dataset.erase_rows("id = 2").uploads_aborted == ("data/old.lance",)
 
 

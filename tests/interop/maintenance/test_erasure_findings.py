@@ -1,4 +1,4 @@
-"""Erasures of tables with dictionaries without values, and with files that no table has."""
+"""Erasures of tables with dictionaries without values, files that no table has, predicates and free text."""
 
 from pathlib import Path
 
@@ -31,3 +31,64 @@ def test_a_file_that_no_table_has_is_named_as_such(tmp_path):
     Path(uri, "data", "old.bin").write_text("x")
     report = lance_core.dataset(uri).erase_rows("id = 1", delete_unverified=True)
     assert [(one.kind, one.path) for one in report.remaining] == [("unknown", "data/old.bin")]
+
+
+def files_with(uri, mark):
+    return [path for path in Path(uri).rglob("*") if path.is_file() and mark in path.read_bytes()]
+
+
+@pytest.mark.parametrize("library", [lance, lance_core], ids=["pylance", "ours"])
+def test_a_predicate_goes_where_the_version_with_its_rows_was_removed(tmp_path, library):
+    uri = str(tmp_path / "t.lance")
+    library.write_dataset(pa.table({"id": [1], "email": ["ann@example.org"]}), uri)
+    library.write_dataset(pa.table({"id": [2], "email": ["eve@example.org"]}), uri, mode="append")
+    library.dataset(uri).delete("id = 1 AND email = 'ann@example.org'")  # all rows of a fragment: no file has them
+    lance_core.dataset(uri).cleanup_old_versions(retain_versions=1, delete_unverified=True)
+    table = lance_core.dataset(uri)
+    assert files_with(uri, b"ann@")
+    planned = table.erase_rows("id = 1", dry_run=True)
+    assert planned.versions_removed == {"main": (table.version,)}
+    assert [one.reasons for one in planned.holding] == [("record",)]
+    assert table.erase_rows("id = 1").proven
+    assert not files_with(uri, b"ann@")
+    number = table.version
+    assert table.erase_rows("id = 1").proven
+    assert table.version == number
+    assert lance.dataset(uri).to_table()["id"].to_pylist() == [2]
+
+
+def test_versions_of_other_deletes_stay(tmp_path):
+    uri = str(tmp_path / "t.lance")
+    table = lance_core.write_dataset({"id": [1, 2]}, uri)
+    table.delete("id = 2")
+    table.insert({"id": [3]})
+    report = table.erase_rows("id = 3")
+    assert (report.proven, dict(report.versions_removed)) == (True, {"main": (3,)})
+    assert 2 in [one["version"] for one in table.versions()]
+
+
+def test_a_transaction_of_nobody_with_a_predicate_is_named(tmp_path):
+    uri = str(tmp_path / "t.lance")
+    lance.write_dataset(pa.table({"id": [1, 2, 3]}), uri)
+    lance.dataset(uri).delete("id = 3")
+    (predicate,) = [path for path in Path(uri, "_transactions").iterdir() if b"id = 3" in path.read_bytes()]
+    left = {f"_transactions/1-{name}.txn" for name in ("lost", "torn")}
+    Path(uri, "_transactions", "1-lost.txn").write_bytes(predicate.read_bytes())
+    Path(uri, "_transactions", "1-torn.txn").write_bytes(b"\xff\xff")
+    report = lance_core.dataset(uri).erase_rows("id = 3")
+    assert not report.proven
+    assert {(one.kind, one.path) for one in report.remaining} == {("record", path) for path in left}
+    assert lance_core.dataset(uri).erase_rows("id = 3", delete_unverified=True).proven
+    assert not list(Path(uri).rglob("1-*.txn"))
+
+
+def test_free_text_is_the_affair_of_its_author(tmp_path):
+    uri = str(tmp_path / "t.lance")
+    mark = "bob@example.org"
+    table = lance_core.write_dataset({"id": [1, 2], "email": ["eve@example.org", mark]}, uri)
+    table.update_config({"owner": mark})
+    table.update_field_metadata({"email": {"of": mark}})
+    report = table.erase_rows(f"email = '{mark}'", transaction_properties={"request": mark})
+    assert (report.proven, report.remaining) == (True, ())
+    assert table.config()["owner"] == mark
+    assert all(path.parent.name in {"_versions", "_transactions", "data"} for path in files_with(uri, mark.encode()))

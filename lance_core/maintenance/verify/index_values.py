@@ -1,14 +1,12 @@
-"""Whether an index can hold values of rows that are erased.
+"""Whether the values of an index are those of stored rows: an index can outlive rows that a compaction removed.
 
-values are listed (ZONEMAP, BITMAP, BTREE, LABEL_LIST)   each must be one of a stored row of the version
-other kinds (BLOOMFILTER, vector, full-text, unknown)    nothing was erased since the index was built from scratch:
-                                                         the version that built it has its transaction, and this
-                                                         and all later versions exist and hold no row
+Only kinds that list their values can be checked: ZONEMAP, BITMAP, BTREE, LABEL_LIST.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -18,13 +16,15 @@ from lance_core.errors import LanceError
 from lance_core.index.kinds import bitmap, btree, zonemap
 from lance_core.index.kinds.files import open_file, read_columns
 from lance_core.index.kinds.registry import is_known
-from lance_core.maintenance.erasure.condition import stored_rows
+from lance_core.table.fragment import Fragment
+from lance_core.table.fragment_list import FragmentList
 from lance_core.table.index import IndexMetadata
+from lance_core.verbs.context.session import Session
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.indices.build import IndexedField, indexed_field
 from lance_core.verbs.rows.removal import live_rows
 
-__all__ = ["holds_only_stored_values", "lists_values"]
+__all__ = ["holds_only_stored_values", "lists_values", "stored_rows"]
 
 _ROWS: Final = 1 << 20
 """Values of stored rows that are compared at a time."""
@@ -35,6 +35,13 @@ _FILES: Final[Mapping[str, Mapping[str, list[str]]]] = {
     "LabelList": {bitmap.FILE: ["keys"]},
     "BTree": {btree.DATA_FILE: ["values"], btree.LOOKUP_FILE: ["min", "max"]},
 }
+
+
+def stored_rows(source: Snapshot, fragments: Sequence[Fragment]) -> Snapshot:
+    """A version with all rows that its files store: without deletion files, and without indices, which may be wrong."""
+    whole = [replace(fragment, deletion_file=None) for fragment in fragments]
+    manifest = replace(source.manifest, fragments=FragmentList.of(whole), indices=())
+    return Snapshot(source.store, manifest, source.options, Session())
 
 
 def lists_values(index: IndexMetadata) -> bool:
@@ -51,27 +58,27 @@ def holds_only_stored_values(source: Snapshot, index: IndexMetadata) -> bool:
     """
     try:
         field = indexed_field(source.manifest.schema, index.fields[0])
-        left = _listed(source, index)
-        for values in _stored(source, field):
+        left = _index_values(source, index)
+        for values in _stored_values(source, field):
             if not len(left):
                 break
-            left = left.filter(pc.invert(pc.is_in(left, value_set=_comparable(values).cast(left.type))))
+            left = left.filter(pc.invert(pc.is_in(left, value_set=_distinct(values).cast(left.type))))
     except (LanceError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return False
     return not len(left)
 
 
-def _listed(source: Snapshot, index: IndexMetadata) -> pa.Array:
+def _index_values(source: Snapshot, index: IndexMetadata) -> pa.Array:
     """The distinct values of an index."""
     store, folder = source.index_folder(index)
     chunks: list[pa.Array] = []
     for name, columns in _FILES[index.kind].items():
         table = read_columns(open_file(store, folder, name, index), columns)
         chunks += [chunk for column in columns for chunk in table.column(column).chunks]
-    return _comparable(pa.chunked_array(chunks)) if chunks else pa.nulls(0)
+    return _distinct(pa.chunked_array(chunks)) if chunks else pa.nulls(0)
 
 
-def _comparable(values: pa.ChunkedArray) -> pa.Array:
+def _distinct(values: pa.ChunkedArray) -> pa.Array:
     """The distinct values without nulls; zeros have one sign."""
     distinct = pc.unique(values.drop_null())
     if pa.types.is_float16(distinct.type):
@@ -79,21 +86,17 @@ def _comparable(values: pa.ChunkedArray) -> pa.Array:
     return pc.add(distinct, pa.scalar(0.0, distinct.type)) if pa.types.is_floating(distinct.type) else distinct
 
 
-def _stored(source: Snapshot, field: IndexedField) -> Iterator[pa.ChunkedArray]:
+def _stored_values(source: Snapshot, field: IndexedField) -> Iterator[pa.ChunkedArray]:
     """The values of a field in all stored rows; for lists, their elements."""
     whole = stored_rows(source, source.manifest.fragments)
     waiting: list[pa.Array] = []
     for fragment in whole.manifest.fragments:
         for batch, _ in live_rows(whole, fragment, [field.nodes[0].name]):
             values = field.values(batch)
-            waiting.append(_flattened(values))
+            is_list = pa.types.is_list(values.type) or pa.types.is_large_list(values.type)
+            waiting.append(values.flatten() if is_list else values)
             if sum(map(len, waiting)) >= _ROWS:
                 yield pa.chunked_array(waiting)
                 waiting = []
     if waiting:
         yield pa.chunked_array(waiting)
-
-
-def _flattened(values: pa.Array) -> pa.Array:
-    is_list = pa.types.is_list(values.type) or pa.types.is_large_list(values.type)
-    return values.flatten() if is_list else values
