@@ -26,7 +26,7 @@ NAMES = {
         "Candidate", "CleanupExplanation", "CleanupStats", "Compaction", "CompactionMetrics", "CompactionOptions",
         "CompactionPlan", "CompactionTask", "ErasureFinding", "ErasureReading", "ErasureReport", "ExpectedVersions", "FoundTable", "HoldingVersion", "ReferencedBranch", "RewriteResult", "Selectors", "auto_cleanup", "change_type",
         "cleanup_old_versions", "columns_without_zone_map", "commit_what_fits", "compact", "explain_cleanup_old_versions", "find_tables", "index_partitions", "rebase_results",
-        "select",
+        "removed_commits", "select",
     ],
     lance_core.optimize: [
         "Compaction", "CompactionMetrics", "CompactionOptions", "CompactionPlan", "CompactionTask", "RewriteResult",

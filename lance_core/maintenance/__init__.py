@@ -23,6 +23,7 @@ from lance_core.maintenance.erasure.report import ErasureFinding, ErasureReading
 from lance_core.maintenance.expected_versions import ExpectedVersions
 from lance_core.maintenance.zone_maps import columns_without_zone_map, index_partitions
 from lance_core.verbs.inspect.tables import FoundTable, find_tables
+from lance_core.verbs.refs.removed_commits import removed_commits
 
 __all__ = [
     "Candidate",
@@ -52,5 +53,6 @@ __all__ = [
     "find_tables",
     "index_partitions",
     "rebase_results",
+    "removed_commits",
     "select",
 ]

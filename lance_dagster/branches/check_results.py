@@ -16,11 +16,13 @@ import dagster as dg
 
 import lance_core
 from lance_core.errors import NotFoundError
+from lance_core.maintenance import removed_commits
 from lance_dagster._context.check_log import CheckEvaluation, CheckLog, read_check_log
 from lance_dagster.branches.gate import REST, ChangedRows, CheckProblem, CheckResult, check_problems
 from lance_dagster.lineage.check_reads import branch_id
-from lance_dagster.lineage.history import TableVersion, read_history
+from lance_dagster.lineage.history import read_history
 from lance_dagster.properties import (
+    ASSET_KEY,
     ATTEMPT,
     PARTITION_HASH,
     RUN_ID,
@@ -47,7 +49,8 @@ class BranchChecks:
         branch_id: The identifier of the branch.
         is_promoted: Whether the branch was promoted before, so that no check counts.
         problems: The checks that reject it, by asset.
-        cleaned_up: The newest version that was cleaned up, which may have changed any partition; 0 for none.
+        cleaned_up: The newest version that was cleaned up without a record, which may have changed any partition; 0 for
+            none.
         newest_run: The newest run on the branch; None without one.
         newest_result: The number of the run of the newest result of a check, and that of the event in its log; zeros
             without one.
@@ -171,12 +174,7 @@ def check_branch(
     """
     head = main.checkout_version((branch, None))
     records = instance.get_run_records(filters=dg.RunsFilter(tags={BRANCH_TAG: branch}))
-    fork = main.branches.list()[branch]["parent_version"]
-    history = [
-        commit for commit in read_history(head, after=fork, count_changes=False, ahead=_AHEAD) if commit.changes_rows
-    ]
-    existing = {version_ref["version"] for version_ref in head.version_refs()}
-    lost = max((number for number in range(fork + 1, head.version) if number not in existing), default=0)
+    history, lost = _commits_since_fork(main, head)
     branch_runs = _RunsOfBranch.of(instance, head, history, records)
     writers = {dg.AssetKey.from_user_string(name) for commit in history for name in commit.assets}
     is_unnamed = bool(lost) or any(not commit.assets for commit in history)
@@ -209,15 +207,53 @@ def check_branch(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Commit:
+    """A commit of a branch that may have changed rows, whose version may have been removed since."""
+
+    version: int
+    operation: str | None
+    properties: Mapping[str, str]
+
+    @property
+    def assets(self) -> list[str]:
+        """The assets for which the commit was made."""
+        return several(self.properties.get(ASSET_KEY))
+
+
+def _commits_since_fork(main: lance_core.LanceDataset, head: lance_core.LanceDataset) -> tuple[list[_Commit], int]:
+    """The commits of a branch that may have changed rows, newest first; and the newest version that is unknown, or 0.
+
+    Of versions that cleanup has removed the branch remembers the commits, unless another library has removed them.
+    """
+    assert head.branch is not None
+    entry = main.branches.list()[head.branch]
+    fork, record = entry["parent_version"], removed_commits(entry["metadata"])
+    existing = {version_ref["version"] for version_ref in head.version_refs()}
+    commits = {
+        commit.version: _Commit(version=commit.version, operation=commit.operation, properties=commit.properties)
+        for commit in record.commits
+        if commit.version not in existing
+    }
+    for commit in read_history(head, after=fork, count_changes=False, ahead=_AHEAD):
+        if commit.changes_rows:
+            commits[commit.version] = _Commit(
+                version=commit.version, operation=commit.operation, properties=commit.properties
+            )
+    missing = (number for number in range(fork + 1, head.version) if number not in existing)
+    newest_first = [commits[version] for version in sorted(commits, reverse=True)]
+    return newest_first, max((number for number in missing if not record.covers(number)), default=0)
+
+
 def _changed_rows(
-    history: Sequence[TableVersion], asset: str, lost: int, partition_lists: Mapping[str, Sequence[str]]
+    history: Sequence[_Commit], asset: str, lost: int, partition_lists: Mapping[str, Sequence[str]]
 ) -> ChangedRows:
     """What the commits of a branch, newest first, changed for an asset.
 
     Args:
         history: The commits that may have changed rows.
         asset: The asset; commits that name only other assets do not change its rows.
-        lost: The newest version that was cleaned up; it may have changed anything. 0 for none.
+        lost: The newest version that was cleaned up without a record; it may have changed anything. 0 for none.
         partition_lists: Lists of partitions by their hash, for commits that name more than a commit records.
     """
     changed: dict[str | None, int] = {REST: lost} if lost else {}
@@ -241,7 +277,7 @@ class _RunsOfBranch:
     uri: str
     branch: str | None
     branch_id: str | None
-    history: Sequence[TableVersion]
+    history: Sequence[_Commit]
     logs: Mapping[str, tuple[int, CheckLog]]
 
     @classmethod
@@ -249,7 +285,7 @@ class _RunsOfBranch:
         cls,
         instance: dg.DagsterInstance,
         head: lance_core.LanceDataset,
-        history: Sequence[TableVersion],
+        history: Sequence[_Commit],
         records: Iterable[dg.RunRecord],
     ) -> _RunsOfBranch:
         """Read the logs of the runs that have the branch's tag."""

@@ -30,6 +30,7 @@ from lance_core.threads import ThreadPool
 from lance_core.times import ago
 from lance_core.verbs.context.branch_roots import dataset_store
 from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.refs.removed_commits import record_removal
 
 __all__ = [
     "CleanupExplanation",
@@ -184,8 +185,10 @@ def cleanup_old_versions(
     for name, value in (("delete_rate_limit", delete_rate_limit), ("delete_concurrency", delete_concurrency)):
         if value is not None and value < 1:
             raise InvalidInputError(f"{name} must be greater than 0, got {value}")
-    store = dataset.source.store
+    store, branch = dataset.source.store, dataset.source.manifest.branch
     plan, claim = _claimed_plan(store, dataset.source.manifest, selectors)
+    if branch is not None and plan.versions:
+        _record_commits(store, branch, plan.versions)
     for warning in plan.warnings:
         _logger.info("cleanup of %s: %s", store.root, warning)
     remover = _Remover(
@@ -230,6 +233,16 @@ def _written_claim(store: ObjectStore, versions: frozenset[int]) -> VersionClaim
         _logger.warning("cleanup of %s: others cannot see which versions it removes: %s", store.root, error)
         return None
     return claim
+
+
+def _record_commits(store: ObjectStore, branch: str, versions: frozenset[int]) -> None:
+    """Record what the versions of a branch changed; not on a full disk, where cleanup is the remedy."""
+    try:
+        record_removal(dataset_store(store, branch), store, branch, versions)
+    except StoreError as error:
+        if error.errno not in _FULL:
+            raise
+        _logger.warning("cleanup of %s: what the removed versions changed is not recorded: %s", store.root, error)
 
 
 def explain_cleanup_old_versions(

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import dagster as dg
+import lance
 import pyarrow as pa
 import pytest
 
@@ -111,7 +112,29 @@ def test_a_later_commit_needs_a_later_result(lake, gate):
     assert lake.rows("events") == []
 
 
-def test_versions_of_the_branch_that_were_cleaned_up(lake, monkeypatch):
+@pytest.mark.filterwarnings("ignore:Specifying a partitions_def:dagster.PreviewWarning")
+def test_a_branch_remembers_what_versions_changed_that_were_cleaned_up(lake, monkeypatch):
+    @dg.asset_check(asset=events, blocking=True, partitions_def=DAYS)
+    def of_day(events: pa.Table) -> dg.AssetCheckResult:
+        return dg.AssetCheckResult(passed=events.num_rows > 0)
+
+    gate = {"assets": [events], "checks": [of_day]}
+    on_branch(lake, events, of_day, partition=ONE)
+    on_branch(lake, events, partition=TWO)
+    on_branch(lake, events, of_day, partition=THREE)
+    lake.table("events").checkout_version(("work", None)).cleanup_old_versions(timedelta(0))
+    assert f"version 4 (partition {TWO}): it last read version 4, in run" in promote(
+        lake, monkeypatch, fails=True, **gate
+    )
+    on_branch(lake, events, of_day, partition=TWO)
+    promote(lake, monkeypatch, **gate)
+    assert lake.rows("events") == [(day, 0) for day in (ONE, TWO, THREE)]
+    published = [event.asset_materialization for event in lake.instance.fetch_materializations(events.key, 3).records]
+    assert {event.partition for event in published} == {ONE, TWO, THREE}
+    assert all("lance/promoted_from" in event.metadata for event in published)
+
+
+def test_versions_of_the_branch_that_another_library_cleaned_up(lake, monkeypatch):
     """They may have changed any partition, so that a result about all rows is needed."""
 
     @dg.asset_check(asset=events, blocking=True)
@@ -123,7 +146,7 @@ def test_versions_of_the_branch_that_were_cleaned_up(lake, monkeypatch):
     for day in (ONE, TWO):
         on_branch(lake, events, opened, partition=day, resources=resources)
     branch = lake.table("events").checkout_version(("work", None))
-    branch.cleanup_old_versions(timedelta(0))
+    lance.dataset(lake.table("events").uri).checkout_version(("work", None)).cleanup_old_versions(timedelta(0))
     assert [one["version"] for one in branch.versions()] == [branch.version]
     said = promote(lake, monkeypatch, fails=True, **gate)
     assert f"version {branch.version - 1} of the branch was cleaned up" in said

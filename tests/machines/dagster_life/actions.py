@@ -22,14 +22,17 @@ def draw_script(world: World, rng: random.Random) -> Script:
             mine["fail"] = rng.choice(("before", "after", "after", "retry before", "retry after"))
         if rng.random() < 0.12:
             mine["empty"] = rng.choice((PARTITIONS, PARTITIONS[:1]))
-        mine["stream"] = rng.random() < (0.7 if races else 0.3)
+        mine["stream"] = rng.random() < (0.9 if races else 0.3)
+        mine["first key"] = rng.choice((0, 1, 2, 3)) if races else 0
         if world.config.mode == "merge" and "merges at once" not in world.config.switches:
             mine["stream"] = False
         says[asset] = mine
     says["good"] = rng.choice(("passes", "passes", "passes", "fails", "crashes"))
     points = ["events begins", "events writes", "events streams", "events committed", "good runs", "totals begins"]
     clocks = (0, 0, 0, -90, *(() if world.config.focus == "keepers" else (90,)))  # of a clock ahead nothing is old
-    pauses = set(rng.sample(points, rng.choice((0, 1, 1, 2) if races else (0, 0, 0, 1, 2))))
+    pauses = set(rng.sample(points, rng.choice((0, 0, 1, 2) if races else (0, 0, 0, 1, 2))))
+    if races and rng.random() < 0.4:
+        pauses.add("events streams")
     return Script(pauses=pauses, says=says, clock_s=rng.choice(clocks))
 
 
@@ -51,7 +54,7 @@ def begin(world: World, run_id: str, script: Script) -> str:
 def draw_partitions(world: World, rng: random.Random) -> tuple[str, ...] | None:
     if not world.config.partitioned:
         return None
-    first = rng.randrange(len(PARTITIONS))
+    first = 0 if world.config.focus == "races" and rng.random() < 0.5 else rng.randrange(len(PARTITIONS))
     last = first if rng.random() < 0.7 else rng.randrange(first, len(PARTITIONS))
     return PARTITIONS[first : last + 1]
 
@@ -97,7 +100,8 @@ def publish_alone(world: World, rng: random.Random) -> str | None:
     ended = [run for run in re_executable(world) if run.is_audited]
     if not ended:
         return None
-    parent = ended[-1]
+    failed = [run for run in ended if run.state == "failed"]
+    parent = (failed or ended)[-1]
     tags = world.tags_of(parent) | world.scope(parent.partitions)
     run_id = world.stage.launch_job(
         "audited", tags, assets=[dg.AssetKey("audited_publish")], checks=[], parent=parent.run_id
@@ -185,7 +189,8 @@ def give_up(world: World, rng: random.Random) -> str | None:
     world.excuses.add(run.run_id)
     world.stage.instance.report_run_failed(world.stage.instance.get_run_by_id(run.run_id))
     world.sync()
-    return f"give run {run.number} up"
+    again = re_execute_run(world, rng, run) if rng.random() < 0.5 and run in re_executable(world) else None
+    return f"give run {run.number} up{'' if again is None else f'; {again}'}"
 
 
 def re_executable(world: World) -> list[Run]:
@@ -204,7 +209,10 @@ def re_execute(world: World, rng: random.Random) -> str | None:
     ended = re_executable(world)
     if not ended:
         return None
-    run = rng.choice(ended[-4:])
+    return re_execute_run(world, rng, rng.choice(ended[-4:]))
+
+
+def re_execute_run(world: World, rng: random.Random, run: Run) -> str | None:
     strategy = "ALL_STEPS" if run.state == "succeeded" else rng.choice(("ALL_STEPS", "FROM_FAILURE", "FROM_FAILURE"))
     try:
         again = world.adopt(world.stage.re_execute(run.run_id, strategy))

@@ -78,7 +78,9 @@ def re_execute_backfill(world: World, rng: random.Random) -> str | None:
     ]
     if not ended:
         return None
-    name, again = rng.choice(ended), f"backfill{len(world.backfills) + 1}"
+    failed = [name for name in ended if world.stage.instance.get_backfill(name).status.value != "COMPLETED_SUCCESS"]
+    name = rng.choice(failed if failed and rng.random() < 0.7 else ended)
+    again = f"backfill{len(world.backfills) + 1}"
     from_failure = rng.random() < 0.6
     if not world.stage.re_execute_backfill(name, again, from_failure=from_failure):
         return None

@@ -117,7 +117,7 @@ def maintain(world: World, rng: random.Random) -> str | None:
         return None
     is_full = rng.random() < 0.4
     branch = "staging" if world.config.policy == "env" else MAIN
-    before = {table: world.version(table, MAIN) for table in TABLES}
+    before = {table: numbers(world, table, MAIN) for table in TABLES}
     places = [table for table in TABLES if branch in world.model.lines[table]]
     removable = {table: removable_versions(world, table, branch) for table in places}
     with full_disk() if is_full else contextlib.nullcontext():
@@ -131,7 +131,7 @@ def maintain(world: World, rng: random.Random) -> str | None:
         if removable[table] and removable[table] <= set(numbers(world, table, branch)):
             world.problems.append(f"maintenance removed none of the versions {removable[table]} of {table}, {branch}")
     for table in TABLES:
-        if branch is not MAIN and world.version(table, MAIN) != before[table]:
+        if branch is not MAIN and numbers(world, table, MAIN) != before[table]:
             world.problems.append(f"maintenance in the environment of staging changed main of {table}")
     if not is_full and run.state == "succeeded" and rng.random() < 0.5:
         run_again(world, "lance_maintenance", {})
@@ -173,7 +173,7 @@ def undo(world: World, rng: random.Random) -> str | None:
     if not runs or any(actor.at is not None for actor in world.actors.values()):
         return None
     promoted = [run for run in runs if is_promoted(world, run)]
-    wanted = rng.choice(promoted if promoted and rng.random() < 0.3 else runs[-4:])
+    wanted = rng.choice(promoted if promoted and rng.random() < 0.5 else runs[-4:])
     before = {
         (table, branch): world.version(table, branch) for table, lines in world.model.lines.items() for branch in lines
     }

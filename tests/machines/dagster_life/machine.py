@@ -59,7 +59,7 @@ SWITCHES = {
     "restarts": True,  # a promotion that began before a branch was restarted does not publish the new rows
     "rivals": True,  # of two runs whose steps overlap, the one that was created later wins
     "merges at once": True,  # of two merges at a time, each key is inserted once
-    "maintained branches": False,  # partitioned checks count after versions of their branch were cleaned up
+    "maintained branches": True,  # partitioned checks count after versions of their branch were cleaned up
     "twice": True,  # a second identical step changes nothing
     "origin": True,  # events name the code and the inputs of the runs that wrote the rows
     "late overwrites": True,  # an attempt that was given up does not overwrite its re-execution

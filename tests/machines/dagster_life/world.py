@@ -270,7 +270,8 @@ class World(contextlib.AbstractContextManager):
         rows = Counter()
         for partition in run.partitions or PARTITIONS[:2]:
             if partition not in says.get("empty", ()):
-                for key in range(says.get("size", 1)):
+                first = says.get("first key", 0)
+                for key in range(first, first + says.get("size", 1)):
                     rows[partition, key, next(self.numbers)] += 1
         empty = self.config.empty_output if asset == "events" else "write"
         self.writes[run.run_id, asset] = Write(

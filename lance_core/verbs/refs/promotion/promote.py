@@ -82,9 +82,10 @@ from lance_core.verbs.refs.promotion.record import (
     PROMOTED_VERSION_KEY,
     PROMOTION_TAG_PREFIX,
     commits_between,
+    find_unknown_fill,
     inserted_keys_of,
-    merged_properties,
     promotion_token,
+    properties_of_branch,
     slice_names,
 )
 from lance_core.verbs.refs.promotion.update import promotion_update
@@ -323,11 +324,11 @@ class _PromotionCall:
 
     def _commit(self, latest: Manifest) -> Committed:
         branch = self.branch
-        commits = list(commits_between(branch.head.store, branch.fork_version, self.head_version).values())
-        operation = self.columns.renumbered(promotion_update(branch, self.changes, inserted_keys_of(commits)))
+        commits = commits_between(branch.head.store, branch.fork_version, self.head_version)
+        operation = self.columns.renumbered(promotion_update(branch, self.changes, inserted_keys_of(commits.values())))
         moves = differences(branch.parent.manifest.config, branch.head.manifest.config)
         properties = (
-            merged_properties(commits)
+            properties_of_branch(branch, commits)
             | moves
             | {
                 PROMOTED_FROM_KEY: branch.name,
@@ -420,6 +421,9 @@ class _PromotionCall:
                     "rows of others"
                 ),
             )
+        unknown = find_unknown_fill(self.branch, latest)
+        if unknown is not None:
+            raise self._conflict_error(transaction.properties, IncompatibleConflictError(unknown))
         written: list[str] = []
         numbered = []
         for number, (new, old) in enumerate(

@@ -17,12 +17,14 @@ from typing import Any, Final
 
 from lance_core.commit import REPLACES_KEY, find_transaction, list_versions
 from lance_core.store import ObjectStore
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import KeyExistenceFilter, Update
 from lance_core.table.refs import TagRef
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, SLICE_NAMES_KEY, SLICES_KEY, TAKES_BACK_KEY, Transaction
 from lance_core.table.watermarks import is_watermark
 from lance_core.threads import ThreadPool
 from lance_core.verbs.refs.changes import Branch
+from lance_core.verbs.refs.removed_commits import removed_commits
 
 __all__ = [
     "PROMOTED_FORK_KEY",
@@ -31,10 +33,11 @@ __all__ = [
     "PROMOTED_VERSION_KEY",
     "PROMOTION_TAG_PREFIX",
     "commits_between",
+    "find_unknown_fill",
     "inserted_keys_of",
     "is_promotion_tag",
-    "merged_properties",
     "promotion_token",
+    "properties_of_branch",
     "slice_names",
 ]
 
@@ -77,13 +80,46 @@ def commits_between(store: ObjectStore, after: int, until: int) -> dict[int, Tra
     }
 
 
-def merged_properties(commits: Iterable[Transaction]) -> dict[str, str]:
+def properties_of_branch(branch: Branch, commits: Mapping[int, Transaction]) -> dict[str, str]:
+    """The merged properties of the commits of a branch, of which versions may have been removed.
+
+    Args:
+        branch: The branch.
+        commits: The commits since the fork, except for those whose versions were removed.
+    """
+    removed = {commit.version: commit.properties for commit in removed_commits(branch.ref.metadata).commits}
+    properties = removed | {version: commit.properties for version, commit in commits.items()}
+    return _merge_properties(properties[version] for version in sorted(properties))
+
+
+def find_unknown_fill(branch: Branch, latest: Manifest) -> str | None:
+    """The reason why it is not known whether the parent has filled a slice of the branch since the fork; None if it is.
+
+    A version of the branch may have been removed of which no record says what it changed.
+
+    Args:
+        branch: The branch.
+        latest: The parent's latest version.
+    """
+    head, record = branch.head.manifest.version, removed_commits(branch.ref.metadata)
+    existing = set(list_versions(branch.head.store))
+    versions = range(branch.fork_version + 1, head)
+    unknown = [version for version in versions if version not in existing and not record.covers(version)]
+    if not unknown:
+        return None
+    for version, commit in commits_between(branch.parent.store, branch.fork_version, latest.version).items():
+        if SLICES_KEY in commit.properties:
+            return f"version {unknown[0]} of the branch was removed, and may have filled what version {version} filled"
+    return None
+
+
+def _merge_properties(commits: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """Merge the transaction properties of several commits into those of one."""
     values: dict[str, dict[str, None]] = {}
     slices: dict[str, str] = {}
-    for commit in commits:
-        slices |= slice_names(commit.properties)
-        for key, value in commit.properties.items():
+    for properties in commits:
+        slices |= slice_names(properties)
+        for key, value in properties.items():
             if key not in _NOT_KEPT and not is_watermark(key):
                 values.setdefault(key, {})[value] = None
     merged = {key: _merge_values(list(texts)) for key, texts in values.items()}
