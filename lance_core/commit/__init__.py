@@ -20,7 +20,7 @@ from lance_core.commit.proofs import attempts_of, committed_version, find_idempo
 from lance_core.commit.rebase import Prepare, Rebased, deletion_vector, load_deletion_vector
 from lance_core.commit.records import (
     Change,
-    CommitOptions,
+    Commit,
     Committed,
     Lost,
     Outcome,
@@ -55,8 +55,8 @@ __all__ = [
     "AffectedRows",
     "AttemptProperties",
     "Change",
+    "Commit",
     "CommitConflictError",
-    "CommitOptions",
     "Committed",
     "ConflictPolicy",
     "Listener",

@@ -35,7 +35,7 @@ from lance_core.commit.proofs import (
 from lance_core.commit.rebase import Prepare, Rebased, rebase
 from lance_core.commit.records import (
     Change,
-    CommitOptions,
+    Commit,
     Committed,
     Lost,
     Outcome,
@@ -69,6 +69,7 @@ from lance_core.store import ObjectStore, make_durable, remove_leftovers
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import ApplyContext, Clone, Overwrite, Restore, UnknownOperation
 from lance_core.table.paths import DETACHED_BIT, Naming, is_detached
+from lance_core.table.table_format import TableFormat
 from lance_core.table.transaction import Transaction, is_early
 from lance_core.table.unread_files import unread_files
 from lance_core.table.watermarks import reject_moved
@@ -104,11 +105,12 @@ def commit(
     transaction: Transaction,
     *,
     base: Manifest | None = None,
-    options: CommitOptions | None = None,
+    options: Commit | None = None,
     affected_rows: AffectedRows | None = None,
     source: Manifest | None = None,
     prepare: Prepare | None = None,
     new_files: Iterable[str] = (),
+    table_format: TableFormat | None = None,
 ) -> Committed:
     """Commit a transaction as the next version, and raise the error of one that was lost; see `commit_change`.
 
@@ -121,9 +123,10 @@ def commit(
         source: The manifest that a Clone copies.
         prepare: Completes the transaction in each attempt.
         new_files: Keys of the files that it refers to.
+        table_format: The format of a dataset that is created.
 
     Raises:
-        CommitConflictError: The transaction is a strict Overwrite (`CommitOptions.max_retries`), and another writer has
+        CommitConflictError: The transaction is a strict Overwrite (`Commit.max_retries`), and another writer has
             committed since its read version.
         RetryableConflictError: Another writer's commit requires that the whole operation is repeated. If an earlier
             attempt of the same write made that commit, the error is an `EarlierAttemptCommittedError`.
@@ -147,16 +150,17 @@ def commit(
         affected_rows=affected_rows,
         new_files=tuple(new_files),
         prepare=prepare,
+        source=source,
+        table_format=table_format or TableFormat(),
     )
-    return committed_or_raise(commit_change(store, change, options=options, source=source))
+    return committed_or_raise(commit_change(store, change, options=options))
 
 
 def commit_change(
     store: ObjectStore,
     change: Change,
     *,
-    options: CommitOptions | None = None,
-    source: Manifest | None = None,
+    options: Commit | None = None,
     next_change: NextChange | None = None,
     dry_run: bool = False,
 ) -> Outcome:
@@ -166,15 +170,13 @@ def commit_change(
         store: The dataset's store.
         change: The change.
         options: How to commit.
-        source: The manifest that a Clone copies.
         next_change: Computes the change again on the latest version if it cannot follow that. None: it is lost then.
         dry_run: Stop before the put. The manifest of the result is in no version then.
     """
-    options = options if options is not None else CommitOptions()
-    writer = VersionWriter(store=store, naming=options.table_format.naming, durable=options.durable, change=change)
+    options = options if options is not None else Commit()
+    writer = VersionWriter(store=store, naming=change.table_format.naming, durable=options.durable, change=change)
     work = _CommitLoop(
         options=options,
-        source=source,
         next_change=next_change,
         dry_run=dry_run,
         change=change,
@@ -216,7 +218,6 @@ class _CommitLoop:
 
     Attributes:
         options: How to commit.
-        source: The manifest that a Clone copies.
         next_change: Computes the change again on the latest version.
         dry_run: Whether to stop before the put.
         change: The change, as it was computed last.
@@ -224,8 +225,7 @@ class _CommitLoop:
         state: What was read of the table.
     """
 
-    options: CommitOptions
-    source: Manifest | None
+    options: Commit
     next_change: NextChange | None
     dry_run: bool
     change: Change
@@ -415,8 +415,8 @@ class _CommitLoop:
             return None
         if options.write_attempt is not None:
             reject_later_attempt(latest, options.write_attempt, self.store.root)
-            if options.fills is not None:
-                reject_later_fill(self.store, latest, options.write_attempt, options.fills)
+            if self.change.fills is not None:
+                reject_later_fill(self.store, latest, options.write_attempt, self.change.fills)
         proven = None
         if options.idempotency_key is not None:
             proven = known_idempotent_commit(self.store, latest, options.idempotency_key)
@@ -508,12 +508,11 @@ class _CommitLoop:
         )
 
     def _next(self, transaction: Transaction, latest: Manifest | None, version: int) -> Manifest:
-        operation = transaction.operation
-        source = self.source
+        operation, source = transaction.operation, self.change.source
         if isinstance(operation, Restore):
             source = load_manifest(self.store, operation.version)
-        proof = None if is_detached(version) else proof_of(transaction, latest, self.options, self.change.replaces)
-        context = ApplyContext(version=version, table_format=self.options.table_format, source=source, proof=proof)
+        proof = None if is_detached(version) else proof_of(transaction, latest, self.change, self.options)
+        context = ApplyContext(version=version, table_format=self.change.table_format, source=source, proof=proof)
         manifest = transaction.apply(latest, context, _time_after(latest))
         if latest is None or not is_early(latest.writer_version):
             return manifest

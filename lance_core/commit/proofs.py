@@ -7,12 +7,11 @@ no proof: those of another library, and those whose caller set the property dire
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from dataclasses import replace
 
 from lance_core.commit.attempts import WriteAttempt, number_of, overruled, superseded
 from lance_core.commit.history import find_by_property, find_transaction
-from lance_core.commit.records import CommitOptions, Committed
+from lance_core.commit.records import Change, Commit, Committed
 from lance_core.commit.versions import list_versions, load_manifest, load_transaction
 from lance_core.errors import HistoryGapError, UndecidedWriteError, VersionNotFoundError
 from lance_core.schema import Schema
@@ -228,38 +227,36 @@ def _taken_back(transaction: Transaction) -> frozenset[int] | None:
     return frozenset(int(number) for number in named if number.isdecimal())
 
 
-def proof_of(
-    transaction: Transaction, latest: Manifest | None, options: CommitOptions, replaces: Collection[int]
-) -> CommitProof:
+def proof_of(transaction: Transaction, latest: Manifest | None, change: Change, how: Commit) -> CommitProof:
     """The proof that a commit leaves in the table, which identifies the commit after its version was cleaned up.
 
     An attempt that only replaces rows, all of them or those of its slices, is recorded as a fill: a repeated attempt
     has the same effect, whether the first one was committed or not, but an earlier one must not follow it.
 
     Args:
-        transaction: The commit.
+        transaction: The transaction of the change, after rebases.
         latest: The version that it follows.
-        options: How it is committed.
-        replaces: Versions of earlier attempts that it replaces, besides those that the attempt names.
+        change: The change.
+        how: How it is committed.
     """
     proof = CommitProof(
-        idempotency_key=options.idempotency_key,
-        batch=options.stream_batch,
-        branch=options.branch,
+        idempotency_key=how.idempotency_key,
+        batch=how.stream_batch,
+        branch=change.branch,
         moves={key: value for key, value in transaction.properties.items() if is_watermark(key)},
         row_change=_row_change(transaction, latest),
         takes_back=_taken_back(transaction),
     )
-    operation, write = transaction.operation, options.write_attempt
+    operation, write = transaction.operation, how.write_attempt
     fills = (isinstance(operation, Overwrite) and latest is not None) or SLICES_KEY in transaction.properties
     if write is None:
         return proof
     return replace(
         proof,
         attempt=write.token,
-        adds=not fills or options.fills is None or write.outside_slices,
-        fills=options.fills,
+        adds=not fills or change.fills is None or write.outside_slices,
+        fills=change.fills,
         number=write.number,
         note=write.note,
-        replaces=(*write.earlier, *replaces),
+        replaces=(*write.earlier, *change.replaces),
     )

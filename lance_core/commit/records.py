@@ -1,28 +1,38 @@
-"""What a commit takes (`Change`, `CommitOptions`), and how it ends: `Committed`, `Lost` or `Unknown`."""
+"""What a commit takes (`Change`, `Commit`), and how it ends: `Committed`, `Lost` or `Unknown`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from lance_core.commit.attempts import WriteAttempt
 from lance_core.commit.conflict import AffectedRows
 from lance_core.commit.rebase import Prepare
+from lance_core.errors import ArgumentTypeError, InvalidInputError
 from lance_core.store import ObjectStore, PendingWrites, check_present
 from lance_core.table.idempotency import PromotedBranch
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.table_format import TableFormat
-from lance_core.table.transaction import Transaction
+from lance_core.table.transaction import COMMIT_MESSAGE_KEY, Transaction
 
-__all__ = ["Change", "CommitOptions", "Committed", "Lost", "Outcome", "Unknown", "committed_or_raise"]
+__all__ = ["Change", "Commit", "Committed", "Lost", "Outcome", "Unknown", "committed_or_raise"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitOptions:
-    """Options for one commit: attempts, durability, and how an earlier commit of the same write is recognized.
+class Commit:
+    """How a change is committed: what the history says of it, how it is recognized, and how long it is tried.
 
     Attributes:
+        message: A string for the history.
+        properties: Strings for the history, by key.
+        idempotency_key: Key and value of a transaction property. If a version since the read version carries it, or the
+            table's proofs have it from an older version, that version is returned and nothing is written.
+        stream_batch: A stream and the number of its batch. If the table's proofs show that this batch or a later one
+            was committed, nothing is written.
+        write_attempt: The write and the number of the attempt, if the write may be attempted several times.
+        checked_through: Version up to which the caller has looked for `idempotency_key` or other attempts. If it is
+            older than the read version, the commit checks the versions between them as well.
         max_retries: Most attempts; 0 allows one attempt, and makes an Overwrite strict: it must follow its read version
             directly.
         timeout_s: Seconds after which no further attempt is begun.
@@ -30,37 +40,43 @@ class CommitOptions:
             local disk.
         detached: Whether to commit a version that is not part of the history. It follows its read version, whatever was
             committed since, and can be opened only by its number.
-        idempotency_key: Key and value of a transaction property. If a version since the read version carries it, or the
-            table's proofs have it from an older version, that version is returned and nothing is written.
-        stream_batch: A stream and the number of its batch. If the table's proofs show that this batch or a later one
-            was committed, nothing is written.
-        write_attempt: The write and the number of the attempt, if the write may be attempted several times; its
-            properties are on the transaction.
-        fills: Identities of the slices whose rows the write replaces, whoever wrote them; empty for all rows of the
-            table; None if it replaces no rows but those of earlier attempts.
-        checked_through: Version up to which the caller has looked for `idempotency_key` or other attempts. If it is
-            older than the read version, the commit checks the versions between them as well.
-        table_format: The format of a dataset that is created; an existing one keeps its own.
-        branch: The branch whose rows the commit adds; proofs of writes on the branch are kept.
+
+    Raises:
+        InvalidInputError: `idempotency_key` and `write_attempt` are given.
+        ArgumentTypeError: A property is not a string, which would be noticed only after the files are written.
     """
 
+    message: str | None = None
+    properties: Mapping[str, str] | None = None
+    idempotency_key: tuple[str, str] | None = None
+    stream_batch: tuple[str, int] | None = None
+    write_attempt: WriteAttempt | None = None
+    checked_through: int | None = None
     max_retries: int = 20
     timeout_s: float = 1800.0
     durable: bool = True
     detached: bool = False
-    idempotency_key: tuple[str, str] | None = None
-    stream_batch: tuple[str, int] | None = None
-    write_attempt: WriteAttempt | None = None
-    fills: tuple[str, ...] | None = None
-    checked_through: int | None = None
-    table_format: TableFormat = field(default_factory=TableFormat)
-    branch: PromotedBranch = field(default_factory=PromotedBranch)
+
+    def __post_init__(self) -> None:
+        if self.idempotency_key is not None and self.write_attempt is not None:
+            raise InvalidInputError(
+                "idempotency_key keeps the first of several commits, write_attempt the last one: give one of them"
+            )
+        for key, value in (self.properties or {}).items():
+            if not isinstance(key, str) or not isinstance(value, str):
+                raise ArgumentTypeError(f"transaction_properties must be strings, not {key!r:.80}: {value!r:.80}")
 
     @property
-    def properties(self) -> dict[str, str]:
+    def identity(self) -> dict[str, str]:
         """The transaction properties by which the commit is recognized: those of its key and of its attempt."""
         key = () if self.idempotency_key is None else (self.idempotency_key,)
         return {**dict(key), **(self.write_attempt.properties if self.write_attempt is not None else {})}
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The transaction properties for readers of the history."""
+        message = {} if self.message is None else {COMMIT_MESSAGE_KEY: self.message}
+        return {**dict(self.properties or {}), **message}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +95,11 @@ class Change:
         pending: The writes of these files that may still be under way; the put waits for them.
         written: Keys of files that belong to this change alone; they are removed if it is not committed.
         prepare: Completes the transaction in each attempt, given the version to follow.
+        source: The manifest that a Clone copies.
+        table_format: The format of a dataset that is created; an existing one keeps its own.
+        fills: Identities of the slices whose rows it replaces, whoever wrote them; empty for all rows of the table;
+            None if it replaces no rows but those of earlier attempts.
+        branch: The branch whose rows it adds; proofs of writes on the branch are kept.
     """
 
     transaction: Transaction
@@ -89,6 +110,10 @@ class Change:
     pending: PendingWrites | None = None
     written: tuple[str, ...] = ()
     prepare: Prepare | None = None
+    source: Manifest | None = None
+    table_format: TableFormat = field(default_factory=TableFormat)
+    fills: tuple[str, ...] | None = None
+    branch: PromotedBranch = field(default_factory=PromotedBranch)
 
     def wait_for_files(self, store: ObjectStore) -> None:
         """Wait until the new files are durable, and check that they exist.

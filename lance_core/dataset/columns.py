@@ -8,13 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.commit import AttemptProperties, WriteAttempt
+from lance_core.commit import AttemptProperties, Commit, WriteAttempt
 from lance_core.schema import schema_to_bytes
 from lance_core.verbs.columns.add import add_columns, commit_made, with_null_columns
 from lance_core.verbs.columns.alter import alter_columns, drop_columns
 from lance_core.verbs.columns.makers import joined
 from lance_core.verbs.columns.write_columns.commit import (
-    ColumnCommit,
     ColumnsResult,
     commit_columns,
     write_matched_columns,
@@ -161,9 +160,9 @@ class ColumnVerbs(Handle):
         """
         if isinstance(transaction_properties, AttemptProperties):
             write_attempt = write_attempt or transaction_properties.write_attempt_for(self, "columns")
-        how = ColumnCommit(
-            transaction_properties=transaction_properties,
-            commit_message=commit_message,
+        how = Commit(
+            message=commit_message,
+            properties=transaction_properties,
             idempotency_key=idempotency_key,
             write_attempt=write_attempt,
             max_retries=max_retries,
@@ -248,9 +247,9 @@ class ColumnVerbs(Handle):
         """
         if isinstance(transaction_properties, AttemptProperties):
             write_attempt = write_attempt or transaction_properties.write_attempt_for(self, "columns")
-        how = ColumnCommit(
-            transaction_properties=transaction_properties,
-            commit_message=commit_message,
+        how = Commit(
+            message=commit_message,
+            properties=transaction_properties,
             idempotency_key=idempotency_key,
             write_attempt=write_attempt,
             max_retries=max_retries,

@@ -14,7 +14,7 @@ from lance_core.commit import Committed, load_latest
 from lance_core.errors import InvalidInputError, LanceError, SchemaError
 from lance_core.store import CommitLock, ObjectStore, open_store
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.transaction import COMMIT_MESSAGE_KEY
+from lance_core.table.table_format import TableFormat
 from lance_core.verbs.context.drop import drop
 from lance_core.verbs.context.handle import Handle, TableTarget, table_target
 from lance_core.verbs.files.conform import check_column_name
@@ -105,14 +105,10 @@ class CommitVerbs(Handle):
             operation,
             base=target.base,
             read_version=read_version,
-            properties={} if commit_message is None else {COMMIT_MESSAGE_KEY: commit_message},
             options=commit_options(
-                max_retries=max_retries,
-                commit_timeout=commit_timeout,
-                detached=detached,
-                enable_v2_manifest_paths=enable_v2_manifest_paths,
-                enable_stable_row_ids=enable_stable_row_ids,
+                max_retries=max_retries, commit_timeout=commit_timeout, detached=detached, message=commit_message
             ),
+            table_format=TableFormat.of(None, enable_stable_row_ids, enable_v2_manifest_paths),
         )
         return cls(target.uri, storage_options=target.options, manifest=done.manifest)
 
@@ -149,13 +145,13 @@ class CommitVerbs(Handle):
         """
         reject("commit_batch", unsupported)
         target = table_target(dest, storage_options, commit_lock)
-        options = commit_options(
-            max_retries=max_retries,
-            commit_timeout=commit_timeout,
-            detached=detached,
-            enable_v2_manifest_paths=enable_v2_manifest_paths,
+        done: Committed = commit_merged(
+            target.store,
+            transactions,
+            base=target.base,
+            options=commit_options(max_retries=max_retries, commit_timeout=commit_timeout, detached=detached),
+            table_format=TableFormat.of(None, None, enable_v2_manifest_paths),
         )
-        done: Committed = commit_merged(target.store, transactions, base=target.base, options=options)
         opened = cls(target.uri, storage_options=target.options, manifest=done.manifest)
         assert done.transaction is not None, "no earlier commit is looked for"
         return {"dataset": opened, "merged": Transaction.from_record(done.transaction)}

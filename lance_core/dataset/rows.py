@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
+from lance_core.arguments import reject
 from lance_core.commit import AttemptProperties
 from lance_core.errors import InvalidInputError
 from lance_core.retry import CONFLICT_RETRIES, RETRY_TIMEOUT
@@ -23,7 +24,7 @@ from lance_core.verbs.rows.merge_insert import MergeInsertBuilder
 from lance_core.verbs.rows.removal import remove_rows
 from lance_core.verbs.rows.update import update_rows
 from lance_core.verbs.rows.write_mode import WriteMode
-from lance_core.verbs.write.write_version import WriteOptions, write_version
+from lance_core.verbs.write.write_version import OPTION_NAMES, WriteOptions, write_version
 
 __all__ = ["DeleteResult", "RowVerbs", "UpdateResult"]
 
@@ -65,6 +66,7 @@ class RowVerbs(Handle):
             options.pop(name, None) for name in ("schema", "storage_options", "commit_lock")
         )
         options.pop("max_rows_per_group", None)  # it changes no result
+        reject("write_dataset", {name: value for name, value in options.items() if name not in OPTION_NAMES})
         target = table_target(self, storage_options, commit_lock)
         new_target = write_version(data, schema, target, WriteOptions.of(mode, options))
         assert new_target.base is not None  # the version that was made

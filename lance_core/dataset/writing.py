@@ -12,7 +12,7 @@ import pyarrow as pa
 from lance_core.arguments import checked, reject
 from lance_core.commit import (
     AttemptProperties,
-    CommitOptions,
+    Commit,
     Committed,
     WriteAttempt,
     already_exists,
@@ -36,8 +36,8 @@ from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.write.commit_fragments import commit_request
 from lance_core.verbs.write.commit_operation import check_against_base
 from lance_core.verbs.write.commit_outcome import commit_facts
-from lance_core.verbs.write.request import CommitRequest
-from lance_core.verbs.write.write_version import WriteOptions, prepare, write_mode, write_version
+from lance_core.verbs.write.request import CommitRequest, Write
+from lance_core.verbs.write.write_version import WriteOptions, prepare, write_version
 
 __all__ = ["CommitResult", "WriteResult", "commit_fragments", "commit_transaction", "write_dataset"]
 
@@ -50,7 +50,7 @@ def write_dataset(
     mode: str | None = "create",
     *,
     max_rows_per_file: int | None = MAX_ROWS_PER_FILE,
-    max_rows_per_group: int | None = None,  # noqa: ARG001 - see below
+    max_rows_per_group: int | None = None,
     max_bytes_per_file: int | None = MAX_BYTES_PER_FILE,
     commit_lock: CommitLock | None = None,
     progress: FragmentWriteProgress | None = None,
@@ -114,22 +114,8 @@ def write_dataset(
         >>> lance.write_dataset(flights, "flights.lance", mode="append").count_rows()
         4
     """
+    options = WriteOptions.of(mode, locals())
     reject("write_dataset", unsupported)
-    options = WriteOptions(
-        mode=write_mode(mode),
-        max_rows_per_file=max_rows_per_file,
-        max_bytes_per_file=max_bytes_per_file,
-        progress=progress,
-        table_format=TableFormat.of(data_storage_version, enable_stable_row_ids, enable_v2_manifest_paths),
-        use_legacy_format=use_legacy_format,
-        auto_cleanup_options=auto_cleanup_options,
-        commit_message=commit_message,
-        transaction_properties=transaction_properties,
-        initial_bases=initial_bases,
-        target_bases=target_bases,
-        target_all_bases=target_all_bases,
-        allow_external_blob_outside_bases=allow_external_blob_outside_bases,
-    )
     target = table_target(uri, storage_options, commit_lock)
     if isinstance(transaction_properties, AttemptProperties):
         return _write_attempt(data_obj, schema, target, options, transaction_properties)
@@ -150,32 +136,33 @@ def _write_attempt(
         InvalidInputError: An option is not offered for such a write.
         DatasetExistsError: `mode` is "create", and the dataset has other versions than those of earlier attempts.
     """
-    unusual = [
-        name
-        for name in ("auto_cleanup_options", "target_bases", "target_all_bases")
-        if getattr(options, name) is not None
-    ]
+    chosen = {
+        "auto_cleanup_options": options.table_config or None,
+        "target_bases": options.files.target_bases,
+        "target_all_bases": options.files.target_all_bases,
+    }
+    unusual = [name for name, value in chosen.items() if value is not None]
     if unusual:
         raise InvalidInputError(f"{', '.join(unusual)}: not offered for a write that may be attempted several times")
     try:
         existing = LanceDataset(target.uri, storage_options=target.options)
     except DatasetNotFoundError:
         existing = None
-    attempt = properties.write_attempt_for(existing, options.mode)
-    if existing is not None and options.mode == "create":
+    attempt = properties.write_attempt_for(existing, options.write.mode)
+    if existing is not None and options.write.mode == "create":
         if not attempt.earlier or existing.version != max(attempt.earlier):
             raise already_exists(target.uri)
-        options, attempt = replace(options, mode="overwrite"), replace(attempt, conflict_policy="exclusive")
+        options = replace(options, write=Write(mode="overwrite"))
+        attempt = replace(attempt, conflict_policy="exclusive")
     prepared = prepare(target, options)
     written_schema, fragments = prepared.write_rows(data, schema)
     request = CommitRequest(
         fragments=fragments,
         schema=written_schema,
-        mode=options.mode,
-        transaction_properties=dict(properties),
-        commit_message=options.commit_message,
-        options=CommitOptions(write_attempt=attempt, table_format=prepared.table_format),
-        initial_bases=options.initial_bases or (),
+        write=options.write,
+        commit=replace(options.commit, write_attempt=attempt),
+        table_format=prepared.table_format,
+        initial_bases=options.files.initial_bases or (),
     )
     target = table_target(target.uri if existing is None else existing, target.options)
     return _make_result(target, committed_or_raise(commit_request(target, request))).dataset
@@ -394,23 +381,20 @@ def commit_fragments(
     request = CommitRequest(
         fragments=tuple(fragment.to_record() for fragment in fragments),
         schema=schema,
-        mode=mode,
-        slices=slices,
-        read_version=read_version,
-        identity=identity,
-        transaction_properties=transaction_properties,
-        commit_message=commit_message,
-        options=CommitOptions(
+        write=Write(mode=mode, slices=slices, add_columns=add_columns, require_empty=require_empty),
+        commit=Commit(
+            message=commit_message,
+            properties=transaction_properties,
             idempotency_key=idempotency_key,
             stream_batch=stream_batch,
             write_attempt=write_attempt,
             max_retries=max_retries,
-            table_format=TableFormat.of(storage_version, enable_stable_row_ids, enable_v2_manifest_paths),
         ),
+        read_version=read_version,
+        identity=identity,
         table_config=table_config,
-        add_columns=add_columns,
+        table_format=TableFormat.of(storage_version, enable_stable_row_ids, enable_v2_manifest_paths),
         initial_bases=initial_bases,
-        require_empty=require_empty,
     )
     target = table_target(uri, storage_options)
     return _make_result(target, committed_or_raise(commit_request(target, request)))
@@ -466,7 +450,7 @@ def commit_transaction(
         4
     """
     record = transaction.to_record()
-    options = CommitOptions(
+    options = Commit(
         idempotency_key=idempotency_key,
         stream_batch=stream_batch,
         write_attempt=write_attempt,
@@ -476,7 +460,7 @@ def commit_transaction(
     check_against_base(target.store, record.operation, target.base, record.read_version)
     done = commit(
         target.store,
-        replace(record, properties={**record.properties, **options.properties}),
+        replace(record, properties={**record.properties, **options.identity}),
         base=target.base,
         options=options,
         affected_rows=affected_rows,

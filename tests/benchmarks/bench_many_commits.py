@@ -12,7 +12,7 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 
-from lance_core.commit import CommitOptions, commit, load_latest
+from lance_core.commit import Commit, commit, load_latest
 from lance_core.store import open_store
 from lance_core.table import Transaction
 from lance_core.table.operations import Delete
@@ -93,7 +93,7 @@ def small_commits(folder, fragment, *, durable):
         store = open_store(str(folder / f"ours{durable}{next(turns)}"))
         manifest = commit(store, creation(record)).manifest
         for _ in range(50):
-            change, options = appending(manifest.version, record), CommitOptions(durable=durable)
+            change, options = appending(manifest.version, record), Commit(durable=durable)
             manifest = commit(store, change, base=manifest, options=options).manifest
 
     def pylance():

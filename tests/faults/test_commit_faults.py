@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap
 
-from lance_core.commit import CommitOptions, commit, list_versions, load_latest, load_manifest, load_transaction
+from lance_core.commit import Commit, commit, list_versions, load_latest, load_manifest, load_transaction
 from lance_core.errors import OutcomeUnknownError, StoreError
 from lance_core.store import open_store
 from lance_core.table import DataFile, DeletionFile, DeletionVector, Fragment, Transaction, new_deletion_file_id
@@ -69,7 +69,7 @@ def number_of_calls(scene):
     store, base, transaction, affected = start(scene)
     counting = FaultyStore(store)
     commit(
-        counting, transaction, base=base, affected_rows=affected, options=CommitOptions(idempotency_key=("run", "7"))
+        counting, transaction, base=base, affected_rows=affected, options=Commit(idempotency_key=("run", "7"))
     )
     return len(counting.calls)
 
@@ -91,7 +91,7 @@ def test_a_fault_at_every_call(scene, fault):
     outcomes = set()
     for at in range(number_of_calls(scene)):
         store, base, transaction, affected = start(scene)
-        options = CommitOptions(idempotency_key=("run", "7"))
+        options = Commit(idempotency_key=("run", "7"))
         faulty = FaultyStore(store, at, fault)
         try:
             commit(faulty, transaction, base=base, affected_rows=affected, options=options)

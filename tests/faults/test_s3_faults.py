@@ -10,7 +10,7 @@ import aiohttp
 import botocore.exceptions
 import pytest
 
-from lance_core.commit import CommitOptions, commit, load_latest
+from lance_core.commit import Commit, commit, load_latest
 from lance_core.errors import AlreadyExistsError, ObjectNotFoundError, OutcomeUnknownError, StoreError
 from lance_core.store import open_store
 from lance_core.store import s3 as s3_module
@@ -119,7 +119,7 @@ def test_the_secret_shows_nowhere(s3, store, inject, caplog):
     root.addHandler(handler)
     root.setLevel(logging.DEBUG)
     try:
-        done = commit(store, appending(1, FRAGMENT, run="1"), options=CommitOptions(idempotency_key=("run", "1")))
+        done = commit(store, appending(1, FRAGMENT, run="1"), options=Commit(idempotency_key=("run", "1")))
         texts = []
         for error in (http_error(403, "AccessDenied"), aiohttp.ServerDisconnectedError(), ValueError("odd")):
             inject(error, times=20)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from lance_core.commit import (
     AffectedRows,
     Change,
-    CommitOptions,
+    Commit,
     Lost,
     commit_change,
     committed_or_raise,
@@ -60,7 +60,7 @@ class UncommittedFiles:
         operation: Operation,
         affected_rows: AffectedRows | None = None,
         properties: Mapping[str, str] | None = None,
-        options: CommitOptions | None = None,
+        options: Commit | None = None,
     ) -> Manifest:
         """Commit an operation that refers to the files, based on the version `source`.
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.arguments import checked_methods
-from lance_core.commit import CommitOptions, WriteAttempt
+from lance_core.commit import Commit, WriteAttempt
 from lance_core.errors import ArgumentTypeError, UnsupportedError
 from lance_core.extension_types import empty_table
 from lance_core.index.kinds.registry import KINDS
@@ -231,7 +231,7 @@ class MergeInsertBuilder:
         """
         table = self._read_source(data_obj, schema)
         began = self._dataset.source.manifest.version
-        options = CommitOptions(write_attempt=self._write, checked_through=None if self._write is None else began)
+        options = Commit(write_attempt=self._write, checked_through=None if self._write is None else began)
 
         def attempt(base: Snapshot) -> tuple[Manifest, Merged]:
             with staged(base) as files:

@@ -21,13 +21,13 @@ __all__ = ["adds_columns", "merge_with_added_columns", "schema_with_added_column
 
 def schema_with_added_columns(request: CommitRequest, base: Manifest) -> Schema:
     """The dataset's schema, with the new columns of the request if it adds columns and is not an overwrite."""
-    new = lacking_fields(base.schema, request.schema) if request.add_columns else []
-    return base.schema if not new or request.mode == "overwrite" else with_null_columns(base, new)
+    new = lacking_fields(base.schema, request.schema) if request.write.add_columns else []
+    return base.schema if not new or request.write.mode == "overwrite" else with_null_columns(base, new)
 
 
 def adds_columns(request: CommitRequest, base: Manifest) -> bool:
     """Whether an append or replacement adds columns, so that fragments and schema change in one version."""
-    return request.mode in ("append", "replace") and schema_with_added_columns(request, base) is not base.schema
+    return request.write.mode in ("append", "replace") and schema_with_added_columns(request, base) is not base.schema
 
 
 def merge_with_added_columns(

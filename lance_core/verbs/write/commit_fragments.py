@@ -23,7 +23,7 @@ from functools import partial
 from lance_core.commit import (
     REPLACES_KEY,
     Change,
-    CommitOptions,
+    Commit,
     Committed,
     Lost,
     Outcome,
@@ -91,7 +91,7 @@ def commit_request(target: TableTarget, request: CommitRequest, pending: Pending
         return Lost(error=error)
     if isinstance(first, Committed):
         return first
-    return commit_change(target.store, first, options=work.options, next_change=work.next_change)
+    return commit_change(target.store, first, options=work.how, next_change=work.next_change)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,16 +130,16 @@ class _FragmentsCommit:
         return self.target.store
 
     @property
-    def options(self) -> CommitOptions:
-        """How the change is committed."""
-        request, write = self.request, self.request.write
-        if write is not None and request.mode == "create":
-            write = replace(write, conflict_policy="exclusive")
-        return replace(request.options, fills=request.filled_slices(), write_attempt=write)
+    def how(self) -> Commit:
+        """How the change is committed: a table that is created must have no rows of other writes."""
+        commit, attempt = self.request.commit, self.request.attempt
+        if attempt is None or self.request.write.mode != "create":
+            return commit
+        return replace(commit, write_attempt=replace(attempt, conflict_policy="exclusive"))
 
     def first_change(self) -> FragmentsChange | Committed:
         """The change on the version that the request is based on."""
-        base, write = self._base(), self.request.write
+        base, write = self._base(), self.request.attempt
         if base is None:
             operation = replace(self._overwrite(), initial_bases=numbered(self.request.initial_bases))
             return self._change(None, operation, self.request.properties())
@@ -157,7 +157,7 @@ class _FragmentsCommit:
             DatasetExistsError: The mode is "create", and another write has created the dataset.
         """
         assert isinstance(before, FragmentsChange)
-        request, write, base = self.request, self.request.write, before.base
+        request, write, base = self.request, self.request.attempt, before.base
         if base is None:
             return self._after_creation(before, latest, conflict)
         if not (request.replaces_others or (isinstance(conflict, CommitConflictError) and conflict.retryable)):
@@ -166,9 +166,9 @@ class _FragmentsCommit:
         attempts = before.attempts | committed
         raced = latest.version > base.version + len(committed)
         excluded = raced and write is not None and write.conflict_policy == "exclusive"
-        replaces = request.mode == "replace" or (request.mode == "append" and bool(before.attempts))
+        replaces = request.write.mode == "replace" or (request.write.mode == "append" and bool(before.attempts))
         depends = replaces or adds_columns(request, base) or isinstance(conflict, EarlierAttemptCommittedError)
-        if excluded or not (depends or request.replaces_others or request.require_empty):
+        if excluded or not (depends or request.replaces_others or request.write.require_empty):
             raise conflict
         overruled = replaceable_commits(self.store, self.uri, request, base.version, latest, attempts)
         if overruled is None:
@@ -192,17 +192,17 @@ class _FragmentsCommit:
         self, before: FragmentsChange, latest: Manifest, conflict: CommitConflictError | DatasetExistsError
     ) -> FragmentsChange | Committed:
         """The change on a dataset that another writer has created meanwhile."""
-        request, key = self.request, self.request.options.idempotency_key
+        request, key = self.request, self.request.commit.idempotency_key
         if not isinstance(conflict, DatasetExistsError):
             raise conflict
         adopted = None if key is None else find_idempotent_commit(self.store, latest, key)
         if adopted is not None:
             return adopted
-        earlier = () if request.write is None else request.write.earlier
-        attempts = before.attempts.union(earlier, committed_attempts(self.store, request.write, 0, latest))
+        earlier = () if request.attempt is None else request.attempt.earlier
+        attempts = before.attempts.union(earlier, committed_attempts(self.store, request.attempt, 0, latest))
         check_creation(request, self.uri, self._new_schema(), latest)
         overruled: Collection[int] | None = ()
-        if request.mode == "replace":
+        if request.write.mode == "replace":
             overruled = replaceable_commits(self.store, self.uri, request, 0, latest, attempts)
         if overruled is None:
             raise RetryableConflictError(
@@ -215,9 +215,9 @@ class _FragmentsCommit:
     ) -> FragmentsChange | Committed:
         """The change on the first version of the dataset that the write finds."""
         request = self.request
-        if request.mode == "create" and len(attempts) < base.version:  # another write has committed, too
+        if request.write.mode == "create" and len(attempts) < base.version:  # another write has committed, too
             raise already_exists(self.uri)
-        if request.mode in ("append", "replace"):
+        if request.write.mode in ("append", "replace"):
             schema = schema_with_added_columns(request, base)
             lance_schema(request.schema, schema)
             if any(file.file_major_version == 0 for fragment in request.fragments for file in fragment.files):
@@ -243,7 +243,7 @@ class _FragmentsCommit:
         files = UncommittedFiles(source)
         beside, removal = frozenset[int](), None
         try:
-            if self.request.mode in ("create", "overwrite"):
+            if self.request.write.mode in ("create", "overwrite"):
                 operation: Operation = self._overwrite()
             else:
                 rows, kept_version, beside = self._attempt_rows(source, attempts)
@@ -268,7 +268,7 @@ class _FragmentsCommit:
             replaces=tuple(sorted(attempts)),
             written=files.keys,
             prepare=partial(self._check_still_empty, base=base, attempts=attempts)
-            if self.request.require_empty
+            if self.request.write.require_empty
             else None,
             attempts=attempts,
             beside=beside,
@@ -283,6 +283,8 @@ class _FragmentsCommit:
             base=base,
             new_files=self._new_files,
             pending=self.pending,
+            table_format=self.request.table_format,
+            fills=self.request.filled_slices(),
         )
 
     @property
@@ -293,7 +295,7 @@ class _FragmentsCommit:
         self, source: Snapshot, attempts: frozenset[int]
     ) -> tuple[RowsByFragment, int | None, frozenset[int]]:
         """The rows of earlier attempts that an append, or a replacement, removes; see `rows_of_attempts`."""
-        write = self.request.write
+        write = self.request.attempt
         if write is None or not (self._adds_only or write.outside_slices):
             return {}, None, frozenset()
         return rows_of_attempts(source, write, attempts)
@@ -301,7 +303,7 @@ class _FragmentsCommit:
     @property
     def _adds_only(self) -> bool:
         """Whether the write removes no rows but those of its earlier attempts."""
-        return self.request.mode == "append" or self.request.require_empty
+        return self.request.write.mode == "append" or self.request.write.require_empty
 
     def _addition(
         self, source: Snapshot, files: UncommittedFiles, attempts: frozenset[int], rows: RowsByFragment
@@ -309,11 +311,11 @@ class _FragmentsCommit:
         """The operation of an append or a replacement, and the rows that it removes."""
         request = self.request
         adds = adds_columns(request, source.manifest)
-        if request.mode == "append" and not attempts:
+        if request.write.mode == "append" and not attempts:
             if not adds:
                 return Append(fragments=request.fragments), None
             return merge_with_added_columns(request, request.fragments, source, files, Removal.none()), None
-        removal = remove_slices(source, None if self._adds_only else request.slices, files, rows)
+        removal = remove_slices(source, None if self._adds_only else request.write.slices, files, rows)
         if adds:
             return merge_with_added_columns(request, request.fragments, source, files, removal), removal
         operation = Update(
@@ -339,7 +341,7 @@ class _FragmentsCommit:
         """
         config = self.request.table_config or {}
         missing = {key: value for key, value in config.items() if base.config.get(key) != value}
-        if not missing or self.request.mode == "overwrite":
+        if not missing or self.request.write.mode == "overwrite":
             return base
         if self.pending is not None:
             self.pending.wait()

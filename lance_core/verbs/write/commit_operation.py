@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
 import pyarrow as pa
 
-from lance_core.commit import CommitOptions, Committed, commit, load_following, load_latest, load_manifest
+from lance_core.commit import Commit, Committed, commit, load_following, load_latest, load_manifest
 from lance_core.errors import ArgumentTypeError, InvalidInputError, UnsupportedError, VersionNotFoundError
 from lance_core.schema import LanceSchema, schema_from_arrow
 from lance_core.store import ObjectStore
@@ -33,9 +33,8 @@ def commit_options(
     max_retries: int,
     commit_timeout: timedelta | None,
     detached: bool | None,
-    enable_v2_manifest_paths: bool | None,
-    enable_stable_row_ids: bool | None = None,
-) -> CommitOptions:
+    message: str | None = None,
+) -> Commit:
     """The options of a commit from the arguments of the public functions.
 
     Raises:
@@ -43,11 +42,11 @@ def commit_options(
     """
     if commit_timeout is not None and commit_timeout <= timedelta(0):
         raise InvalidInputError("commit_timeout must be positive; None for no limit")
-    return CommitOptions(
+    return Commit(
+        message=message,
         max_retries=max_retries,
         timeout_s=math.inf if commit_timeout is None else commit_timeout.total_seconds(),
         detached=bool(detached),
-        table_format=TableFormat.of(None, enable_stable_row_ids, enable_v2_manifest_paths),
     )
 
 
@@ -57,8 +56,8 @@ def commit_operation(
     *,
     base: Manifest | None,
     read_version: int | None,
-    properties: Mapping[str, str],
-    options: CommitOptions,
+    options: Commit,
+    table_format: TableFormat,
 ) -> Committed:
     """Commit an operation or a transaction.
 
@@ -67,8 +66,8 @@ def commit_operation(
         operation: The change.
         base: A version that was read before; None if no version was read.
         read_version: Version that an operation is based on; None for the latest if the operation allows it.
-        properties: Transaction properties for an operation; a transaction has its own.
-        options: How to commit.
+        options: How to commit; a transaction has properties of its own.
+        table_format: The format of a dataset that is created.
 
     Raises:
         ArgumentTypeError: `operation` is neither an operation nor a transaction.
@@ -77,30 +76,43 @@ def commit_operation(
         CommitConflictError: Another writer's commit conflicts with this one.
         ObjectNotFoundError: A new data file does not exist, such as after a cleanup.
     """
+    affected_rows = None
     if isinstance(operation, Transaction):
-        record = operation.to_record()
-        check_against_base(store, record.operation, base, record.read_version)
-        files = _new_files(store, record.operation, base, record.read_version)
-        return commit(store, record, base=base, options=options, affected_rows=operation.affected_rows, new_files=files)
-    if not isinstance(operation, LanceOperation.BaseOperation):
+        record, affected_rows = operation.to_record(), operation.affected_rows
+    elif isinstance(operation, LanceOperation.BaseOperation):
+        if isinstance(operation, LanceOperation.Overwrite) and isinstance(operation.new_schema, pa.Schema):
+            operation = replace(operation, new_schema=LanceSchema(schema_from_arrow(operation.new_schema)))
+        if read_version is None:
+            if not isinstance(operation, LanceOperation.Overwrite | LanceOperation.Restore):
+                raise InvalidInputError("read_version is required for all operations except Overwrite and Restore")
+            base = load_latest(store) if base is None else load_following(store, base)
+            read_version = base.version if base is not None else 0
+        record = records.Transaction(
+            read_version=read_version, operation=to_record(operation), properties=options.texts
+        )
+    else:
         raise ArgumentTypeError(
             f"operation must be a LanceOperation.BaseOperation or Transaction, got {type(operation)}"
         )
-    if isinstance(operation, LanceOperation.Overwrite) and isinstance(operation.new_schema, pa.Schema):
-        operation = replace(operation, new_schema=LanceSchema(schema_from_arrow(operation.new_schema)))
-    if read_version is None:
-        if not isinstance(operation, LanceOperation.Overwrite | LanceOperation.Restore):
-            raise InvalidInputError("read_version is required for all operations except Overwrite and Restore")
-        base = load_latest(store) if base is None else load_following(store, base)
-        read_version = base.version if base is not None else 0
-    record = records.Transaction(read_version=read_version, operation=to_record(operation), properties=properties)
-    check_against_base(store, record.operation, base, read_version)
-    files = _new_files(store, record.operation, base, read_version)
-    return commit(store, record, base=base, options=options, new_files=files)
+    check_against_base(store, record.operation, base, record.read_version)
+    return commit(
+        store,
+        record,
+        base=base,
+        options=options,
+        affected_rows=affected_rows,
+        new_files=_new_files(store, record.operation, base, record.read_version),
+        table_format=table_format,
+    )
 
 
 def commit_merged(
-    store: ObjectStore, transactions: Sequence[Transaction], *, base: Manifest | None, options: CommitOptions
+    store: ObjectStore,
+    transactions: Sequence[Transaction],
+    *,
+    base: Manifest | None,
+    options: Commit,
+    table_format: TableFormat,
 ) -> Committed:
     """Commit several Append transactions as one, with the arguments of `commit_operation`.
 
@@ -112,7 +124,7 @@ def commit_merged(
     """
     record = _merged_transaction(store, base, transactions)
     files = _new_files(store, record.operation, base, record.read_version)
-    return commit(store, record, base=base, options=options, new_files=files)
+    return commit(store, record, base=base, options=options, new_files=files, table_format=table_format)
 
 
 def check_against_base(store: ObjectStore, operation: Operation, base: Manifest | None, read_version: int) -> None:

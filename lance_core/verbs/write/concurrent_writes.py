@@ -37,7 +37,7 @@ def replaceable_commits(
         SupersededError: A later write, which must not be replaced, has filled the same slices.
         HistoryGapError: A version in between, which may have filled the same slices, was cleaned up.
     """
-    if request.require_empty:
+    if request.write.require_empty:
         return ()  # `check_required_empty` checks the rows themselves
     slices = set(json.loads(request.properties().get(SLICES_KEY, "[]")))
     replaceable: dict[int, Transaction] = {}
@@ -53,8 +53,8 @@ def replaceable_commits(
     if replaceable and not request.replaces_others:
         return None
     if replaceable:
-        assert request.write is not None
-        reject_overruled(request.write, uri, replaceable)
+        assert request.attempt is not None
+        reject_overruled(request.attempt, uri, replaceable)
     return replaceable
 
 
@@ -76,7 +76,7 @@ def check_columns(request: CommitRequest, uri: str, base: Manifest, latest: Mani
     Raises:
         RetryableConflictError: The later version has other columns.
     """
-    if request.mode in ("append", "replace") and _field_ids(base.schema) != _field_ids(latest.schema):
+    if request.write.mode in ("append", "replace") and _field_ids(base.schema) != _field_ids(latest.schema):
         raise RetryableConflictError(f"{uri}: its columns were changed meanwhile; do the write again")
 
 
@@ -92,7 +92,7 @@ def check_creation(request: CommitRequest, uri: str, schema: Schema, latest: Man
     Raises:
         RetryableConflictError: The dataset has other field ids.
     """
-    if request.mode in ("create", "overwrite"):
+    if request.write.mode in ("create", "overwrite"):
         return
     if _field_ids(schema) != _field_ids(lance_schema(request.schema, schema_to_bytes(latest.schema))):
         raise RetryableConflictError(f"{uri} was created meanwhile, with columns in another order; do the write again")

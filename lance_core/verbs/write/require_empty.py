@@ -35,15 +35,15 @@ def check_required_empty(request: CommitRequest, source: Snapshot, attempts: Col
     Raises:
         DatasetExistsError: A slice has rows of other writes.
     """
-    if not request.require_empty:
+    if not request.write.require_empty:
         return
-    assert request.slices is not None
+    assert request.write.slices is not None
     rows: RowsByFragment = {}
-    if request.write is not None and attempts:
-        rows, _, beside = rows_of_attempts(source, request.write, attempts)
+    if request.attempt is not None and attempts:
+        rows, _, beside = rows_of_attempts(source, request.attempt, attempts)
         if beside:
             return  # the caller lets rows stay that cannot be distinguished from those of other writes
-    _check_empty(source, request.slices, rows)
+    _check_empty(source, request.write.slices, rows)
 
 
 def _check_empty(source: Snapshot, slices: Slices, attempt_rows: RowsByFragment) -> None:

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from lance_core.arguments import checked, reject
 from lance_core.schema.lance_schema import LanceSchema
-from lance_core.table.table_format import TableFormat
 from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.context.handle import Handle, table_target
 from lance_core.verbs.files.fragment_writer import (
@@ -23,7 +22,7 @@ from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 from lance_core.verbs.pylance_types.operations import LanceOperation
 from lance_core.verbs.pylance_types.transactions import Transaction
-from lance_core.verbs.write.write_version import WriteOptions, prepare, write_mode
+from lance_core.verbs.write.write_version import WriteOptions, prepare
 
 __all__ = ["write_fragments"]
 
@@ -86,23 +85,10 @@ def write_fragments(
         >>> lance.LanceDataset.commit("t.lance", append, read_version=table.version).count_rows()
         4
     """
+    options = WriteOptions.of(mode, locals())
     del max_rows_per_group, enable_stable_row_ids
     reject("write_fragments", unsupported)
-    prepared = prepare(
-        table_target(dataset_uri, storage_options),
-        WriteOptions(
-            mode=write_mode(mode),
-            max_rows_per_file=max_rows_per_file,
-            max_bytes_per_file=max_bytes_per_file,
-            progress=progress,
-            table_format=TableFormat(data_storage_version=data_storage_version),
-            use_legacy_format=use_legacy_format,
-            initial_bases=initial_bases,
-            target_bases=target_bases,
-            target_all_bases=target_all_bases,
-            allow_external_blob_outside_bases=allow_external_blob_outside_bases,
-        ),
-    )
+    prepared = prepare(table_target(dataset_uri, storage_options), options)
     row_schema, records = prepared.write_rows(data, schema, dataset_schema)
     fragments = [FragmentMetadata.from_record(record) for record in records]
     if not return_transaction:

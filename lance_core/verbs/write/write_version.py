@@ -14,9 +14,8 @@ from typing import Any, Final, Self, TypedDict
 
 import pyarrow as pa
 
-from lance_core.arguments import reject
 from lance_core.commit import (
-    CommitOptions,
+    Commit,
     already_exists,
     committed_or_raise,
     explain_missing,
@@ -51,15 +50,16 @@ from lance_core.verbs.files.fragment_writer import (
 )
 from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.write.commit_fragments import commit_request
-from lance_core.verbs.write.request import CommitRequest
+from lance_core.verbs.write.request import CommitRequest, Write
 
 __all__ = [
+    "OPTION_NAMES",
     "AutoCleanupConfig",
+    "FileOptions",
     "PreparedWrite",
     "WriteOptions",
     "auto_cleanup_keys",
     "prepare",
-    "write_mode",
     "write_version",
 ]
 
@@ -69,46 +69,73 @@ WRITE_MODES: Final = ("create", "append", "overwrite")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteOptions:
-    """How rows are written: the arguments of `lance_core.write_dataset`, which describes them."""
+class FileOptions:
+    """How data files are made, and where; `lance_core.write_dataset` describes the attributes.
 
-    mode: str = "create"
-    max_rows_per_file: int | None = MAX_ROWS_PER_FILE
-    max_bytes_per_file: int | None = MAX_BYTES_PER_FILE
+    Attributes:
+        table_format: The version of the files; for a table that is created, also its further format.
+    """
+
+    max_rows_per_file: int | None = None
+    max_bytes_per_file: int | None = None
     progress: FragmentWriteProgress | None = None
     table_format: TableFormat = field(default_factory=TableFormat)
-    use_legacy_format: bool | None = None
-    auto_cleanup_options: Mapping[str, int] | None = None
-    commit_message: str | None = None
-    transaction_properties: Mapping[str, str] | None = None
     initial_bases: Sequence[DatasetBasePath] | None = None
     target_bases: Sequence[str] | None = None
     target_all_bases: bool | None = None
     allow_external_blob_outside_bases: bool = False
 
-    def __post_init__(self) -> None:
-        """Check what protobuf would otherwise reject after the files are written."""
-        for key, value in (self.transaction_properties or {}).items():
-            if not isinstance(key, str) or not isinstance(value, str):
-                raise ArgumentTypeError(f"transaction_properties must be strings, not {key!r:.80}: {value!r:.80}")
+
+FILE_OPTIONS: Final = tuple(option.name for option in fields(FileOptions) if option.name != "table_format")
+
+OPTION_NAMES: Final = frozenset(FILE_OPTIONS) | {
+    "auto_cleanup_options",
+    "commit_message",
+    "data_storage_version",
+    "enable_stable_row_ids",
+    "enable_v2_manifest_paths",
+    "transaction_properties",
+    "use_legacy_format",
+}
+"""The arguments of `write_dataset` that are options of a write."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """What is written, how its files are made, and how it is committed.
+
+    Attributes:
+        write: What is written.
+        files: How files are made.
+        commit: How it is committed.
+        table_config: Configuration of a table that is created.
+    """
+
+    write: Write
+    files: FileOptions
+    commit: Commit
+    table_config: Mapping[str, str]
 
     @classmethod
-    def of(cls, mode: str, arguments: Mapping[str, Any]) -> Self:
-        """The options from the arguments of `write_dataset`.
+    def of(cls, mode: str | None, arguments: Mapping[str, Any]) -> Self:
+        """The options from the arguments of `write_dataset`; other entries are ignored.
 
         Raises:
-            UnsupportedError: An argument is not offered.
+            InvalidInputError: The mode is unknown.
         """
-        options = dict(arguments)
-        chosen = TableFormat.of(
-            options.pop("data_storage_version", None),
-            options.pop("enable_stable_row_ids", None),
-            options.pop("enable_v2_manifest_paths", None),
-        )
-        option_names = {field.name for field in fields(cls)} - {"table_format"}
-        reject("write_dataset", {name: value for name, value in options.items() if name not in option_names})
+        mode = "create" if mode is None else mode.lower()  # None as in pylance
+        if mode not in WRITE_MODES:
+            raise InvalidInputError(f'mode must be "create", "append" or "overwrite", not {mode!r}')
+        version, legacy = arguments.get("data_storage_version"), arguments.get("use_legacy_format")
+        if legacy is not None:
+            version = "legacy" if legacy else "stable"
+        files = {name: arguments[name] for name in FILE_OPTIONS if name in arguments}
+        stable_row_ids, v2_names = arguments.get("enable_stable_row_ids"), arguments.get("enable_v2_manifest_paths")
         return cls(
-            mode=mode, table_format=chosen, **{name: value for name, value in options.items() if name in option_names}
+            write=Write(mode=mode),
+            files=FileOptions(table_format=TableFormat.of(version, stable_row_ids, v2_names), **files),
+            commit=Commit(message=arguments.get("commit_message"), properties=arguments.get("transaction_properties")),
+            table_config=auto_cleanup_keys(arguments.get("auto_cleanup_options")),
         )
 
 
@@ -141,21 +168,21 @@ class PreparedWrite:
     @property
     def appended_to(self) -> Manifest | None:
         """The version whose columns the rows must fit; None if the rows define the columns."""
-        return self.target.base if self.options.mode == "append" else None
+        return self.target.base if self.options.write.mode == "append" else None
 
     @property
     def table_format(self) -> TableFormat:
         """The format of the dataset that the write creates; an append keeps the file version of its dataset."""
         version = None if self.appended_to is not None else self.version.value
-        return replace(self.options.table_format, data_storage_version=version)
+        return replace(self.options.files.table_format, data_storage_version=version)
 
     @property
     def _external_places(self) -> Sequence[str]:
         """Prefixes of the URIs that external blobs may have."""
-        if self.options.allow_external_blob_outside_bases:
+        if self.options.files.allow_external_blob_outside_bases:
             return ("",)
         base_paths = self.target.base.base_paths if self.target.base is not None else ()
-        return external_places([*base_paths, *numbered(self.options.initial_bases or ())])
+        return external_places([*base_paths, *numbered(self.options.files.initial_bases or ())])
 
     def write_rows(
         self,
@@ -178,7 +205,7 @@ class PreparedWrite:
         if dataset_schema is None and self.appended_to is not None:
             dataset_schema = self.appended_to.schema
         row_schema, batches = to_batches(data, schema)
-        rows, size = self.options.max_rows_per_file, self.options.max_bytes_per_file
+        rows, size = self.options.files.max_rows_per_file, self.options.files.max_bytes_per_file
         with FragmentWriter(
             self.target.uri,
             row_schema,
@@ -188,7 +215,7 @@ class PreparedWrite:
             max_bytes_per_file=MAX_BYTES_PER_FILE if size is None else size,
             dataset_schema=dataset_schema,
             targets=self.targets,
-            progress=self.options.progress,
+            progress=self.options.files.progress,
             first_field_id=self.first_field_id,
             external_places=self._external_places,
         ) as writer:
@@ -225,47 +252,39 @@ def _check_there(target: TableTarget) -> None:
         load_following(target.store, base)  # raises no error if only the version was cleaned up
 
 
-def write_mode(mode: str | None) -> str:
-    """The mode of a write in lower case; None is "create", as in pylance."""
-    return "create" if mode is None else mode.lower()
-
-
 def prepare(target: TableTarget, options: WriteOptions) -> PreparedWrite:
     """Look up the version that a write is based on, and check that the write can begin.
 
     Raises:
-        InvalidInputError: The mode is unknown, a base path is not known, or `initial_bases` are given for a dataset
+        InvalidInputError: A base path is not known, or `initial_bases` are given for a dataset
             that exists.
         UnsupportedError: The version that the write is based on has feature flags that are not known.
     """
-    if options.mode not in WRITE_MODES:
-        raise InvalidInputError(f'mode must be "create", "append" or "overwrite", not {options.mode!r}')
+    files = options.files
     _check_there(target)
     if target.base is None:
         target = replace(target, base=load_latest(target.store))
     if target.base is not None:
         target.base.check_writable()
-    if target.base is not None and options.initial_bases:
-        mode = options.mode.capitalize()
+    if target.base is not None and files.initial_bases:
+        mode = options.write.mode.capitalize()
         raise InvalidInputError(
             f"Cannot register new bases in {mode} mode: initial_bases can be given only when a dataset is created"
         )
-    bases = target.base.base_paths if target.base is not None else numbered(options.initial_bases or ())
+    bases = target.base.base_paths if target.base is not None else numbered(files.initial_bases or ())
     targets = write_targets(
         target.store,
         bases,
-        target_bases=options.target_bases,
-        target_all_bases=options.target_all_bases,
+        target_bases=files.target_bases,
+        target_all_bases=files.target_all_bases,
         options=target.options,
     )
-    return PreparedWrite(target=target, options=options, version=_file_version(target.base, options), targets=targets)
+    return PreparedWrite(target=target, options=options, version=_file_version(target.base, files), targets=targets)
 
 
-def _file_version(base: Manifest | None, options: WriteOptions) -> FileVersion:
+def _file_version(base: Manifest | None, files: FileOptions) -> FileVersion:
     """The version of new files: the requested version, else that of the dataset, else the default."""
-    version = options.table_format.data_storage_version
-    if options.use_legacy_format is not None:
-        version = "legacy" if options.use_legacy_format else "stable"
+    version = files.table_format.data_storage_version
     if version is None and base is not None:
         version = base.data_storage_version
     return FileVersion.from_string(version)
@@ -289,13 +308,13 @@ def write_version(
         DatasetExistsError: The mode is "create" and there is a dataset.
         SchemaError: The rows do not fit the dataset, or cannot be stored; nothing was written.
     """
-    if options.mode == "create" and isinstance(target.store, MemoryStore):
+    mode = options.write.mode
+    if mode == "create" and isinstance(target.store, MemoryStore):
         target.store.forget_unused()  # as in pylance, a dataset in memory exists as long as an object refers to it
     prepared = prepare(target, options)
     target, is_new = prepared.target, prepared.target.base is None
-    if not is_new and options.mode == "create":
+    if not is_new and mode == "create":
         raise already_exists(canonical_uri(target.uri))
-    cleanup = auto_cleanup_keys(options.auto_cleanup_options)
     pending = PendingWrites()
     try:
         row_schema, fragments = prepared.write_rows(data, schema, pending=pending)
@@ -306,13 +325,12 @@ def write_version(
     request = CommitRequest(
         fragments=fragments,
         schema=row_schema,
-        mode=options.mode,
+        write=options.write,
+        commit=options.commit,
         read_version=prepared.base_version,
-        transaction_properties=options.transaction_properties,
-        commit_message=options.commit_message,
-        options=CommitOptions(table_format=prepared.table_format),
-        table_config=cleanup if is_new else {},
-        initial_bases=options.initial_bases or (),
+        table_config=options.table_config if is_new else {},
+        table_format=prepared.table_format,
+        initial_bases=options.files.initial_bases or (),
         first_field_id=prepared.first_field_id,
     )
 

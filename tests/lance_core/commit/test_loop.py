@@ -8,7 +8,7 @@ from pyroaring import BitMap
 
 import lance_core
 from lance_core.commit import (
-    CommitOptions,
+    Commit,
     commit,
     find_by_property,
     latest_version,
@@ -162,12 +162,12 @@ def test_partitions_are_replaced_at_the_same_time(path):
 def test_once_finds_the_earlier_commit(path):
     store = open_store(path)
     file = fragment_of(40, 50, path)
-    options = CommitOptions(idempotency_key=("run", "7"))
+    options = Commit(idempotency_key=("run", "7"))
     first = commit(store, appending(1, file, run="7"), options=options)
     lance.dataset(path).delete("a = 1")
     again = commit(store, appending(1, file, run="7"), options=options)
     assert (again.deduplicated, again.manifest.version, again.transaction.uuid) == (True, 2, first.transaction.uuid)
-    other = commit(store, appending(1, file, run="8"), options=CommitOptions(idempotency_key=("run", "8")))
+    other = commit(store, appending(1, file, run="8"), options=Commit(idempotency_key=("run", "8")))
     assert not other.deduplicated
     assert list_versions(store) == [1, 2, 3, 4]
 
@@ -175,7 +175,7 @@ def test_once_finds_the_earlier_commit(path):
 def test_once_holds_between_racing_writers(path):
     store = open_store(path)
     file = fragment_of(40, 50, path)
-    options = CommitOptions(idempotency_key=("run", "7"))
+    options = Commit(idempotency_key=("run", "7"))
     results = race(6, lambda _: commit(store, appending(1, file, run="7"), options=options))
     assert sorted(result.deduplicated for result in results) == [False] + [True] * 5
     assert lance.dataset(path).count_rows() == 50
@@ -218,8 +218,8 @@ def test_a_strict_overwrite_follows_its_read_version_only(path):
     lance.dataset(path).delete("a = 1")
     operation = Overwrite(fragments=(fragment_of(0, 5, path),), schema=base.schema)
     with pytest.raises(CommitConflictError, match="after 0 retries"):
-        commit(store, Transaction(read_version=1, operation=operation), options=CommitOptions(max_retries=0))
-    commit(store, Transaction(read_version=2, operation=operation), options=CommitOptions(max_retries=0))
+        commit(store, Transaction(read_version=1, operation=operation), options=Commit(max_retries=0))
+    commit(store, Transaction(read_version=2, operation=operation), options=Commit(max_retries=0))
     assert lance.dataset(path).count_rows() == 5
 
 
@@ -228,7 +228,7 @@ def test_retries_end(path, monkeypatch):
     monkeypatch.setattr(loop_module.VersionWriter, "put", lambda *_: None)
     monkeypatch.setattr(loop_module.time, "sleep", lambda _: None)
     with pytest.raises(RetryableConflictError, match="after 3 attempts"):
-        commit(store, appending(1, fragment_of(0, 5, path)), options=CommitOptions(max_retries=3))
+        commit(store, appending(1, fragment_of(0, 5, path)), options=Commit(max_retries=3))
 
 
 def test_from_a_version_to_come(path):
@@ -238,7 +238,7 @@ def test_from_a_version_to_come(path):
 
 def test_detached_versions_stay_beside_the_history(path):
     store = open_store(path)
-    done = commit(store, appending(1, fragment_of(40, 50, path)), options=CommitOptions(detached=True))
+    done = commit(store, appending(1, fragment_of(40, 50, path)), options=Commit(detached=True))
     assert done.manifest.version >= 1 << 63
     assert list_versions(store) == [1]
     assert latest_version(store) == 1
@@ -403,7 +403,7 @@ def test_no_attempt_begins_after_the_time_is_up(path, monkeypatch):
     store = open_store(path)
     attempts = []
     monkeypatch.setattr(VersionWriter, "put", lambda *_: attempts.append(1))
-    options = CommitOptions(timeout_s=1e-9, max_retries=50)
+    options = Commit(timeout_s=1e-9, max_retries=50)
     with pytest.raises(RetryableConflictError, match="other writers committed first"):
         commit(store, appending(1, fragment_of(0, 3, path)), options=options)
     assert len(attempts) == 1
@@ -465,5 +465,5 @@ def test_an_unknown_operation_is_not_committed(tmp_path, read_version, detached)
         lance_core.write_dataset({"a": [1]}, tmp_path / "t", mode=mode)
     unknown = Transaction(read_version=read_version, operation=UnknownOperation(described="of a newer library"))
     with pytest.raises(UnsupportedError, match=r"of a newer library cannot be committed.*the library that made it"):
-        commit(open_store(tmp_path / "t"), unknown, options=CommitOptions(detached=detached))
+        commit(open_store(tmp_path / "t"), unknown, options=Commit(detached=detached))
     assert lance_core.dataset(tmp_path / "t").version == 2

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.commit import CommitOptions, commit, load_latest
+from lance_core.commit import Commit, commit, load_latest
 from lance_core.store import local, open_store
 from lance_core.store.s3_client import S3Client
 from lance_core.table import fragment_list
@@ -35,7 +35,7 @@ def lengthen(uri, options, count, fragments=0):
         files = latest.fragments[:1] * fragments if number == 0 else []
         operation = Append(fragments=tuple(replace(one, id=0) for one in files))
         transaction = Transaction(read_version=latest.version, operation=operation)
-        latest = commit(store, transaction, base=latest, options=CommitOptions(durable=False)).manifest
+        latest = commit(store, transaction, base=latest, options=Commit(durable=False)).manifest
 
 
 @pytest.fixture

@@ -21,9 +21,8 @@ import pyarrow.compute as pc
 
 from lance_core.commit import (
     Change,
-    CommitOptions,
+    Commit,
     Unknown,
-    WriteAttempt,
     commit_change,
     committed_or_raise,
     find_transaction,
@@ -41,7 +40,7 @@ from lance_core.table.fragment import Fragment, own_data_keys
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Merge, Operation, Update, UpdateMode
 from lance_core.table.paths import data_key
-from lance_core.table.transaction import COMMIT_MESSAGE_KEY, SLICES_KEY, Transaction
+from lance_core.table.transaction import SLICES_KEY, Transaction
 from lance_core.verbs.columns.write_columns.match import matched_rows, same_scope
 from lance_core.verbs.columns.write_columns.rebase import PendingColumns, rebased_columns
 from lance_core.verbs.columns.write_columns.tasks import (
@@ -57,43 +56,7 @@ from lance_core.verbs.files.column_files import replaced_columns
 from lance_core.verbs.files.fragment_writer import ReaderLike
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
 
-__all__ = ["ColumnCommit", "ColumnsResult", "commit_columns", "write_matched_columns"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnCommit:
-    """How columns are committed; the arguments of `LanceDataset.write_columns`, which describes them."""
-
-    transaction_properties: Mapping[str, str] | None = None
-    commit_message: str | None = None
-    idempotency_key: tuple[str, str] | None = None
-    write_attempt: WriteAttempt | None = None
-    max_retries: int = 20
-
-    def __post_init__(self) -> None:
-        if self.idempotency_key is not None and self.write_attempt is not None:
-            raise InvalidInputError(
-                "idempotency_key keeps the first of several commits, write_attempt the last one: give one of them"
-            )
-
-    @property
-    def is_exclusive(self) -> bool:
-        """Whether any commit of another write meanwhile is a conflict."""
-        return self.write_attempt is not None and self.write_attempt.conflict_policy == "exclusive"
-
-    def options(self, checked_through: int) -> CommitOptions:
-        """The options of the commit of a plan for a version."""
-        return CommitOptions(
-            max_retries=self.max_retries,
-            idempotency_key=self.idempotency_key,
-            write_attempt=self.write_attempt,
-            checked_through=checked_through,
-        )
-
-    def properties(self, options: CommitOptions) -> dict[str, str]:
-        """The transaction properties of the commit."""
-        message = {} if self.commit_message is None else {COMMIT_MESSAGE_KEY: self.commit_message}
-        return {**dict(self.transaction_properties or {}), **message, **options.properties}
+__all__ = ["ColumnsResult", "commit_columns", "write_matched_columns"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +111,7 @@ class _ColumnsChange(Change):
         )
 
 
-def _fit_again(before: Change, latest: Manifest, conflict: LanceError, *, how: ColumnCommit) -> _ColumnsChange:
+def _fit_again(before: Change, latest: Manifest, conflict: LanceError, *, is_exclusive: bool) -> _ColumnsChange:
     """Fit columns to the latest version after a conflict.
 
     Raises:
@@ -159,7 +122,7 @@ def _fit_again(before: Change, latest: Manifest, conflict: LanceError, *, how: C
     if isinstance(conflict, EarlierAttemptCommittedError):
         replaces = (*replaces, conflict.version)
     # A Merge is incompatible even with a rename: `rebased_columns` decides whether the files can be kept.
-    elif type(conflict) not in (RetryableConflictError, IncompatibleConflictError) or how.is_exclusive:
+    elif type(conflict) not in (RetryableConflictError, IncompatibleConflictError) or is_exclusive:
         raise conflict
     return _ColumnsChange.of(rebased_columns(before.columns, latest), before.transaction.properties, replaces)
 
@@ -189,7 +152,7 @@ def _build_operation(pending: PendingColumns) -> Operation:
 
 
 def commit_columns(
-    source: Snapshot, plan: ColumnPlan, written: Iterable[WrittenColumns | None], how: ColumnCommit
+    source: Snapshot, plan: ColumnPlan, written: Iterable[WrittenColumns | None], how: Commit
 ) -> tuple[Manifest, ColumnsResult]:
     """Commit files with columns, with the arguments of `LanceDataset.commit_columns`.
 
@@ -211,12 +174,12 @@ def commit_columns(
     written_places = [source.data_file(part.file) for part in files]
     if not files and not plan.added:
         return source.manifest, ColumnsResult(version=plan.version, read_version=plan.version)
-    options = how.options(plan.version)
+    attempt = how.write_attempt
     outcome = commit_change(
         source.store,
-        _ColumnsChange.of(begin, how.properties(options)),
-        options=options,
-        next_change=partial(_fit_again, how=how),
+        _ColumnsChange.of(begin, {**how.texts, **how.identity}),
+        options=replace(how, checked_through=plan.version),
+        next_change=partial(_fit_again, is_exclusive=attempt is not None and attempt.conflict_policy == "exclusive"),
     )
     last = None if isinstance(outcome, Unknown) else outcome.change
     committed = last.columns if isinstance(last, _ColumnsChange) else begin
@@ -275,7 +238,7 @@ def write_matched_columns(
     *,
     where: str | pc.Expression | None,
     missing: Missing,
-    how: ColumnCommit,
+    how: Commit,
     schema: pa.Schema | None = None,
     allow_external: bool = False,
 ) -> tuple[Manifest, ColumnsResult]:

@@ -29,7 +29,7 @@ import numpy as np
 from lance_core.commit import (
     AffectedRows,
     Change,
-    CommitOptions,
+    Commit,
     Committed,
     Rebased,
     commit_change,
@@ -396,15 +396,18 @@ class _PromotionCall:
     def _put(self, transaction: Transaction, affected: AffectedRows, base: Manifest) -> Committed:
         outcome = commit_change(
             self.branch.parent.store,
-            Change(transaction=transaction, base=base, affected_rows=affected, prepare=self._prepare_fragments),
-            options=CommitOptions(
-                idempotency_key=(PROMOTION_KEY, self.token),
+            Change(
+                transaction=transaction,
+                base=base,
+                affected_rows=affected,
+                prepare=self._prepare_fragments,
                 branch=PromotedBranch(
                     config=self.branch.head.manifest.config,
                     fork_version=self.branch.fork_version,
                     fragments=tuple(fragment.id for fragment in self.changes.added),
                 ),
             ),
+            options=Commit(idempotency_key=(PROMOTION_KEY, self.token)),
             dry_run=self.dry_run,
         )
         return committed_or_raise(outcome)
