@@ -42,8 +42,8 @@ from lance_core.verbs.pylance_types.indices import Index, IndexFile
 from lance_core.verbs.pylance_types.operations import LanceOperation
 from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.refs.clone import FileCopy
-from lance_core.verbs.rows.keys import key_filter, key_hashes
 from lance_core.verbs.rows.merge_insert import MergeInsertBuilder
+from lance_core.verbs.rows.source_rows import key_filter, key_hashes
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.scan.take_blobs import BlobFile
 from lance_core.verbs.write.write_fragments import write_fragments

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lance_core.maintenance.compaction.compaction import Compaction
-from lance_core.maintenance.compaction.results import CompactionMetrics, RewriteResult
+from lance_core.maintenance.compaction.rewrite import CompactionMetrics, RewriteResult
 from lance_core.maintenance.compaction.tasks import CompactionPlan, CompactionTask
 from lance_core.schema import LanceSchema
 from lance_core.store import bytes_read_counter, iops_counter

@@ -2,7 +2,7 @@
 
 from lance_core.maintenance.compaction.compaction import Compaction
 from lance_core.maintenance.compaction.options import CompactionOptions
-from lance_core.maintenance.compaction.results import CompactionMetrics, RewriteResult
+from lance_core.maintenance.compaction.rewrite import CompactionMetrics, RewriteResult
 from lance_core.maintenance.compaction.tasks import CompactionPlan, CompactionTask
 
 __all__ = [

@@ -66,12 +66,11 @@ from lance_core.errors import (
 )
 from lance_core.retry import backoff
 from lance_core.store import ObjectStore, make_durable, remove_leftovers
+from lance_core.table.field_ids import unread_files
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import ApplyContext, Clone, Overwrite, Restore, UnknownOperation
-from lance_core.table.paths import DETACHED_BIT, Naming, is_detached
-from lance_core.table.table_format import TableFormat
+from lance_core.table.paths import DETACHED_BIT, Naming, TableFormat, is_detached
 from lance_core.table.transaction import Transaction, is_early
-from lance_core.table.unread_files import unread_files
 from lance_core.table.watermarks import reject_moved
 from lance_core.threads import ThreadPool
 

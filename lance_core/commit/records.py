@@ -13,7 +13,7 @@ from lance_core.errors import ArgumentTypeError, InvalidInputError
 from lance_core.store import ObjectStore, PendingWrites, check_present
 from lance_core.table.idempotency import PromotedBranch
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.table_format import TableFormat
+from lance_core.table.paths import TableFormat
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, Transaction
 
 __all__ = ["Change", "Commit", "Committed", "Lost", "Outcome", "Unknown", "committed_or_raise"]

@@ -17,12 +17,12 @@ from lance_core.errors import RetryableConflictError, VersionNotFoundError
 from lance_core.file import DataFileReader
 from lance_core.schema import Field, Schema, quote_path
 from lance_core.store import ObjectStore, open_base
+from lance_core.table.field_ids import live_field_ids
 from lance_core.table.fragment import DataFile
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Merge, Overwrite, Project
 from lance_core.table.paths import DATA_PREFIX, data_key
 from lance_core.table.transaction import Transaction
-from lance_core.table.unread_files import live_field_ids
 
 __all__ = ["reject_replaced_columns"]
 

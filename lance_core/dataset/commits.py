@@ -14,7 +14,7 @@ from lance_core.commit import Committed, load_latest
 from lance_core.errors import InvalidInputError, LanceError, SchemaError
 from lance_core.store import CommitLock, ObjectStore, open_store
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.table_format import TableFormat
+from lance_core.table.paths import TableFormat
 from lance_core.verbs.context.drop import drop
 from lance_core.verbs.context.handle import Handle, TableTarget, table_target
 from lance_core.verbs.files.conform import check_column_name

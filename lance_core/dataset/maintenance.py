@@ -24,7 +24,7 @@ from lance_core.verbs.write.write_version import AutoCleanupConfig, auto_cleanup
 
 if TYPE_CHECKING:
     from lance_core.maintenance.cleanup.run import CleanupExplanation, CleanupStats
-    from lance_core.maintenance.compaction.results import CompactionMetrics
+    from lance_core.maintenance.compaction.rewrite import CompactionMetrics
     from lance_core.maintenance.erasure.report import ErasureReport
 
 __all__ = ["CleanupSelectors", "DatasetOptimizer", "MaintenanceVerbs"]

@@ -14,7 +14,7 @@ from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.references import Reference
-from lance_core.verbs.files.blobs import external_places
+from lance_core.verbs.files.conform import external_places
 from lance_core.verbs.refs.branches import Branches, create_branch
 from lance_core.verbs.refs.clone import Copier, deep_clone, shallow_clone
 from lance_core.verbs.refs.clones import Clones

@@ -23,7 +23,7 @@ from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import DatasetNotFoundError, InvalidInputError
 from lance_core.file import FileVersion
 from lance_core.store import CommitLock
-from lance_core.table.table_format import TableFormat
+from lance_core.table.paths import TableFormat
 from lance_core.table.transaction import FIRST_ADDED_KEY
 from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.context.handle import Handle, TableTarget, table_target

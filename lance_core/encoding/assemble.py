@@ -1,4 +1,4 @@
-"""Builds Arrow arrays from decoded levels and values; the reading counterpart of `levels.shred`.
+"""Builds Arrow arrays from decoded levels and values; the reading counterpart of `levels.repdef`.
 
 A column is one path from a top-level field to a leaf. Its array is built from the leaf outwards, one layer at a time,
 with structs that hold only the child on the path; `merge_columns` merges the columns of one top-level field.

@@ -1,27 +1,40 @@
-"""Concatenates arrays of one column; dictionaries are unified first, after null values are removed from them."""
+"""Concatenates arrays of one column; dictionaries are unified first, after null values are removed from them.
+
+Dictionaries in arrays: where they are, the values that rows use, and whether these fit the indices.
+
+The indices of a dictionary count few values if they are narrow: 128 as `int8`, the type of a pandas Categorical. The
+rows of one file must not use more values, as a reader gives them one dictionary; `DictionaryRoom` counts them.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.encoding.dictionaries import (
-    capacity,
-    change_dictionaries,
-    dictionaries_of,
-    has_dictionary,
-    has_narrow_dictionary,
-    without_unused,
-)
 from lance_core.errors import InvalidInputError
 
-__all__ = ["combined", "concatenate", "encoded", "take_table", "without_null_values"]
+__all__ = [
+    "DictionaryRoom",
+    "capacity",
+    "change_dictionaries",
+    "combined",
+    "concatenate",
+    "dictionaries_of",
+    "encoded",
+    "fewest_values",
+    "has_dictionary",
+    "has_narrow_dictionary",
+    "take_table",
+    "used_values",
+    "without_null_values",
+    "without_unused",
+]
 
 
 def concatenate(arrays: Sequence[Any]) -> pa.Array:
@@ -148,3 +161,141 @@ def without_null_values(array: Any) -> Any:
     places = pa.array(np.cumsum(valid) - 1, mask=~valid)
     indices = places.take(array.indices).cast(array.type.index_type)
     return pa.DictionaryArray.from_arrays(indices, dictionary.drop_null(), ordered=array.type.ordered)
+
+
+_NARROW_BITS: Final = 16
+
+
+def has_dictionary(kind: pa.DataType) -> bool:
+    """Whether a type is a dictionary, or contains one."""
+    return bool(_index_types(kind))
+
+
+def has_narrow_dictionary(kind: pa.DataType) -> bool:
+    """Whether a type is or contains a dictionary whose indices count few values."""
+    return any(index_type.bit_width <= _NARROW_BITS for index_type in _index_types(kind))
+
+
+def _index_types(kind: Any) -> list[Any]:
+    if pa.types.is_dictionary(kind):
+        return [kind.index_type]
+    return [index_type for i in range(kind.num_fields) for index_type in _index_types(kind.field(i).type)]
+
+
+def capacity(index_type: Any) -> int:
+    """The number of values that indices of a type count."""
+    return int(2 ** (index_type.bit_width - pa.types.is_signed_integer(index_type)))
+
+
+def fewest_values(kind: pa.DataType) -> int:
+    """The fewest values that a dictionary in a type counts; 0 if there is none."""
+    return min(map(capacity, _index_types(kind)), default=0)
+
+
+def dictionaries_of(array: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The dictionary arrays that an array consists of, by path."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        yield path, array
+    elif pa.types.is_struct(kind):
+        for index, field in enumerate(kind):
+            yield from dictionaries_of(array.field(index), (*path, field.name))
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        yield from dictionaries_of(array.flatten(), (*path, "item"))
+    elif pa.types.is_fixed_size_list(kind):
+        yield from dictionaries_of(array.values, (*path, "item"))
+    elif pa.types.is_map(kind):
+        yield from dictionaries_of(_map_to_list(array), path)
+
+
+def used_values(array: Any) -> pa.Array:
+    """The distinct values of a dictionary that its rows use, without null."""
+    return array.dictionary.take(pc.unique(array.indices.drop_null())).drop_null()
+
+
+class DictionaryRoom:
+    """Counts the values that rows of one file use in each narrow dictionary.
+
+    Args:
+        names: The columns.
+        kinds: Their types.
+    """
+
+    def __init__(self, names: Iterable[str], kinds: Iterable[pa.DataType]) -> None:
+        self._names = [name if has_narrow_dictionary(kind) else None for name, kind in zip(names, kinds, strict=True)]
+        self._used: dict[tuple[str, ...], pa.Array] = {}
+
+    def take(self, columns: Iterable[Sequence[Any]]) -> str | None:
+        """Count the values of further rows, if there is room for them.
+
+        Args:
+            columns: The arrays of each column.
+
+        Returns:
+            The dotted path of a dictionary that has no room for the values, none of which is counted then; else None.
+        """
+        used_by_path = dict(self._used)
+        for name, arrays in zip(self._names, columns, strict=True):
+            for path, array in (
+                dictionary for a in arrays if name is not None for dictionary in dictionaries_of(a, (name,))
+            ):
+                used = used_values(array)
+                earlier = used_by_path.get(path)
+                used_by_path[path] = used.unique() if earlier is None else pa.concat_arrays([earlier, used]).unique()
+                if len(used_by_path[path]) > capacity(array.type.index_type):
+                    return ".".join(path)
+        self._used = used_by_path
+        return None
+
+
+def without_unused(array: Any) -> Any:
+    """An array whose dictionaries hold the values of its rows alone."""
+    return change_dictionaries(array, _drop_unused)
+
+
+def _drop_unused(array: Any, _path: tuple[str, ...]) -> Any:
+    kind, values = array.type, array.dictionary_decode().dictionary_encode()
+    return pa.DictionaryArray.from_arrays(values.indices.cast(kind.index_type), values.dictionary, ordered=kind.ordered)
+
+
+def change_dictionaries(array: Any, change: Callable[[Any, tuple[str, ...]], Any], path: tuple[str, ...] = ()) -> Any:
+    """An array with other dictionary arrays of the same types.
+
+    Args:
+        array: The array.
+        change: Gives the new array for a dictionary array and its path, as `dictionaries_of` has it.
+        path: The path of the array.
+    """
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return change(array, path)
+    if not has_dictionary(kind):
+        return array
+    if pa.types.is_struct(kind):
+        # Flattened children are null where the struct is.
+        children = [
+            change_dictionaries(child, change, (*path, field.name))
+            for child, field in zip(array.flatten(), kind, strict=True)
+        ]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
+    if pa.types.is_map(kind):
+        changed = change_dictionaries(_map_to_list(array), change, path)
+        keys, values = changed.values.field(0), changed.values.field(1)
+        return pa.MapArray.from_arrays(changed.offsets, keys, values, type=kind, mask=array.is_null())
+    item = (*path, "item")
+    if pa.types.is_fixed_size_list(kind):
+        items = array.values.slice(array.offset * kind.list_size, len(array) * kind.list_size)
+        return type(array).from_arrays(change_dictionaries(items, change, item), type=kind, mask=array.is_null())
+    whole = pa.concat_arrays([array])  # without an offset, which from_arrays takes for rows
+    items = whole.flatten()
+    lengths = pc.fill_null(pc.list_value_length(whole), 0)
+    ends = pc.cumulative_sum(lengths.cast(pa.int64()))
+    offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends])
+    offset_type = pa.int64() if pa.types.is_large_list(kind) else pa.int32()
+    items = change_dictionaries(items, change, item)
+    return type(array).from_arrays(offsets.cast(offset_type), items, type=kind, mask=whole.is_null())
+
+
+def _map_to_list(array: Any) -> Any:
+    """The list of structs that a map is; Arrow has no kernels for maps."""
+    return array.cast(pa.list_(pa.struct([array.type.key_field, array.type.item_field])))

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_core.encoding.choosing.choices import Choices
-from lance_core.encoding.choosing.options import EncodingOptions, encoding_options
+from lance_core.encoding.choosing.options import EncodingOptions, check_packed_values, encoding_options
 from lance_core.encoding.choosing.strategy import (
     Limits,
     PageEncoding,
@@ -21,7 +21,6 @@ from lance_core.encoding.choosing.strategy import (
     choose_variable,
     dictionary_pays,
 )
-from lance_core.encoding.choosing.writable import check_packed_values
 from lance_core.encoding.compression import encode_block, encode_miniblock, encode_per_value
 from lance_core.encoding.datablock import (
     DataBlock,
@@ -32,8 +31,7 @@ from lance_core.encoding.datablock import (
     array_to_block,
 )
 from lance_core.encoding.levels.paths import items_per_row, leaf_paths
-from lance_core.encoding.levels.repdef import Layer, Levels
-from lance_core.encoding.levels.shred import ShreddedColumn, null_mask, shred
+from lance_core.encoding.levels.repdef import Layer, Levels, ShreddedColumn, null_mask, shred
 from lance_core.encoding.page import EncodedPage
 from lance_core.encoding.structural import constant, fullzip, miniblock
 from lance_core.errors import InvalidInputError, UnsupportedError

@@ -9,6 +9,8 @@ index. Neither encoders nor decoders do I/O:
 
 A decoder that must read an index before the values yields twice. `lock_step` runs many decoders together, so that the
 ranges of all columns reach the store in one request.
+
+The description of a page in the column metadata: a google.protobuf.Any message inside of another.
 """
 
 from __future__ import annotations
@@ -20,12 +22,17 @@ from typing import Any, Final, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import Message
 
+from lance_core._proto.encodings_v2_0_pb2 import ArrayEncoding
+from lance_core._proto.encodings_v2_1_pb2 import PageLayout
+from lance_core._proto.file2_pb2 import Encoding
 from lance_core.errors import CorruptFileError
 
 __all__ = [
     "SMALL_PAGE",
+    "TYPES",
     "ByteRange",
     "Bytes",
     "BytesLike",
@@ -37,8 +44,27 @@ __all__ = [
     "empty_bytes",
     "lock_step",
     "merged_ranges",
+    "page_encoding",
     "run_steps",
 ]
+
+TYPES: Final[dict[str, type[Message]]] = {
+    "/lance.encodings.ArrayEncoding": ArrayEncoding,
+    "/lance.encodings21.PageLayout": PageLayout,
+}
+"""The messages that describe pages, by the name in the description."""
+_TYPE_URLS: Final = {kind: url for url, kind in TYPES.items()}
+
+
+def page_encoding(description: Message) -> Encoding:
+    """The description of a page for the column metadata; one that has this form already is returned as it is."""
+    if isinstance(description, Encoding):
+        return description
+    wrapped = AnyMessage(type_url=_TYPE_URLS[type(description)], value=description.SerializeToString())
+    encoding = Encoding()
+    encoding.direct.encoding = wrapped.SerializeToString()
+    return encoding
+
 
 ByteRange: TypeAlias = tuple[int, int]
 """Start and end (excluded) of a run of bytes of a file."""

@@ -34,10 +34,8 @@ from lance_core.encoding.compression.general import Compressor, compressor
 from lance_core.encoding.compression.out_of_line_bitpacking import PACKED_LEVELS, pack_flags
 from lance_core.encoding.compression.rle import levels_are_runs, runs_of_levels
 from lance_core.encoding.compression.variable import block_of_values, chunk_of_values
-from lance_core.encoding.description import page_encoding
-from lance_core.encoding.levels.repdef import Layer, wire_layers
-from lance_core.encoding.levels.shred import null_mask
-from lance_core.encoding.page import EncodedPage
+from lance_core.encoding.levels.repdef import Layer, null_mask, wire_layers
+from lance_core.encoding.page import EncodedPage, page_encoding
 
 __all__ = ["Leaf", "Pattern", "constant_page", "leaf_of", "pattern_of", "repeated"]
 

@@ -16,14 +16,13 @@ from typing import Final
 import pyarrow as pa
 
 from lance_core._proto.file2_pb2 import ColumnMetadata, Encoding
-from lance_core.encoding.description import page_encoding
 from lance_core.encoding.levels.paths import is_blob_v2
-from lance_core.encoding.page import ByteRange, BytesLike, EncodedPage
+from lance_core.encoding.page import ByteRange, BytesLike, EncodedPage, page_encoding
 from lance_core.encoding.structural import blob
-from lance_core.file.footer import Footer
 from lance_core.file.metadata import (
     ALIGNMENT,
     PADDING,
+    Footer,
     column_to_bytes,
     descriptor_to_bytes,
     table_to_bytes,

@@ -29,12 +29,11 @@ import pyarrow as pa
 from lance_core._proto.file2_pb2 import ColumnMetadata, Encoding
 from lance_core.encoding.choosing.strategy import Limits
 from lance_core.encoding.concatenate import concatenate
-from lance_core.encoding.description import page_encoding
 from lance_core.encoding.drafts import is_draft
 from lance_core.encoding.encoder import encode_field
 from lance_core.encoding.hidden_nulls import hides_nulls
 from lance_core.encoding.levels.paths import is_blob_v2, items_per_row, leaf_paths, plain_columns
-from lance_core.encoding.page import ByteRange, BytesLike, EncodedPage
+from lance_core.encoding.page import ByteRange, BytesLike, EncodedPage, page_encoding
 from lance_core.encoding.structural import blob
 from lance_core.errors import UnsupportedError
 from lance_core.file.container import PageFile, WrittenFile

@@ -24,9 +24,8 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from lance_core._proto import file_pb2, table_pb2
-from lance_core.encoding.concatenate import concatenate, without_null_values
+from lance_core.encoding.concatenate import capacity, concatenate, without_null_values, without_unused
 from lance_core.encoding.datablock import ascends
-from lance_core.encoding.dictionaries import capacity, without_unused
 from lance_core.encoding.legacy.decoder import PageTable, read_dictionary_values, read_field
 from lance_core.encoding.legacy.encoder import EncodedFieldPage, encode_batch, encode_page, is_null_stored, no_null
 from lance_core.encoding.page import ByteRange, Steps, lock_step, run_steps

@@ -4,18 +4,36 @@
     column metadata                     one ColumnMetadata message per column, back to back
     column metadata offset table        (u64 position, u64 size) per column
     global buffer offset table          (u64 position, u64 size) per global buffer
-    footer                              see `footer`
+    footer                              the last 40 bytes
 
 Global buffer 0 is the FileDescriptor: the schema and the number of rows. Descriptions of columns and pages are
 google.protobuf.Any messages, usually inside the column metadata (`direct`), possibly elsewhere (`indirect`).
+
+The last 40 bytes of a 2.x data file.
+
+All integers are unsigned and little-endian.
+
+    OFFSET  SIZE  MEANING
+         0     8  where the metadata of column 0 begins
+         8     8  where the column metadata offset table begins
+        16     8  where the global buffer offset table begins
+        24     4  number of global buffers
+        28     4  number of columns
+        32     2  major version
+        34     2  minor version
+        36     4  magic, always b"LANC"
+
+The last 8 bytes of a 0.1 file have the same layout; before them is the position of its metadata (8 bytes).
+A reader fetches the end of the file, checks the magic, then the version, and rejects unknown versions.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final, TypeAlias, overload
+from typing import Any, Final, Self, TypeAlias, overload
 
 import numpy as np
 from google.protobuf.any_pb2 import Any as AnyMessage
@@ -24,30 +42,104 @@ from google.protobuf.message import DecodeError, Message
 from lance_core._proto.encodings_v2_0_pb2 import ColumnEncoding
 from lance_core._proto.file2_pb2 import ColumnMetadata, Encoding
 from lance_core._proto.file_pb2 import FileDescriptor
-from lance_core.encoding.description import TYPES, page_encoding
-from lance_core.encoding.page import ByteRange, BytesLike, PageInfo
+from lance_core.encoding.page import TYPES, ByteRange, BytesLike, PageInfo, page_encoding
 from lance_core.encoding.structural.fullzip import plain_layout
 from lance_core.errors import CorruptFileError, UnsupportedError
-from lance_core.file.footer import Footer
 from lance_core.file.version import FileVersion
 from lance_core.schema import Schema, schema_from_protobuf, schema_to_protobuf
 from lance_core.store import ObjectStore
 
 __all__ = [
     "ALIGNMENT",
+    "FOOTER_SIZE",
+    "MAGIC",
     "PADDING",
     "ColumnList",
     "ColumnPages",
     "FileMetadata",
+    "Footer",
     "check_column_table",
     "column_to_bytes",
     "descriptor_from_bytes",
     "descriptor_to_bytes",
     "lazy_columns",
     "plain_encoding",
+    "read_version",
     "table_from_bytes",
     "table_to_bytes",
 ]
+
+MAGIC: Final = b"LANC"
+_LAYOUT: Final = struct.Struct("<QQQIIHH4s")
+_END: Final = struct.Struct("<HH4s")
+
+FOOTER_SIZE: Final = _LAYOUT.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footer:
+    """The positions of the parts of one data file.
+
+    >>> footer = Footer(column_metadata=64, column_table=80, buffer_table=96, num_buffers=1, num_columns=1,
+    ...                 major=2, minor=2)
+    >>> Footer.from_bytes(footer.to_bytes()) == footer
+    True
+    """
+
+    column_metadata: int
+    column_table: int
+    buffer_table: int
+    num_buffers: int
+    num_columns: int
+    major: int
+    minor: int
+
+    def to_bytes(self) -> bytes:
+        """The 40 bytes."""
+        return _LAYOUT.pack(
+            self.column_metadata,
+            self.column_table,
+            self.buffer_table,
+            self.num_buffers,
+            self.num_columns,
+            self.major,
+            self.minor,
+            MAGIC,
+        )
+
+    @classmethod
+    def from_bytes(cls, tail: bytes) -> Self:
+        """Parse the end of a file.
+
+        Args:
+            tail: The last bytes of the file, at least 40.
+
+        Raises:
+            CorruptFileError: The file is too short, or is not a Lance file.
+        """
+        read_version(tail)
+        if len(tail) < FOOTER_SIZE:
+            raise CorruptFileError(f"{len(tail)} bytes are too short for a data file")
+        *parts, _magic = _LAYOUT.unpack(tail[-FOOTER_SIZE:])
+        names = ("column_metadata", "column_table", "buffer_table", "num_buffers", "num_columns", "major", "minor")
+        return cls(**dict(zip(names, parts, strict=True)))
+
+
+def read_version(tail: bytes) -> tuple[int, int]:
+    """The major and minor version at the end of any Lance file.
+
+    Raises:
+        CorruptFileError: The file is too short, or the magic is missing.
+    """
+    if len(tail) < _END.size:
+        raise CorruptFileError(f"{len(tail)} bytes are too short for a data file")
+    major, minor, magic = _END.unpack(tail[-_END.size :])
+    if magic != MAGIC:
+        raise CorruptFileError(
+            f"the file ends in {bytes(magic)!r}, not in {MAGIC!r}: it is not a Lance file, or truncated"
+        )
+    return major, minor
+
 
 ReadBytes: TypeAlias = Callable[[int, int], BytesLike]
 """(start, end) -> the bytes of this range of a file; the end is excluded."""

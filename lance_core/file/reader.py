@@ -26,13 +26,15 @@ from lance_core.encoding.structural.decoded import RowRuns
 from lance_core.errors import CorruptFileError, InvalidInputError
 from lance_core.file.column import FEW_POINTS, ColumnReadPlan, PageTask, RowStream, located, point_task
 from lance_core.file.field_plan import FieldPlan
-from lance_core.file.footer import FOOTER_SIZE, Footer, read_version
 from lance_core.file.legacy import LegacyFileReader
 from lance_core.file.metadata import (
+    FOOTER_SIZE,
     FileMetadata,
+    Footer,
     check_column_table,
     descriptor_from_bytes,
     lazy_columns,
+    read_version,
     table_from_bytes,
 )
 from lance_core.file.metadata_cache import MetadataCache

@@ -1,24 +1,207 @@
-"""Plans for writing the columns of a schema, computed once for all its files."""
+"""Plans for writing the columns of a schema, computed once for all its files, and checks of values that are written.
+
+Rejects strings that are not UTF-8: readers reject a whole page in which there is one.
+
+Arrow makes such strings where bytes are reinterpreted, for example by readers of files whose encoding was guessed. The
+bytes of a chunk are checked at once, which takes a fraction of the time of checking each string: if they are UTF-8, and
+no string begins within a character, every string is UTF-8. Strings of ASCII take a thirtieth of the time again.
+
+Rejects nulls in fields that are not nullable, at every level of nesting.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
-from lance_core.encoding.choosing.options import encoding_options
-from lance_core.encoding.choosing.writable import Packable, check_writable
+from lance_core.encoding.choosing.options import Packable, check_writable, encoding_options
 from lance_core.encoding.levels.paths import column_fields, is_blob_v2, plain_columns
+from lance_core.encoding.levels.repdef import has_nulls_inside
 from lance_core.encoding.repeat import Leaf, leaf_of
 from lance_core.encoding.structural import blob
-from lance_core.errors import UnsupportedError
-from lance_core.file.nullability import has_strict_items
-from lance_core.file.utf8 import has_strings
+from lance_core.errors import SchemaError, UnsupportedError
 from lance_core.file.version import FileVersion
 from lance_core.schema import Field, Schema, schema_to_arrow
+from lance_core.schema.arrow_types import is_any_list
 
-__all__ = ["ColumnWritePlan", "FileWritePlan", "columns_of", "write_plan"]
+__all__ = [
+    "ColumnWritePlan",
+    "FileWritePlan",
+    "check_nulls",
+    "check_rows",
+    "checked_strings",
+    "columns_of",
+    "has_strict_items",
+    "has_strings",
+    "write_plan",
+]
+
+_SHOWN: Final = 40
+_FIRST_NOT_ASCII: Final = 0x80
+_FIRST_OF_SEVERAL: Final = 0xC0
+"""Bytes between these two continue a character."""
+
+
+def has_strings(kind: pa.DataType) -> bool:
+    """Whether values of a type are strings, or have strings in them."""
+    if pa.types.is_dictionary(kind):
+        return has_strings(kind.value_type)
+    return _is_string(kind) or any(has_strings(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def checked_strings(name: str, array: pa.Array, first_row: int) -> pa.Array:
+    """The values of a column, whose strings must be UTF-8; bytes that no value has are left out if they are not.
+
+    Args:
+        name: The column.
+        array: Some of its values.
+        first_row: Number of the first value, for the message.
+
+    Raises:
+        SchemaError: A string is not UTF-8; the message names column and row.
+    """
+    if _is_all_valid(array):
+        return array
+    for row, value in enumerate(array):
+        try:
+            value.as_py()
+        except UnicodeDecodeError as error:
+            shown = error.object if len(error.object) <= _SHOWN else error.object[:_SHOWN] + b"..."
+            raise SchemaError(
+                f"column {name!r}: row {first_row + row} has a string that is not UTF-8: {shown!r}; decode it by "
+                "the encoding that it has, or store the column as binary"
+            ) from None
+    return _drop_hidden(array)
+
+
+def check_rows(rows: pa.RecordBatch | pa.Table, first_row: int = 0) -> None:
+    """Make sure that the strings of rows are UTF-8.
+
+    Args:
+        rows: The rows.
+        first_row: Number of the first one, for the message.
+
+    Raises:
+        SchemaError: A string is not UTF-8; the message names column and row.
+    """
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if has_strings(column.type):
+            row = first_row
+            for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+                checked_strings(name, chunk, row)
+                row += len(chunk)
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_all_valid(array: Any) -> bool:
+    """Whether all bytes that would be stored are UTF-8, also those of nulls."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return _is_all_valid(array.dictionary)
+    if _is_string(kind):
+        return _is_valid(array)
+    if pa.types.is_struct(kind):
+        return all(_is_all_valid(array.field(index)) for index, child in enumerate(kind) if has_strings(child.type))
+    if pa.types.is_map(kind):
+        return all(_is_all_valid(part) for part in (array.keys, array.items) if has_strings(part.type))
+    return not has_strings(kind) or _is_all_valid(array.flatten())
+
+
+def _is_valid(array: Any) -> bool:
+    _, offsets, data = array.buffers()
+    if data is None or not len(array):
+        return True
+    width = np.int64 if pa.types.is_large_string(array.type) else np.int32
+    bounds = np.frombuffer(offsets, width)[array.offset : array.offset + len(array) + 1]
+    used = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
+    if not used.size or int(used.max()) < _FIRST_NOT_ASCII:
+        return True
+    first = used[bounds[:-1][bounds[:-1] < bounds[-1]] - bounds[0]]
+    if ((first >= _FIRST_NOT_ASCII) & (first < _FIRST_OF_SEVERAL)).any():
+        return False
+    ends = pa.array([0, used.size], pa.int64()).buffers()[1]
+    try:
+        pa.Array.from_buffers(pa.large_string(), 1, [None, ends, pa.py_buffer(used)]).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _drop_hidden(array: Any) -> pa.Array:
+    """The array without bytes that no value has, such as those of nulls and of unused items of a dictionary."""
+    kind = array.type
+    if not has_strings(kind) or pa.types.is_fixed_size_list(kind):
+        return array
+    if pa.types.is_dictionary(kind):
+        return array.dictionary_decode().dictionary_encode().cast(kind)
+    if pa.types.is_struct(kind):
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(
+            [_drop_hidden(child) for child in array.flatten()], fields=list(kind), mask=mask
+        )
+    array = array.take(pa.array(np.arange(len(array))))
+    if _is_string(kind):
+        return array
+    return pa.Array.from_buffers(kind, len(array), array.buffers()[:2], children=[_drop_hidden(array.values)])
+
+
+def check_nulls(field: Field, array: pa.Array) -> None:
+    """Make sure that values are null only where nulls are allowed; values below a null struct are not checked.
+
+    Args:
+        field: A top-level field.
+        array: Values of its Arrow type.
+
+    Raises:
+        SchemaError: A value is null where nulls are not allowed.
+    """
+    if not field.nullable and array.null_count:
+        raise SchemaError(f"column {field.name!r} is not nullable, but the data has nulls in it")
+    if has_strict_items(field):
+        _check_items(array, field.name)
+
+
+def has_strict_items(field: Field) -> bool:
+    """Whether a field below this one is not nullable, besides the entries and keys of maps, which are never null."""
+    if field.logical_type == "map":
+        key, value = field.children[0].children
+        return not value.nullable or has_strict_items(key) or has_strict_items(value)
+    return any(not child.nullable or has_strict_items(child) for child in field.children)
+
+
+def _check_items(array: pa.Array, name: str) -> None:
+    """Check the children of a type: Arrow's cast accepts null items in a list that must not have them."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        # Flattened children are null where the struct is null, so that inner levels know the outer nulls.
+        for index, (child, values) in enumerate(zip(kind, array.flatten(), strict=True)):
+            if not child.nullable and has_nulls_inside(array, index):
+                raise SchemaError(
+                    f"column {name!r}: field {child.name!r} is not nullable, but the data has nulls in it"
+                )
+            _check_items(values, name)
+    elif pa.types.is_map(kind):
+        # As lists of structs, which can be flattened: maps cannot.
+        entries = array.values
+        lists: Any = pa.Array.from_buffers(
+            pa.list_(entries.type), len(array), array.buffers()[:2], offset=array.offset, children=[entries]
+        )
+        _check_items(lists, name)
+    elif is_any_list(kind):
+        _check_item(kind.value_field, array.flatten(), name)
+
+
+def _check_item(field: pa.Field, items: pa.Array, name: str) -> None:
+    if not field.nullable and items.null_count:
+        raise SchemaError(f"column {name!r}: items of the list are not nullable, but the data has nulls in it")
+    _check_items(items, name)
+
 
 _PACKABLE: Final = {
     FileVersion.V2_0: Packable(lists=True, strings=False),

@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from lance_core.encoding.choosing.choices import Choices
 from lance_core.encoding.choosing.strategy import TINY_VALUES, Limits
-from lance_core.encoding.concatenate import concatenate
-from lance_core.encoding.dictionaries import DictionaryRoom, has_narrow_dictionary
+from lance_core.encoding.concatenate import DictionaryRoom, concatenate, has_narrow_dictionary
 from lance_core.encoding.encoder import encode_field
 from lance_core.encoding.levels.paths import is_blob_v2
 from lance_core.encoding.page import EncodedPage
@@ -30,11 +29,9 @@ from lance_core.file.collected import Collected, Releaser
 from lance_core.file.container import PageFile, WrittenFile
 from lance_core.file.legacy import LegacyFileWriter
 from lance_core.file.metadata import plain_encoding
-from lance_core.file.nullability import check_nulls
 from lance_core.file.pool import num_threads, submit
-from lance_core.file.utf8 import checked_strings
 from lance_core.file.version import DEFAULT_VERSION, FileVersion
-from lance_core.file.write_plan import ColumnWritePlan, write_plan
+from lance_core.file.write_plan import ColumnWritePlan, check_nulls, checked_strings, write_plan
 from lance_core.schema import Field, Schema
 from lance_core.schema.relabel import relabel
 from lance_core.store import ObjectStore

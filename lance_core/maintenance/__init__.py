@@ -17,7 +17,7 @@ from lance_core.maintenance.cleanup.run import (
 from lance_core.maintenance.compaction.compaction import Compaction, commit_what_fits, compact
 from lance_core.maintenance.compaction.options import CompactionOptions
 from lance_core.maintenance.compaction.rebase import rebase_results
-from lance_core.maintenance.compaction.results import CompactionMetrics, RewriteResult
+from lance_core.maintenance.compaction.rewrite import CompactionMetrics, RewriteResult
 from lance_core.maintenance.compaction.tasks import CompactionPlan, CompactionTask
 from lance_core.maintenance.erasure.report import ErasureFinding, ErasureReading, ErasureReport, HoldingVersion
 from lance_core.maintenance.expected_versions import ExpectedVersions

@@ -21,8 +21,7 @@ from lance_core.maintenance.cleanup.plan import Selectors, plan_cleanup
 from lance_core.maintenance.cleanup.run import CleanupStats, stats_of
 from lance_core.maintenance.compaction.compaction import numbered
 from lance_core.maintenance.compaction.coverage import deferring_moves, indices_to_extend, needs_moves
-from lance_core.maintenance.compaction.results import CompactionMetrics, RewriteResult
-from lance_core.maintenance.compaction.rewrite import rows_per_file
+from lance_core.maintenance.compaction.rewrite import CompactionMetrics, RewriteResult, rows_per_file
 from lance_core.maintenance.compaction.tasks import CompactionTask
 from lance_core.maintenance.zone_maps import due_zone_maps
 from lance_core.row_addresses import row_address

@@ -11,18 +11,24 @@ from lance_core.schema.arrow import (
     schema_to_arrow,
     typed_schema,
 )
-from lance_core.schema.field import UNASSIGNED, Field, Schema, quote_path, split_path
-from lance_core.schema.json import json_to_schema, rust_name, schema_to_json
-from lance_core.schema.key_marks import (
+from lance_core.schema.field import (
     CLUSTERING_KEY_POSITION,
     NO_MARK,
     PRIMARY_KEY,
     PRIMARY_KEY_POSITION,
+    UNASSIGNED,
+    Field,
     KeyMark,
+    Schema,
+    check_primary_key,
+    clustering_key,
     clustering_key_mark,
+    primary_key,
     primary_key_mark,
+    quote_path,
+    split_path,
 )
-from lance_core.schema.keys import check_primary_key, clustering_key, primary_key
+from lance_core.schema.json import json_to_schema, rust_name, schema_to_json
 from lance_core.schema.lance_schema import LanceField, LanceSchema
 from lance_core.schema.protobuf import schema_from_bytes, schema_from_protobuf, schema_to_bytes, schema_to_protobuf
 from lance_core.schema.storage import in_storage_types, unwrapped

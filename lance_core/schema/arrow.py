@@ -31,9 +31,15 @@ import pyarrow as pa
 
 from lance_core.errors import CorruptFileError, LanceError, SchemaError, UnsupportedError
 from lance_core.extension_types import exported_metadata, storage_type
-from lance_core.schema.field import MOST_LEVELS, Field, Schema
-from lance_core.schema.key_marks import NO_MARK, clustering_key_mark, primary_key_mark
-from lance_core.schema.keys import check_primary_key
+from lance_core.schema.field import (
+    MOST_LEVELS,
+    NO_MARK,
+    Field,
+    Schema,
+    check_primary_key,
+    clustering_key_mark,
+    primary_key_mark,
+)
 
 __all__ = [
     "arrow_type_of",

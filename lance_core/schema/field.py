@@ -3,6 +3,20 @@
 Data files, manifests and transactions refer to columns by field id only, so that a column can be renamed or moved. Ids
 are assigned depth-first, parents before children, from 0. An overwrite numbers the columns again, and a restore returns
 to earlier ids: `verbs.delta.same_columns` follows columns through both.
+
+The unenforced keys of a schema: their fields, and the rules for a primary key.
+
+Reads which fields are members of the unenforced primary key and of the unenforced clustering key.
+
+    Arrow field metadata                               wire, field of `Field`
+    lance-schema:unenforced-primary-key                12  bool
+    lance-schema:unenforced-primary-key:position       13  place in the key from 1 on, 0 = none
+    -                                                  14  bool of the clustering key
+    lance-schema:unenforced-clustering-key:position    15  place in it
+
+pylance 14.0.2 writes 12 for every member of a primary key, and only 15 for members of a clustering key, of whose
+metadata it reads only the position. Here either number makes a field a member, and both are written back as they were
+read.
 """
 
 from __future__ import annotations
@@ -10,12 +24,80 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from lance_core.errors import SchemaError
-from lance_core.schema.key_marks import NO_MARK, KeyMark
 
-__all__ = ["MOST_LEVELS", "UNASSIGNED", "Field", "Schema", "quote_path", "split_path"]
+__all__ = [
+    "CLUSTERING_KEY_POSITION",
+    "MOST_LEVELS",
+    "NO_MARK",
+    "PRIMARY_KEY",
+    "PRIMARY_KEY_POSITION",
+    "UNASSIGNED",
+    "Field",
+    "KeyMark",
+    "Schema",
+    "check_primary_key",
+    "clustering_key",
+    "clustering_key_mark",
+    "primary_key",
+    "primary_key_mark",
+    "quote_path",
+    "split_path",
+]
+
+PRIMARY_KEY: Final = "lance-schema:unenforced-primary-key"
+PRIMARY_KEY_POSITION: Final = f"{PRIMARY_KEY}:position"
+CLUSTERING_KEY_POSITION: Final = "lance-schema:unenforced-clustering-key:position"
+
+_TRUE = (b"1", b"true", b"on", b"yes", b"y")
+_MAX_POSITION = (1 << 32) - 1
+
+
+class KeyMark(NamedTuple):
+    """A field's membership in a key, as the two numbers of the protobuf message."""
+
+    flag: bool = False
+    position: int = 0
+
+    @property
+    def is_member(self) -> bool:
+        """Whether the field belongs to the key."""
+        return self.flag or self.position > 0
+
+    @property
+    def order(self) -> tuple[bool, int]:
+        """The sort key of members: those with a position come first, the others follow in order of their fields."""
+        return not self.position, self.position
+
+
+NO_MARK: Final = KeyMark()
+"""The mark of a field that is not part of the key."""
+
+
+def primary_key_mark(metadata: Mapping[str, bytes]) -> KeyMark:
+    """Read the primary key's mark from the Arrow metadata of a field; any position, even 0, makes it a member."""
+    position = _position(metadata.get(PRIMARY_KEY_POSITION))
+    if position is not None:
+        return KeyMark(flag=True, position=position)
+    return KeyMark(flag=metadata.get(PRIMARY_KEY, b"").lower() in _TRUE)
+
+
+def clustering_key_mark(metadata: Mapping[str, bytes]) -> KeyMark | None:
+    """Read the clustering key's mark from the Arrow metadata of a field; None without a position."""
+    position = _position(metadata.get(CLUSTERING_KEY_POSITION))
+    return None if position is None else KeyMark(position=position)
+
+
+def _position(string: bytes | None) -> int | None:
+    """The number in a string of digits, which may begin with a plus; None for other strings, or above 32 bits."""
+    digits = (string or b"").removeprefix(b"+")
+    if not digits.isdigit():
+        return None
+    position = int(digits)
+    return position if position <= _MAX_POSITION else None
+
 
 MOST_LEVELS: Final = 64
 """How deep structs, lists and maps can be nested in a column: functions that walk a column recurse to this depth."""
@@ -244,3 +326,42 @@ def _keep_ids(node: Field, ids: frozenset[int] | set[int]) -> Field | None:
         return replace(node, children=children)
     # A packed struct is stored as a whole, under its own id.
     return node if node.id in ids else None
+
+
+def primary_key(schema: Schema) -> tuple[Field, ...]:
+    """The fields of the primary key, in its order."""
+    members = [node for node, _ in schema.walk() if node.primary_key.is_member]
+    return tuple(sorted(members, key=lambda node: node.primary_key.order))
+
+
+def clustering_key(schema: Schema) -> tuple[Field, ...]:
+    """The fields of the clustering key, in its order."""
+    members = [node for node, _ in schema.walk() if node.clustering_key.is_member]
+    return tuple(sorted(members, key=lambda node: node.clustering_key.order))
+
+
+def check_primary_key(fields: tuple[Field, ...]) -> None:
+    """Reject a primary key that cannot identify rows.
+
+    Raises:
+        SchemaError: A member is nullable, has a nullable ancestor, is not a leaf, or is inside a list.
+    """
+    for top in fields:
+        _check(top, top.name, nullable=False, listed=False)
+
+
+def _check(node: Field, path: str, *, nullable: bool, listed: bool) -> None:
+    nullable = nullable or node.nullable
+    if node.primary_key.is_member:
+        if node.children:
+            raise SchemaError(f"Primary key column must be a leaf: {path!r} is of type {node.logical_type}")
+        if nullable:
+            raise SchemaError(
+                f"Primary key column and all its ancestors must not be nullable: {path!r}; "
+                "declare it with nullable=False"
+            )
+        if listed:
+            raise SchemaError(f"Primary key column must not be in a list type: {path!r}")
+    listed = listed or node.logical_type.split(":")[0].split(".")[0] in ("list", "large_list", "fixed_size_list", "map")
+    for child in node.children:
+        _check(child, f"{path}.{child.name}", nullable=nullable, listed=listed)

@@ -15,8 +15,7 @@ from google.protobuf.message import DecodeError
 
 from lance_core._proto import file_pb2
 from lance_core.errors import CorruptFileError, InvalidInputError
-from lance_core.schema.field import MOST_LEVELS, Field, Schema
-from lance_core.schema.key_marks import NO_MARK, KeyMark
+from lance_core.schema.field import MOST_LEVELS, NO_MARK, Field, KeyMark, Schema
 
 __all__ = ["schema_from_bytes", "schema_from_protobuf", "schema_to_bytes", "schema_to_protobuf"]
 

@@ -9,23 +9,25 @@ from lance_core.store.base import (
     ObjectWriter,
     ReadableBuffer,
     Upload,
+    bytes_read_counter,
     escaped_path,
+    iops_counter,
     remove_leftovers,
 )
 from lance_core.store.copy_between import copy_object
-from lance_core.store.counters import bytes_read_counter, iops_counter
 from lance_core.store.durable import (
     PendingWrites,
+    check_present,
     delete_durably,
     make_durable,
     naming_after,
+    note_begun,
     put_durably,
     replace_durably,
     sync_names,
 )
 from lance_core.store.external import ManifestTable, gives_numbers_once, manifest_table
 from lance_core.store.options import CommitLock, StorageOptions
-from lance_core.store.presence import check_present, note_begun
 from lance_core.store.resolve import canonical_uri, join_uri, open_base, open_object, open_store, split_uri, uri_above
 
 __all__ = [

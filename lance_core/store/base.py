@@ -13,12 +13,15 @@ A store is rooted at a dataset root or at a base path. Keys are relative to it, 
 
 Errors are those of `lance_core.errors`: ObjectNotFoundError for a missing key, AlreadyExistsError for a lost creation,
 OutcomeUnknownError where a write may or may not have happened, StoreError for every other failure of the storage.
+
+Counts the reads of all stores in this process, and the bytes that they returned.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -43,15 +46,55 @@ __all__ = [
     "RootedStore",
     "SingleDeletes",
     "Upload",
+    "bytes_read_counter",
     "bytes_view",
     "check_key",
     "check_prefix",
+    "count_read",
     "delete_each",
     "escaped_path",
+    "iops_counter",
     "remove_leftovers",
     "unescaped_path",
     "unescaped_root",
 ]
+
+_lock = threading.Lock()
+_counts = [0, 0]
+
+
+def count_read(num_calls: int, num_bytes: int) -> None:
+    """Count reads."""
+    with _lock:
+        _counts[0] += num_calls
+        _counts[1] += num_bytes
+
+
+def iops_counter() -> int:
+    """Number of reads since the process started: file system calls, or requests.
+
+    Examples:
+        >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
+        >>> before = lance.iops_counter()
+        >>> rows = lance.dataset("flights.lance").to_table()
+        >>> lance.iops_counter() > before
+        True
+    """
+    return _counts[0]
+
+
+def bytes_read_counter() -> int:
+    """Number of bytes read since the process started.
+
+    Examples:
+        >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
+        >>> before = lance.bytes_read_counter()
+        >>> rows = lance.dataset("flights.lance").to_table()
+        >>> lance.bytes_read_counter() > before
+        True
+    """
+    return _counts[1]
+
 
 _logger = logging.getLogger(__name__)
 

@@ -25,9 +25,9 @@ from lance_core.store.base import (
     bytes_view,
     check_key,
     check_prefix,
+    count_read,
 )
 from lance_core.store.coalesce import merge_ranges, split_merged
-from lance_core.store.counters import count_read
 from lance_core.store.options import OWN_OPTIONS, StorageOptions
 
 __all__ = ["FsspecStore", "FsspecWriter"]

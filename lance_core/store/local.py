@@ -33,9 +33,9 @@ from lance_core.store.base import (
     SingleDeletes,
     check_key,
     check_prefix,
+    count_read,
 )
 from lance_core.store.coalesce import MergedRange, merge_ranges, split_merged
-from lance_core.store.counters import count_read
 from lance_core.store.local_writer import LocalWriter, e_tag_of, opened, store_error, sync_directory
 from lance_core.store.options import StorageOptions
 

@@ -26,9 +26,9 @@ from lance_core.store.base import (
     bytes_view,
     check_key,
     check_prefix,
+    count_read,
     unescaped_root,
 )
-from lance_core.store.counters import count_read
 from lance_core.store.options import StorageOptions
 
 __all__ = ["MemoryStore", "MemoryWriter"]

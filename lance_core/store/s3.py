@@ -46,12 +46,12 @@ from lance_core.store.base import (
     bytes_view,
     check_key,
     check_prefix,
+    count_read,
     delete_each,
     remove_leftovers,
     unescaped_root,
 )
 from lance_core.store.coalesce import MergedRange, merge_ranges, split_merged
-from lance_core.store.counters import count_read
 from lance_core.store.options import StorageOptions
 from lance_core.store.s3_client import S3Client, s3_client
 

@@ -9,6 +9,8 @@ one of the two is corrupt. pylance 14.0.2 creates no such datasets, but follows 
     data files       have no id above `max_allocated_field_id` that the schema lacks
     restore          goes back only to a version that has `max_allocated_field_id`
     detached         keeps the schema
+
+Finds new data files with fields that the schema of a version lacks: readers of that version skip their values.
 """
 
 from __future__ import annotations
@@ -16,16 +18,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from typing import Final
 
 from lance_core.errors import InvalidInputError
-from lance_core.schema import Field, Schema
-from lance_core.table.fragment import DataFile, Fragment
+from lance_core.schema import UNASSIGNED, Field, Schema
+from lance_core.table.fragment import TOMBSTONE, DataFile, Fragment
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import Merge, Operation, Overwrite, Project, Restore
+from lance_core.table.operations import Append, Merge, Operation, Overwrite, Project, Restore, Update
 from lance_core.table.operations.base import data_files
 from lance_core.table.paths import is_detached
 
-__all__ = ["check_field_ids", "with_new_ids"]
+__all__ = ["check_field_ids", "live_field_ids", "unread_files", "with_new_ids"]
 
 
 def with_new_ids(operation: Overwrite, before: Manifest) -> Overwrite:
@@ -155,3 +158,36 @@ def _check_detached(before: Schema, after: Schema) -> None:
 
 def _fields_by_id(schema: Schema) -> dict[int, tuple[Field, int]]:
     return {field.id: (field, parent) for field, parent in schema.walk()}
+
+
+_NO_FIELD: Final = frozenset((UNASSIGNED, TOMBSTONE))
+
+
+def unread_files(operation: Operation, latest: Manifest) -> list[DataFile]:
+    """The data files of new fragments that have a field without a column.
+
+    Args:
+        operation: The change.
+        latest: The version that it would follow.
+    """
+    live = live_field_ids(operation, latest)
+    return [file for file in data_files(_new_fragments(operation, latest)) if not live.issuperset(file.fields)]
+
+
+def live_field_ids(operation: Operation, latest: Manifest) -> frozenset[int]:
+    """The field ids that data files may have after a change, including those that stand for no field."""
+    schema = operation.schema if isinstance(operation, Merge) else latest.schema
+    return _NO_FIELD.union(field.id for field, _ in schema.walk())
+
+
+def _new_fragments(operation: Operation, latest: Manifest) -> Iterable[Fragment]:
+    match operation:
+        case Append():
+            return operation.fragments
+        case Update():
+            return operation.new_fragments
+        case Merge():
+            latest_ids = set(latest.fragments.ids)
+            return [fragment for fragment in operation.fragments if fragment.id not in latest_ids]
+        case _:
+            return ()

@@ -1,14 +1,31 @@
 """The fragments of a manifest as a list that parses each fragment only when it is accessed.
 
 A manifest can list a hundred thousand fragments. Their bytes are passed on unchanged when the next manifest is written
-(see `table.fragment_run`), and the few fields that a commit needs of all of them are read with numpy.
+(see below), and the few fields that a commit needs of all of them are read with numpy.
+
+The serialized fragments of a manifest, and the splice by which the next manifest takes them over.
+
+    entry    0x12 = field 2 with bytes | their length, a varint | DataFragment message
+    run      entry | entry | ...
+
+A commit copies the bytes between the changed entries unchanged, without parsing them:
+
+    before   0 1 2 | 3  | 4 5 6 | 7 | 8 9
+    after    0 1 2 | 3' | 4 5 6 |   | 8 9 | 10       3 updated, 7 removed, 10 added
+
+Reads a few fields of many serialized fragments at once: ids, physical rows, and which optional fields they have.
+
+Many fragments are parsed together with numpy, one field of every fragment at a time. Few fragments, and fragments with
+unknown, unusually many or corrupt fields, are parsed with protobuf messages that have only the fields read here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import overload
+from operator import attrgetter
+from typing import Any, Final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +34,291 @@ from google.protobuf.message import DecodeError
 from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError, InvalidInputError
 from lance_core.table.fragment import Fragment, check_fragment_id
-from lance_core.table.fragment_columns import FragmentColumns
-from lance_core.table.fragment_run import FragmentRun
+from lance_core.table.partial_message import partial_message
 
-__all__ = ["FragmentList"]
+__all__ = ["FragmentColumns", "FragmentList", "FragmentRun"]
+
+_Entries: Final = partial_message(table_pb2.Manifest.DESCRIPTOR, {"fragments": None})
+
+
+class FragmentRun(Sequence[bytes]):
+    """Serialized fragments, as a sequence; the entries are parsed when a fragment is first needed.
+
+    Args:
+        data: The entries, one after the other.
+        count: Number of entries.
+    """
+
+    __slots__ = ("_bounds", "_count", "_entries", "data")
+
+    def __init__(self, data: bytes | memoryview, count: int) -> None:
+        self.data = data
+        self._count = count
+        self._entries: Sequence[bytes] | None = None
+        self._bounds: npt.NDArray[np.int64] | None = None
+
+    @classmethod
+    def of(cls, fragments: Iterable[bytes]) -> FragmentRun:
+        """Create a run from serialized fragments."""
+        message: Any = _Entries(fragments=fragments)
+        result = cls(message.SerializeToString(), len(message.fragments))
+        result._entries = message.fragments
+        return result
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[bytes]: ...
+
+    def __getitem__(self, index: int | slice) -> bytes | Sequence[bytes]:
+        return self._parse()[index]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._parse())
+
+    def __eq__(self, other: object) -> bool:
+        # The same length can be written in several ways.
+        return isinstance(other, FragmentRun) and (_is_equal(self.data, other.data) or list(self) == list(other))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __reduce__(self) -> tuple[type[FragmentRun], tuple[bytes, int]]:
+        return FragmentRun, (bytes(self.data), self._count)
+
+    def bounds(self) -> npt.NDArray[np.int64]:
+        """Where each entry begins in `data`, and the end of the last one."""
+        if self._bounds is None:
+            self._bounds = _find_bounds(self._parse())
+            if self._bounds[-1] != len(self.data):  # a length with more bytes than it needs
+                self.data = FragmentRun.of(self).data
+        return self._bounds
+
+    def spliced(self, changes: Mapping[int, bytes | None], added: Sequence[bytes]) -> FragmentRun:
+        """Return the run after a change.
+
+        Args:
+            changes: The new fragments by the positions of those that they replace; None where one is removed.
+            added: Further fragments, for the end.
+        """
+        pieces: list[bytes | memoryview] = []
+        start = 0
+        if changes:
+            bounds = self.bounds()
+            view = memoryview(self.data)
+            for place in sorted(changes):
+                fragment = changes[place]
+                pieces.append(view[start : bounds[place]])
+                pieces.append(b"" if fragment is None else FragmentRun.of([fragment]).data)
+                start = int(bounds[place + 1])
+        pieces.append(memoryview(self.data)[start:])
+        pieces.append(FragmentRun.of(added).data)
+        removed = sum(fragment is None for fragment in changes.values())
+        return FragmentRun(b"".join(pieces), len(self) - removed + len(added))
+
+    def differing(self, other: FragmentRun) -> range:
+        """The positions of this run's fragments between the beginning and the end that both runs share."""
+        bounds, other_bounds = self.bounds(), other.bounds()
+        data, other_data = np.frombuffer(self.data, np.uint8), np.frombuffer(other.data, np.uint8)
+        shared = _count_equal(data, other_data)
+        first = int(np.searchsorted(bounds, shared, "right")) - 1
+        shared = _count_equal(data[bounds[first] :][::-1], other_data[bounds[first] :][::-1])
+        last = int(np.searchsorted(bounds, len(data) - shared, "left"))
+        is_aligned = len(other_data) - (len(data) - bounds[last]) in other_bounds if shared else True
+        return range(first, last if is_aligned else len(self))
+
+    def _parse(self) -> Sequence[bytes]:
+        if self._entries is None:
+            try:
+                entries: Sequence[bytes] = _Entries.FromString(self.data).fragments
+            except DecodeError as error:
+                raise CorruptFileError("the fragments of the manifest cannot be parsed") from error
+            if len(entries) != self._count:
+                raise CorruptFileError(f"the manifest has {len(entries)} fragments instead of {self._count}")
+            self._entries = entries
+        return self._entries
+
+
+def _is_equal(data: bytes | memoryview, other: bytes | memoryview) -> bool:
+    return np.array_equal(np.frombuffer(data, np.uint8), np.frombuffer(other, np.uint8))
+
+
+def _count_equal(data: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> int:
+    """Number of bytes at the beginnings of two arrays that are the same."""
+    count = min(len(data), len(other))
+    unlike = data[:count] != other[:count]
+    return int(unlike.argmax()) if unlike.any() else count
+
+
+def _find_bounds(fragments: Sequence[bytes]) -> npt.NDArray[np.int64]:
+    lengths = np.fromiter(map(len, fragments), np.int64, len(fragments))
+    sizes = lengths + 2  # the tag, and a length of one byte
+    for bits in range(7, 35, 7):  # each byte of a varint holds seven bits
+        sizes += lengths >> bits > 0
+    bounds = np.zeros(len(fragments) + 1, np.int64)
+    np.cumsum(sizes, out=bounds[1:])
+    return bounds
+
+
+_I64s = npt.NDArray[np.int64]
+_U64s = npt.NDArray[np.uint64]
+_Bools = npt.NDArray[np.bool_]
+
+_MOST_ROWS: Final = 2**32
+_MANY: Final = 256
+"""Number of fragments from which numpy takes less time than messages."""
+_MOST_FIELDS: Final = 16
+_LONGEST: Final = 9
+"""Bytes of the longest varint that is read here: 63 bits."""
+_ID: Final = 1 << 3
+_ROWS: Final = 4 << 3
+_DELETION_FILE, _ROW_IDS, _ROW_IDS_ELSEWHERE = (number << 3 | 2 for number in (3, 5, 6))
+_IS_KNOWN: Final = np.zeros(256, np.bool_)
+_HAS_BYTES: Final = np.zeros(256, np.bool_)
+_HAS_BYTES[[number << 3 | 2 for number in (2, 3, 5, 6, 7, 8, 9, 10)]] = True  # files, deletions, row ids and versions
+_IS_KNOWN[:] = _HAS_BYTES
+_IS_KNOWN[[_ID, _ROWS]] = True
+
+_NAMES: Final = ("id", "physical_rows", "deletion_file", "inline_row_ids", "external_row_ids", "spilled_row_ids")
+_FragmentFields: Final = partial_message(table_pb2.Manifest.DESCRIPTOR, {"fragments": dict.fromkeys(_NAMES)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FragmentColumns:
+    """Some fields of fragments, with an array for each.
+
+    Attributes:
+        ids: The fragment ids.
+        rows: The physical rows; 0 where none are recorded, or more than offsets can count. Readers of the fragment
+            report the latter.
+        deletions: Whether a fragment has a deletion file.
+        row_ids: Whether a fragment has inline row ids, and no row ids in another file.
+    """
+
+    ids: _I64s
+    rows: _I64s
+    deletions: _Bools
+    row_ids: _Bools
+
+    @classmethod
+    def of(cls, run: FragmentRun) -> FragmentColumns:
+        """Read the fields of serialized fragments.
+
+        Raises:
+            CorruptFileError: The bytes are not a fragment.
+        """
+        numbers = _walk(run) if len(run) >= _MANY else None
+        if numbers is None:
+            return _read_messages(run)
+        return cls(
+            ids=numbers[_ID].astype(np.int64),
+            rows=_drop_implausible(numbers[_ROWS]),
+            deletions=numbers[_DELETION_FILE] > 0,
+            row_ids=(numbers[_ROW_IDS] > 0) & (numbers[_ROW_IDS_ELSEWHERE] == 0),
+        )
+
+    @property
+    def are_ascending(self) -> bool:
+        """Whether each id is above the one before it."""
+        return bool((self.ids[1:] > self.ids[:-1]).all())
+
+    def spliced(self, updated: Sequence[int], removed: Sequence[int], put: FragmentColumns) -> FragmentColumns:
+        """Return the columns after a change.
+
+        Args:
+            updated: Positions of replaced fragments.
+            removed: Positions of removed fragments.
+            put: The columns of the replacing fragments, in the order of `updated`, and then of the added fragments.
+        """
+
+        def column(old: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            if len(updated):
+                old = old.copy()
+                old[updated] = new[: len(updated)]
+            return np.concatenate((np.delete(old, removed) if len(removed) else old, new[len(updated) :]))
+
+        return FragmentColumns(
+            ids=column(self.ids, put.ids),
+            rows=column(self.rows, put.rows),
+            deletions=column(self.deletions, put.deletions),
+            row_ids=column(self.row_ids, put.row_ids),
+        )
+
+
+def _read_messages(run: FragmentRun) -> FragmentColumns:
+    try:
+        messages = _FragmentFields.FromString(run.data).fragments
+    except DecodeError as error:
+        raise CorruptFileError("a fragment of the manifest cannot be parsed") from error
+    elsewhere = [message.HasField("external_row_ids") or message.HasField("spilled_row_ids") for message in messages]
+    return FragmentColumns(
+        ids=np.fromiter(map(attrgetter("id"), messages), np.uint64, len(messages)).astype(np.int64),
+        rows=_drop_implausible(np.fromiter(map(attrgetter("physical_rows"), messages), np.uint64, len(messages))),
+        deletions=np.array([message.HasField("deletion_file") for message in messages], np.bool_),
+        row_ids=np.array([message.HasField("inline_row_ids") for message in messages], np.bool_)
+        & ~np.array(elsewhere, np.bool_),
+    )
+
+
+def _drop_implausible(rows: _U64s) -> _I64s:
+    return np.where(rows <= _MOST_ROWS, rows, 0).astype(np.int64)
+
+
+def _walk(run: FragmentRun) -> Mapping[int, npt.NDArray[Any]] | None:
+    """The numbers of each fragment by their tags, and which tags it has; None if a fragment is unusual.
+
+    A field is a tag of one byte (field number << 3 | 0 for a varint, 2 for a length and bytes), and its value. Each
+    step reads the next field of all fragments.
+    """
+    count = len(run)
+    bounds = run.bounds()
+    ends = bounds[1:]
+    data = np.frombuffer(b"".join((run.data, bytes(_LONGEST + 1))), np.uint8)
+    columns: dict[int, npt.NDArray[Any]] = {_ID: np.zeros(count, np.uint64), _ROWS: np.zeros(count, np.uint64)}
+    columns.update((tag, np.zeros(count, np.bool_)) for tag in (_DELETION_FILE, _ROW_IDS, _ROW_IDS_ELSEWHERE))
+    _, at = _read_varints(data, bounds[:-1] + 1)
+    left = np.flatnonzero(at < ends)
+    at, ends = at[left], ends[left]
+    for _ in range(_MOST_FIELDS):
+        if not len(left):
+            return columns
+        tags = data[at]
+        value, at = _read_varints(data, at + 1)
+        for tag, column in columns.items():
+            is_it = tags == tag
+            if is_it.any():
+                column[left[is_it]] = value[is_it] if column.dtype == np.uint64 else True
+        more = np.where(_HAS_BYTES[tags], value, 0)
+        if not _IS_KNOWN[tags].all() or more.max() > len(data):
+            return None
+        at = at + more.astype(np.int64)
+        if (at > ends).any():
+            return None
+        going = at < ends
+        if not going.all():
+            left, at, ends = left[going], at[going], ends[going]
+    return None
+
+
+def _read_varints(data: npt.NDArray[np.uint8], at: _I64s) -> tuple[_U64s, _I64s]:
+    """The varints at some positions, and their ends; the end of a varint that is too long is beyond all data."""
+    byte = data[at]
+    value = (byte & 0x7F).astype(np.uint64)
+    end = at + 1
+    going = np.flatnonzero(byte >= 0x80)
+    for i in range(1, _LONGEST):
+        if not len(going):
+            return value, end
+        byte = data[at[going] + i]
+        value[going] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * i)
+        end[going] += 1
+        going = going[byte >= 0x80]
+    end[going] = len(data)
+    return value, end
 
 
 class FragmentList(Sequence[Fragment]):

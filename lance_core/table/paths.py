@@ -1,4 +1,4 @@
-"""Names of all files of a dataset, relative to its root.
+"""Names of all files of a dataset, relative to its root, and the format of a dataset that is created.
 
     data/<name>.lance                                     data files
     _versions/<20 digits>.manifest                        manifests, V2: the digits are 2^64 - 1 - version
@@ -12,6 +12,8 @@
     tree/<branch>/...                                     the same again for a branch
 
 V2 names sort newest first, so that one short listing finds the latest version. One dataset uses one scheme.
+
+Options for a table that is created: version of its data files, stable row ids, names of its manifests.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Self
 from urllib.parse import quote, unquote
 
 from lance_core.errors import CorruptFileError
@@ -38,6 +41,7 @@ __all__ = [
     "VERSIONS_PREFIX",
     "ManifestName",
     "Naming",
+    "TableFormat",
     "branch_of_manifest_key",
     "branch_of_ref_key",
     "branch_ref_key",
@@ -196,3 +200,38 @@ def _ref_name(key: str, prefix: str) -> str | None:
 
 def _is_number(string: str) -> bool:
     return string.isascii() and string.isdigit()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFormat:
+    """The format of a table that a commit creates; a table that exists keeps its own.
+
+    Attributes:
+        data_storage_version: Version of data files; None for the version of the given files, or the default if there
+            are none. An Overwrite can change it.
+        stable_row_ids: Whether rows have ids that survive compaction.
+        v2_manifest_paths: Whether the newest manifest is the first in a listing.
+    """
+
+    data_storage_version: str | None = None
+    stable_row_ids: bool = False
+    v2_manifest_paths: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        data_storage_version: str | None,
+        enable_stable_row_ids: bool | None,
+        enable_v2_manifest_paths: bool | None,
+    ) -> Self:
+        """The format for arguments of pylance's functions, where None stands for the default."""
+        return cls(
+            data_storage_version=data_storage_version,
+            stable_row_ids=bool(enable_stable_row_ids),
+            v2_manifest_paths=enable_v2_manifest_paths is not False,
+        )
+
+    @property
+    def naming(self) -> Naming:
+        """The scheme of manifest names."""
+        return Naming.V2 if self.v2_manifest_paths else Naming.V1

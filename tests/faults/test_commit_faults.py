@@ -68,9 +68,7 @@ def start(scene):
 def number_of_calls(scene):
     store, base, transaction, affected = start(scene)
     counting = FaultyStore(store)
-    commit(
-        counting, transaction, base=base, affected_rows=affected, options=Commit(idempotency_key=("run", "7"))
-    )
+    commit(counting, transaction, base=base, affected_rows=affected, options=Commit(idempotency_key=("run", "7")))
     return len(counting.calls)
 
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import lance_core
 from lance_core.cli.app import cli
-from lance_core.verbs.context import remove_files
+from lance_core.verbs.context import uncommitted_files
 from lance_core.verbs.files.slice_writer import SliceWriter
 from tests import processes
 
@@ -77,7 +77,7 @@ def test_an_interrupted_writer_leaves_files_to_a_cleanup_where_there_are_too_man
 ):
     dataset = lance_core.write_dataset(pa.table({"a": range(10)}), tmp_path / "t", max_rows_per_file=5)
     before = files_of(tmp_path / "t")
-    monkeypatch.setattr(remove_files, "INTERRUPTED_S", -1.0)
+    monkeypatch.setattr(uncommitted_files, "INTERRUPTED_S", -1.0)
     batch = pa.record_batch({"a": range(10)})
     for error in (ValueError, KeyboardInterrupt):
         with pytest.raises(error):

@@ -32,8 +32,7 @@ from lance_core.encoding.compression import encode_miniblock, encode_per_value
 from lance_core.encoding.compression.chunks import Counts
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, PackedStructBlock, VariableBlock
 from lance_core.encoding.levels.paths import is_blob_v2, is_blob_v2_payload
-from lance_core.encoding.levels.repdef import Layer, Levels, count_lists, max_definition, wire_layers
-from lance_core.encoding.levels.shred import null_mask
+from lance_core.encoding.levels.repdef import Layer, Levels, count_lists, max_definition, null_mask, wire_layers
 from lance_core.encoding.page import EncodedPage, Steps, as_bytes
 from lance_core.encoding.structural import fullzip, miniblock
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns

@@ -14,14 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core._proto.encodings_v2_0_pb2 import ArrayEncoding
-from lance_core.encoding.choosing.options import EncodingOptions, encoding_options
-from lance_core.encoding.choosing.writable import check_packed_values
+from lance_core.encoding.choosing.options import EncodingOptions, check_packed_values, encoding_options
 from lance_core.encoding.compression import fsst
 from lance_core.encoding.compression.general import compressed_bytes
 from lance_core.encoding.compression.packed_struct import join_rows
 from lance_core.encoding.datablock import Bytes, FixedWidthBlock, VariableBlock, array_to_block
 from lance_core.encoding.levels.paths import is_packed
-from lance_core.encoding.levels.shred import null_mask
+from lance_core.encoding.levels.repdef import null_mask
 from lance_core.encoding.page import BytesLike, EncodedPage
 from lance_core.errors import SchemaError, UnsupportedError
 from lance_core.schema import Field

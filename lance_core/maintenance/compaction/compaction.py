@@ -36,14 +36,12 @@ from lance_core.maintenance.compaction.coverage import (
     keep_moves_deferred,
     needs_moves,
 )
-from lance_core.maintenance.compaction.facts import facts_of
 from lance_core.maintenance.compaction.late_deletions import commit_despite_deletions, late_deletions
 from lance_core.maintenance.compaction.misread_pages import misread_groups
 from lance_core.maintenance.compaction.options import CompactionOptions
-from lance_core.maintenance.compaction.plan import bins, within_limits
+from lance_core.maintenance.compaction.plan import bins, facts_of, within_limits
 from lance_core.maintenance.compaction.pool import Outcome, run_in_processes, worker_count
-from lance_core.maintenance.compaction.results import CompactionMetrics, RewriteResult
-from lance_core.maintenance.compaction.rewrite import discard, rewrite
+from lance_core.maintenance.compaction.rewrite import CompactionMetrics, RewriteResult, discard, rewrite
 from lance_core.maintenance.compaction.tasks import CompactionPlan, CompactionTask
 from lance_core.retry import backoff
 from lance_core.store import note_begun

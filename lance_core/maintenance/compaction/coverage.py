@@ -19,7 +19,7 @@ from lance_core.errors import LanceError
 from lance_core.index.kinds.registry import is_supported
 from lance_core.maintenance.compaction.options import CONFIG_PREFIX
 from lance_core.maintenance.compaction.plan import FragmentFacts
-from lance_core.maintenance.compaction.results import RewriteResult
+from lance_core.maintenance.compaction.rewrite import RewriteResult
 from lance_core.store import ObjectStore
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest

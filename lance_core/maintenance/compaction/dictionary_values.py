@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.encoding.dictionaries import dictionaries_of, without_unused
+from lance_core.encoding.concatenate import dictionaries_of, without_unused
 from lance_core.schema import Field, Schema
 
 __all__ = ["dictionary_columns", "has_unused_values", "without_unused_values"]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Final
 
 from lance_core.errors import StoreError
-from lance_core.maintenance.compaction.results import RewriteResult
+from lance_core.maintenance.compaction.rewrite import RewriteResult
 from lance_core.maintenance.compaction.tasks import CompactionTask
 from lance_core.maintenance.compaction.worker import receive, send
 from lance_core.threads import ThreadPool

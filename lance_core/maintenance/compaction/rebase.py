@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lance_core.maintenance.compaction.facts import facts_of
 from lance_core.maintenance.compaction.options import CompactionOptions
-from lance_core.maintenance.compaction.results import RewriteResult
-from lance_core.maintenance.compaction.rewrite import discard
+from lance_core.maintenance.compaction.plan import facts_of
+from lance_core.maintenance.compaction.rewrite import RewriteResult, discard
 from lance_core.verbs.context.handle import Handle
 
 __all__ = ["rebase_results"]

@@ -8,8 +8,13 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from lance_core.maintenance.compaction.options import CompactionOptions
-from lance_core.maintenance.compaction.results import RewriteResult, fragments_from_json, fragments_to_json
-from lance_core.maintenance.compaction.rewrite import fragments_of, rewrite
+from lance_core.maintenance.compaction.rewrite import (
+    RewriteResult,
+    fragments_from_json,
+    fragments_of,
+    fragments_to_json,
+    rewrite,
+)
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata

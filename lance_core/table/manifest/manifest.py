@@ -13,7 +13,7 @@ The sections are found by the positions in the message's fields `index_section` 
 use field 21 for the latter). The footer's version numbers are not checked: readers rely on the feature flags.
 
 Fragments are the bulk of a large manifest and stay serialized, in one run between the fields of the schema and all
-others; see `table.fragment_run`. Schemas rarely change and are parsed once.
+others; see `table.fragment_list`. Schemas rarely change and are parsed once.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ from lance_core.schema.library import LIBRARY, LIBRARY_VERSION
 from lance_core.table import flags
 from lance_core.table.dictionaries import encode_dictionaries, read_dictionaries
 from lance_core.table.fragment import BasePath, data_file_version
-from lance_core.table.fragment_list import FragmentList
-from lance_core.table.fragment_run import FragmentRun
+from lance_core.table.fragment_list import FragmentList, FragmentRun
 from lance_core.table.index import IndexMetadata, decode_index_section, encode_index_section
 from lance_core.table.partial_message import partial_message
 from lance_core.table.paths import Naming

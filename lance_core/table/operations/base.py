@@ -11,8 +11,8 @@ from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.idempotency import CommitProof
 from lance_core.table.index import IndexMetadata, retain_relevant
 from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.paths import TableFormat
 from lance_core.table.rowids import assign_row_ids, with_versions
-from lance_core.table.table_format import TableFormat
 
 __all__ = [
     "ApplyContext",

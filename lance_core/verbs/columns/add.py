@@ -22,9 +22,8 @@ from lance_core.verbs.columns.batch_udf import BatchUDF
 from lance_core.verbs.columns.makers import ColumnMaker, column_maker, null_fields
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
-from lance_core.verbs.files.blobs import check_blobs
 from lance_core.verbs.files.column_files import live_batches, spread, with_column_file, write_column_file
-from lance_core.verbs.files.conform import check_column_name
+from lance_core.verbs.files.conform import check_blobs, check_column_name
 from lance_core.verbs.files.null_rows import check_null_is_stored
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID

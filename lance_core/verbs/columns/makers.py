@@ -20,7 +20,7 @@ from lance_core.verbs.columns.batch_udf import BatchUDF, BatchUDFCheckpoint, as_
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.expressions.arrow import columns_of
 from lance_core.verbs.files.fragment_writer import ReaderLike, to_batches
-from lance_core.verbs.rows.keys import KeyIndex
+from lance_core.verbs.rows.source_rows import KeyIndex
 from lance_core.verbs.scan.conditions import evaluate, to_expression
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID

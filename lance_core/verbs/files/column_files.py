@@ -22,8 +22,7 @@ from lance_core.table.paths import data_key, new_data_file_name
 from lance_core.table.rowids import row_ids_of
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
-from lance_core.verbs.files.conform import conform
-from lance_core.verbs.files.dictionaries import check_dictionaries
+from lance_core.verbs.files.conform import check_dictionaries, conform
 from lance_core.verbs.files.fragment_writer import CLOSING_AT_A_TIME, data_file_record
 from lance_core.verbs.scan.projection import with_types
 from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment

@@ -23,10 +23,18 @@ from lance_core.store import ObjectStore, PendingWrites, note_begun, open_store,
 from lance_core.table import fragment as records
 from lance_core.table.paths import DATA_PREFIX, data_key, new_data_file_name
 from lance_core.verbs.context.bases import WriteTarget
-from lance_core.verbs.context.remove_files import remove_files
-from lance_core.verbs.files.blobs import check_external, with_blob_types
-from lance_core.verbs.files.conform import check_column_name, check_metadata, check_new_columns, conform, fit, is_alike
-from lance_core.verbs.files.dictionaries import known_dictionaries
+from lance_core.verbs.context.uncommitted_files import remove_files
+from lance_core.verbs.files.conform import (
+    check_column_name,
+    check_external,
+    check_metadata,
+    check_new_columns,
+    conform,
+    fit,
+    is_alike,
+    known_dictionaries,
+    with_blob_types,
+)
 from lance_core.verbs.files.null_rows import check_lacking_columns
 from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.files.python_rows import table_of_columns, table_of_dicts, table_of_frame

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from lance_core.store import PendingWrites
 from lance_core.table.fragment import Fragment
-from lance_core.verbs.context.remove_files import remove_files
+from lance_core.verbs.context.uncommitted_files import remove_files
 from lance_core.verbs.files.fragment_writer import FragmentWriter
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 

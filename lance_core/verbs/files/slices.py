@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from lance_core.arguments import checked_methods
 from lance_core.errors import InvalidInputError, SchemaError
-from lance_core.file.utf8 import check_rows
+from lance_core.file.write_plan import check_rows
 
 __all__ = ["Between", "Equals", "Slice", "Slices"]
 

@@ -28,8 +28,14 @@ from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
 from lance_core.verbs.files.fragment_writer import ReaderLike, to_batches
 from lance_core.verbs.files.slices import Slices
 from lance_core.verbs.pylance_types.transactions import Transaction
-from lance_core.verbs.rows.merge_clauses import MergeClauses, MergeSource, WhenMatched, join_columns, merge_source
-from lance_core.verbs.rows.merge_conditions import check_conditions
+from lance_core.verbs.rows.merge_clauses import (
+    MergeClauses,
+    MergeSource,
+    WhenMatched,
+    check_conditions,
+    join_columns,
+    merge_source,
+)
 from lance_core.verbs.rows.merge_plan import merge_steps
 from lance_core.verbs.rows.merge_rows import Merged, merge_rows
 from lance_core.verbs.rows.source_rows import SourceRows

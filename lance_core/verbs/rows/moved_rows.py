@@ -9,14 +9,14 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from lance_core.encoding.dictionaries import has_narrow_dictionary
+from lance_core.encoding.concatenate import has_narrow_dictionary
 from lance_core.schema import Schema, schema_to_arrow, typed_schema
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array, encode_row_ids
 from lance_core.verbs.context.bases import WriteTarget
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
-from lance_core.verbs.files.dictionaries import check_dictionaries
+from lance_core.verbs.files.conform import check_dictionaries
 from lance_core.verbs.files.fragment_writer import FragmentWriter
 
 __all__ = ["MovedRows"]

@@ -56,10 +56,9 @@ from lance_core.verbs.context.bases import numbered
 from lance_core.verbs.context.handle import TableTarget
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
-from lance_core.verbs.files.dictionaries import check_dictionaries, with_dictionaries
+from lance_core.verbs.files.conform import check_dictionaries, with_dictionaries
 from lance_core.verbs.files.fragment_writer import lance_schema
 from lance_core.verbs.rows.removal import Removal, RowsByFragment
-from lance_core.verbs.write.added_columns import adds_columns, merge_with_added_columns, schema_with_added_columns
 from lance_core.verbs.write.concurrent_writes import (
     check_columns,
     check_creation,
@@ -68,8 +67,13 @@ from lance_core.verbs.write.concurrent_writes import (
 )
 from lance_core.verbs.write.earlier_attempts import committed_attempts, rows_of_attempts
 from lance_core.verbs.write.replace import remove_slices
-from lance_core.verbs.write.request import CommitRequest
-from lance_core.verbs.write.require_empty import check_required_empty
+from lance_core.verbs.write.request import (
+    CommitRequest,
+    adds_columns,
+    check_required_empty,
+    merge_with_added_columns,
+    schema_with_added_columns,
+)
 
 __all__ = ["FragmentsChange", "commit_request"]
 

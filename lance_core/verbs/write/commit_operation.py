@@ -18,8 +18,8 @@ from lance_core.table.fragment import DataFile, own_data_keys
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Append, DataReplacement, Merge, Operation, Overwrite, Rewrite, Update
 from lance_core.table.operations.base import data_files
-from lance_core.table.table_format import TableFormat
-from lance_core.verbs.files.dictionaries import check_dictionaries
+from lance_core.table.paths import TableFormat
+from lance_core.verbs.files.conform import check_dictionaries
 from lance_core.verbs.pylance_types.conversion import to_record
 from lance_core.verbs.pylance_types.operations import LanceOperation
 from lance_core.verbs.pylance_types.transactions import Transaction

@@ -1,24 +1,51 @@
-"""What `commit_fragments` commits: the fragments, what is written (`Write`), and how it is committed (`Commit`)."""
+"""What `commit_fragments` commits: the fragments, what is written (`Write`), and how it is committed (`Commit`).
+
+Writes that add columns: they commit a Merge, which changes the schema and the rows in one version.
+
+Check that slices are empty, for writes with `require_empty`.
+
+The slices may have no rows except those of earlier attempts of the same write. The check is made in the version that
+the write is based on, and again in each later version that the write would follow, before the manifest is put.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
+from pyroaring import BitMap
 
 from lance_core.commit import Commit, WriteAttempt
-from lance_core.errors import InvalidInputError
+from lance_core.errors import DatasetExistsError, InvalidInputError
 from lance_core.file import FileVersion
+from lance_core.schema import Schema
+from lance_core.store import make_durable
 from lance_core.table.fragment import Fragment
-from lance_core.table.table_format import TableFormat
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.operations import Merge
+from lance_core.table.operations.base import next_fragment_id, number_fragments
+from lance_core.table.paths import TableFormat
 from lance_core.table.transaction import SLICE_NAMES_KEY, SLICES_KEY
+from lance_core.verbs.columns.add import lacking_fields, with_null_columns
 from lance_core.verbs.context.bases import DatasetBasePath
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.slices import Slices
+from lance_core.verbs.rows.removal import Removal, RowsByFragment, with_deletions
+from lance_core.verbs.write.earlier_attempts import rows_of_attempts
+from lance_core.verbs.write.replace import rows_in_slices
 
-__all__ = ["CommitRequest", "Write"]
+__all__ = [
+    "CommitRequest",
+    "Write",
+    "adds_columns",
+    "check_required_empty",
+    "merge_with_added_columns",
+    "schema_with_added_columns",
+]
 
 COMMIT_MODES: Final = ("create", "append", "overwrite", "replace")
 
@@ -121,3 +148,98 @@ class CommitRequest:
             for file in fragment.files[:1]:
                 return FileVersion.from_numbers(file.file_major_version, file.file_minor_version)
         return FileVersion.from_string(self.table_format.data_storage_version)
+
+
+def schema_with_added_columns(request: CommitRequest, base: Manifest) -> Schema:
+    """The dataset's schema, with the new columns of the request if it adds columns and is not an overwrite."""
+    new = lacking_fields(base.schema, request.schema) if request.write.add_columns else []
+    return base.schema if not new or request.write.mode == "overwrite" else with_null_columns(base, new)
+
+
+def adds_columns(request: CommitRequest, base: Manifest) -> bool:
+    """Whether an append or replacement adds columns, so that fragments and schema change in one version."""
+    return request.write.mode in ("append", "replace") and schema_with_added_columns(request, base) is not base.schema
+
+
+def merge_with_added_columns(
+    request: CommitRequest,
+    fragments: Sequence[Fragment],
+    source: Snapshot,
+    files: UncommittedFiles,
+    removal: Removal,
+) -> Merge:
+    """The Merge that adds columns and fragments, and deletes rows, in one version.
+
+    Only a Merge changes both schema and fragments. It keeps every fragment, even if all of its rows are deleted.
+
+    Args:
+        request: The write.
+        fragments: The new fragments.
+        source: The version that the Merge follows.
+        files: Collects the new deletion files.
+        removal: The rows to delete.
+    """
+    base, removed = source.manifest, frozenset(removal.removed_fragment_ids)
+    emptied = [
+        with_deletions(source, fragment, removal.affected_rows[fragment.id], files)
+        for fragment in base.fragments
+        if fragment.id in removed
+    ]
+    make_durable(
+        source.store,
+        [fragment.deletion_file.key(fragment.id) for fragment in emptied if fragment.deletion_file is not None],
+    )
+    changed = {fragment.id: fragment for fragment in (*removal.updated_fragments, *emptied)}
+    new = number_fragments(fragments, next_fragment_id(base))
+    base_fragments = tuple(changed.get(fragment.id, fragment) for fragment in base.fragments)
+    return Merge(
+        fragments=(*base_fragments, *new), schema=schema_with_added_columns(request, base), preserves_nullability=True
+    )
+
+
+_NAMED = 5
+"""The most slices that a message names."""
+
+
+def check_required_empty(request: CommitRequest, source: Snapshot, attempts: Collection[int]) -> None:
+    """Check that the slices of a write with `require_empty` have no rows except those of its earlier attempts.
+
+    Args:
+        request: The write.
+        source: The version.
+        attempts: Versions of earlier attempts of the write.
+
+    Raises:
+        DatasetExistsError: A slice has rows of other writes.
+    """
+    if not request.write.require_empty:
+        return
+    assert request.write.slices is not None
+    rows: RowsByFragment = {}
+    if request.attempt is not None and attempts:
+        rows, _, beside = rows_of_attempts(source, request.attempt, attempts)
+        if beside:
+            return  # the caller lets rows stay that cannot be distinguished from those of other writes
+    _check_empty(source, request.write.slices, rows)
+
+
+def _check_empty(source: Snapshot, slices: Slices, attempt_rows: RowsByFragment) -> None:
+    """Check that no other rows are in the slices.
+
+    Args:
+        source: The version.
+        slices: The slices.
+        attempt_rows: Rows that are allowed in the slices, as offsets by fragment id.
+
+    Raises:
+        DatasetExistsError: Another row is in the slices.
+    """
+    num_rows = sum(
+        len(rows - attempt_rows.get(fragment.id, BitMap())) for fragment, rows in rows_in_slices(source, slices)
+    )
+    if num_rows:
+        names = ", ".join(map(repr, slices.names[:_NAMED])) + (" ..." if len(slices.names) > _NAMED else "")
+        raise DatasetExistsError(
+            f"{source.store.root}: version {source.manifest.version} has rows in {names} ({num_rows} in all), and "
+            "require_empty writes only to empty slices; nothing was written"
+        )

@@ -36,11 +36,11 @@ from lance_core.store import PendingWrites, canonical_uri
 from lance_core.store.memory import MemoryStore
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.table_format import TableFormat
+from lance_core.table.paths import TableFormat
 from lance_core.verbs.context.bases import DatasetBasePath, WriteTarget, numbered, write_targets
 from lance_core.verbs.context.handle import TableTarget
-from lance_core.verbs.context.remove_files import remove_files
-from lance_core.verbs.files.blobs import external_places
+from lance_core.verbs.context.uncommitted_files import remove_files
+from lance_core.verbs.files.conform import external_places
 from lance_core.verbs.files.fragment_writer import (
     MAX_BYTES_PER_FILE,
     MAX_ROWS_PER_FILE,

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import lance_core
 from lance_core.cli.app import cli
-from lance_core.encoding.levels import shred
+from lance_core.encoding.levels import repdef
 from lance_core.maintenance.verify.files import verify
 
 ROWS = 1200
@@ -174,7 +174,7 @@ def test_small_pages_one_after_the_other(tmp_path, version):
 def as_earlier_releases(monkeypatch):
     """Write as releases before this one did: "all valid" for fields below null structs."""
     with monkeypatch.context() as patch:
-        patch.setattr(shred, "_is_below_null", lambda _: False)
+        patch.setattr(repdef, "_is_below_null", lambda _: False)
         yield patch
 
 

@@ -9,7 +9,7 @@ import pytest
 import lance_core
 from lance_core._proto import table_pb2
 from lance_core.table import Transaction
-from lance_core.table.fragment_run import FragmentRun
+from lance_core.table.fragment_list import FragmentRun
 
 STEPS = 8
 

@@ -18,7 +18,7 @@ import lance_core.cli.maintenance
 from lance_core.cli.app import cli
 from lance_core.cli.output import _format
 from lance_core.errors import CorruptFileError
-from lance_core.file.footer import Footer
+from lance_core.file.metadata import Footer
 from tests import processes
 
 

@@ -9,9 +9,8 @@ import pytest
 from lance_core.encoding.choosing import choices as chosen
 from lance_core.encoding.choosing.choices import Choices
 from lance_core.encoding.choosing.strategy import Limits
-from lance_core.encoding.description import page_encoding
 from lance_core.encoding.encoder import encode_field
-from lance_core.encoding.page import EncodedPage
+from lance_core.encoding.page import EncodedPage, page_encoding
 from lance_core.encoding.repeat import Pattern, leaf_of, pattern_of, repeated
 from lance_core.schema import schema_from_arrow
 

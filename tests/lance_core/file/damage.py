@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from lance_core._proto import file2_pb2
 from lance_core._proto.encodings_v2_0_pb2 import ArrayEncoding
 from lance_core._proto.encodings_v2_1_pb2 import PageLayout
-from lance_core.file.footer import FOOTER_SIZE, Footer
+from lance_core.file.metadata import FOOTER_SIZE, Footer
 
 # The largest number of a field; others are 32 bits wide.
 _MOST = {

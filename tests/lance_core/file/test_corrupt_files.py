@@ -11,7 +11,7 @@ import pytest
 from lance_core.errors import CorruptFileError, InvalidInputError, LanceError, StoreError, UnsupportedError
 from lance_core.file import DataFileReader, DataFileWriter, FileVersion
 from lance_core.file.column import located
-from lance_core.file.footer import Footer
+from lance_core.file.metadata import Footer
 from lance_core.schema import schema_from_arrow
 from lance_core.store import open_store
 

@@ -6,7 +6,7 @@ import pytest
 
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 from lance_core.file import DEFAULT_VERSION, FileVersion
-from lance_core.file.footer import FOOTER_SIZE, Footer, read_version
+from lance_core.file.metadata import FOOTER_SIZE, Footer, read_version
 
 FOOTER = Footer(
     column_metadata=0x0102, column_table=0x0304, buffer_table=0x0506, num_buffers=1, num_columns=3, major=2, minor=2

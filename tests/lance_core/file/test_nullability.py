@@ -3,7 +3,7 @@ import pytest
 
 from lance_core.errors import SchemaError
 from lance_core.file import DataFileReader, DataFileWriter, FileVersion
-from lance_core.file.nullability import check_nulls
+from lance_core.file.write_plan import check_nulls
 from lance_core.schema import schema_from_arrow
 from lance_core.schema.relabel import relabel
 from lance_core.store.memory import MemoryStore

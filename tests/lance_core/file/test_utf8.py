@@ -7,7 +7,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import SchemaError
-from lance_core.file.utf8 import checked_strings
+from lance_core.file.write_plan import checked_strings
 
 VERSIONS = ("0.1", "2.0", "2.1", "2.2")
 

@@ -9,8 +9,7 @@ import pytest
 from lance_core._proto.file2_pb2 import ColumnMetadata
 from lance_core.errors import InvalidInputError, ObjectNotFoundError, SchemaError
 from lance_core.file import DataFileReader, DataFileWriter, FileVersion
-from lance_core.file.footer import FOOTER_SIZE, Footer
-from lance_core.file.metadata import table_to_bytes
+from lance_core.file.metadata import FOOTER_SIZE, Footer, table_to_bytes
 from lance_core.schema import schema_from_arrow
 from lance_core.store import local, open_store
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-import lance_core.maintenance.compaction.facts as facts_module
+import lance_core.maintenance.compaction.plan as facts_module
 from lance_core.commit import load_manifest
 from lance_core.file import DataFileWriter
 from lance_core.maintenance.cleanup.plan import Selectors

@@ -12,7 +12,7 @@ from lance_core._proto import transaction_pb2
 from lance_core.table import Manifest, Transaction
 from lance_core.table.index import with_bitmap
 from lance_core.table.operations import ApplyContext
-from lance_core.table.table_format import TableFormat
+from lance_core.table.paths import TableFormat
 
 
 def numbers(start, stop, **extra):

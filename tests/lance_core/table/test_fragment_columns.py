@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError
-from lance_core.table import fragment_columns
-from lance_core.table.fragment_columns import FragmentColumns
-from lance_core.table.fragment_run import FragmentRun
+from lance_core.table import fragment_list
+from lance_core.table.fragment_list import FragmentColumns, FragmentRun
 
 U64S = st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1), st.sampled_from([2**32, 2**63 - 1, 2**63]))
 FILES = st.lists(st.builds(table_pb2.DataFile, path=st.text(max_size=200), fields=st.lists(st.integers(0, 99))))
@@ -41,7 +40,7 @@ def by_protobuf(raw):
 
 def ours(raw):
     try:
-        with patch.object(fragment_columns, "_MANY", 0):
+        with patch.object(fragment_list, "_MANY", 0):
             found = FragmentColumns.of(FragmentRun.of(raw))
     except CorruptFileError:
         return None
@@ -100,7 +99,7 @@ def test_what_is_cut_off_is_rejected(cut, after):
 
 
 def test_usual_fragments_are_read_without_messages(monkeypatch):
-    monkeypatch.setattr(fragment_columns, "_FragmentFields", None)
+    monkeypatch.setattr(fragment_list, "_FragmentFields", None)
     message = table_pb2.DataFragment(id=700, files=[table_pb2.DataFile(path="x" * 300)] * 3, physical_rows=10**6)
     message.deletion_file.num_deleted_rows = 3
     message.inline_row_ids = b"abc"

@@ -10,8 +10,7 @@ from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError
 from lance_core.schema import Schema
 from lance_core.table import DataFile, DeletionFile, DeletionFileType, Fragment, FragmentList, Manifest, flags
-from lance_core.table.fragment_columns import FragmentColumns
-from lance_core.table.fragment_run import FragmentRun
+from lance_core.table.fragment_list import FragmentColumns, FragmentRun
 from lance_core.table.manifest.manifest import WRITER
 
 OF_A_NEWER_WRITER = b"\xfa\x07\x03new"  # field 127 with bytes

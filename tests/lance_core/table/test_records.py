@@ -38,6 +38,7 @@ from lance_core.table.operations import (
 )
 from lance_core.table.paths import (
     Naming,
+    TableFormat,
     branch_of_ref_key,
     branch_ref_key,
     manifest_key,
@@ -53,7 +54,6 @@ from lance_core.table.rowids import (
     encode_row_ids,
     encode_versions,
 )
-from lance_core.table.table_format import TableFormat
 
 SCHEMA = schema_from_arrow(pa.schema([("a", pa.int64())]))
 

@@ -18,8 +18,8 @@ from lance_core.table.rowids import row_ids_of
 from lance_core.threads import ThreadPool
 from lance_core.verbs.columns.write_columns.tasks import ColumnTask
 from lance_core.verbs.context.snapshot import Snapshot
-from lance_core.verbs.rows.keys import KeyIndex
 from lance_core.verbs.rows.removal import live_rows, parallel_fragments
+from lance_core.verbs.rows.source_rows import KeyIndex
 from lance_core.verbs.scan.read_fragment import live_count
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
 

@@ -32,9 +32,8 @@ from lance_core.verbs.columns.add import with_new_columns
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
-from lance_core.verbs.files.blobs import check_external, external_places
 from lance_core.verbs.files.column_files import write_column_file
-from lance_core.verbs.files.conform import conform, fit
+from lance_core.verbs.files.conform import check_external, conform, external_places, fit
 from lance_core.verbs.files.fragment_writer import ReaderLike, to_batches
 from lance_core.verbs.rows.removal import each_matching
 from lance_core.verbs.scan.blob_view import described_columns

@@ -17,8 +17,8 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.operations import Append, KeyExistenceFilter, Merge, Operation, Update
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.refs.changes import Branch, BranchChanges
-from lance_core.verbs.rows.keys import key_hashes
 from lance_core.verbs.rows.removal import RowsByFragment, live_rows
+from lance_core.verbs.rows.source_rows import key_hashes
 
 __all__ = ["NewRows", "check_new_keys", "lists_new_keys"]
 

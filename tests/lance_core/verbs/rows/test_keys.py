@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lance_core.verbs.rows.keys import KeyIndex
+from lance_core.verbs.rows.source_rows import KeyIndex
 
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 
