@@ -31,7 +31,7 @@ _EVENTS_PER_PAGE: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Write:
+class _LoggedWrite:
     """A write to a branch that Dagster has recorded."""
 
     key: dg.AssetKey
@@ -90,7 +90,7 @@ def reject_lost_input(facts: RunFacts, branch: str, key: dg.AssetKey, main: lanc
     _reject(facts, branch, [(_write(event, runs[event.run_id]), main) for event in events if event.run_id in runs])
 
 
-def _reject(facts: RunFacts, branch: str, writes: Sequence[tuple[_Write, lance_core.LanceDataset]]) -> None:
+def _reject(facts: RunFacts, branch: str, writes: Sequence[tuple[_LoggedWrite, lance_core.LanceDataset]]) -> None:
     """Reject a run unless the newest of these writes of each asset and partition is on main, or written again."""
     if not writes or facts.instance is None:
         return
@@ -124,7 +124,7 @@ def _main_without(
     return None if branch in main.branches.list() else main
 
 
-def _is_promoted(instance: dg.DagsterInstance, main: lance_core.LanceDataset, branch: str, write: _Write) -> bool:
+def _is_promoted(instance: dg.DagsterInstance, main: lance_core.LanceDataset, branch: str, write: _LoggedWrite) -> bool:
     """Whether main has a write, by the newest promotion of the branch or by a later event of one."""
     promotion = main.find_transaction(PROMOTED_FROM, branch)
     if promotion is not None and write.run.run_id in several(properties_of(promotion[1]).get(RUN_ID)):
@@ -133,7 +133,7 @@ def _is_promoted(instance: dg.DagsterInstance, main: lance_core.LanceDataset, br
     return any(_text(event, "lance/promoted_from") == branch for event in _materializations(instance, later))
 
 
-def _writes_of_run(instance: dg.DagsterInstance, run: dg.DagsterRun, branch: str) -> Iterator[_Write]:
+def _writes_of_run(instance: dg.DagsterInstance, run: dg.DagsterRun, branch: str) -> Iterator[_LoggedWrite]:
     kind = dg.DagsterEventType.ASSET_MATERIALIZATION
     for event in instance.get_records_for_run(run.run_id, of_type=kind).records:
         if _is_about(event, branch):
@@ -156,9 +156,9 @@ def _is_about(event: Any, branch: str) -> bool:
     return _text(event, _BRANCH) == branch and _text(event, "dagster/uri") is not None
 
 
-def _write(event: Any, run: dg.DagsterRun) -> _Write:
+def _write(event: Any, run: dg.DagsterRun) -> _LoggedWrite:
     materialization = event.asset_materialization
-    return _Write(
+    return _LoggedWrite(
         key=materialization.asset_key,
         partition=materialization.partition,
         uri=str(_text(event, "dagster/uri")),
