@@ -208,7 +208,7 @@ def check_branch(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Commit:
+class _BranchCommit:
     """A commit of a branch that may have changed rows, whose version may have been removed since."""
 
     version: int
@@ -221,7 +221,9 @@ class _Commit:
         return several(self.properties.get(ASSET_KEY))
 
 
-def _commits_since_fork(main: lance_core.LanceDataset, head: lance_core.LanceDataset) -> tuple[list[_Commit], int]:
+def _commits_since_fork(
+    main: lance_core.LanceDataset, head: lance_core.LanceDataset
+) -> tuple[list[_BranchCommit], int]:
     """The commits of a branch that may have changed rows, newest first; and the newest version that is unknown, or 0.
 
     Of versions that cleanup has removed the branch remembers the commits, unless another library has removed them.
@@ -231,13 +233,13 @@ def _commits_since_fork(main: lance_core.LanceDataset, head: lance_core.LanceDat
     fork, record = entry["parent_version"], removed_commits(entry["metadata"])
     existing = {version_ref["version"] for version_ref in head.version_refs()}
     commits = {
-        commit.version: _Commit(version=commit.version, operation=commit.operation, properties=commit.properties)
+        commit.version: _BranchCommit(version=commit.version, operation=commit.operation, properties=commit.properties)
         for commit in record.commits
         if commit.version not in existing
     }
     for commit in read_history(head, after=fork, count_changes=False, ahead=_AHEAD):
         if commit.changes_rows:
-            commits[commit.version] = _Commit(
+            commits[commit.version] = _BranchCommit(
                 version=commit.version, operation=commit.operation, properties=commit.properties
             )
     missing = (number for number in range(fork + 1, head.version) if number not in existing)
@@ -246,7 +248,7 @@ def _commits_since_fork(main: lance_core.LanceDataset, head: lance_core.LanceDat
 
 
 def _changed_rows(
-    history: Sequence[_Commit], asset: str, lost: int, partition_lists: Mapping[str, Sequence[str]]
+    history: Sequence[_BranchCommit], asset: str, lost: int, partition_lists: Mapping[str, Sequence[str]]
 ) -> ChangedRows:
     """What the commits of a branch, newest first, changed for an asset.
 
@@ -277,7 +279,7 @@ class _RunsOfBranch:
     uri: str
     branch: str | None
     branch_id: str | None
-    history: Sequence[_Commit]
+    history: Sequence[_BranchCommit]
     logs: Mapping[str, tuple[int, CheckLog]]
 
     @classmethod
@@ -285,7 +287,7 @@ class _RunsOfBranch:
         cls,
         instance: dg.DagsterInstance,
         head: lance_core.LanceDataset,
-        history: Sequence[_Commit],
+        history: Sequence[_BranchCommit],
         records: Iterable[dg.RunRecord],
     ) -> _RunsOfBranch:
         """Read the logs of the runs that have the branch's tag."""
