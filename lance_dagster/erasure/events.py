@@ -65,27 +65,23 @@ def erasure_events(
         if report.dry_run or report.obstacles or not due:
             context.log_event(dg.AssetObservation(asset_key=ref.key, metadata=entries))
             continue
-        names = [partition for partition in due if partition is not None]
-        earlier = before.get(ref.name, {})
+        names, earlier = [partition for partition in due if partition is not None], before.get(ref.name, {})
         rows = {
             name: replace(now, erased=max(earlier[name].rows - now.rows, 0)) if name in earlier else now
             for name, now in partition_rows(dataset, ref, names).items()
         }
-        unaffected = [
-            partition
-            for partition in due
-            if not report.rows_deleted.get("main") or (partition in rows and rows[partition].erased == 0)
-        ]
         unchanged = {
-            partition: version for partition in unaffected if (version := recorded_versions[partition].data_version)
+            partition: data_version
+            for partition in due
+            if (data_version := recorded_versions[partition].data_version)
+            and (not report.rows_deleted.get("main") or (partition in rows and rows[partition].erased == 0))
         }
-        asset_entries = {name: value for name, value in entries.items() if not (names and name == "lance/rows_erased")}
         table_report = TableReport(
             ref=ref,
             location=location,
             dataset=dataset,
             partitions=names,
-            metadata=asset_entries,
+            metadata={name: value for name, value in entries.items() if not (names and name == "lance/rows_erased")},
             rows=rows,
             unchanged=unchanged,
             provenance={partition: recorded_versions[partition].provenance for partition in due},

@@ -65,26 +65,20 @@ class Condition(dg.Config):
         Raises:
             Failure: The configuration gives no source or several, or the source cannot be read or is empty.
         """
-        sources = {"where.file": self.file, "where.env": self.env, "where.plain": self.plain}
-        given_sources = [(source, value) for source, value in sources.items() if value]
-        if len(given_sources) != 1:
-            raise dg.Failure(
-                f"the condition needs one source, not {len(given_sources)}: "
-                "give `where.file`, `where.env` or `where.plain`"
-            )
-        source, condition = given_sources[0]
+        sources = {f"where.{name}": source for name, source in self.model_dump().items() if source}
+        if len(sources) != 1:
+            remedy = "give `where.file`, `where.env` or `where.plain`"
+            raise dg.Failure(f"the condition needs one source, not {len(sources)}: {remedy}")
+        ((name, source),) = sources.items()
         try:
-            if self.file:
-                condition = Path(self.file).read_text(encoding="utf-8")
-            elif self.env:
-                condition = os.environ.get(self.env, "")
+            condition = (
+                Path(source).read_text("utf-8") if self.file else os.environ.get(source, "") if self.env else source
+            )
         except (OSError, ValueError) as error:
-            raise dg.Failure(
-                f"where.file: {self.file} cannot be read ({type(error).__name__}); mount it where the run executes, "
-                "as UTF-8"
-            ) from None
+            remedy = "mount it where the run executes, as UTF-8"
+            raise dg.Failure(f"{name}: {source} cannot be read ({type(error).__name__}); {remedy}") from None
         if not condition.strip():
-            raise dg.Failure(f"{source}{'' if self.plain else f': {given_sources[0][1]}'} holds no condition")
+            raise dg.Failure(f"{name}{'' if self.plain else f': {source}'} holds no condition")
         return condition.strip()
 
 
@@ -105,16 +99,9 @@ class ErasureConfig(ChosenTables):
     request: str = Field(default="", description="A name for the events, such as a ticket's; no value of the rows.")
     dry_run: bool = Field(default=False, description="Whether to report only what would be done.")
     retag: bool = Field(default=False, description="Whether to move tags of versions that hold such rows.")
-    release_branches: bool = Field(
-        default=False, description="Whether to remove versions from which branches were forked."
-    )
-    drop_indices: bool = Field(
-        default=False, description="Whether to drop indices that hold such rows and cannot be built here."
-    )
-    delete_unverified: bool = Field(
-        default=False,
-        description="Whether to remove unreferenced files of any age; nobody else may write meanwhile.",
-    )
+    release_branches: bool = Field(default=False, description="Whether to remove versions that branches forked from.")
+    drop_indices: bool = Field(default=False, description="Whether to drop indices that cannot be built here.")
+    delete_unverified: bool = Field(default=False, description="Whether to remove young files, while nobody writes.")
 
 
 _Table = tuple["lance_core.LanceDataset", list[TableRef]]

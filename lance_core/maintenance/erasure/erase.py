@@ -30,8 +30,15 @@ from lance_core.maintenance.compaction.tasks import CompactionTask
 from lance_core.maintenance.erasure.obstacles import find_obstacles, forked_from
 from lance_core.maintenance.erasure.proof import divide_uploads, prove
 from lance_core.maintenance.erasure.report import ErasureOptions, ErasureReport, HoldingVersion
-from lance_core.maintenance.erasure.survey import ErasureCondition, ErasureSurvey, Line, MatchCounts, survey
-from lance_core.store import ObjectStore, delete_durably
+from lance_core.maintenance.erasure.survey import (
+    ErasureCondition,
+    ErasureSurvey,
+    MatchCounts,
+    Node,
+    SurveyedVersion,
+    survey,
+)
+from lance_core.store import delete_durably
 from lance_core.table.operations import CreateIndex, UpdateConfig, UpdateMap
 from lance_core.table.paths import data_key, tag_ref_key
 from lance_core.table.refs import BranchRef, TagRef
@@ -84,8 +91,6 @@ class _Erasure:
     counts: MatchCounts = field(default_factory=dict)
     rows_deleted: Counter[str] = field(default_factory=Counter)
     fragments_rewritten: int = 0
-    indices_rebuilt: set[str] = field(default_factory=set)
-    indices_dropped: set[str] = field(default_factory=set)
     tags_moved: dict[str, int] = field(default_factory=dict)
     readers_released: set[str] = field(default_factory=set)
     files_removed: int = 0
@@ -93,123 +98,118 @@ class _Erasure:
 
     def run(self) -> ErasureReport:
         """Survey the versions, erase the rows unless there are obstacles, and prove the result."""
-        facts = survey(self.root, self.condition, self.counts)
-        bases = {base.path for version in facts.versions() for base in version.manifest.base_paths}
-        report = ErasureReport(
-            uri=self.root.root,
-            dry_run=self.options.dry_run,
-            proven=False,
-            holding=tuple(_describe_holding(facts)),
-            obstacles=tuple(find_obstacles(self.table, facts, self.options)),
-            clones=tuple(sorted({clone["uri"] for clone in Clones(self.table).list().values()})),
-            bases=tuple(sorted(path for path in bases if not f"{path}/".startswith(f"{self.root.root}/"))),
+        root = self.table.root
+        facts = survey(root, self.condition, self.counts)
+        uploads, left = divide_uploads(root, of_any_age=self.options.delete_unverified)
+        planned = replace(
+            self._plan(facts), uploads_aborted=tuple(upload.key for upload in uploads), remaining=tuple(left)
         )
-        if self.options.dry_run or report.obstacles:
-            return self._plan(facts, report)
-        old: dict[str | None, set[int]] = {}
-        # `retrying` does not fit: after a conflict the next survey also finds rows that other writers have added.
-        for number in range(_ROUNDS):
-            # Unreferenced files are removed together with versions, or on their own.
-            if not any(facts.removed(drops=False).values()) and (number or not self.options.delete_unverified):
-                break
-            for line in facts.lines:
-                try:
-                    self._erase_on(line, facts)
-                except RetryableConflictError as error:
-                    # The rest is done in the next round, or reported at the end.
-                    _logger.warning("%s: others changed the same rows: %s", line.name, error)
-            facts = survey(self.root, self.condition, self.counts)
-            for branch, numbers in facts.removed().items():
-                old.setdefault(branch, set()).update(numbers)
-            self._clean_up(facts)
-            facts = survey(self.root, self.condition, self.counts)
-        uploads, _ = divide_uploads(self.root, of_any_age=self.options.delete_unverified)
+        if self.options.dry_run or planned.obstacles:
+            return prove(root, self.condition, self.counts, planned) if facts.is_clean() else planned
+        removed = self._erase(facts)
         for upload in uploads:
-            self.root.abort_upload(upload)
-        removed = {line.branch: sorted(old.get(line.branch, set()) - line.versions.keys()) for line in facts.lines}
+            root.abort_upload(upload)
         done = replace(
-            report,
+            planned,
             rows_deleted=dict(self.rows_deleted),
             fragments_rewritten=self.fragments_rewritten,
-            indices_rebuilt=tuple(sorted(self.indices_rebuilt)),
-            indices_dropped=tuple(sorted(self.indices_dropped)),
             versions_removed=_by_name(removed),
             tags_moved=self.tags_moved,
             readers_released=tuple(sorted(self.readers_released)),
             branches_released=tuple(forked_from(facts.refs, removed)),
             files_removed=self.files_removed,
             bytes_removed=self.bytes_removed,
-            uploads_aborted=tuple(upload.key for upload in uploads),
         )
-        return prove(self.root, self.condition, self.counts, done)
+        return prove(root, self.condition, self.counts, done)
 
     @property
     def table(self) -> TableRefs:
         """The tags and branches of the dataset."""
         return self.dataset._refs  # noqa: SLF001 - same library
 
-    @property
-    def root(self) -> ObjectStore:
-        """The store of the dataset."""
-        return self.table.root
-
-    def _plan(self, facts: ErasureSurvey, report: ErasureReport) -> ErasureReport:
-        """Report what an erasure would do; where nothing is left to do, with the proof."""
-        removed = facts.removed(drops=self.options.drop_indices)
-        rows = {line.name: self.condition.count_live(line.latest.source) for line in facts.lines}
-        suspect: dict[bool, set[str]] = {True: set(), False: set()}
-        for line in facts.lines:
-            for index in line.latest.suspect:
-                suspect[is_supported(index, line.latest.manifest.schema)].add(f"{line.name}:{index.name}")
+    def _plan(self, facts: ErasureSurvey) -> ErasureReport:
+        """Report the obstacles, and what the erasure would do."""
+        root, latest, removed = self.table.root.root, facts.latest(), facts.removed(drops=self.options.drop_indices)
+        bases = {base.path for version in facts.versions.values() for base in version.manifest.base_paths}
+        rows = {version.line: self.condition.count_live(version.source) for version in latest}
+        built, unbuilt = set[str](), set[str]()
+        for version in latest:
+            for index in version.suspect:
+                names = built if is_supported(index, version.manifest.schema) else unbuilt
+                names.add(f"{version.line}:{index.name}")
         readers = {
             ref.metadata[READER_KEY]
             for name, ref in facts.tags.items()
             if is_reader_tag(name, ref) and ref.version in removed.get(ref.branch, ())
         }
-        uploads, left = divide_uploads(self.root, of_any_age=self.options.delete_unverified)
-        planned = replace(
-            report,
-            remaining=tuple(left),
+        return ErasureReport(
+            uri=root,
+            dry_run=self.options.dry_run,
+            proven=False,
+            holding=tuple(_describe_holding(facts)),
+            obstacles=tuple(find_obstacles(self.table, facts, self.options)),
             rows_deleted={name: count for name, count in rows.items() if count},
-            fragments_rewritten=sum(len(facts.held_fragments(line.latest)) for line in facts.lines),
-            indices_rebuilt=tuple(sorted(suspect[True])),
-            indices_dropped=tuple(sorted(suspect[False])) if self.options.drop_indices else (),
+            fragments_rewritten=sum(len(facts.held_fragments(version)) for version in latest),
+            indices_rebuilt=tuple(sorted(built)),
+            indices_dropped=tuple(sorted(unbuilt)) if self.options.drop_indices else (),
             versions_removed=_by_name(removed),
             readers_released=tuple(sorted(readers)),
             branches_released=tuple(forked_from(facts.refs, removed)),
-            uploads_aborted=tuple(upload.key for upload in uploads),
+            clones=tuple(sorted({clone["uri"] for clone in Clones(self.table).list().values()})),
+            bases=tuple(sorted(path for path in bases if not f"{path}/".startswith(f"{root}/"))),
         )
-        return prove(self.root, self.condition, self.counts, planned) if facts.is_clean() else planned
 
-    def _erase_on(self, line: Line, facts: ErasureSurvey) -> None:
+    def _erase(self, facts: ErasureSurvey) -> dict[str | None, list[int]]:
+        """Erase the rows, also those that others add meanwhile; returns the versions that were removed."""
+        root, seen = self.table.root, set[Node]()
+        # `retrying` does not fit: after a conflict the next survey also finds rows that other writers have added.
+        for number in range(_ROUNDS):
+            # Unreferenced files are removed together with versions, or on their own.
+            if not any(facts.removed(drops=False).values()) and (number or not self.options.delete_unverified):
+                break
+            for version in facts.latest():
+                try:
+                    self._erase_on(version, facts)
+                except RetryableConflictError as error:
+                    # The rest is done in the next round, or reported at the end.
+                    _logger.warning("%s: others changed the same rows: %s", version.line, error)
+            facts = survey(root, self.condition, self.counts)
+            seen.update((branch, old) for branch, numbers in facts.removed().items() for old in numbers)
+            self._clean_up(facts)
+            facts = survey(root, self.condition, self.counts)
+        removed: dict[str | None, list[int]] = {}
+        for branch, old in sorted(seen - facts.versions.keys(), key=lambda node: node[1]):
+            removed.setdefault(branch, []).append(old)
+        return removed
+
+    def _erase_on(self, version: SurveyedVersion, facts: ErasureSurvey) -> None:
         """Erase the rows from the latest version of a branch: delete them, rewrite fragments, rebuild indices."""
-        if not line.latest.reasons:
+        if not version.reasons:
             return
-        handle = self.dataset.checkout_version((line.name, None))
+        handle = self.dataset.checkout_version((version.line, None))
         properties = self.options.transaction_properties
         if self.condition.columns(handle.source.manifest) is not None:
             manifest, rows = delete_rows(handle.source, self.condition.where, properties=properties, is_recorded=False)
             handle.move_to(manifest)
-            self.rows_deleted += Counter({line.name: rows})
-        rewritten = self._rewrite(handle, facts)
-        manifest, suspect = handle.source.manifest, {index.name for index in line.latest.suspect}
-        indices = [index for index in manifest.indices if not index.is_system and (rewritten or index.name in suspect)]
+            self.rows_deleted += Counter({version.line: rows})
+        self._rewrite(handle, facts)
+        names, manifest = {index.name for index in version.suspect}, handle.source.manifest
+        indices = [index for index in manifest.indices if index.name in names]
         built = {index.name for index in indices if is_supported(index, manifest.schema)}
         if built:
+            index_names = sorted(built)
             handle.move_to(
-                optimize_indices(handle.source, index_names=sorted(built), retrain=True, properties=properties)
+                optimize_indices(handle.source, index_names=index_names, retrain=True, properties=properties)
             )
-            self.indices_rebuilt |= {f"{line.name}:{name}" for name in built}
         dropped = tuple(index for index in indices if index.name not in built) if self.options.drop_indices else ()
         if dropped:
             self._commit(handle, CreateIndex(removed_indices=dropped))
-            self.indices_dropped |= {f"{line.name}:{index.name}" for index in dropped}
-        if "record" in line.latest.reasons and handle.version == line.newest:
+        if "record" in version.reasons and handle.version == version.number:
             # Cleanup can remove it and its transaction once a later version exists.
             self._commit(handle, UpdateConfig(config=UpdateMap(entries={})))
 
-    def _rewrite(self, handle: Handle, facts: ErasureSurvey) -> int:
-        """Rewrite the fragments whose files hold rows, without deleted rows; returns their number."""
+    def _rewrite(self, handle: Handle, facts: ErasureSurvey) -> None:
+        """Rewrite the fragments whose files hold rows, without deleted rows."""
         manifest = handle.source.manifest
         options = replace(
             CompactionOptions.of({"compaction_mode": "reencode"}, manifest.config), defer_index_remap=False
@@ -217,14 +217,13 @@ class _Erasure:
         held = [
             fragment
             for fragment in manifest.fragments
-            if any(data_key(file.path) in facts.files for file in fragment.files)
+            if any(data_key(file.path) in facts.held for file in fragment.files)
         ]
         if held:
             tasks = [CompactionTask.of([fragment], manifest.version, options) for fragment in held]
             results = [task.execute(handle) for task in tasks]
             commit_what_fits(handle, results, self.options.transaction_properties, keep_up=True)
         self.fragments_rewritten += len(held)
-        return len(held)
 
     def _commit(self, handle: Handle, operation: CreateIndex | UpdateConfig) -> None:
         manifest, properties = handle.source.manifest, dict(self.options.transaction_properties)
@@ -233,44 +232,39 @@ class _Erasure:
 
     def _clean_up(self, facts: ErasureSurvey) -> None:
         """Move tags, then remove the versions that hold rows or traces, on branches before their parents."""
-        removed, lines = facts.removed(), {line.branch: line for line in facts.lines}
+        removed, latest = facts.removed(), {version.branch: version for version in facts.latest()}
         for name, ref in facts.tags.items():
             if ref.version in removed.get(ref.branch, ()):
-                self._move_tag(name, ref, lines[ref.branch], facts.refs)
-        for line in sorted(facts.lines, key=lambda line: -len(line.ref.identifier) if line.ref else 1):
-            if not removed[line.branch] and not self.options.delete_unverified:
+                self._move_tag(name, ref, latest[ref.branch], facts.refs)
+        for branch in reversed(latest):
+            if not removed[branch] and not self.options.delete_unverified:
                 continue
             selectors = Selectors(
-                versions=frozenset(removed[line.branch] or [0]),
+                versions=frozenset(removed[branch] or [0]),
                 delete_unverified=self.options.delete_unverified,
                 error_if_tagged=False,
                 keep_forks=not self.options.release_branches,
                 keep_for_change_readers=False,  # a reader that misses them fails, and names the full refresh
-                in_use=self.options.in_use if line.branch is None else {},
+                in_use=self.options.in_use if branch is None else {},
             )
-            stats = cleanup_old_versions(self.dataset.checkout_version((line.name, None)), selectors)
-            self.files_removed += (
-                stats.old_versions
-                + stats.data_files_removed
-                + stats.transaction_files_removed
-                + stats.index_files_removed
-                + stats.deletion_files_removed
-            )
+            stats = cleanup_old_versions(self.dataset.checkout_version((branch or "main", None)), selectors)
+            self.files_removed += stats.old_versions + stats.data_files_removed + stats.transaction_files_removed
+            self.files_removed += stats.index_files_removed + stats.deletion_files_removed
             self.bytes_removed += stats.bytes_removed
 
-    def _move_tag(self, name: str, ref: TagRef, line: Line, refs: Mapping[str, BranchRef]) -> None:
+    def _move_tag(self, name: str, ref: TagRef, latest: SurveyedVersion, refs: Mapping[str, BranchRef]) -> None:
         """Delete the tag of a reader or a fork, or move that of a user to the latest version without the rows."""
         if is_reader_tag(name, ref):  # on a later version the reader would miss rows
-            delete_durably(self.root, tag_ref_key(name))
+            delete_durably(self.table.root, tag_ref_key(name))
             self.readers_released.add(ref.metadata[READER_KEY])
         elif is_fork_tag(name, ref):  # a branch cannot be promoted on a later version
             fork = refs.get(ref.metadata[FORKED_KEY])
             is_released = fork is not None and (fork.parent_branch, fork.parent_version) != (ref.branch, ref.version)
             if self.options.release_branches or is_released:
-                delete_durably(self.root, tag_ref_key(name))
-        elif self.options.retag and not is_clone_tag(name, ref) and not line.latest.reasons:
-            Tags(self.table).update(name, (line.name, line.newest))
-            self.tags_moved[name] = line.newest
+                delete_durably(self.table.root, tag_ref_key(name))
+        elif self.options.retag and not is_clone_tag(name, ref) and not latest.reasons:
+            Tags(self.table).update(name, (latest.line, latest.number))
+            self.tags_moved[name] = latest.number
 
 
 def _by_name(versions: Mapping[str | None, Sequence[int]]) -> dict[str, tuple[int, ...]]:
@@ -280,15 +274,13 @@ def _by_name(versions: Mapping[str | None, Sequence[int]]) -> dict[str, tuple[in
 
 def _describe_holding(facts: ErasureSurvey) -> Iterator[HoldingVersion]:
     """The versions that hold rows or traces of them."""
-    for line in facts.lines:
-        for number, version in line.versions.items():
-            if version.reasons:
-                tags = [name for name, ref in facts.tags.items() if (ref.branch, ref.version) == (line.branch, number)]
-                yield HoldingVersion(
-                    branch=line.name,
-                    version=number,
-                    is_latest=number == line.newest,
-                    fragments=len(facts.held_fragments(version)),
-                    reasons=tuple(sorted(version.reasons)),
-                    tags=tuple(sorted(tags)),
-                )
+    for node, version in facts.versions.items():
+        if version.reasons:
+            yield HoldingVersion(
+                branch=version.line,
+                version=version.number,
+                is_latest=version.is_latest,
+                fragments=len(facts.held_fragments(version)),
+                reasons=tuple(sorted(version.reasons)),
+                tags=tuple(sorted(name for name, ref in facts.tags.items() if (ref.branch, ref.version) == node)),
+            )

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from lance_core.encoding.levels.paths import is_blob_v2
 from lance_core.encoding.structural.blob import BlobKind
 from lance_core.maintenance.erasure.report import ErasureFinding, ErasureOptions
-from lance_core.maintenance.erasure.survey import ErasureSurvey, Line
+from lance_core.maintenance.erasure.survey import ErasureSurvey, SurveyedVersion
 from lance_core.maintenance.verify.index_values import stored_rows
 from lance_core.table.refs import BranchRef
 from lance_core.verbs.context.references import TableRefs
@@ -48,14 +48,14 @@ def find_obstacles(table: TableRefs, facts: ErasureSurvey, options: ErasureOptio
     for name in find_orphans(table, facts.refs.keys(), timedelta(0)):
         message = f"no reference names the branch: remove its files by branches.discard({name!r})"
         yield ErasureFinding(kind="orphan branch", path=name, message=message)
-    for line in facts.lines:
-        yield from _find_renamed(facts, line)
-        if _has_external_blobs(facts, line):
+    for version in facts.latest():
+        yield from _find_renamed(facts, version)
+        if _has_external_blobs(facts, version):
             message = (
                 "rows refer to blobs by URI, and an erasure does not remove such objects: remove the objects, delete "
                 "the rows and compact (materialize_deletions_threshold=0), then erase"
             )
-            yield ErasureFinding(kind="blobs", path=line.name, message=message)
+            yield ErasureFinding(kind="blobs", path=version.line, message=message)
 
 
 def forked_from(refs: Mapping[str, BranchRef], versions: Mapping[str | None, Collection[int]]) -> list[str]:
@@ -91,9 +91,9 @@ def _find_tags(
             yield ErasureFinding(kind="branch", path=ref.metadata[FORKED_KEY], message=message)
 
 
-def _find_renamed(facts: ErasureSurvey, line: Line) -> Iterator[ErasureFinding]:
+def _find_renamed(facts: ErasureSurvey, version: SurveyedVersion) -> Iterator[ErasureFinding]:
     """The columns by which live rows match, and that have another name in the latest version."""
-    version, fields = line.latest, line.latest.manifest.schema.by_id()
+    fields = version.manifest.schema.by_id()
     for names, columns in version.columns.items():
         renamed = [f"{name!r} (now {fields[key].name!r})" for key, name in sorted(names) if fields[key].name != name]
         if not renamed or not any(facts.counts.get((files, names)) for files in version.pieces.values()):
@@ -103,15 +103,15 @@ def _find_renamed(facts: ErasureSurvey, line: Line) -> Iterator[ErasureFinding]:
                 f"live rows match by columns that have another name in an older version, {', '.join(renamed)}: erase "
                 "by the present names first, or remove that version if these rows are to stay"
             )
-            yield ErasureFinding(kind="renamed", path=f"{line.name}:{line.newest}", message=message)
+            yield ErasureFinding(kind="renamed", path=f"{version.line}:{version.number}", message=message)
 
 
-def _has_external_blobs(facts: ErasureSurvey, line: Line) -> bool:
+def _has_external_blobs(facts: ErasureSurvey, version: SurveyedVersion) -> bool:
     """Whether stored rows that match, deleted rows included, refer to blobs by URI.
 
     If the condition cannot be evaluated in the latest version, all rows of fragments that can hold a row count.
     """
-    version, manifest, columns = line.latest, line.latest.manifest, described_columns(line.latest.manifest)
+    manifest, columns = version.manifest, described_columns(version.manifest)
     blobs = [field.name for field in manifest.schema.fields if is_blob_v2(field)]
     held = facts.held_fragments(version)
     if columns is None or not blobs or not held:

@@ -6,7 +6,7 @@ data/<name>/    blobs must belong to a data file that a version refers to
 _indices/       files must belong to an index of a version
 _transactions/  the survey has read those of versions; others must have no predicate
 _deletions/     files must belong to a version, or be readable: they hold row offsets and no values
-_refs/          holds no values of columns
+_refs/          tags, branches and claims hold no values of columns
 tree/<branch>/  the same folders of a branch
 other files     cannot be checked, and are reported
 
@@ -39,13 +39,15 @@ from lance_core.store import ObjectMeta, ObjectStore, Upload, open_base
 from lance_core.table.deletion import DeletionFileType, DeletionVector
 from lance_core.table.operations import Delete
 from lance_core.table.paths import (
+    BRANCHES_PREFIX,
+    CLAIMS_PREFIX,
     DATA_PREFIX,
     HINT_KEY,
     INDICES_PREFIX,
-    REFS_PREFIX,
+    TAGS_PREFIX,
     TRANSACTIONS_PREFIX,
-    TREE_PREFIX,
     VERSIONS_PREFIX,
+    branch_root,
     parse_manifest_key,
 )
 from lance_core.table.transaction import Transaction
@@ -56,6 +58,7 @@ __all__ = ["divide_uploads", "prove"]
 _DELETIONS: Final = re.compile(r"_deletions/\d+-\d+-\d+\.(arrow|bin)")
 _INDEX: Final = re.compile(r"_indices/([0-9a-f-]{36})/.*")
 _BLOB: Final = re.compile(r"data/([^/]+)/[^/]+\.blob")
+_REFERENCES: Final = (TAGS_PREFIX, BRANCHES_PREFIX, CLAIMS_PREFIX)
 _UNVERIFIED: Final = (
     "nothing refers to it, but a writer may be about to commit it: erase again when it is seven days old, or with "
     "delete_unverified while nobody writes"
@@ -102,8 +105,8 @@ def prove(root: ObjectStore, condition: ErasureCondition, counts: MatchCounts, r
     reading = ErasureReading(
         files=len(files),
         bytes=sum(meta.size for meta in files.values()),
-        versions=sum(len(line.versions) for line in facts.lines),
-        branches=len(facts.lines),
+        versions=len(facts.versions),
+        branches=len(facts.latest()),
         rows=facts.rows,
     )
     return replace(report, remaining=tuple(remaining), read=reading, proven=not remaining)
@@ -141,31 +144,29 @@ def _finding(kind: str, path: str, message: str) -> ErasureFinding:
 def _find_versions(facts: ErasureSurvey) -> Iterator[ErasureFinding]:
     """The versions that hold rows or traces of them, and the indices that can hold values."""
     indices: dict[str, str] = {}
-    for line in facts.lines:
-        for number, version in line.versions.items():
-            path, manifest = f"{line.name}:{number}", version.manifest
-            for reason in sorted(version.reasons - {"index"}):
-                yield _finding("version", path, _REASONS[reason])
-            if manifest.data_storage_version == "0.1" and dictionary_columns(manifest.schema):
-                yield _finding("version", path, _DICTIONARIES)
-            for index in version.suspect:
-                indices[f"{INDICES_PREFIX}{index.uuid}/"] = (
-                    f"the {index.kind} index {index.name!r} of version {path} can hold the rows: build it again with "
-                    "the library that made it, or drop it, then erase again"
-                )
+    for version in facts.versions.values():
+        path, manifest = f"{version.line}:{version.number}", version.manifest
+        for reason in sorted(version.reasons - {"index"}):
+            yield _finding("version", path, _REASONS[reason])
+        if manifest.data_storage_version == "0.1" and dictionary_columns(manifest.schema):
+            yield _finding("version", path, _DICTIONARIES)
+        for index in version.suspect:
+            indices[f"{INDICES_PREFIX}{index.uuid}/"] = (
+                f"the {index.kind} index {index.name!r} of version {path} can hold the rows: build it again with the "
+                "library that made it, or drop it, then erase again"
+            )
     yield from (_finding("index", path, message) for path, message in indices.items())
 
 
 def _find_files(root: ObjectStore, facts: ErasureSurvey, files: Collection[ObjectMeta]) -> Iterator[ErasureFinding]:
     """The files below the root that can hold rows, and that no version refers to."""
-    names = sorted((line.branch for line in facts.lines if line.branch is not None), key=len, reverse=True)
-    prefixes = [f"{TREE_PREFIX}{name}/" for name in names]
-    referred = {key for version in facts.versions() for key in version.referred()}
+    prefixes = [f"{branch_root(name)}/" for name in sorted(facts.refs, key=len, reverse=True)]
+    referred = {key for version in facts.versions.values() for key in version.referred()}
     for meta in files:
         key = meta.key.removeprefix(next((prefix for prefix in prefixes if meta.key.startswith(prefix)), ""))
         index, blob = _INDEX.fullmatch(key), _BLOB.fullmatch(key)
         owner = f"{INDICES_PREFIX}{index[1]}/" if index else f"{DATA_PREFIX}{blob[1]}.lance" if blob else key
-        if owner in referred or key == HINT_KEY or key.startswith(REFS_PREFIX) or parse_manifest_key(key):
+        if owner in referred or key == HINT_KEY or key.startswith(_REFERENCES) or parse_manifest_key(key):
             continue
         try:
             if index or blob or key.startswith(VERSIONS_PREFIX):

@@ -22,7 +22,6 @@ ids again that other columns had before.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -64,9 +63,12 @@ from lance_core.verbs.rows.removal import each_matching, live_rows
 from lance_core.verbs.scan.blob_view import described_columns, scanned_columns
 from lance_core.verbs.scan.conditions import to_condition
 
-__all__ = ["ErasureCondition", "ErasureSurvey", "Line", "MatchCounts", "SurveyedVersion", "survey"]
+__all__ = ["ErasureCondition", "ErasureSurvey", "MatchCounts", "Node", "SurveyedVersion", "survey"]
 
 _ROW_COLUMNS: Final = re.compile(r"_row(id|addr|offset|_created_at_version|_last_updated_at_version)")
+
+Node: TypeAlias = tuple[str | None, int]
+"""A version: its branch, None for main, and its number."""
 
 FieldNames: TypeAlias = frozenset[tuple[int, str]]
 """Ids and names of the fields of the condition's columns."""
@@ -123,29 +125,29 @@ class SurveyedVersion:
     """What a survey found in a version.
 
     Attributes:
+        branch: Its branch; None for main.
         source: The version.
         made_by: Its transaction; None if that was deleted.
         pieces: The names of the data files of each fragment, by fragment id.
+        is_latest: Whether it is the latest version of its branch.
         reasons: Why it cannot stay: "rows", "columns", "files", "index" or "record".
         columns: The columns of the condition in its history, in which it is evaluated.
         suspect: Its indices that can hold values of erased rows.
     """
 
+    branch: str | None
     source: Snapshot
     made_by: Transaction | None
     pieces: dict[int, frozenset[str]]
+    is_latest: bool = False
     reasons: set[str] = field(default_factory=set)
     columns: dict[FieldNames, Schema] = field(default_factory=dict)
     suspect: list[IndexMetadata] = field(default_factory=list)
 
-    @classmethod
-    def load(cls, store: ObjectStore, number: int) -> SurveyedVersion:
-        """Read the manifest and the transaction of a version."""
-        manifest = load_manifest(store, number)
-        pieces = {
-            fragment.id: frozenset(data_key(file.path) for file in fragment.files) for fragment in manifest.fragments
-        }
-        return cls(Snapshot(store, manifest, store.options), load_transaction(store, manifest), pieces)
+    @property
+    def line(self) -> str:
+        """The name of its branch."""
+        return self.branch or "main"
 
     @property
     def manifest(self) -> Manifest:
@@ -153,14 +155,33 @@ class SurveyedVersion:
         return self.source.manifest
 
     @property
+    def number(self) -> int:
+        """Its number."""
+        return self.manifest.version
+
+    @property
     def holds_data(self) -> bool:
         """Whether its data files can hold a row."""
         return bool(self.reasons & {"rows", "columns", "files"})
 
-    @property
-    def indices(self) -> list[IndexMetadata]:
-        """Its indices without system indices, which hold no values."""
-        return [index for index in self.manifest.indices if not index.is_system]
+    def is_removed(self, *, drops: bool) -> bool:
+        """Whether an erasure removes it: the latest version if it makes another one.
+
+        Args:
+            drops: Whether indices that cannot be built here are dropped. Otherwise these indices stay.
+        """
+        is_index_replaced = any(drops or is_supported(index, self.manifest.schema) for index in self.suspect)
+        return bool(self.reasons - {"index"}) or (is_index_replaced if self.is_latest else bool(self.suspect))
+
+    def continues(self) -> int:
+        """The number of the version that it continues; 0 if it begins a new history."""
+        if self.made_by is None:
+            return 0 if is_detached(self.number) else self.number - 1
+        if isinstance(self.made_by.operation, Overwrite):
+            return 0
+        if isinstance(self.made_by.operation, Restore):
+            return self.made_by.operation.version
+        return self.made_by.read_version if is_detached(self.number) else self.number - 1
 
     def files(self) -> Iterator[tuple[str, int | None]]:
         """The keys of its data and deletion files, and the base paths in which they lie; None for its own root."""
@@ -177,95 +198,51 @@ class SurveyedVersion:
 
 
 @dataclass(slots=True)
-class Line:
-    """The versions of one branch.
-
-    Attributes:
-        branch: The branch; None for main.
-        ref: Its origin; None for main.
-        versions: Its versions by number, oldest first, detached ones last.
-    """
-
-    branch: str | None
-    ref: BranchRef | None
-    versions: dict[int, SurveyedVersion]
-
-    @property
-    def name(self) -> str:
-        """The name of the branch."""
-        return self.branch or "main"
-
-    @property
-    def newest(self) -> int:
-        """The number of the latest version."""
-        return max(number for number in self.versions if not is_detached(number))
-
-    @property
-    def latest(self) -> SurveyedVersion:
-        """The latest version."""
-        return self.versions[self.newest]
-
-    def removed(self) -> list[int]:
-        """The older and the detached versions that an erasure has to remove."""
-        return [number for number, version in self.versions.items() if version.reasons and number != self.newest]
-
-    def is_replaced(self, *, drops: bool) -> bool:
-        """Whether an erasure makes a version after the latest one.
-
-        Args:
-            drops: Whether indices that cannot be built here are dropped. Otherwise these indices stay.
-        """
-        indices = any(drops or is_supported(index, self.latest.manifest.schema) for index in self.latest.suspect)
-        return indices or bool(self.latest.reasons - {"index"})
-
-
-@dataclass(slots=True)
 class ErasureSurvey:
-    """The result of a survey: the branches, their versions, and the files that hold the rows of an erasure.
+    """The result of a survey: all versions, and the files that hold the rows of an erasure.
 
     Attributes:
         condition: The rows.
         tags: All tags.
         refs: All branches.
-        lines: The branches, main first.
-        counts: What was counted in this survey and the earlier one.
+        counts: What was counted in this survey and earlier ones.
+        versions: The versions by branch and number: those of main first, those of a branch after those of its parent,
+            detached ones last.
         rows: Stored rows for which the condition was evaluated.
-        files: The data files that hold a row, or can.
+        held: The data files that hold a row, or can.
     """
 
     condition: ErasureCondition
     tags: Mapping[str, TagRef]
     refs: Mapping[str, BranchRef]
-    lines: list[Line]
     counts: MatchCounts
+    versions: dict[Node, SurveyedVersion] = field(default_factory=dict)
     rows: int = 0
-    files: set[str] = field(default_factory=set)
+    held: set[str] = field(default_factory=set)
 
-    def versions(self) -> Iterator[SurveyedVersion]:
-        """All versions, those of main first."""
-        return (version for line in self.lines for version in line.versions.values())
+    def latest(self) -> list[SurveyedVersion]:
+        """The latest version of each branch."""
+        return [version for version in self.versions.values() if version.is_latest]
 
     def removed(self, *, drops: bool | None = None) -> dict[str | None, list[int]]:
         """The versions that an erasure removes, by branch.
 
         Args:
-            drops: As for `Line.is_replaced`, to count the latest version if it is replaced; None for older ones alone.
+            drops: As for `SurveyedVersion.is_removed`; None for versions that are not the latest alone.
         """
-        return {
-            line.branch: [
-                *line.removed(),
-                *([line.newest] if drops is not None and line.is_replaced(drops=drops) else []),
-            ]
-            for line in self.lines
-        }
+        removed: dict[str | None, list[int]] = {version.branch: [] for version in self.versions.values()}
+        for version in self.versions.values():
+            if version.is_removed(drops=bool(drops)) and not (version.is_latest and drops is None):
+                removed[version.branch].append(version.number)
+        return removed
 
     def held_fragments(self, version: SurveyedVersion) -> list[int]:
         """Ids of the fragments of a version with a data file that holds a row, or can."""
-        return [key for key, files in version.pieces.items() if not self.files.isdisjoint(files)]
+        return [key for key, files in version.pieces.items() if not self.held.isdisjoint(files)]
 
     def is_clean(self) -> bool:
         """Whether no version holds anything."""
-        return not any(version.reasons for version in self.versions())
+        return not any(version.reasons for version in self.versions.values())
 
 
 def survey(root: ObjectStore, condition: ErasureCondition, counts: MatchCounts) -> ErasureSurvey:
@@ -282,88 +259,73 @@ def survey(root: ObjectStore, condition: ErasureCondition, counts: MatchCounts) 
     tags, torn_tags = read_tags(root)
     refs, torn = read_branches(root)
     reject_torn([*torn_tags, *torn.values()])
-    lines = [_load_line(store_of_branch(root, branch), branch, ref) for branch, ref in [(None, None), *refs.items()]]
-    lines = [
-        line for line in lines if any(not is_detached(number) for number in line.versions)
-    ]  # not deleted meanwhile
-    facts = ErasureSurvey(condition, tags, refs, lines, counts)
+    facts = ErasureSurvey(condition, tags, refs, counts)
+    for branch in (None, *sorted(refs, key=lambda name: len(refs[name].identifier))):
+        versions = _load_versions(store_of_branch(root, branch), branch)
+        facts.versions |= {(branch, version.number): version for version in versions}
     _find_columns(facts)
-    for version in facts.versions():
+    for version in facts.versions.values():
         if "files" not in version.reasons:
             _count_matches(facts, version)
     _find_files(facts)
     _find_suspect_indices(facts)
-    for line in lines:
-        for version in line.versions.values():
-            operation = None if version.made_by is None else version.made_by.operation
-            if isinstance(operation, Delete) and operation.predicate:
-                before = line.versions.get(_continued(version) or 0)
-                if before is None or before.holds_data:
-                    version.reasons.add("record")
+    for version in facts.versions.values():
+        operation = None if version.made_by is None else version.made_by.operation
+        if isinstance(operation, Delete) and operation.predicate:
+            before = facts.versions.get((version.branch, version.continues()))
+            if before is None or before.holds_data:
+                version.reasons.add("record")
     return facts
 
 
-def _load_line(store: ObjectStore, branch: str | None, ref: BranchRef | None) -> Line:
-    """Read the manifests of a branch, and find older versions with missing files."""
-    line = Line(branch, ref, {})
+def _load_versions(store: ObjectStore, branch: str | None) -> list[SurveyedVersion]:
+    """Read the manifests of a branch, and find older versions with missing files; none if it was deleted meanwhile."""
+    versions = []
     names = [parse_manifest_key(meta.key) for meta in store.list(VERSIONS_PREFIX)]
     for number in sorted({name.version for name in names if name is not None}):
         with suppress(VersionNotFoundError):  # removed since it was listed
-            line.versions[number] = SurveyedVersion.load(store, number)
+            manifest = load_manifest(store, number)
+            pieces = {part.id: frozenset(data_key(file.path) for file in part.files) for part in manifest.fragments}
+            source = Snapshot(store, manifest, store.options)
+            versions.append(SurveyedVersion(branch, source, load_transaction(store, manifest), pieces))
+    numbered = [version for version in versions if not is_detached(version.number)]
+    if not numbered:
+        return []
+    numbered[-1].is_latest = True
     present = {meta.key for prefix in (DATA_PREFIX, DELETIONS_PREFIX) for meta in store.list(prefix)}
-    for number, version in line.versions.items():
+    for version in versions:
         # Files of the latest version must exist: without them nothing can be erased.
-        if number != line.newest and any(base is None and key not in present for key, base in version.files()):
+        if not version.is_latest and any(base is None and key not in present for key, base in version.files()):
             version.reasons.add("files")
-    return line
-
-
-def _continued(version: SurveyedVersion) -> int | None:
-    """The number of the version that a version continues; None if it begins a new history."""
-    number, made_by = version.manifest.version, version.made_by
-    if made_by is None:
-        return number - 1
-    if isinstance(made_by.operation, Overwrite):
-        return None
-    if isinstance(made_by.operation, Restore):
-        return made_by.operation.version
-    return made_by.read_version if is_detached(number) else number - 1
+    return versions
 
 
 def _find_columns(facts: ErasureSurvey) -> None:
     """Find the columns of the condition in each version: those that it names in any version of the same history."""
-    lines = {line.branch: line for line in facts.lines}
-    origins: dict[tuple[str | None, int], dict[int, object]] = {}  # of each field: the version that first had it; type
-
-    def origins_until(line: Line | None, number: int | None) -> dict[int, object]:
-        """The origins in a version or the next older one that exists, on the branch or where that was forked from."""
-        while line is not None and number is not None:
-            numbers = list(line.versions)
-            if place := bisect_right(numbers, number):
-                return origins[line.branch, numbers[place - 1]]
-            parent = line.ref
-            line = None if parent is None else lines.get(parent.parent_branch)
-            number = None if parent is None else min(number, parent.parent_version)
-        return {}
-
+    origins: dict[Node, dict[int, object]] = {}  # of each field: the version that first had it, and its type
     named: dict[frozenset[tuple[int, str, object]], Schema] = {}
-    for line in sorted(facts.lines, key=lambda line: len(line.ref.identifier) if line.ref else 0):
-        for number, version in line.versions.items():
-            earlier, fields = origins_until(line, _continued(version)), version.manifest.schema.by_id()
-            new = (line.branch, number)
-            field_origins = {key: earlier.get(key, (new, node.logical_type)) for key, node in fields.items()}
-            origins[new] = field_origins
-            columns = facts.condition.columns(version.manifest)
-            if columns is not None:
-                named[frozenset((node.id, node.name, field_origins[node.id]) for node, _ in columns.walk())] = columns
-    for line in facts.lines:
-        for number, version in line.versions.items():
-            field_origins = origins[line.branch, number]
-            version.columns = {
-                frozenset((key, name) for key, name, _ in fields): columns
-                for fields, columns in named.items()
-                if all(field_origins.get(key) == origin for key, _, origin in fields)
-            }
+
+    def origins_until(branch: str | None, number: int) -> dict[int, object]:
+        """The origins in a version or the next older one that exists, on the branch or where that was forked from."""
+        for older in range(number, 0, -1):
+            if (branch, older) in origins:
+                return origins[branch, older]
+        fork = facts.refs.get(branch or "")
+        return {} if fork is None else origins_until(fork.parent_branch, min(number, fork.parent_version))
+
+    for node, version in facts.versions.items():
+        earlier = origins_until(version.branch, version.continues())
+        fields = version.manifest.schema.by_id()
+        origins[node] = {key: earlier.get(key, (node, field.logical_type)) for key, field in fields.items()}
+        columns = facts.condition.columns(version.manifest)
+        if columns is not None:
+            named[frozenset((field.id, field.name, origins[node][field.id]) for field, _ in columns.walk())] = columns
+    for node, version in facts.versions.items():
+        version.columns = {
+            frozenset((key, name) for key, name, _ in fields): columns
+            for fields, columns in named.items()
+            if all(origins[node].get(key) == origin for key, _, origin in fields)
+        }
 
 
 def _count_matches(facts: ErasureSurvey, version: SurveyedVersion) -> None:
@@ -387,14 +349,14 @@ def _count_matches(facts: ErasureSurvey, version: SurveyedVersion) -> None:
 
 def _find_files(facts: ErasureSurvey) -> None:
     """Find all data files of fragments with matching rows, and mark the versions that refer to such a file."""
-    used = {files for version in facts.versions() for files in version.pieces.values()}
+    used = {files for version in facts.versions.values() for files in version.pieces.values()}
     more = {name for (files, _), count in facts.counts.items() if count and files in used for name in files}
     more |= _find_unread(facts)
     while more:
-        facts.files |= more
-        more = {name for files in used if not facts.files.isdisjoint(files) for name in files} - facts.files
+        facts.held |= more
+        more = {name for files in used if not facts.held.isdisjoint(files) for name in files} - facts.held
     counted = {name for files, _ in facts.counts for name in files}
-    for version in facts.versions():
+    for version in facts.versions.values():
         if facts.held_fragments(version):
             version.reasons.add("rows")
         elif "files" not in version.reasons and not all(files <= counted for files in version.pieces.values()):
@@ -406,7 +368,7 @@ def _find_unread(facts: ErasureSurvey) -> set[str]:
     unread: dict[str, set[int]] = {}
     places: dict[str, tuple[ObjectStore, str]] = {}
     names: set[str] = set()
-    for version in facts.versions():
+    for version in facts.versions.values():
         if "files" in version.reasons:
             continue
         names.update(*(columns.names for columns in version.columns.values()))
@@ -427,14 +389,16 @@ def _find_unread(facts: ErasureSurvey) -> set[str]:
 def _find_suspect_indices(facts: ErasureSurvey) -> None:
     """Find the indices that can hold values of erased rows, and mark the versions that have one."""
     clean: dict[tuple[str | None, UUID], list[tuple[SurveyedVersion, IndexMetadata]]] = {}
-    for line in facts.lines:
-        for version in line.versions.values():
-            for index in () if version.holds_data else version.indices:
-                clean.setdefault((line.branch, index.uuid), []).append((version, index))
+    for version in facts.versions.values():
+        for index in () if version.holds_data else version.manifest.indices:
+            if not index.is_system:  # which hold no values
+                clean.setdefault((version.branch, index.uuid), []).append((version, index))
     # Files are immutable, so a proof for one version holds for all versions with the index.
     proven = {uuid for (_, uuid), pairs in clean.items() if any(_is_clean(*pair) for pair in (pairs[-1], pairs[0]))}
-    for version in facts.versions():
-        version.suspect = [index for index in version.indices if index.uuid not in proven]
+    for version in facts.versions.values():
+        version.suspect = [
+            index for index in version.manifest.indices if not index.is_system and index.uuid not in proven
+        ]
         if version.suspect:
             version.reasons.add("index")
 

@@ -25,12 +25,13 @@ def test_nothing_is_done_where_nothing_is_erased_from_a_dictionary_without_value
     assert lance.dataset(uri).to_table().to_pylist() == [{"id": 1, "word": None}, {"id": 3, "word": None}]
 
 
-def test_a_file_that_no_table_has_is_named_as_such(tmp_path):
+@pytest.mark.parametrize("path", ["data/old.bin", "_refs/old.parquet"])
+def test_a_file_that_no_table_has_is_named_as_such(tmp_path, path):
     uri = str(tmp_path / "t.lance")
-    lance_core.write_dataset({"id": [1, 2]}, uri)
-    Path(uri, "data", "old.bin").write_text("x")
-    report = lance_core.dataset(uri).erase_rows("id = 1", delete_unverified=True)
-    assert [(one.kind, one.path) for one in report.remaining] == [("unknown", "data/old.bin")]
+    lance_core.write_dataset({"id": [1, 2]}, uri).tags.create("now")
+    Path(uri, path).write_text("x")
+    report = lance_core.dataset(uri).erase_rows("id = 1", retag=True, delete_unverified=True)
+    assert [(one.kind, one.path) for one in report.remaining] == [("unknown", path)]
 
 
 def files_with(uri, mark):
