@@ -24,7 +24,7 @@ NAMES = {
     ],
     lance_core.maintenance: [
         "Candidate", "CleanupExplanation", "CleanupStats", "Compaction", "CompactionMetrics", "CompactionOptions",
-        "CompactionPlan", "CompactionTask", "ErasureFinding", "ErasureReading", "ErasureReport", "ExpectedVersions", "FoundTable", "HoldingVersion", "ReferencedBranch", "RewriteResult", "Selectors", "auto_cleanup", "change_type",
+        "CompactionPlan", "CompactionTask", "ErasureFinding", "ErasureReading", "ErasureReport", "ExpectedVersions", "FoundTable", "HoldingVersion", "ReferencedBranch", "RemovedCommit", "RewriteResult", "Selectors", "auto_cleanup", "change_type",
         "cleanup_old_versions", "columns_without_zone_map", "commit_what_fits", "compact", "explain_cleanup_old_versions", "find_tables", "index_partitions", "rebase_results",
         "removed_commits", "select",
     ],

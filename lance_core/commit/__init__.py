@@ -12,11 +12,17 @@ from lance_core.commit.attempts import (
 from lance_core.commit.claims import CLAIM_AGE, VersionClaim, claimed, reject_claimed
 from lance_core.commit.conflict import AffectedRows, Verdict, affected_fragments, judge
 from lance_core.commit.handler import LOOK_AGAIN_AFTER
-from lance_core.commit.history import find_all_by_property, find_by_property, find_transaction, summaries
+from lance_core.commit.history import (
+    find_all_by_property,
+    find_by_property,
+    find_transaction,
+    load_transactions,
+    summaries,
+)
 from lance_core.commit.listeners import Listener, on_commit
 from lance_core.commit.loop import commit, commit_change
 from lance_core.commit.name_migration import migrate_to_v2_names
-from lance_core.commit.proofs import attempts_of, committed_version, find_idempotent_commit
+from lance_core.commit.proofs import attempts_of, changes_rows, committed_version, find_idempotent_commit
 from lance_core.commit.rebase import Prepare, Rebased, deletion_vector, load_deletion_vector
 from lance_core.commit.records import (
     Change,
@@ -28,6 +34,7 @@ from lance_core.commit.records import (
     committed_or_raise,
 )
 from lance_core.commit.relation import carries_on
+from lance_core.commit.removed_versions import list_removed_versions, removed_key, store_removed_transaction
 from lance_core.commit.versions import (
     already_exists,
     check_identity,
@@ -73,6 +80,7 @@ __all__ = [
     "already_exists",
     "attempts_of",
     "carries_on",
+    "changes_rows",
     "check_identity",
     "claimed",
     "commit",
@@ -89,12 +97,14 @@ __all__ = [
     "identity_of",
     "judge",
     "latest_version",
+    "list_removed_versions",
     "list_versions",
     "load_deletion_vector",
     "load_following",
     "load_latest",
     "load_manifest",
     "load_transaction",
+    "load_transactions",
     "load_version_header",
     "locate_latest",
     "migrate_to_v2_names",
@@ -105,5 +115,7 @@ __all__ = [
     "reject_dropped_dataset",
     "reject_overruled",
     "reject_superseded",
+    "removed_key",
+    "store_removed_transaction",
     "summaries",
 ]

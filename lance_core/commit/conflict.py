@@ -8,19 +8,20 @@ verdict, or a function that gives the verdict where it depends on the content of
     retryable      the whole operation must be done again on the latest version
     incompatible   the operation makes no sense any more
 
-A transaction can name the slices of the table that it fills (`SLICES_KEY`). If both transactions name the same slice, a
-compatible or rebasable verdict becomes retryable: both may have created the slice, and their fragments do not show it.
+A transaction can name the slices of the table that it fills (`table.filled_slices`). If both transactions name the same
+slice, a compatible or rebasable verdict becomes retryable: both may have created the slice, and their fragments do not
+show it.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from typing import Any, TypeAlias
 
 from pyroaring import BitMap
 
+from lance_core.table.filled_slices import read_slices
 from lance_core.table.operations import (
     OPERATIONS,
     Append,
@@ -41,7 +42,7 @@ from lance_core.table.operations import (
     UpdateMemWalState,
     UpdateMode,
 )
-from lance_core.table.transaction import SLICES_KEY, Transaction
+from lance_core.table.transaction import Transaction
 
 __all__ = ["VERDICTS", "AffectedRows", "Verdict", "affected_fragments", "judge"]
 
@@ -74,7 +75,7 @@ def judge(pending: Transaction, committed: Transaction, affected_rows: AffectedR
     """
     cell = VERDICTS[type(pending.operation)][type(committed.operation)]
     verdict = cell if isinstance(cell, Verdict) else cell(pending.operation, committed.operation, affected_rows or {})
-    if verdict in (_OK, _REBASE) and _slices(pending) & _slices(committed):
+    if verdict in (_OK, _REBASE) and read_slices(pending.properties).keys() & read_slices(committed.properties).keys():
         return _RETRY
     return verdict
 
@@ -92,17 +93,6 @@ def affected_fragments(operation: Operation) -> frozenset[int]:
             return frozenset(fragment_id for fragment_id, _ in operation.replacements)
         case _:
             return frozenset()
-
-
-def _slices(transaction: Transaction) -> set[str]:
-    slices = transaction.properties.get(SLICES_KEY)
-    if not slices:
-        return set()
-    try:
-        names = json.loads(slices)
-    except ValueError:
-        return set()
-    return {str(name) for name in names} if isinstance(names, list) else set()
 
 
 def _retry_if(condition: object) -> Verdict:

@@ -7,9 +7,10 @@ without a known transaction are returned as well.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 
+from lance_core.commit.removed_versions import load_removed_transaction
 from lance_core.commit.versions import (
     dropped,
     load_manifest,
@@ -25,10 +26,13 @@ from lance_core.table.manifest.version_header import VersionHeader
 from lance_core.table.manifest.version_summary import FragmentCounter, VersionSummary
 from lance_core.table.operations import Clone
 from lance_core.table.transaction import Transaction
+from lance_core.threads import ThreadPool
 
 _logger = logging.getLogger(__name__)
 
-__all__ = ["find_all_by_property", "find_by_property", "find_transaction", "summaries"]
+__all__ = ["find_all_by_property", "find_by_property", "find_transaction", "load_transactions", "summaries"]
+
+_READS_AT_A_TIME = 8
 
 
 def summaries(store: ObjectStore) -> Iterator[VersionSummary]:
@@ -70,11 +74,30 @@ def _summary(store: ObjectStore, version: int, key: str, counter: FragmentCounte
 
 
 def find_transaction(store: ObjectStore, version: int) -> Transaction | None:
-    """Return the transaction that made a version; None if the version was cleaned up, or records no transaction."""
+    """Return the transaction that made a version; None if it was cleaned up for good, or records no transaction."""
     try:
         return load_transaction(store, load_manifest(store, version))
     except VersionNotFoundError:
-        return None
+        return load_removed_transaction(store, version)
+
+
+def load_transactions(store: ObjectStore, present: Iterable[int], removed: Collection[int]) -> dict[int, Transaction]:
+    """Return the transactions that made versions, ascending, without those that are not known.
+
+    Args:
+        store: The dataset's store.
+        present: Versions that exist.
+        removed: Removed versions whose transactions are stored; these count before a manifest that a slow writer put
+            under such a number later.
+    """
+
+    def load(version: int) -> Transaction | None:
+        return load_removed_transaction(store, version) if version in removed else find_transaction(store, version)
+
+    numbers = sorted({*present, *removed})
+    with ThreadPool(_READS_AT_A_TIME) as pool:
+        loaded = list(pool.map(load, numbers) if store.put_is_a_request else map(load, numbers))
+    return {version: read for version, read in zip(numbers, loaded, strict=True) if read is not None}
 
 
 def find_by_property(

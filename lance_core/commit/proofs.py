@@ -6,7 +6,6 @@ no proof: those of another library, and those whose caller set the property dire
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 from lance_core.commit.attempts import WriteAttempt, number_of, overruled, superseded
@@ -16,6 +15,7 @@ from lance_core.commit.versions import list_versions, load_manifest, load_transa
 from lance_core.errors import HistoryGapError, UndecidedWriteError, VersionNotFoundError
 from lance_core.schema import Schema
 from lance_core.store import ObjectStore
+from lance_core.table.filled_slices import SLICES_KEY, read_slices
 from lance_core.table.idempotency import CommitProof, CommittedAttempt, Proofs
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import (
@@ -32,7 +32,7 @@ from lance_core.table.operations import (
     UpdateMemWalState,
 )
 from lance_core.table.row_changes import ROWS_KEY, RowChange
-from lance_core.table.transaction import SLICES_KEY, TAKES_BACK_KEY, Transaction
+from lance_core.table.transaction import TAKES_BACK_KEY, Transaction
 from lance_core.table.watermarks import is_watermark
 
 __all__ = [
@@ -174,7 +174,7 @@ def _filled_by(store: ObjectStore, version: int, write: WriteAttempt) -> Transac
 
 def _overlaps(other: Transaction, slices: tuple[str, ...]) -> bool:
     """Whether a commit filled the same rows as a write of slices, or of all rows if `slices` is empty."""
-    filled = json.loads(other.properties.get(SLICES_KEY, "[]"))
+    filled = read_slices(other.properties)
     if filled:
         return not slices or not set(slices).isdisjoint(filled)
     return isinstance(other.operation, Overwrite)

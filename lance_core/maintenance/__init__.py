@@ -6,6 +6,7 @@ Compaction.commit(dataset, results) -> CompactionMetrics
 
 from lance_core.maintenance.change_type import change_type
 from lance_core.maintenance.cleanup.automatic import auto_cleanup
+from lance_core.maintenance.cleanup.open_branches import RemovedCommit, removed_commits
 from lance_core.maintenance.cleanup.plan import Candidate, ReferencedBranch, Selectors
 from lance_core.maintenance.cleanup.run import (
     CleanupExplanation,
@@ -23,7 +24,6 @@ from lance_core.maintenance.erasure.report import ErasureFinding, ErasureReading
 from lance_core.maintenance.expected_versions import ExpectedVersions
 from lance_core.maintenance.zone_maps import columns_without_zone_map, index_partitions
 from lance_core.verbs.inspect.tables import FoundTable, find_tables
-from lance_core.verbs.refs.removed_commits import removed_commits
 
 __all__ = [
     "Candidate",
@@ -41,6 +41,7 @@ __all__ = [
     "FoundTable",
     "HoldingVersion",
     "ReferencedBranch",
+    "RemovedCommit",
     "RewriteResult",
     "Selectors",
     "auto_cleanup",

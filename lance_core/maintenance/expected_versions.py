@@ -69,7 +69,7 @@ class ExpectedVersions(Generic[_Handle]):
         """Start at the version of a handle, which itself does not move."""
         self.dataset = dataset.checkout_version(dataset.version)
         self._base: Manifest = dataset.source.manifest
-        self._commits: list[Manifest] = []
+        self._commits: list[tuple[Manifest, Transaction]] = []
         self._removed: frozenset[int] = frozenset()
         self._unwritten: set[UUID] = set()
 
@@ -150,7 +150,10 @@ class ExpectedVersions(Generic[_Handle]):
         """
         store = self.dataset.source.store
         plan = plan_cleanup(
-            store, self._base, selectors, expected=[_references(manifest) for manifest in self._commits]
+            store,
+            self._base,
+            selectors,
+            expected=[(_references(manifest), made_by) for manifest, made_by in self._commits],
         )
         self._removed = plan.versions
         return stats_of(plan.files)
@@ -168,7 +171,7 @@ class ExpectedVersions(Generic[_Handle]):
         transaction = Transaction(read_version=self._manifest.version, operation=operation)
         expected = transaction.apply(self._manifest, ApplyContext(version=version), time.time_ns())
         self.dataset.move_to(expected)
-        self._commits.append(expected)
+        self._commits.append((expected, transaction))
 
     def _extend(self, names: Sequence[str]) -> None:
         """Extend indices in one version; make no version if an index cannot be extended."""

@@ -6,11 +6,10 @@ from lance_core.table.fragment_list import FragmentList
 from lance_core.table.index import IndexFile, IndexMetadata
 from lance_core.table.manifest.manifest import Manifest, ManifestLocation, WriterVersion
 from lance_core.table.refs import BranchRef, TagRef
-from lance_core.table.transaction import COMMIT_MESSAGE_KEY, SLICES_KEY, Transaction
+from lance_core.table.transaction import COMMIT_MESSAGE_KEY, Transaction
 
 __all__ = [
     "COMMIT_MESSAGE_KEY",
-    "SLICES_KEY",
     "BasePath",
     "BranchRef",
     "DataFile",

@@ -27,8 +27,6 @@ __all__ = [
     "COMMIT_MESSAGE_KEY",
     "FIRST_ADDED_KEY",
     "PROMOTION_KEY",
-    "SLICES_KEY",
-    "SLICE_NAMES_KEY",
     "TAKES_BACK_KEY",
     "Transaction",
     "is_early",
@@ -37,17 +35,11 @@ __all__ = [
 COMMIT_MESSAGE_KEY = "__lance_commit_message"
 """Property that holds the commit message."""
 
-SLICES_KEY = "lance.slices"
-"""Property with the partition slices that a replacement fills, as a JSON list of strings."""
-
 FIRST_ADDED_KEY = "lance.first_added_fragment"
 """Property of a Merge that also adds rows: the id of the first new fragment; all later ids are new as well."""
 
 PROMOTION_KEY = "lance.promotion"
 """Property of the promotion of a branch: its uuid and its version; at most one version of the parent has the value."""
-
-SLICE_NAMES_KEY = "lance.slice_names"
-"""Property with the names of the slices in `SLICES_KEY` for people, in the same order."""
 
 TAKES_BACK_KEY = "lance.takes_back"
 """Property of a commit that reverts earlier versions, which it names: all rows that it keeps were there before them."""

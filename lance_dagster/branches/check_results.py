@@ -226,25 +226,24 @@ def _commits_since_fork(
 ) -> tuple[list[_BranchCommit], int]:
     """The commits of a branch that may have changed rows, newest first; and the newest version that is unknown, or 0.
 
-    Of versions that cleanup has removed the branch remembers the commits, unless another library has removed them.
+    Of versions that cleanup has removed the commits are stored, unless another library has removed them.
     """
     assert head.branch is not None
-    entry = main.branches.list()[head.branch]
-    fork, record = entry["parent_version"], removed_commits(entry["metadata"])
+    fork, removed = main.branches.list()[head.branch]["parent_version"], removed_commits(head)
     existing = {version_ref["version"] for version_ref in head.version_refs()}
     commits = {
-        commit.version: _BranchCommit(version=commit.version, operation=commit.operation, properties=commit.properties)
-        for commit in record.commits
-        if commit.version not in existing
+        version: _BranchCommit(version=version, operation=commit.operation, properties=commit.properties)
+        for version, commit in removed.items()
+        if commit.changes_rows and version > fork and version not in existing
     }
     for commit in read_history(head, after=fork, count_changes=False, ahead=_AHEAD):
         if commit.changes_rows:
             commits[commit.version] = _BranchCommit(
                 version=commit.version, operation=commit.operation, properties=commit.properties
             )
-    missing = (number for number in range(fork + 1, head.version) if number not in existing)
+    missing = (number for number in range(fork + 1, head.version) if number not in existing | removed.keys())
     newest_first = [commits[version] for version in sorted(commits, reverse=True)]
-    return newest_first, max((number for number in missing if not record.covers(number)), default=0)
+    return newest_first, max(missing, default=0)
 
 
 def _changed_rows(

@@ -8,7 +8,8 @@
                - it lies on object storage and is younger than five minutes: a slow writer that read the latest
                  version before the cleanup could commit under the number of a removed version (`commit.handler`)
     file       removed if a removed version refers to it and no other version does, be it a version of this branch,
-               a detached version, or a version of another branch that refers to the file by a base path;
+               a detached version, or a version of another branch that refers to the file by a base path, and no open
+               branch needs it for its promotion (`open_branches`);
                also removed if no version refers to it and it is older than seven days: a younger file may belong to
                a write that has not committed yet
 
@@ -37,6 +38,7 @@ from lance_core.errors import (
 )
 from lance_core.maintenance.cleanup.change_readers import keep_for_change_readers
 from lance_core.maintenance.cleanup.listed_versions import load_all, restless
+from lance_core.maintenance.cleanup.open_branches import BranchNeeds
 from lance_core.maintenance.cleanup.references import References
 from lance_core.maintenance.cleanup.referred import Referred
 from lance_core.store import ObjectMeta, ObjectStore, gives_numbers_once
@@ -54,6 +56,7 @@ from lance_core.table.paths import (
     parse_manifest_key,
 )
 from lance_core.table.refs import TagRef
+from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.branch_roots import dataset_store, store_of_branch
 from lance_core.verbs.context.references import report_torn
 from lance_core.verbs.refs.clones import is_clone_tag
@@ -175,6 +178,7 @@ class CleanupPlan:
         warnings: Versions that are kept although selected, and why.
         versions: The versions that are removed, including expected versions that are not committed yet.
         torn: A line for each version whose manifest cannot be read, whether it is removed or stays.
+        transactions: The transactions of removed versions that open branches need, to be stored; see `open_branches`.
         referred: What referred to versions.
         newest: The newest version.
     """
@@ -185,12 +189,17 @@ class CleanupPlan:
     warnings: tuple[str, ...]
     versions: frozenset[int] = frozenset()
     torn: tuple[str, ...] = ()
+    transactions: Mapping[int, Transaction] = field(default_factory=dict)
     referred: Referred
     newest: int
 
 
 def plan_cleanup(
-    store: ObjectStore, current: Manifest, selectors: Selectors, *, expected: Sequence[FileReferences] = ()
+    store: ObjectStore,
+    current: Manifest,
+    selectors: Selectors,
+    *,
+    expected: Sequence[tuple[FileReferences, Transaction]] = (),
 ) -> CleanupPlan:
     """Find the versions and files to remove.
 
@@ -198,7 +207,8 @@ def plan_cleanup(
         store: The store of the dataset, or of a branch.
         current: The handle's version; it and newer ones are kept.
         selectors: Which older versions to remove.
-        expected: Versions that are not committed yet: the cleanup is planned as if they followed the latest one.
+        expected: Versions that are not committed yet, each with its transaction: the cleanup is planned as if they
+            followed the latest one.
 
     Raises:
         InvalidInputError: A tagged version is selected, and `error_if_tagged` is set.
@@ -224,10 +234,12 @@ def plan_cleanup(
     if manifests[numbers[-1]].fault:  # what it needs is unknown, and is what readers need next
         raise CorruptFileError(manifests[numbers[-1]].fault)
     latest, newest = current.version, numbers[-1]
-    for version_files in expected:
+    expected_transactions = {}
+    for version_files, transaction in expected:
         latest = numbers[-1] + 1
         numbers.append(latest)
         manifests[latest] = replace(version_files, version=latest)
+        expected_transactions[latest] = transaction
     selected = _select_versions(manifests if removable else {}, numbers, latest, selectors)
     if referred.torn:
         return _keeping_everything(current, referred, newest)
@@ -237,7 +249,9 @@ def plan_cleanup(
     if selectors.keep_for_change_readers:
         warnings += keep_for_change_readers(tags, current.branch, selected, manifests)
     borrowed, branches = _branches(main, referred, current.branch, manifests, selected, keep_forks=selectors.keep_forks)
-    survey = _file_decisions(manifests, selected, borrowed, selectors)
+    needs = BranchNeeds.of(store, current.branch, referred, manifests, selected, expected_transactions)
+    survey = _file_decisions(manifests, selected, [*borrowed, needs.files], selectors)
+    survey.removable.update([needs.stored])
     torn = [
         *survey.warnings(),
         *(f"{manifests[n].fault}; it is removed" for n in sorted(selected) if manifests[n].fault),
@@ -253,6 +267,7 @@ def plan_cleanup(
         warnings=(*warnings, *torn),
         versions=frozenset(selected),
         torn=tuple(torn),
+        transactions=needs.transactions,
         referred=referred,
         newest=newest,
     )
@@ -399,7 +414,11 @@ class _FileDecisions:
 # Group 1 is the name of the file that must be referred to; a file of blobs belongs to its data file, and the
 # staging file of a write (`<name>#<random>`) to the file that it would have become.
 _KINDS: Final[tuple[tuple[str, str, re.Pattern[str]], ...]] = (
-    (TRANSACTIONS_PREFIX, "transaction", re.compile(r"_transactions/([^/]+\.txn|\.conditional-put-[0-9a-f]+)")),
+    (
+        TRANSACTIONS_PREFIX,
+        "transaction",
+        re.compile(r"_transactions/([^/]+\.txn|\.conditional-put-[0-9a-f]+|removed/\d+)"),
+    ),
     (DATA_PREFIX, "data", re.compile(r"data/([^/]+\.lance)|data/([^/]+)/[^/]+\.blob")),
     (INDICES_PREFIX, "index", re.compile(r"_indices/([0-9a-f-]{36}/.+)")),
     (DELETIONS_PREFIX, "deletion", re.compile(r"_deletions/([^/]+\.(?:arrow|bin))")),

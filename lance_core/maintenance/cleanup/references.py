@@ -31,8 +31,8 @@ class References:
 
     __slots__ = ("_seen", "files", "indices", "torn")
 
-    def __init__(self) -> None:
-        self.files: set[str] = set()
+    def __init__(self, files: Iterable[str] = ()) -> None:
+        self.files: set[str] = set(files)
         self.indices: set[str] = set()
         self.torn: list[FileReferences] = []
         self._seen: set[bytes] = set()

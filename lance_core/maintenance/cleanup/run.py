@@ -1,7 +1,8 @@
 """Cleanup: remove old versions and the files that only they need.
 
-Transactions are removed first, then data, indices and deletion files, and manifests last. An interrupted run leaves
-versions that are listed and cannot be read; the next run finds the remaining files through their manifests.
+Data, indices and deletion files are removed first, then transactions, of which those that open branches need are stored
+before (`open_branches`), and manifests last. An interrupted run leaves versions that are listed and cannot be read; the
+next run finds the remaining files through their manifests.
 
 The versions are claimed before anything is removed, and what refers to versions is read again after that, so that no
 tag, branch, clone or restore of these versions is made meanwhile; see `commit.claims`.
@@ -21,7 +22,7 @@ from typing import Final
 import numpy as np
 
 from lance_core.arguments import reject
-from lance_core.commit import VersionClaim
+from lance_core.commit import VersionClaim, store_removed_transaction
 from lance_core.errors import InvalidInputError, StoreError
 from lance_core.maintenance.cleanup.plan import Candidate, CleanupPlan, ReferencedBranch, Selectors, plan_cleanup
 from lance_core.store import ObjectStore
@@ -30,7 +31,6 @@ from lance_core.threads import ThreadPool
 from lance_core.times import ago
 from lance_core.verbs.context.branch_roots import dataset_store
 from lance_core.verbs.context.handle import Handle
-from lance_core.verbs.refs.removed_commits import record_removal
 
 __all__ = [
     "CleanupExplanation",
@@ -185,17 +185,18 @@ def cleanup_old_versions(
     for name, value in (("delete_rate_limit", delete_rate_limit), ("delete_concurrency", delete_concurrency)):
         if value is not None and value < 1:
             raise InvalidInputError(f"{name} must be greater than 0, got {value}")
-    store, branch = dataset.source.store, dataset.source.manifest.branch
+    store = dataset.source.store
     plan, claim = _claimed_plan(store, dataset.source.manifest, selectors)
-    if branch is not None and plan.versions:
-        _record_commits(store, branch, plan.versions)
     for warning in plan.warnings:
         _logger.info("cleanup of %s: %s", store.root, warning)
     remover = _Remover(
         store=store, pace=_Pace(delete_rate_limit), progress=progress, total=len(plan.files), claim=claim
     )
     workers = delete_concurrency or (REMOTE_CONCURRENCY if store.put_is_a_request else 1)
-    removed = remover.remove([file for file in plan.files if file.kind != "manifest"], workers)
+    removed = remover.remove([file for file in plan.files if file.kind not in ("transaction", "manifest")], workers)
+    for version, transaction in plan.transactions.items():  # after what frees space, as the disk may be full
+        store_removed_transaction(store, version, transaction)
+    removed += remover.remove([file for file in plan.files if file.kind == "transaction"], workers)
     manifests = [file for file in plan.files if file.kind == "manifest"]
     # A version stays while its files exist: without its manifest nothing would refer to them.
     removed += remover.remove(manifests, workers) if not remover.failures else []
@@ -233,16 +234,6 @@ def _written_claim(store: ObjectStore, versions: frozenset[int]) -> VersionClaim
         _logger.warning("cleanup of %s: others cannot see which versions it removes: %s", store.root, error)
         return None
     return claim
-
-
-def _record_commits(store: ObjectStore, branch: str, versions: frozenset[int]) -> None:
-    """Record what the versions of a branch changed; not on a full disk, where cleanup is the remedy."""
-    try:
-        record_removal(dataset_store(store, branch), store, branch, versions)
-    except StoreError as error:
-        if error.errno not in _FULL:
-            raise
-        _logger.warning("cleanup of %s: what the removed versions changed is not recorded: %s", store.root, error)
 
 
 def explain_cleanup_old_versions(

@@ -20,6 +20,7 @@ import numpy as np
 from lance_core.commit import REPLACES_KEY, affected_fragments, load_manifest, load_transaction
 from lance_core.errors import UnsupportedError
 from lance_core.row_addresses import fragment_ids, row_addresses
+from lance_core.table.filled_slices import SLICES_KEY
 from lance_core.table.fragment import TOMBSTONE, Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import (
@@ -33,7 +34,7 @@ from lance_core.table.operations import (
     Update,
 )
 from lance_core.table.rowids import U64Array
-from lance_core.table.transaction import SLICES_KEY, Transaction
+from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.delta.version_of_branch import BranchHistory
 from lance_core.verbs.rows.rewritten_rows import numbered_fragments

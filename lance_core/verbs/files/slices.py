@@ -2,14 +2,12 @@
 
 A slice is a set of rows that is written as a whole, such as a partition of an orchestrator, or the rows of a
 `replaceWhere` in other table formats. Conditions are typed values, which are compared by the rules of the column's
-type. They become strings only in messages and in the digest that a commit records.
+type. They become strings only in messages and in what a commit records.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +23,7 @@ import pyarrow.compute as pc
 from lance_core.arguments import checked_methods
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.file.write_plan import check_rows
+from lance_core.table.filled_slices import FilledSlice, slice_digest, slice_properties
 
 __all__ = ["Between", "Equals", "Slice", "Slices"]
 
@@ -136,7 +135,11 @@ class Slices:
 
     def identities(self) -> list[str]:
         """A digest of each slice's conditions, equal for equal slices in any process."""
-        return [_hash_conditions(part) for part in self.slices]
+        return [slice_digest(_describe_conditions(part)) for part in self.slices]
+
+    def properties(self) -> dict[str, str]:
+        """The transaction properties by which a commit records the slices."""
+        return slice_properties(FilledSlice(part.name, _describe_conditions(part)) for part in self.slices)
 
     def check(self, schema: pa.Schema) -> None:
         """Check that rows of this schema can be assigned to the slices exactly.
@@ -413,13 +416,13 @@ def _any_of(field: pa.Field, conditions: list[Condition]) -> pc.Expression:
     return reduce(or_, ranges)
 
 
-def _hash_conditions(item: Slice) -> str:
-    """A digest of a slice's conditions with the Python types of their values; times with a zone are taken in UTC."""
+def _describe_conditions(item: Slice) -> list[Any]:
+    """A slice's conditions as strings, with the Python types of their values; times with a zone are taken in UTC."""
     parts = []
     for name, condition in sorted(item.conditions.items()):
         bounds = [condition.value] if isinstance(condition, Equals) else [condition.start, condition.end]
         parts.append([name, type(condition).__name__, *([type(b).__name__, _format_condition(b)] for b in bounds)])
-    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=10).hexdigest()
+    return parts
 
 
 def _format_condition(value: object) -> str:

@@ -16,12 +16,13 @@ from pyroaring import BitMap
 from lance_core.commit import latest_version
 from lance_core.row_addresses import offsets_of
 from lance_core.schema import Schema
+from lance_core.table.filled_slices import read_slices
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.references import TableRefs
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.refs.changes import Branch, BranchChanges, left_behind, load_branch_ends
 from lance_core.verbs.refs.promotion.files import OwnFiles
-from lance_core.verbs.refs.promotion.record import commits_between, properties_of_branch, slice_names
+from lance_core.verbs.refs.promotion.record import commits_between, merged_properties
 from lance_core.verbs.rows.removal import live_rows
 
 __all__ = ["BranchDiff", "FragmentDiff", "RowChanges", "SchemaChanges", "branch_diff"]
@@ -123,7 +124,8 @@ def branch_diff(table: TableRefs, name: str, partition_by: Sequence[str] | None 
         names = list(rows)
     else:
         commits = commits_between(branch.head.store, fork.version, head.version)
-        names = sorted(slice_names(properties_of_branch(branch, commits)).values())
+        slices = read_slices(merged_properties(commits.values()))
+        names = sorted(part.name for part in slices.values())
     return BranchDiff(
         branch=name,
         parent=branch.parent_name,

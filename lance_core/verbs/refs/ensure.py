@@ -20,8 +20,7 @@ from lance_core.table.refs import BranchRef, check_known_branch_name, new_identi
 from lance_core.table.transaction import TAKES_BACK_KEY, Transaction
 from lance_core.verbs.context.references import Reference, TableRefs, load_branch, put_reference
 from lance_core.verbs.refs.branches import Branches, create_branch
-from lance_core.verbs.refs.promotion.promote import MARK_BRANCH_VERSION
-from lance_core.verbs.refs.promotion.record import commits_between
+from lance_core.verbs.refs.promotion.record import MARK_BRANCH_VERSION, commits_between
 from lance_core.verbs.refs.tags import manifest_size
 
 __all__ = ["ensure_branch"]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator
 
 from lance_core.commit import WriteAttempt, find_transaction, reject_overruled
 from lance_core.errors import RetryableConflictError
 from lance_core.schema import Field, Schema, schema_to_bytes
 from lance_core.store import ObjectStore
+from lance_core.table.filled_slices import read_slices
 from lance_core.table.idempotency import Proofs
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Overwrite
-from lance_core.table.transaction import SLICES_KEY, Transaction
+from lance_core.table.transaction import Transaction
 from lance_core.verbs.files.fragment_writer import lance_schema
 from lance_core.verbs.write.earlier_attempts import gap_error
 from lance_core.verbs.write.request import CommitRequest
@@ -39,7 +39,7 @@ def replaceable_commits(
     """
     if request.write.require_empty:
         return ()  # `check_required_empty` checks the rows themselves
-    slices = set(json.loads(request.properties().get(SLICES_KEY, "[]")))
+    slices = set(() if request.write.slices is None else request.write.slices.identities())
     replaceable: dict[int, Transaction] = {}
     for version in range(since + 1, latest.version + 1) if slices or request.replaces_others else ():
         if version in attempts:
@@ -47,7 +47,7 @@ def replaceable_commits(
         other = find_transaction(store, version)
         if other is None:
             raise gap_error(uri, since, version)
-        same = not slices.isdisjoint(json.loads(other.properties.get(SLICES_KEY, "[]")))
+        same = not slices.isdisjoint(read_slices(other.properties))
         if same or (not slices and isinstance(other.operation, Overwrite)):
             replaceable[version] = other
     if replaceable and not request.replaces_others:

@@ -43,6 +43,7 @@ from lance_core.errors import (
 )
 from lance_core.row_addresses import bitmap_of
 from lance_core.store import ObjectStore
+from lance_core.table.filled_slices import SLICES_KEY
 from lance_core.table.fragment import Fragment
 from lance_core.table.idempotency import CommittedAttempt, Proofs
 from lance_core.table.manifest.manifest import Manifest
@@ -60,7 +61,7 @@ from lance_core.table.operations import (
     UpdateMode,
 )
 from lance_core.table.rowids import row_ids_of
-from lance_core.table.transaction import FIRST_ADDED_KEY, PROMOTION_KEY, SLICES_KEY, Transaction
+from lance_core.table.transaction import FIRST_ADDED_KEY, PROMOTION_KEY, Transaction
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.rows.removal import RowsByFragment
 from lance_core.verbs.rows.rewritten_rows import fragment_name, numbered_fragments, rewritten_rows

@@ -10,7 +10,6 @@ the write is based on, and again in each later version that the write would foll
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -23,12 +22,12 @@ from lance_core.errors import DatasetExistsError, InvalidInputError
 from lance_core.file import FileVersion
 from lance_core.schema import Schema
 from lance_core.store import make_durable
+from lance_core.table.filled_slices import SLICE_NAMES_KEY, SLICES_KEY
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Merge
 from lance_core.table.operations.base import next_fragment_id, number_fragments
 from lance_core.table.paths import TableFormat
-from lance_core.table.transaction import SLICE_NAMES_KEY, SLICES_KEY
 from lance_core.verbs.columns.add import lacking_fields, with_null_columns
 from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.context.snapshot import Snapshot
@@ -80,9 +79,7 @@ class Write:
     @property
     def properties(self) -> dict[str, str]:
         """The transaction properties that name the slices."""
-        if self.slices is None:
-            return {}
-        return {SLICES_KEY: json.dumps(self.slices.identities()), SLICE_NAMES_KEY: json.dumps(self.slices.names)}
+        return {} if self.slices is None else self.slices.properties()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

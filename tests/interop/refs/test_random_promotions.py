@@ -115,9 +115,11 @@ class Story:
             case "extend":
                 if dataset.list_indices():
                     dataset.optimize.optimize_indices()
-            case _:
-                dataset.cleanup_old_versions(
-                    older_than=dt.timedelta(hours=1), error_if_tagged_old_versions=False, delete_unverified=False
+            case _:  # after a cleanup by pylance promotions are rejected
+                self.open(lance_core, uri).cleanup_old_versions(
+                    older_than=dt.timedelta(0),
+                    error_if_tagged_old_versions=False,
+                    delete_unverified=some.random() < 0.5,
                 )
 
     def fill(self, uri, number):

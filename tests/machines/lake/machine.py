@@ -116,7 +116,7 @@ class Machine(References):
         self.log(f"ours promotes {table.name}@{name}{fault}")
         moved = {k for k in forked.keys() | new.keys() if forked.get(k) != new.get(k)}
         dropped = {k for k in moved if k not in new}
-        is_same = above.latest == number and len(names) == 1
+        is_same = above.latest == number and len(names) == 1 and not line.is_forgotten
         change = Change(
             "promote",
             lambda _: None,
@@ -198,6 +198,7 @@ class Machine(References):
         )
         self.settle_rows(table, branch, note())
         line = table.lines[branch]
+        line.is_forgotten |= library != "ours" and not before <= line.versions.keys()
         if "older_than" in policy:
             since = line.replaced if "age_from" in policy else line.born
             young = {version for version in before if version in since and self.day - since[version] < older.days}

@@ -24,6 +24,7 @@ class Line:
         replaced: The day on which each version but the latest stopped being the latest.
         promoted: The version at which it was promoted; None if it was not.
         keeps_fork: Whether a tag keeps the version of which it was made; branches of pylance have none.
+        is_forgotten: Whether pylance removed a version, so that nothing records what its commit changed.
     """
 
     fork: Ref | None
@@ -33,6 +34,7 @@ class Line:
     replaced: dict[int, int] = field(default_factory=dict)
     promoted: int | None = None
     keeps_fork: bool = True
+    is_forgotten: bool = False
 
     @property
     def rows(self) -> Rows:

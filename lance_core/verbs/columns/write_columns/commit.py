@@ -36,11 +36,12 @@ from lance_core.errors import (
     OutcomeUnknownError,
     RetryableConflictError,
 )
+from lance_core.table.filled_slices import SLICES_KEY
 from lance_core.table.fragment import Fragment, own_data_keys
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Merge, Operation, Update, UpdateMode
 from lance_core.table.paths import data_key
-from lance_core.table.transaction import SLICES_KEY, Transaction
+from lance_core.table.transaction import Transaction
 from lance_core.verbs.columns.write_columns.match import matched_rows, same_scope
 from lance_core.verbs.columns.write_columns.rebase import PendingColumns, rebased_columns
 from lance_core.verbs.columns.write_columns.tasks import (

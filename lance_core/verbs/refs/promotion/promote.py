@@ -3,10 +3,12 @@
     1  compare     the branch's latest version with the fork version (`changes`), the schema, the parent's history
     2  copy        the branch's own data and deletion files, under the same names, into the parent
     3  commit      one Update, made from the fork version, so that changes of the same rows since then are conflicts;
-                   made from the latest version if the parent was compacted, or other columns were added or written
-                   (`rebase`), or if versions since the fork were cleaned up (`rebase_without_history`).
-                   If the branch added columns, a Merge of the same changes (`added_columns`)
+                   made from the latest version if the parent was compacted or cleaned up, or other columns were added
+                   or written (`rebase`). If the branch added columns, a Merge of the same changes (`added_columns`)
     4  tag, mark   tag the new version of the parent; record on the branch that it was promoted
+
+All commits of the parent and of the branch since the fork must be known: cleanup by this library stores those that open
+branches need (`commit.removed_versions`), and after a cleanup by another one nothing is guessed.
 
 A promotion that dies between two steps can be repeated: files that are copied twice are the same, and the commit has
 the branch's identity as its idempotency key. The branch keeps its own files and rows.
@@ -32,6 +34,7 @@ from lance_core.commit import (
     Commit,
     Committed,
     Rebased,
+    changes_rows,
     commit_change,
     committed_or_raise,
     identity_of,
@@ -50,23 +53,16 @@ from lance_core.errors import (
 from lance_core.retry import retrying
 from lance_core.store import replace_durably
 from lance_core.table.deletion import new_deletion_file_id
+from lance_core.table.filled_slices import SLICES_KEY
 from lance_core.table.fragment import Fragment
-from lance_core.table.idempotency import PromotedBranch
+from lance_core.table.idempotency import PromotedBranch, Proofs
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import (
-    CreateIndex,
-    Operation,
-    Overwrite,
-    ReserveFragments,
-    Rewrite,
-    Update,
-    UpdateConfig,
-)
+from lance_core.table.operations import Operation, Overwrite, Update
 from lance_core.table.operations.base import next_fragment_id
 from lance_core.table.paths import branch_ref_key
 from lance_core.table.refs import check_tag_name
 from lance_core.table.rowids import decode_row_ids, encode_row_ids
-from lance_core.table.transaction import COMMIT_MESSAGE_KEY, PROMOTION_KEY, SLICES_KEY, Transaction
+from lance_core.table.transaction import COMMIT_MESSAGE_KEY, PROMOTION_KEY, Transaction
 from lance_core.table.watermarks import differences
 from lance_core.verbs.context.references import TableRefs, find_tag, load_branch
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
@@ -74,32 +70,30 @@ from lance_core.verbs.refs.changes import Branch, BranchChanges, left_behind, lo
 from lance_core.verbs.refs.promotion.added_columns import AddedColumns
 from lance_core.verbs.refs.promotion.files import OwnFiles
 from lance_core.verbs.refs.promotion.rebase import rebase_by_commits
-from lance_core.verbs.refs.promotion.rebase_without_history import check_slices, rebase_to_latest
 from lance_core.verbs.refs.promotion.record import (
+    MARK_BRANCH_VERSION,
+    MARK_VERSION,
     PROMOTED_FORK_KEY,
     PROMOTED_FROM_KEY,
     PROMOTED_IDENTITY_KEY,
     PROMOTED_VERSION_KEY,
     PROMOTION_TAG_PREFIX,
     commits_between,
-    find_unknown_fill,
     inserted_keys_of,
+    merged_properties,
     promotion_token,
-    properties_of_branch,
-    slice_names,
 )
 from lance_core.verbs.refs.promotion.update import promotion_update
 from lance_core.verbs.refs.tags import write_tag
 
-__all__ = ["MARK_BRANCH_VERSION", "Promotion", "promote"]
+__all__ = ["Promotion", "promote"]
 
 _logger = logging.getLogger(__name__)
 
 REBASE_ATTEMPTS: Final = 5
 """How often a promotion is rebased when the parent is compacted meanwhile."""
 
-MARK_VERSION: Final = "lance.promoted_version"
-MARK_BRANCH_VERSION: Final = "lance.promoted_branch_version"
+_SHOWN: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +189,7 @@ def promote(
         branch=branch,
         changes=BranchChanges.of(branch),
         columns=AddedColumns.of(branch),
+        commits=commits_between(branch.head.store, branch.fork_version, branch.head.manifest.version),
         tag=_tag_name(branch, tag),
         extra=dict(transaction_properties or {}) | {COMMIT_MESSAGE_KEY: commit_message or f"Promote branch {name}"},
         dry_run=dry_run,
@@ -213,7 +208,7 @@ def _check_rows_of(branch: Branch, version: int) -> None:
     """
     head = branch.head.manifest.version
     since = commits_between(branch.head.store, version, head)
-    changed = [at for at in range(version + 1, head + 1) if at not in since or not _keeps_rows(since[at])]
+    changed = [at for at in range(version + 1, head + 1) if at not in since or changes_rows(since[at])]
     if changed or version > head:
         raise RetryableConflictError(
             f"branch {branch.name!r} was to be promoted as it was at version {version}, and its latest version is "
@@ -223,18 +218,15 @@ def _check_rows_of(branch: Branch, version: int) -> None:
         )
 
 
-def _keeps_rows(transaction: Transaction) -> bool:
-    return isinstance(transaction.operation, CreateIndex | ReserveFragments | Rewrite | UpdateConfig)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PromotionCall:
-    """One call of `promote`."""
+    """One call of `promote`; `commits` are those of the branch since the fork, by version."""
 
     table: TableRefs
     branch: Branch
     changes: BranchChanges
     columns: AddedColumns
+    commits: Mapping[int, Transaction]
     tag: str | None
     extra: Mapping[str, str]
     dry_run: bool
@@ -242,30 +234,31 @@ class _PromotionCall:
     def run(self) -> tuple[Promotion, Manifest]:
         branch = self.branch
         latest = self._load_latest()
-        committed = self._find_committed(latest)
-        if committed is None:
-            marked = self._find_marked()
-            if marked is not None:
-                return replace(self._build_result(marked), deduplicated=True, tag=None), latest
-            if not self.changes and not self.columns:
-                return replace(self._build_result(latest.version), deduplicated=True, tag=None), latest
+        commits = self._load_commits(latest)
+        promoted = self._find_promoted(latest, commits)
+        committed = None if promoted is None else self._load_if_there(promoted)
+        if committed is None and (promoted is not None or not (self.changes or self.columns)):
+            result = self._build_result(latest.version if promoted is None else promoted)
+            return replace(result, deduplicated=True, tag=None), latest
         self._check_tag(committed)
         if committed is not None:
             if not self.dry_run:
                 self._finish(committed)
             return replace(self._build_result(committed.version), deduplicated=True), committed
         branch.check_bases(latest)
+        self._check_history(latest, commits)
         files = OwnFiles.of(self.table.root, branch, self.changes)
         files.copy()
         try:
             done = self._commit(latest)
         except BranchConflictError:
             # Each promotion of the branch copies to the same keys, and this conflict is final for all of them.
-            committed = self._find_committed(self._load_latest())
-            if committed is None:
+            latest = self._load_latest()
+            promoted = self._find_promoted(latest, self._load_commits(latest))
+            if promoted is None:
                 files.discard()
                 raise
-            done = self._by_another(committed)
+            done = self._by_another(promoted, latest)
         if self.dry_run:
             return self._build_result(latest.version), latest
         self._finish(done.manifest)
@@ -280,6 +273,11 @@ class _PromotionCall:
         return self.branch.head.manifest.version
 
     @property
+    def unknown(self) -> list[int]:
+        """The versions of the branch of which nothing records what they changed."""
+        return [at for at in range(self.branch.fork_version + 1, self.head_version + 1) if at not in self.commits]
+
+    @property
     def token(self) -> str:
         """The identifier of this promotion in the parent's history."""
         return promotion_token(self.branch, self.head_version)
@@ -290,27 +288,56 @@ class _PromotionCall:
         assert latest is not None
         return latest
 
-    def _find_marked(self) -> int | None:
-        """The parent's version that a promotion of this version recorded on the branch; it may be cleaned up."""
-        mark = self.branch.ref.metadata
-        return int(mark[MARK_VERSION]) if mark.get(MARK_BRANCH_VERSION) == str(self.head_version) else None
+    def _load_if_there(self, version: int) -> Manifest | None:
+        """A version of the parent; None if it was cleaned up."""
+        try:
+            return load_manifest(self.branch.parent.store, version)
+        except VersionNotFoundError:
+            return None
 
-    def _has_history(self) -> bool:
+    def _has_manifests(self, latest: Manifest) -> bool:
         """Whether all versions of the parent since the fork exist."""
-        branch = self.branch
-        versions = [version for version in list_versions(branch.parent.store) if version >= branch.fork_version]
-        return bool(versions) and len(versions) == max(versions) - branch.fork_version + 1
+        since = range(self.branch.fork_version + 1, latest.version)  # the first and the last were read
+        return not since or set(since) <= set(list_versions(self.branch.parent.store))
 
-    def _find_committed(self, latest: Manifest) -> Manifest | None:
+    def _load_commits(self, latest: Manifest) -> dict[int, Transaction]:
+        """The commits of the parent since the fork, by version."""
+        return commits_between(self.branch.parent.store, self.branch.fork_version, latest.version)
+
+    def _check_history(self, latest: Manifest, commits: Mapping[int, Transaction]) -> None:
+        """Check that each commit of the parent since the fork is known, and if one changed rows, each of the branch.
+
+        Raises:
+            BranchConflictError: A commit is not known.
+        """
+        name, fork = self.branch.parent_name, self.branch.fork_version
+        missing = [version for version in range(fork + 1, latest.version + 1) if version not in commits]
+        if not missing and self.unknown and any(map(changes_rows, commits.values())):
+            name, missing = f"branch {self.branch.name!r}", self.unknown
+        if missing:
+            raise BranchConflictError(
+                f"branch {self.branch.name!r} cannot be promoted: what its promotion could overwrite is not known, as "
+                f"nothing records what {name} changed in version {', '.join(map(str, missing[:_SHOWN]))}"
+                f"{' and others' if len(missing) > _SHOWN else ''}. The cleanup of another library, or of an older "
+                "release of this one, removed it; this one's stores what open branches need. Nothing was written. "
+                "Discard the branch, fork again and write again"
+            )
+
+    def _find_promoted(self, latest: Manifest, commits: Mapping[int, Transaction]) -> int | None:
         """The parent's version that an earlier promotion of this version of the branch committed; None without one.
+
+        The version may be cleaned up: then the mark on the branch, or the proof in the parent, shows it.
 
         Raises:
             InvalidInputError: An earlier version of the branch was promoted.
         """
-        branch = self.branch
-        unique = self.token.rpartition("@")[0]
-        for version, transaction in commits_between(branch.parent.store, branch.fork_version, latest.version).items():
-            unique_part, _, promoted = transaction.properties.get(PROMOTION_KEY, "").rpartition("@")
+        branch, unique = self.branch, self.token.rpartition("@")[0]
+        tokens = {version: transaction.properties.get(PROMOTION_KEY, "") for version, transaction in commits.items()}
+        marks = branch.ref.metadata
+        if {MARK_VERSION, MARK_BRANCH_VERSION} <= marks.keys():
+            tokens.setdefault(int(marks[MARK_VERSION]), f"{unique}@{marks[MARK_BRANCH_VERSION]}")
+        for version, token in tokens.items():
+            unique_part, _, promoted = token.rpartition("@")
             if unique_part != unique:
                 continue
             if promoted != str(self.head_version):
@@ -319,16 +346,17 @@ class _PromotionCall:
                     f"version {promoted}, and has changed since: its version {self.head_version} cannot be promoted as "
                     "well. Fork a new branch and write the later changes there"
                 )
-            return load_manifest(branch.parent.store, version)
-        return None
+            return version
+        return Proofs.of(latest.config).key((PROMOTION_KEY, self.token))
 
     def _commit(self, latest: Manifest) -> Committed:
         branch = self.branch
-        commits = commits_between(branch.head.store, branch.fork_version, self.head_version)
-        operation = self.columns.renumbered(promotion_update(branch, self.changes, inserted_keys_of(commits.values())))
+        commits = self.commits.values()
+        inserted = None if self.unknown else inserted_keys_of(commits)
+        operation = self.columns.renumbered(promotion_update(branch, self.changes, inserted))
         moves = differences(branch.parent.manifest.config, branch.head.manifest.config)
         properties = (
-            properties_of_branch(branch, commits)
+            merged_properties(commits)
             | moves
             | {
                 PROMOTED_FROM_KEY: branch.name,
@@ -340,16 +368,16 @@ class _PromotionCall:
             }
         )
         transaction = Transaction(read_version=branch.fork_version, operation=operation, properties=properties)
-        if not self._has_history():
+        if not self._has_manifests(latest):
             return self._put_on_latest(transaction)
         try:
             return self._put(transaction, self.changes.rows_taken(branch), latest)
         except RetryableConflictError:
             return self._put_on_latest(transaction)
         except IncompatibleConflictError as error:
-            if not self._has_history():  # a version was cleaned up since the check
+            if not self._has_manifests(self._load_latest()):  # a version was cleaned up since the check
                 return self._put_on_latest(transaction)
-            raise self._conflict_error(properties, error) from error
+            raise self._conflict_error(error) from error
 
     def _put_on_latest(self, transaction: Transaction) -> Committed:
         """Commit on top of the latest version, if it has the rows that the branch replaces unchanged."""
@@ -363,23 +391,20 @@ class _PromotionCall:
         )
 
     def _put_on(self, latest: Manifest, transaction: Transaction) -> Committed:
-        committed = self._find_committed(latest)
-        if committed is not None:
-            return self._by_another(committed)
-        branch, parent = self.branch, self.branch.parent
-        commits = commits_between(parent.store, branch.fork_version, latest.version)
-        files = UncommittedFiles(parent.at(latest))
+        commits = self._load_commits(latest)
+        promoted = self._find_promoted(latest, commits)
+        if promoted is not None:
+            return self._by_another(promoted, latest)
+        self._check_history(latest, commits)
+        branch = self.branch
+        files = UncommittedFiles(branch.parent.at(latest))
         try:
-            if self._has_history():
-                followed, affected = rebase_by_commits(
-                    branch, self.changes, self.columns, transaction, latest, commits, files
-                )
-            else:
-                check_slices(transaction, commits)
-                followed, affected = rebase_to_latest(branch, self.changes, transaction, latest, files)
+            followed, affected = rebase_by_commits(
+                branch, self.changes, self.columns, transaction, latest, commits, files
+            )
         except RetryableConflictError as error:
             files.discard()
-            raise self._conflict_error(transaction.properties, error) from error
+            raise self._conflict_error(error) from error
         try:
             done = self._put(followed, affected, latest)
         except CommitConflictError:
@@ -389,9 +414,10 @@ class _PromotionCall:
             files.discard()
         return done
 
-    def _by_another(self, committed: Manifest) -> Committed:
-        """The commit that another promotion of the branch made meanwhile."""
-        return Committed(manifest=committed, transaction=None, attempts=0, deduplicated=True)
+    def _by_another(self, promoted: int, latest: Manifest) -> Committed:
+        """The commit that another promotion of the branch made meanwhile; the latest version if it was cleaned up."""
+        manifest = self._load_if_there(promoted) or latest
+        return Committed(manifest=manifest, transaction=None, attempts=0, deduplicated=True)
 
     def _put(self, transaction: Transaction, affected: AffectedRows, base: Manifest) -> Committed:
         outcome = commit_change(
@@ -418,15 +444,11 @@ class _PromotionCall:
         assert isinstance(operation, Update)
         if _has_rows(latest) and not _has_rows(self.branch.parent.manifest) and self._replaces_table():
             raise self._conflict_error(
-                transaction.properties,
-                IncompatibleConflictError(
-                    f"the branch replaced the whole table, which had no rows then, and version {latest.version} has "
-                    "rows of others"
-                ),
+                f"the branch replaced the whole table, which had no rows then, and version {latest.version} has rows "
+                "of others"
             )
-        unknown = find_unknown_fill(self.branch, latest)
-        if unknown is not None:
-            raise self._conflict_error(transaction.properties, IncompatibleConflictError(unknown))
+        if self.unknown:
+            self._check_history(latest, self._load_commits(latest))
         written: list[str] = []
         numbered = []
         for number, (new, old) in enumerate(
@@ -449,13 +471,11 @@ class _PromotionCall:
         return Rebased(transaction=replace(transaction, operation=changed), written=tuple(written))
 
     def _replaces_table(self) -> bool:
-        """Whether the branch overwrote the whole table; True if a version of the branch was cleaned up."""
-        commits = commits_between(self.branch.head.store, self.branch.fork_version, self.head_version)
-        replaced = (
+        """Whether the branch overwrote the whole table."""
+        return any(
             isinstance(transaction.operation, Overwrite) and SLICES_KEY not in transaction.properties
-            for transaction in commits.values()
+            for transaction in self.commits.values()
         )
-        return any(replaced) or len(commits) < self.head_version - self.branch.fork_version
 
     def _with_deletions(self, fragment: Fragment, old: Fragment, latest: Manifest) -> Fragment:
         hidden = self.branch.head.deletions(old)
@@ -473,21 +493,13 @@ class _PromotionCall:
         self.branch.parent.store.put(file.key(fragment.id), data)
         return replace(fragment, deletion_file=file)
 
-    def _conflict_error(self, properties: Mapping[str, str], error: CommitConflictError) -> BranchConflictError:
-        """The error for a conflict; it names the version, and the fragments, columns or slices concerned."""
+    def _conflict_error(self, reason: CommitConflictError | str) -> BranchConflictError:
+        """The error for a conflict; the reason names the version, and the fragments, columns or slices concerned."""
         branch = self.branch
-        names, where = slice_names(properties), ""
-        latest = load_latest(branch.parent.store)
-        until = latest.version if latest is not None else branch.fork_version
-        for version, other in commits_between(branch.parent.store, branch.fork_version, until).items():
-            both = sorted(names[digest] for digest in names.keys() & slice_names(other.properties).keys())
-            if both:
-                where = f"version {version} filled {', '.join(map(repr, both[:10]))} as well"
-                break
         return BranchConflictError(
             f"branch {branch.name!r} cannot be promoted: since its version {branch.fork_version}, which the branch was "
             f"forked from, {branch.parent_name} has changed what the branch changed, or it is not known whether it "
-            f"has: {where or error}. Nothing was committed. Discard the branch, fork again and write again"
+            f"has: {reason}. Nothing was committed. Discard the branch, fork again and write again"
         )
 
     def _contention_error(self, attempts: int, error: CommitConflictError) -> RetryableConflictError:

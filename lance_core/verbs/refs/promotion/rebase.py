@@ -21,8 +21,9 @@ from typing import Final
 from pyroaring import BitMap
 
 from lance_core.commit import AffectedRows, Verdict, affected_fragments, judge
-from lance_core.errors import RetryableConflictError
+from lance_core.errors import ObjectNotFoundError, RetryableConflictError
 from lance_core.schema import Schema
+from lance_core.table.filled_slices import read_slices
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Delete, Merge, Operation, Rewrite, Update, UpdateMode
@@ -34,7 +35,6 @@ from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.refs.changes import Branch, BranchChanges
 from lance_core.verbs.refs.promotion.added_columns import AddedColumns
 from lance_core.verbs.refs.promotion.new_rows import NewRows, check_new_keys, lists_new_keys
-from lance_core.verbs.refs.promotion.record import slice_names
 from lance_core.verbs.refs.promotion.updated_columns import fit_updated_columns
 from lance_core.verbs.rows.removal import RowsByFragment, remove_rows
 from lance_core.verbs.rows.rewritten_rows import rewritten_rows
@@ -43,6 +43,7 @@ from lance_core.verbs.scan.read_fragment import live_offsets
 __all__ = ["rebase_by_commits", "rows_taken"]
 
 _SHOWN: Final = 5
+_SLICES_SHOWN: Final = 10
 
 
 def rebase_by_commits(
@@ -76,9 +77,13 @@ def rebase_by_commits(
         followed.follow(version, other)
     fitted = fit_updated_columns(branch, changes, operation, columns.fields, latest, files)
     source = branch.parent.at(latest)
+    rows = _in(latest, followed.rows)
+    deleted = [fragment.id for fragment, offsets in rows if source.deleted_rows(fragment) & offsets]
+    if deleted:
+        raise RetryableConflictError(f"rows of fragments {deleted[:_SHOWN]}, which the branch removed, were deleted")
     if operation.inserted_rows is not None and not followed.compares_lists_of_keys(commits.values()):
         check_new_keys(branch, changes, operation.inserted_rows, NewRows.of(branch, source, followed.rows))
-    removal = remove_rows(source, _in(latest, followed.rows), files)
+    removal = remove_rows(source, rows, files)
     updated = {fragment.id: fragment for fragment in removal.updated_fragments}
     for number in sorted(fitted.files.keys() - set(removal.removed_fragment_ids)):
         fragment = updated.get(number, latest.fragments.get(number))
@@ -134,12 +139,17 @@ class _FollowedChanges:
         Raises:
             RetryableConflictError: The version changed the same rows or columns, or whether it did is unknown.
         """
-        operation = other.operation
+        operation, slices = other.operation, read_slices(self.transaction.properties)
+        both = sorted(slices[digest].name for digest in slices.keys() & read_slices(other.properties).keys())
+        if both:
+            raise RetryableConflictError(
+                f"version {version} filled {', '.join(map(repr, both[:_SLICES_SHOWN]))} as well"
+            )
         if isinstance(operation, Rewrite):
             for group in operation.groups:
                 self._follow_group(group, version)
         elif isinstance(operation, Merge):
-            self._follow_merge(operation, version, other)
+            self._follow_merge(operation, version)
         else:
             left = {*self.rows, *self.fields} - self._fragments_without_conflict(operation)
             pending = replace(self._operation, removed_fragment_ids=tuple(sorted(left)), updated_fragments=())
@@ -183,10 +193,11 @@ class _FollowedChanges:
         return f"fragments {ids[:_SHOWN]}, which the branch changed" if ids else "rows, columns or keys of the branch"
 
     def _fragments_without_conflict(self, operation: Operation) -> set[int]:
-        """Fragments in which a commit changed other columns, or rows for which the branch wrote only added columns.
+        """Fragments in which a commit changed other columns, or deleted rows beside those that the branch removed.
 
-        These do not conflict: values of added columns are dropped with rows that the commit deleted, and rows that it
-        moved are found by their stable ids.
+        If the branch wrote only added columns, their values are dropped with rows that the commit deleted, and rows
+        that it moved are found by their stable ids. Whether the commit deleted rows that the branch removed is seen
+        where these rows are now.
         """
         numbers = affected_fragments(operation)
         if isinstance(operation, Update) and operation.update_mode is UpdateMode.REWRITE_COLUMNS:
@@ -199,10 +210,15 @@ class _FollowedChanges:
                 and modified.isdisjoint(self.fields.get(i, ()))
                 and (i not in self.rows or (i in marks and not BitMap.deserialize(marks[i]) & self.rows[i]))
             }
-        moves = isinstance(operation, Update) and not self.branch.parent.manifest.uses_stable_row_ids
-        if not isinstance(operation, Update | Delete) or moves:
+        if not isinstance(operation, Update | Delete):
             return set()
-        return {i for i in numbers if i not in self.rows and self.fields.get(i, frozenset()) <= self.added}
+        remaining = {fragment.id: fragment.files for fragment in operation.updated_fragments}
+        thinned = {
+            i for i in numbers - self.fields.keys() if i in self.rows and remaining.get(i) == self.fragments[i].files
+        }
+        if isinstance(operation, Update) and not self.branch.parent.manifest.uses_stable_row_ids:
+            return thinned
+        return thinned | {i for i in numbers if i not in self.rows and self.fields.get(i, frozenset()) <= self.added}
 
     def _follow_group(self, group: RewriteGroup, version: int) -> None:
         """Map rows of a group's old fragments to rows of the new ones."""
@@ -215,14 +231,12 @@ class _FollowedChanges:
         if numbers & self.fragments.keys():
             self.fragments |= {fragment.id: fragment for fragment in group.new_fragments}
 
-    def _follow_merge(self, operation: Merge, version: int, other: Transaction) -> None:
+    def _follow_merge(self, operation: Merge, version: int) -> None:
         """Check that a Merge added columns, and did not change the rows and columns that the branch changed."""
         fork = self.branch.parent.manifest.schema
         types = {node.id: node.logical_type for node, _ in operation.schema.walk()}
         if any(types.get(node.id) != node.logical_type for node, _ in fork.walk()):
             raise RetryableConflictError(f"version {version} (Merge) changed or dropped columns")
-        if slice_names(self.transaction.properties).keys() & slice_names(other.properties).keys():
-            raise _conflict_error(version, Merge.name, "partitions of the branch")
         strict = [
             field.name for field in operation.schema.fields if not field.nullable and field.name not in fork.names
         ]
@@ -272,7 +286,10 @@ def rows_taken(branch: Branch, changes: BranchChanges, columns: set[int]) -> Row
 
 def _follow(source: Snapshot, group: RewriteGroup, rows: RowsByFragment, version: int) -> None:
     """Map rows of a group's old fragments to rows of the new ones."""
-    live = [live_offsets(source, fragment) for fragment in group.old_fragments]
+    try:
+        live = [live_offsets(source, fragment) for fragment in group.old_fragments]
+    except ObjectNotFoundError as error:  # removed by the cleanup of another library
+        raise RetryableConflictError(f"which rows version {version} moved is not known: {error}") from error
     removed_rows = [rows.pop(fragment.id, BitMap()) for fragment in group.old_fragments]
     if any(not removed <= alive for removed, alive in zip(removed_rows, live, strict=True)):
         raise _conflict_error(version, Rewrite.name, "rows that the branch removed")

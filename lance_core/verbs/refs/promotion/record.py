@@ -12,33 +12,32 @@ lance.slices        all slices that the branch filled: two writers of one slice 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from lance_core.commit import REPLACES_KEY, find_transaction, list_versions
+from lance_core.commit import REPLACES_KEY, list_removed_versions, list_versions, load_transactions
 from lance_core.store import ObjectStore
-from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.filled_slices import SLICE_NAMES_KEY, SLICES_KEY, FilledSlice, read_slices, slice_properties
 from lance_core.table.operations import KeyExistenceFilter, Update
-from lance_core.table.refs import TagRef
-from lance_core.table.transaction import COMMIT_MESSAGE_KEY, SLICE_NAMES_KEY, SLICES_KEY, TAKES_BACK_KEY, Transaction
+from lance_core.table.refs import BranchRef, TagRef
+from lance_core.table.transaction import COMMIT_MESSAGE_KEY, TAKES_BACK_KEY, Transaction
 from lance_core.table.watermarks import is_watermark
-from lance_core.threads import ThreadPool
 from lance_core.verbs.refs.changes import Branch
-from lance_core.verbs.refs.removed_commits import removed_commits
 
 __all__ = [
+    "MARK_BRANCH_VERSION",
+    "MARK_VERSION",
     "PROMOTED_FORK_KEY",
     "PROMOTED_FROM_KEY",
     "PROMOTED_IDENTITY_KEY",
     "PROMOTED_VERSION_KEY",
     "PROMOTION_TAG_PREFIX",
     "commits_between",
-    "find_unknown_fill",
     "inserted_keys_of",
+    "is_promoted",
     "is_promotion_tag",
+    "merged_properties",
     "promotion_token",
-    "properties_of_branch",
-    "slice_names",
 ]
 
 PROMOTED_FROM_KEY: Final = "promoted_from"
@@ -48,16 +47,24 @@ PROMOTED_FORK_KEY: Final = "promoted_fork"
 PROMOTION_TAG_PREFIX: Final = "promoted."
 """The beginning of the names of tags that promotions create automatically."""
 
+MARK_VERSION: Final = "lance.promoted_version"
+MARK_BRANCH_VERSION: Final = "lance.promoted_branch_version"
+"""In the metadata of a branch that was promoted: the version of its parent that has its rows, and its own version."""
+
 _NOT_KEPT: Final = (COMMIT_MESSAGE_KEY, REPLACES_KEY, SLICES_KEY, SLICE_NAMES_KEY, TAKES_BACK_KEY)
 """The message is the promotion's own, and versions of the branch mean nothing on its parent."""
 
 _NO_STRINGS: Final = "[]"
-READ_AHEAD: Final = 8
 
 
 def is_promotion_tag(name: str, tag: TagRef) -> bool:
     """Whether a promotion created a tag automatically, without a name from the caller."""
     return name.startswith(PROMOTION_TAG_PREFIX) and PROMOTED_FROM_KEY in tag.metadata
+
+
+def is_promoted(ref: BranchRef) -> bool:
+    """Whether a branch is marked as promoted."""
+    return MARK_VERSION in ref.metadata
 
 
 def promotion_token(branch: Branch, version: int) -> str:
@@ -67,73 +74,30 @@ def promotion_token(branch: Branch, version: int) -> str:
 
 
 def commits_between(store: ObjectStore, after: int, until: int) -> dict[int, Transaction]:
-    """The transactions of the versions after `after` up to `until`, except versions that were cleaned up."""
+    """The transactions of the versions after `after` up to `until`, except those that are not known any more.
+
+    They are known of versions that were cleaned up by this library while a branch was open (`commit.removed_versions`).
+    """
     if until <= after:
         return {}
-    versions = [version for version in list_versions(store) if after < version <= until]
-    with ThreadPool(READ_AHEAD) as pool:
-        transactions = list(pool.map(lambda version: find_transaction(store, version), versions))
-    return {
-        version: transaction
-        for version, transaction in zip(versions, transactions, strict=True)
-        if transaction is not None
-    }
+    present, removed = (
+        {version for version in versions if after < version <= until}
+        for versions in (list_versions(store), list_removed_versions(store))
+    )
+    return load_transactions(store, present, removed)
 
 
-def properties_of_branch(branch: Branch, commits: Mapping[int, Transaction]) -> dict[str, str]:
-    """The merged properties of the commits of a branch, of which versions may have been removed.
-
-    Args:
-        branch: The branch.
-        commits: The commits since the fork, except for those whose versions were removed.
-    """
-    removed = {commit.version: commit.properties for commit in removed_commits(branch.ref.metadata).commits}
-    properties = removed | {version: commit.properties for version, commit in commits.items()}
-    return _merge_properties(properties[version] for version in sorted(properties))
-
-
-def find_unknown_fill(branch: Branch, latest: Manifest) -> str | None:
-    """The reason why it is not known whether the parent has filled a slice of the branch since the fork; None if it is.
-
-    A version of the branch may have been removed of which no record says what it changed.
-
-    Args:
-        branch: The branch.
-        latest: The parent's latest version.
-    """
-    head, record = branch.head.manifest.version, removed_commits(branch.ref.metadata)
-    existing = set(list_versions(branch.head.store))
-    versions = range(branch.fork_version + 1, head)
-    unknown = [version for version in versions if version not in existing and not record.covers(version)]
-    if not unknown:
-        return None
-    for version, commit in commits_between(branch.parent.store, branch.fork_version, latest.version).items():
-        if SLICES_KEY in commit.properties:
-            return f"version {unknown[0]} of the branch was removed, and may have filled what version {version} filled"
-    return None
-
-
-def _merge_properties(commits: Iterable[Mapping[str, str]]) -> dict[str, str]:
+def merged_properties(commits: Iterable[Transaction]) -> dict[str, str]:
     """Merge the transaction properties of several commits into those of one."""
     values: dict[str, dict[str, None]] = {}
-    slices: dict[str, str] = {}
-    for properties in commits:
-        slices |= slice_names(properties)
-        for key, value in properties.items():
+    slices: dict[str, FilledSlice] = {}
+    for commit in commits:
+        slices |= read_slices(commit.properties)
+        for key, value in commit.properties.items():
             if key not in _NOT_KEPT and not is_watermark(key):
                 values.setdefault(key, {})[value] = None
     merged = {key: _merge_values(list(texts)) for key, texts in values.items()}
-    if slices:
-        ordered = sorted(slices, key=lambda digest: slices[digest])
-        merged[SLICES_KEY] = json.dumps(ordered)
-        merged[SLICE_NAMES_KEY] = json.dumps([slices[digest] for digest in ordered])
-    return merged
-
-
-def slice_names(properties: Mapping[str, str]) -> dict[str, str]:
-    """The names of the slices that a commit filled, by their digests; the digest itself if the name is not known."""
-    digests, names = _parse_strings(properties.get(SLICES_KEY)), _parse_strings(properties.get(SLICE_NAMES_KEY))
-    return dict(zip(digests, names if len(names) == len(digests) else digests, strict=True))
+    return merged | slice_properties(sorted(slices.values(), key=lambda part: part.name))
 
 
 def inserted_keys_of(commits: Iterable[Transaction]) -> KeyExistenceFilter | None:

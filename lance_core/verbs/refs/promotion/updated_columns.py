@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from pyroaring import BitMap
 
-from lance_core.errors import HistoryGapError, IncompatibleConflictError, RetryableConflictError
+from lance_core.errors import IncompatibleConflictError, RetryableConflictError, VersionNotFoundError
 from lance_core.row_addresses import bitmap_of, offsets_of
 from lance_core.schema import Field, Schema
 from lance_core.table.fragment import TOMBSTONE, DataFile, Fragment
@@ -94,7 +94,7 @@ def fit_updated_columns(
         )
         try:
             fitted = rebased_columns(pending, after.manifest)
-        except (IncompatibleConflictError, HistoryGapError) as error:
+        except (IncompatibleConflictError, VersionNotFoundError) as error:
             raise RetryableConflictError(str(error)) from error
         for store, key in fitted.rewritten:
             files.add(store, key)

@@ -5,6 +5,7 @@ import pytest
 
 import lance_core
 from lance_core.verbs.refs.promotion import promote
+from lance_core.verbs.refs.promotion.record import MARK_BRANCH_VERSION
 
 
 @pytest.fixture
@@ -15,14 +16,14 @@ def meanwhile(tmp_path, monkeypatch):
         main = lance_core.write_dataset({"id": [1]}, tmp_path / "t")
         main.create_branch("fix").insert(pa.table({"id": [2]}))
         main.branches.replace_metadata("fix", {"owner": "before"})
-        real = promote.commit
+        real = promote.commit_change
 
         def committed(*args, **kwargs):
             done = real(*args, **kwargs)
             happens(main)
             return done
 
-        monkeypatch.setattr(promote, "commit", committed)
+        monkeypatch.setattr(promote, "commit_change", committed)
         lance_core.dataset(main.uri).branches.promote("fix")
         assert lance_core.dataset(main.uri).count_rows() == 2
         return main.branches.list()
@@ -33,7 +34,7 @@ def meanwhile(tmp_path, monkeypatch):
 def test_metadata_of_others_stay(meanwhile):
     found = meanwhile(lambda main: main.branches.replace_metadata("fix", {"owner": "data"}))
     assert found["fix"]["metadata"]["owner"] == "data"
-    assert found["fix"]["metadata"][promote.MARK_BRANCH_VERSION] == "2"
+    assert found["fix"]["metadata"][MARK_BRANCH_VERSION] == "2"
 
 
 def test_a_branch_that_was_deleted_stays_deleted(meanwhile):

@@ -86,14 +86,14 @@ def test_rows_that_come_while_the_promotion_commits(empty, monkeypatch):
     from lance_core.verbs.refs.promotion import promote
 
     overwritten(empty, "work", 1)
-    real = promote.commit
+    real = promote.commit_change
 
     def others_first(*args, **kwargs):
         monkeypatch.undo()
         lance.write_dataset(pa.table({"id": [2]}), empty.uri, mode="append")
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(promote, "commit", others_first)
+    monkeypatch.setattr(promote, "commit_change", others_first)
     with pytest.raises(BranchConflictError):
         lance.dataset(empty.uri).branches.promote("work")
     assert ids(empty) == [2]

@@ -16,14 +16,14 @@ def main(tmp_path):
 
 def before_commits(monkeypatch, happens):
     """Calls a function before each of the commits of promotions, with the number of the commit."""
-    real, commits = promote.commit, []
+    real, commits = promote.commit_change, []
 
     def commit(*args, **kwargs):
         commits.append(1)
         happens(len(commits))
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(promote, "commit", commit)
+    monkeypatch.setattr(promote, "commit_change", commit)
 
 
 def rows(main):
