@@ -17,6 +17,7 @@
     |   `-- TornFileError                       ... the file of a tag or branch is empty or truncated
     |-- StoreError (OSError)                    the storage failed
     |   `-- OutcomeUnknownError                 ... and it is not known whether a write took effect
+    |-- MaintenanceFailedError                  a step on a table failed after the others were done: `.reports`
     `-- CommitConflictError (OSError)           another writer committed first; `.retryable` says what to do
         |-- RetryableConflictError              do the operation again on the latest version
         |   `-- EarlierAttemptCommittedError    ... an earlier attempt of the same write committed: replace its rows
@@ -36,7 +37,8 @@ message of a traceback; `str(error)` is the message alone.
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
 
 __all__ = [
     "AlreadyExistsError",
@@ -53,6 +55,7 @@ __all__ = [
     "IndexNotFoundError",
     "InvalidInputError",
     "LanceError",
+    "MaintenanceFailedError",
     "NotFoundError",
     "ObjectNotFoundError",
     "OutcomeUnknownError",
@@ -191,6 +194,20 @@ class OutcomeUnknownError(StoreError):
     """The storage failed, and whether a write took effect is unknown."""
 
     code = "outcome-unknown"
+
+
+class MaintenanceFailedError(LanceError):
+    """The maintenance of tables failed in part; all other steps and tables were finished.
+
+    Attributes:
+        reports: The `MaintenanceReport` of each table.
+    """
+
+    code = "maintenance-failed"
+
+    def __init__(self, message: str = "", reports: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.reports = tuple(reports)
 
 
 class CommitConflictError(LanceError, OSError):

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import lance_core
 from lance_core.errors import InvalidInputError
+from lance_core.maintenance.routine.health import deleted_fraction
 from lance_dagster.events.layout import COMMIT, columns_of, laid_out
 from lance_dagster.events.table_log import recent, table_log
-from lance_dagster.health.facts import deleted_fraction
 from lance_dagster.io_manager.process_attempts import EXTRAS_KEY, PipesAttemptProperties, attempt_properties
 from lance_dagster.lineage.history import data_version_of, input_entry, input_record, read_history
 from lance_dagster.properties import (

@@ -38,7 +38,13 @@ if TYPE_CHECKING:
     from pyspark_lance.conversion.convert import ConvertResult, convert, to_parquet
     from pyspark_lance.datasource.source import DefaultSource, register
     from pyspark_lance.distributed.cloning import deep_clone
-    from pyspark_lance.distributed.compaction import CompactionFailure, CompactionReport, compact, execute_tasks
+    from pyspark_lance.distributed.compaction import (
+        CompactionFailure,
+        CompactionReport,
+        compact,
+        execute_tasks,
+        executor_rewriter,
+    )
     from pyspark_lance.distributed.indices import create_scalar_index
     from pyspark_lance.lance_table import LanceMergeBuilder, LanceTable
     from pyspark_lance.reading.change_feed import read_changes
@@ -68,6 +74,7 @@ __all__ = [
     "ensure_java",
     "ensure_python",
     "execute_tasks",
+    "executor_rewriter",
     "inserted_rows",
     "local_session",
     "merge",
@@ -108,6 +115,7 @@ _HOMES: Final = {
     "ensure_java": "pyspark_lance.session",
     "ensure_python": "pyspark_lance.session",
     "execute_tasks": "pyspark_lance.distributed.compaction",
+    "executor_rewriter": "pyspark_lance.distributed.compaction",
     "local_session": "pyspark_lance.session",
     "read": "pyspark_lance.reading.read",
     "LanceMergeBuilder": "pyspark_lance.lance_table",

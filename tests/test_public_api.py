@@ -27,6 +27,7 @@ NAMES = {
         "CompactionPlan", "CompactionTask", "ErasureFinding", "ErasureReading", "ErasureReport", "ExpectedVersions", "FoundTable", "HoldingVersion", "ReferencedBranch", "RemovedCommit", "RewriteResult", "Selectors", "auto_cleanup", "change_type",
         "cleanup_old_versions", "columns_without_zone_map", "commit_what_fits", "compact", "explain_cleanup_old_versions", "find_tables", "index_partitions", "rebase_results",
         "removed_commits", "select",
+        "LOG_SCHEMA", "MaintenanceBudget", "MaintenancePlan", "MaintenancePolicy", "MaintenanceReport", "MaintenanceStep", "Rewriter", "TableHealth", "maintain", "maintain_lake", "pool_rewriter", "run_here",
     ],
     lance_core.optimize: [
         "Compaction", "CompactionMetrics", "CompactionOptions", "CompactionPlan", "CompactionTask", "RewriteResult",
@@ -35,7 +36,7 @@ NAMES = {
     pyspark_lance: [
         "ChangeResult", "CompactionFailure", "CompactionReport", "ConvertResult", "DefaultSource", "EmptyOutput", "LanceMergeBuilder",
         "LanceTable", "OutOfPartition", "SchemaMode", "WriteResult",
-        "compact", "convert", "create_scalar_index", "deep_clone", "delete", "ensure_java", "ensure_python", "execute_tasks", "inserted_rows", "local_session", "merge",
+        "compact", "convert", "create_scalar_index", "deep_clone", "delete", "ensure_java", "ensure_python", "execute_tasks", "executor_rewriter", "inserted_rows", "local_session", "merge",
         "on_read", "parse_merge_clauses", "read", "read_changes", "register", "register_catalog", "sql", "to_parquet", "update", "write",
         "write_columns",
     ],

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from lance_core.cli import erasure, inspect, maintenance, refs
+from lance_core.cli import erasure, inspect, maintain, maintenance, refs
 
 __all__ = ["COMMANDS", "cli"]
 
@@ -24,6 +24,7 @@ COMMANDS: Final[tuple[click.Command, ...]] = (
     refs.clones,
     refs.promote,
     refs.discard,
+    maintain.maintain_command,
     maintenance.compact_command,
     maintenance.materialize_deletions,
     maintenance.cleanup,

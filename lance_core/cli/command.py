@@ -18,7 +18,7 @@ from lance_core.dataset.lance_dataset import dataset
 from lance_core.errors import LanceError
 from lance_core.printing import printable
 
-__all__ = ["FOUND_PROBLEMS", "command", "exit_with_error", "parse_version", "storage_options_of"]
+__all__ = ["FAILED", "FOUND_PROBLEMS", "command", "exit_with_error", "parse_version"]
 
 FAILED: Final = 1
 TRY_AGAIN: Final = 3
@@ -34,15 +34,21 @@ _COMMANDS: Final = {
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def command(name: str, *, versioned: bool = True) -> Callable[[F], click.Command]:
-    """Make a function a command on a table.
+def command(
+    name: str, *, versioned: bool = True, argument: str | None = None, program: str = "lance"
+) -> Callable[[F], click.Command]:
+    """Make a function a command on a table, or on a root of tables.
 
-    The function is called with the opened dataset and the output, then with its own arguments.
+    The function is called with the opened dataset and the output, then with its own arguments. With an `argument` it is
+    called with a URI, the storage options, which are None if there are none, and the output.
 
     Args:
         name: Name of the command.
         versioned: Whether it looks at one version, which can be chosen.
+        argument: The name of a URI that the function opens itself; None for a table.
+        program: Name of the program, which stands in front of error messages.
     """
+    opens, versioned = argument is None, versioned and argument is None
 
     def decorate(function: F) -> click.Command:
         @functools.wraps(function)
@@ -51,10 +57,13 @@ def command(name: str, *, versioned: bool = True) -> Callable[[F], click.Command
             chosen = arguments.pop("at_version", None)
             options = dict(_key_value(item) for item in storage_option)
             try:
-                opened = dataset(table, None if chosen is None else parse_version(chosen), storage_options=options)
-                function(opened, output, **arguments)
+                if opens:
+                    opened = dataset(table, None if chosen is None else parse_version(chosen), storage_options=options)
+                    function(opened, output, **arguments)
+                else:
+                    function(table, options or None, output, **arguments)
             except (LanceError, OSError) as error:
-                exit_with_error(error, output, "lance")
+                exit_with_error(error, output, program)
 
         final: Any = wrapped
         if versioned:
@@ -68,7 +77,7 @@ def command(name: str, *, versioned: bool = True) -> Callable[[F], click.Command
             help="Option of the storage; can be repeated. KEY=@FILE reads the value from a file, so that no list of "
             "processes shows it; KEY=@@... is for a value that begins with @.",
         )(final)
-        final = click.argument("table")(final)
+        final = click.argument("table", metavar=argument)(final)
         return click.command(name)(final)
 
     return decorate
@@ -113,8 +122,3 @@ def exit_with_error(error: Exception, output: CommandOutput, program: str) -> No
         for note in getattr(error, "__notes__", ()):
             click.echo(printable(note), err=True)
     sys.exit(TRY_AGAIN if getattr(error, "retryable", False) else FAILED)
-
-
-def storage_options_of(items: tuple[str, ...]) -> dict[str, str]:
-    """The storage options from the values of `-o`, for other commands with this option."""
-    return dict(_key_value(item) for item in items)

@@ -1,5 +1,8 @@
 """Maintenance of datasets: compaction, cleanup, erasure, zone maps, changes of a column's type; a lake's tables.
 
+maintain(dataset, MaintenancePolicy()) -> MaintenanceReport             all that is due for one table
+maintain_lake(root, MaintenancePolicy()) -> [MaintenanceReport, ...]    ... for all tables below a root
+
 Compaction.plan(dataset) -> CompactionPlan -> CompactionTask.execute(dataset), anywhere -> RewriteResult
 Compaction.commit(dataset, results) -> CompactionMetrics
 """
@@ -22,10 +25,17 @@ from lance_core.maintenance.compaction.rewrite import CompactionMetrics, Rewrite
 from lance_core.maintenance.compaction.tasks import CompactionPlan, CompactionTask
 from lance_core.maintenance.erasure.report import ErasureFinding, ErasureReading, ErasureReport, HoldingVersion
 from lance_core.maintenance.expected_versions import ExpectedVersions
+from lance_core.maintenance.routine.health import TableHealth
+from lance_core.maintenance.routine.log import LOG_SCHEMA
+from lance_core.maintenance.routine.maintain import maintain, maintain_lake
+from lance_core.maintenance.routine.policy import MaintenanceBudget, MaintenancePolicy
+from lance_core.maintenance.routine.report import MaintenancePlan, MaintenanceReport, MaintenanceStep, Rewriter
+from lance_core.maintenance.routine.steps import pool_rewriter, run_here
 from lance_core.maintenance.zone_maps import columns_without_zone_map, index_partitions
 from lance_core.verbs.inspect.tables import FoundTable, find_tables
 
 __all__ = [
+    "LOG_SCHEMA",
     "Candidate",
     "CleanupExplanation",
     "CleanupStats",
@@ -40,10 +50,17 @@ __all__ = [
     "ExpectedVersions",
     "FoundTable",
     "HoldingVersion",
+    "MaintenanceBudget",
+    "MaintenancePlan",
+    "MaintenancePolicy",
+    "MaintenanceReport",
+    "MaintenanceStep",
     "ReferencedBranch",
     "RemovedCommit",
     "RewriteResult",
+    "Rewriter",
     "Selectors",
+    "TableHealth",
     "auto_cleanup",
     "change_type",
     "cleanup_old_versions",
@@ -53,7 +70,11 @@ __all__ = [
     "explain_cleanup_old_versions",
     "find_tables",
     "index_partitions",
+    "maintain",
+    "maintain_lake",
+    "pool_rewriter",
     "rebase_results",
     "removed_commits",
+    "run_here",
     "select",
 ]

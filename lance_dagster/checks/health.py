@@ -130,7 +130,7 @@ def _health_check(
         can_subset=True,
     )
     def health(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-        from lance_dagster.health.facts import measure  # noqa: PLC0415 - heavy imports at first use
+        from lance_core.maintenance.routine.health import measure  # noqa: PLC0415 - heavy imports at first use
 
         asset_policy = _own_policy(policy, ref.resolved(context))
         limits = {
@@ -143,7 +143,7 @@ def _health_check(
             fields = missing_table(context, ref, severity)
             yield from (dg.AssetCheckResult(check_name=name, asset_key=ref.key, **fields) for name in limits)
             return
-        measured_health = measure(dataset, asset_policy)
+        measured_health = measure(dataset, asset_policy.to_core())
         numbers = measured_health.metadata()
         # Small fragments that maintenance cannot merge do not call for maintenance.
         counted = {**numbers, "lance/small_fragments": measured_health.mergeable_fragments}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import islice
@@ -11,9 +10,8 @@ from typing import Any, Final, TypeVar
 import click
 
 import lance_core
-from lance_core.cli.command import exit_with_error, storage_options_of
+from lance_core.cli.command import command
 from lance_core.cli.output import CommandOutput
-from lance_core.errors import LanceError
 from lance_dagster.cli.undo_report import report_earlier_undo, report_undo, reporting_instance
 from lance_dagster.events.table_log import partitions_label
 from lance_dagster.lineage.history import read_history
@@ -44,20 +42,9 @@ def _command(name: str, argument: str) -> Callable[[F], click.Command]:
     """Make a command on a root or table from a function of its URI, its storage options, the output and the options."""
 
     def decorate(function: F) -> click.Command:
-        @functools.wraps(function)
-        def wrapped(uri: str, storage_option: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
-            output = CommandOutput(as_json)
-            try:
-                function(uri, storage_options_of(storage_option) or None, output, **arguments)
-            except (LanceError, OSError) as error:
-                exit_with_error(error, output, "lance-dagster")
-
-        command: Any = click.option("--json", "as_json", is_flag=True, help="Print JSON.")(wrapped)
-        command = click.option(
-            "-o", "--storage-option", multiple=True, metavar="KEY=VALUE", help="Option of the storage; can be repeated."
-        )(command)
-        command = click.argument("uri", metavar=argument)(command)
-        return cli.command(name)(command)
+        result = command(name, argument=argument, program="lance-dagster")(function)
+        cli.add_command(result)
+        return result
 
     return decorate
 

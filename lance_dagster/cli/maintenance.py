@@ -9,9 +9,10 @@ import click
 
 from lance_core.cli.output import CommandOutput
 from lance_core.errors import DatasetNotFoundError
+from lance_core.maintenance.routine.log import LOG_PATH
 from lance_dagster.cli.app import _command
 from lance_dagster.health.lake import Lake
-from lance_dagster.health.log import LOG, open_log, rows_of_tables, runs_of, tables_of, trends
+from lance_dagster.health.log import open_log, rows_of_tables, runs_of, tables_of, trends
 
 __all__ = ["maintenance_command"]
 
@@ -57,7 +58,8 @@ def maintenance_command(
     log = open_log(uri, options)
     if log is None:
         raise DatasetNotFoundError(
-            f"there is no {LOG} at {uri}: no run of a maintenance job has finished there; give the root of its tables"
+            f"there is no {LOG_PATH} at {uri}: no run of a maintenance job has finished there; give the root of its "
+            "tables"
         )
     rows = rows_of_tables(log, Lake(root=uri, include=include, exclude=exclude).takes)
     if as_page:

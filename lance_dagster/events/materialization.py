@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
+from lance_core.maintenance.routine.health import DEFAULT_TARGET, TARGET_KEY
 from lance_dagster.events.layout import COMMIT, columns_of, laid_out
 from lance_dagster.events.table_log import recent, table_log
-from lance_dagster.health.facts import DEFAULT_TARGET, TARGET_KEY
 from lance_dagster.lineage.declared_columns import column_lineage
 from lance_dagster.lineage.history import input_record
 from lance_dagster.properties import ATTEMPT, RUN_ID, properties_of

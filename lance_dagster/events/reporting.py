@@ -24,6 +24,7 @@ import pyarrow as pa
 
 import lance_core
 from lance_core.errors import LanceError
+from lance_core.maintenance.routine.health import deleted_fraction
 from lance_core.row_addresses import fragment_ids
 from lance_dagster._context.runs import plan_materializations
 from lance_dagster._context.steps import downstream_keys_of
@@ -31,7 +32,6 @@ from lance_dagster.events.event_order import EventOrder, branch_of_event, versio
 from lance_dagster.events.materialization import column_schema, lineage_metadata, of_partition
 from lance_dagster.events.provenance import provenance_tags
 from lance_dagster.handlers.arrow_schema import owners
-from lance_dagster.health.facts import deleted_fraction
 from lance_dagster.lineage.consumers import consumers
 from lance_dagster.lineage.history import data_version_of
 from lance_dagster.lineage.table_life import is_about_another

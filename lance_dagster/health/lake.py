@@ -11,10 +11,8 @@ else by its path without the suffix.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
@@ -22,12 +20,10 @@ import dagster as dg
 from lance_dagster._context.steps import AnyContext, known_assets
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.tables.location import TABLE_KEY, below_root, checked_root, remember_options, resolved_options
-from lance_dagster.tables.names import RESERVED
 from lance_dagster.tables.refs import MAINTENANCE_KEY, TableLike, TableRef, TableRoot, table_refs
 
 if TYPE_CHECKING:
     import lance_core
-    from lance_core.maintenance import FoundTable
 
 __all__ = ["Lake", "LakeTable", "checked_lake", "external_asset", "lance_external_assets", "tables_when_loaded"]
 
@@ -89,9 +85,9 @@ class Lake:
 
     def takes(self, path: str) -> bool:
         """Whether the globs choose a table, by its path without the suffix."""
-        names = (path, path + SUFFIX)
-        chosen = not self.include or any(fnmatchcase(name, glob) for glob in self.include for name in names)
-        return chosen and not any(fnmatchcase(name, glob) for glob in self.exclude for name in names)
+        from lance_core.maintenance.routine.maintain import is_chosen  # noqa: PLC0415 - code locations load without it
+
+        return is_chosen(path, self.include, self.exclude)
 
     def find(self, root: TableRoot, refs: Iterable[TableRef], context: AnyContext | None = None) -> list[LakeTable]:
         """The chosen tables that are below the root now, in ascending order of their paths.
@@ -101,16 +97,14 @@ class Lake:
             refs: The assets of tables, whose definitions take precedence over those of the code location.
             context: The context of the run or tick, which has the assets of the code location; or None.
         """
-        from lance_core.maintenance import find_tables  # noqa: PLC0415 - code locations load without it
+        from lance_core.maintenance.routine.maintain import find_chosen_tables  # noqa: PLC0415 - code locations load without it
 
         place = self.place(root)
         declared = _by_uri(root, [*(() if context is None else map(_ref, known_assets(context))), *refs])
         declared_names = {ref.name for ref in declared.values()}
         lake_tables = []
-        for table in _without_links(place.root_uri, find_tables(place.root_uri, storage_options=place.options)):
+        for table in find_chosen_tables(place.root_uri, self.include, self.exclude, place.options):
             path = table.path.removesuffix(SUFFIX)
-            if table.path.startswith(RESERVED) or not self.takes(path):
-                continue
             uri = below_root(place.root_uri, table.path)
             ref = declared.get(_canonical(uri))
             named = ref or TableRef(
@@ -135,22 +129,15 @@ class Lake:
 
     def policy_of_path(self, policy: LanceMaintenancePolicy, path: str) -> LanceMaintenancePolicy | None:
         """The policy for a table without the metadata of its asset; None if the table is not maintained."""
+        from lance_core.maintenance.routine.maintain import policy_levels  # noqa: PLC0415 - code locations load without it
+
         path_policy: LanceMaintenancePolicy | None = policy
-        for name in _steps(path):
+        for name in policy_levels(path):
             if name in self.policies:
                 path_policy = policy_of(
                     path_policy or policy, {MAINTENANCE_KEY: self.policies[name]}, where=f"policies[{name!r}]"
                 )
         return path_policy
-
-    def unused(self, tables: Iterable[LakeTable]) -> list[str]:
-        """The keys of `policies` that are neither the folder nor the path of one of these tables."""
-        return sorted(set(self.policies) - {name for table in tables for name in _steps(table.path)})
-
-    def unmatched(self, tables: Iterable[LakeTable]) -> list[str]:
-        """The globs of `include` that choose none of these tables."""
-        paths = [name for table in tables for name in (table.path, table.path + SUFFIX)]
-        return [glob for glob in self.include if not any(fnmatchcase(path, glob) for path in paths)]
 
 
 def checked_lake(
@@ -270,12 +257,6 @@ def _globs(globs: str | Sequence[str]) -> tuple[str, ...]:
     return (globs,) if isinstance(globs, str) else tuple(globs)
 
 
-def _steps(path: str) -> Iterator[str]:
-    """The folders of a path, outermost first, and the path."""
-    parts = path.split("/")
-    return ("/".join(parts[: depth + 1]) for depth in range(len(parts)))
-
-
 def _ref(asset: tuple[dg.AssetKey, Mapping[str, Any], dg.PartitionsDefinition[Any] | None]) -> TableRef:
     key, metadata, partitions_def = asset
     return TableRef(key=key, metadata=metadata, partitions_def=partitions_def)
@@ -300,20 +281,6 @@ def _by_uri(root: TableRoot, refs: Iterable[TableRef]) -> dict[str, TableRef]:
         ):
             refs_by_uri[uri] = ref
     return refs_by_uri
-
-
-def _without_links(root: str, tables: list[FoundTable]) -> list[FoundTable]:
-    """The tables below a root, each once: symbolic links to tables below the root are left out."""
-    folder = Path(_canonical(root))
-    if not folder.is_dir():
-        return tables  # object storage has no links
-    real = folder.resolve()
-    tables_by_path: dict[Path, FoundTable] = {}
-    for table in tables:
-        place = (folder / table.path).resolve()
-        if place not in tables_by_path or place == real / table.path:
-            tables_by_path[place] = table
-    return sorted(tables_by_path.values(), key=lambda table: table.path)
 
 
 def _canonical(uri: str) -> str:

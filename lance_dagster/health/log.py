@@ -1,17 +1,4 @@
-"""The log of maintenance: the table `{root}/_maintenance/log.lance`, to which each run appends in one commit.
-
-run_id, job, time          the run, and when it was recorded
-table, uri                 the table: its name in the job, which can differ by job, and its URI, which identifies it
-step                       commit, materialize_deletions, refresh_indices or clean_up; "table": the table as a whole
-outcome                    of the table: done, partly done, put off, healthy, skipped or failed; null in rows of steps
-version_before, version_after   of the step, or of all steps of the run
-bytes_read, bytes_written  the bytes of the data files that were rewritten, and of those that replace them; for indices
-                           the bytes by which they grew, and no bytes read
-files_removed, bytes_removed    by cleanup
-seconds                    the time that the step, or the table, took
-reason                     why the table failed or was skipped, or what was put off; null if all was done
-fragments, rows, deleted_rows, bytes, versions, unindexed   the table afterwards; null in rows of steps
-"""
+"""Reads the log of maintenance of a root; `lance_core.maintenance.routine.log` describes its columns and writes it."""
 
 from __future__ import annotations
 
@@ -24,43 +11,13 @@ import pyarrow.compute as pc
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError
+from lance_core.maintenance.routine.log import LOG_PATH, LOG_WHOLE_TABLE
 from lance_dagster.tables.location import below_root
-from lance_dagster.tables.names import RECEIPTS_FOLDER
 
-__all__ = [
-    "LOG",
-    "SCHEMA",
-    "WHOLE",
-    "last_maintained",
-    "open_log",
-    "put_off_last",
-    "rows_of_tables",
-    "runs_of",
-    "tables_of",
-    "trends",
-]
+__all__ = ["last_maintained", "open_log", "rows_of_tables", "runs_of", "tables_of", "trends"]
 
 _CLOCKS_DIFFER: Final = timedelta(minutes=5)
 """The most by which the clocks of machines may differ."""
-
-LOG: Final = f"{RECEIPTS_FOLDER}/log.lance"
-WHOLE: Final = "table"
-"""The step of the row that sums up a table."""
-
-SCHEMA: Final = pa.schema(
-    [
-        ("run_id", pa.string()),
-        ("job", pa.string()),
-        ("time", pa.timestamp("us", "UTC")),
-        *((name, pa.string()) for name in ("table", "uri", "step", "outcome")),
-        *((name, pa.int64()) for name in ("version_before", "version_after", "bytes_read", "bytes_written")),
-        *((name, pa.int64()) for name in ("files_removed", "bytes_removed")),
-        ("seconds", pa.float64()),
-        ("reason", pa.string()),
-        *((name, pa.int64()) for name in ("fragments", "rows", "deleted_rows", "bytes", "versions")),
-        ("unindexed", pa.float64()),
-    ]
-)
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _SHOWN: Final = 30
@@ -70,7 +27,7 @@ _SHOWN: Final = 30
 def open_log(root_uri: str, options: Mapping[str, str] | None) -> lance_core.LanceDataset | None:
     """The log of a root; None if no run has written one."""
     try:
-        return lance_core.dataset(below_root(root_uri, LOG), storage_options=dict(options or {}) or None)
+        return lance_core.dataset(below_root(root_uri, LOG_PATH), storage_options=dict(options or {}) or None)
     except DatasetNotFoundError:
         return None
 
@@ -85,19 +42,10 @@ def last_maintained(log: lance_core.LanceDataset, uri: str) -> datetime | None:
         uri: The URI of the table.
     """
     finished = pc.field("outcome").isin(["done", "healthy"]) & pc.field("reason").is_null()
-    condition = (pc.field("uri") == lance_core.canonical_uri(uri)) & (pc.field("step") == WHOLE) & finished
+    condition = (pc.field("uri") == lance_core.canonical_uri(uri)) & (pc.field("step") == LOG_WHOLE_TABLE) & finished
     condition &= pc.field("time") <= pa.scalar(datetime.now(UTC) + _CLOCKS_DIFFER, pa.timestamp("us", "UTC"))
     times: list[datetime] = log.to_table(columns=["time"], filter=condition)["time"].to_pylist()
     return max(times, default=None)
-
-
-def put_off_last(log: lance_core.LanceDataset) -> set[str]:
-    """The URIs of tables whose newest record has steps that were put off, but no failure."""
-    records = log.to_table(columns=["uri", "time", "outcome", "reason"], filter=f"step = '{WHOLE}'")
-    newest = records.group_by("uri").aggregate([("time", "max")]).rename_columns(["uri", "time"])
-    last = records.join(newest, ["uri", "time"], join_type="inner")
-    is_put_off = pc.and_(pc.is_valid(last["reason"]), pc.not_equal(last["outcome"], "failed"))
-    return set(last["uri"].filter(is_put_off).to_pylist())
 
 
 def rows_of_tables(log: lance_core.LanceDataset, takes: Callable[[str], bool]) -> list[dict[str, Any]]:
@@ -107,7 +55,7 @@ def rows_of_tables(log: lance_core.LanceDataset, takes: Callable[[str], bool]) -
         log: The log.
         takes: Returns whether a table is wanted, by its name.
     """
-    rows = log.to_table(filter=f"step = '{WHOLE}'").sort_by("time").to_pylist()
+    rows = log.to_table(filter=f"step = '{LOG_WHOLE_TABLE}'").sort_by("time").to_pylist()
     return [row for row in rows if takes(row["table"])]
 
 

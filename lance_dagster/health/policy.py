@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import dagster as dg
 
@@ -19,7 +19,10 @@ from lance_dagster.tables.arguments import described
 from lance_dagster.tables.names import near_name
 from lance_dagster.tables.refs import MAINTENANCE_KEY
 
-__all__ = ["LanceMaintenancePolicy", "parse_age", "policy_of", "recorded_metadata"]
+if TYPE_CHECKING:
+    from lance_core.maintenance import MaintenancePolicy
+
+__all__ = ["LanceMaintenancePolicy", "check_fields", "parse_age", "policy_of", "recorded_metadata"]
 
 NEVER: Final = "never"
 
@@ -105,46 +108,15 @@ class LanceMaintenancePolicy:
 
     def __post_init__(self) -> None:
         """Reject invalid values."""
-        for name in (
-            "target_rows_per_fragment",
-            "target_bytes_per_fragment",
-            "max_bytes_per_file",
-            "retain_versions",
-            "max_parallel_tasks",
-            "delete_rate_limit",
-            "delete_concurrency",
-        ):
-            value = getattr(self, name)
-            if value is not None and not _is_positive(value):
-                raise ValueError(f"{name} must be a positive number or None, not {value!r}")
-        for name in ("max_small_fragments", "max_versions"):
-            if not _is_positive(getattr(self, name)):
-                raise ValueError(f"{name} must be a positive number, not {getattr(self, name)!r}")
-        for name in ("refresh_indices", "dry_run"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")  # noqa: TRY004 - one kind
+        check_fields(self)
         share = self.materialize_deletions_threshold
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
             raise ValueError(f"materialize_deletions_threshold must be a share between 0 and 1, not {share!r}")
-        for name in ("cleanup_older_than", "receipts_older_than"):
-            age = _age(getattr(self, name))
-            if age is not None and age <= timedelta(0):
-                raise ValueError(f"{name} must be a positive duration, not {getattr(self, name)!r}")
 
     @property
     def age(self) -> timedelta | None:
         """`cleanup_older_than` as a timedelta; None for no limit of age."""
         return _age(self.cleanup_older_than)
-
-    @property
-    def age_of_receipts(self) -> timedelta | None:
-        """`receipts_older_than` as a timedelta; None for no limit of age."""
-        return _age(self.receipts_older_than)
-
-    @property
-    def cleans_up(self) -> bool:
-        """Whether old versions are removed."""
-        return self.age is not None or self.retain_versions is not None
 
     def changed(self, overrides: Mapping[str, Any], *, where: str) -> LanceMaintenancePolicy:
         """This policy with some fields changed.
@@ -168,15 +140,11 @@ class LanceMaintenancePolicy:
         except ValueError as error:
             raise dg.DagsterInvalidDefinitionError(f"{where}: {error}") from error
 
-    def compaction_options(self) -> dict[str, Any]:
-        """The options of a compaction by this policy; the table's configuration replaces those that are None."""
-        return {
-            "target_rows_per_fragment": self.target_rows_per_fragment,
-            "target_bytes_per_fragment": self.target_bytes_per_fragment,
-            "max_bytes_per_file": self.max_bytes_per_file,
-            "materialize_deletions_threshold": self.materialize_deletions_threshold,
-            "merge_results": True,
-        }
+    def to_core(self) -> MaintenancePolicy:
+        """The policy for `lance_core.maintenance`, which has the same fields."""
+        from lance_core.maintenance import MaintenancePolicy  # noqa: PLC0415 - code locations load without it
+
+        return MaintenancePolicy(**{field.name: getattr(self, field.name) for field in fields(self)})
 
 
 def _age(age: str | timedelta | None) -> timedelta | None:
@@ -191,17 +159,11 @@ def parse_age(age: str) -> timedelta | None:
     """
     if age.strip().lower() == NEVER:
         return None
-    position, seconds = 0, 0.0
-    while position < len(age):
-        match = _PART.match(age, position)
-        if match is None or match[2] not in _SECONDS:
-            raise ValueError(f'{age!r} is not a duration; write "7d", "12h" or "1h 30m", or "{NEVER}"')
-        seconds += float(match[1]) * _SECONDS[match[2]]
-        position = match.end()
-    if not age.strip():
+    parts = list(_PART.finditer(age))
+    if not parts or "".join(part[0] for part in parts) != age or any(part[2] not in _SECONDS for part in parts):
         raise ValueError(f'{age!r} is not a duration; write "7d", "12h" or "1h 30m", or "{NEVER}"')
     try:
-        return timedelta(seconds=seconds)
+        return timedelta(seconds=sum(float(part[1]) * _SECONDS[part[2]] for part in parts))
     except OverflowError as error:
         raise ValueError(f'{age!r} is longer than {timedelta.max.days:,} days; write "{NEVER}"') from error
 
@@ -251,5 +213,24 @@ def _written(value: object) -> object:
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 
-def _is_positive(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+def check_fields(record: Any) -> None:
+    """Reject counts that are not positive, flags that are not booleans, and ages that are no durations.
+
+    Args:
+        record: A policy or a budget.
+
+    Raises:
+        ValueError: A value is of the wrong type or out of range.
+    """
+    for each in fields(record):
+        value, kind = getattr(record, each.name), str(each.type)
+        is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
+        if kind in ("int", "int | None") and not is_count and (value is not None or kind == "int"):
+            or_none = " or None" if kind != "int" else ""
+            raise ValueError(f"{each.name} must be a positive number{or_none}, not {value!r}")
+        if kind == "bool" and not isinstance(value, bool):
+            raise ValueError(f"{each.name} must be True or False, not {value!r}")
+        if "timedelta" in kind:
+            age = _age(value)
+            if age is not None and (not isinstance(age, timedelta) or age <= timedelta(0)):
+                raise ValueError(f"{each.name} must be a positive duration, not {value!r}")

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import lance_core
+from lance_core.maintenance.routine.health import deleted_fraction
 from lance_dagster._context.steps import add_metadata, set_data_version
 from lance_dagster.branches.writing import branch_metadata
 from lance_dagster.events.materialization import ordered_entries
 from lance_dagster.events.reporting import known_versions, partition_rows
-from lance_dagster.health.facts import deleted_fraction
 from lance_dagster.io_manager.output import TableOutput
 from lance_dagster.lineage.history import data_version, data_version_of, last_data_change, read_history
 from lance_dagster.tables.refs import TableRef

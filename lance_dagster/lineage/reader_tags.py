@@ -13,11 +13,10 @@ expires if no run has renewed it for a number of days, which the input's configu
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import lance_core
-from lance_core.errors import InvalidInputError, NotFoundError, VersionNotFoundError
+from lance_core.errors import NotFoundError, VersionNotFoundError
 from lance_dagster.lineage.watermarks import InputPosition, needed_versions, positions_of
 
 if TYPE_CHECKING:
@@ -25,10 +24,7 @@ if TYPE_CHECKING:
 
     from lance_dagster.lineage.history import TableInput, TableVersion
 
-__all__ = ["DAYS_KEY", "expired", "hold_after_undo", "holders", "release", "release_expired"]
-
-DAYS_KEY: Final = "lance-dagster.changes.days"
-_DAYS: Final = 30
+__all__ = ["hold_after_undo", "release"]
 
 
 def release(
@@ -98,39 +94,3 @@ def _hold(read: TableInput, reader: str, position: InputPosition, options: Mappi
         consumed.readers.hold(reader)
         if position.branch is None and position.since:
             consumed.checkout_version((None, position.since)).readers.hold(reader)
-
-
-def release_expired(dataset: lance_core.LanceDataset) -> dict[str, list[int]]:
-    """Remove expired tags; returns the versions that are still tagged, by reader.
-
-    Raises:
-        InvalidInputError: `lance-dagster.changes.days` is not a whole number.
-    """
-    dataset.readers.release_older_than(_age(dataset))
-    return holders(dataset)
-
-
-def expired(dataset: lance_core.LanceDataset) -> list[str]:
-    """The names of the expired tags.
-
-    Raises:
-        InvalidInputError: `lance-dagster.changes.days` is not a whole number.
-    """
-    return dataset.readers.older_than(_age(dataset))
-
-
-def _age(dataset: lance_core.LanceDataset) -> timedelta:
-    """The age at which a reader's tag expires."""
-    value = dataset.config().get(DAYS_KEY, str(_DAYS))
-    if not value.isdecimal():
-        raise InvalidInputError(f"configuration {DAYS_KEY} must be a number of days, not {value!r}")
-    return timedelta(days=int(value))
-
-
-def holders(dataset: lance_core.LanceDataset) -> dict[str, list[int]]:
-    """The versions of a table's branch that incremental readers have tagged, by reader."""
-    versions_by_reader: dict[str, list[int]] = {}
-    for tag in sorted(dataset.readers.list().values(), key=lambda tag: tag["version"]):
-        if tag["branch"] == dataset.branch:
-            versions_by_reader.setdefault(tag["reader"], []).append(tag["version"])
-    return versions_by_reader

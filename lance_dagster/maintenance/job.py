@@ -7,7 +7,7 @@
 
 `plan` lists the tables below a root, and reads only manifests; it ends the work on tables for which nothing is due. The
 error of a table is kept in its outcome until `report` fails with it, so that the other tables are finished; `summarize`
-appends the receipts of all tables to the log below the root, and then fails with all errors.
+appends the reports of all tables to the log below the root, and then fails with all errors.
 
 The work is reported as observations: maintenance changes no rows, so that it materializes nothing, changes no data
 version, and starts nothing downstream.

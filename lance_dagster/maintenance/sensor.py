@@ -350,7 +350,7 @@ def _needs(
     recorded_so: Callable[..., bool],
 ) -> tuple[int, list[str]] | None:
     """The version of a table that needs maintenance, with the reasons; None if it needs none."""
-    from lance_dagster.health.facts import measure  # noqa: PLC0415 - heavy imports at first use
+    from lance_core.maintenance.routine.health import measure  # noqa: PLC0415 - heavy imports at first use
 
     branch = root.branch_of_job(context)
     if target.table is not None and branch is None and _is_requested(state, target.table.latest):
@@ -358,9 +358,10 @@ def _needs(
     dataset = target.open(root, branch)
     if dataset is None or _is_requested(state, dataset.version):
         return None
-    health = measure(dataset, policy, count_versions=False)
+    core_policy = policy.to_core()
+    health = measure(dataset, core_policy, count_versions=False)
     since = health.version - (state.done if state.done is not None and state.done < health.version else 0)
-    problems = health.problems(policy, versions=since, indices=False)
+    problems = health.problems(core_policy, versions=since, indices=False)
     if state.failures or state.left:
         problems.append("the last run did not finish the table")
     if not problems or (not target.is_defined and recorded_so(context, dataset, target)):

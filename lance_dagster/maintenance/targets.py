@@ -15,24 +15,20 @@ import dagster as dg
 
 from lance_dagster.health.lake import Lake, LakeTable
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of, recorded_metadata
-from lance_dagster.properties import ASSET_KEY, MAINTENANCE_METADATA
+from lance_dagster.maintenance.work import TableWork
 from lance_dagster.tables.location import TABLE_KEY
 from lance_dagster.tables.refs import MAINTENANCE_KEY, TableRef, TableRoot, chosen_refs, is_foreign, on_branch
 from lance_dagster.tables.settings import partition_columns
 
 if TYPE_CHECKING:
     import lance_core
-    from lance_core.maintenance import CompactionTask
-    from lance_dagster.maintenance.steps import MaintenanceOutcome, MaintenancePlan
 
 __all__ = [
     "ORDER_TAG",
     "MaintenanceTarget",
     "choose_targets",
-    "failure_of",
     "in_order_of_run",
     "is_left_alone",
-    "owner_properties",
     "policy_of_target",
     "survey_target",
     "versions_in_use",
@@ -127,10 +123,10 @@ def choose_targets(
 def _log_choice(
     log: Logger, lake: Lake | None, lake_tables: Collection[LakeTable], targets: Sequence[MaintenanceTarget]
 ) -> None:
-    for name in () if lake is None else lake.unused(lake_tables):
-        log.warning("policies[%r]: no table below the root has this path, or is in this folder", name)
-    for glob in () if lake is None else lake.unmatched(lake_tables):
-        log.warning("include %r matches no table below the root; 'a/*' matches the tables in folder a", glob)
+    from lance_core.maintenance.routine.maintain import warn_of_idle_choices  # noqa: PLC0415 - code locations load without it
+
+    if lake is not None:
+        warn_of_idle_choices(log, lake.policies, lake.include, [table.path for table in lake_tables])
     for target in targets:
         for other in target.other_assets:
             log.info("asset %s shares the table of %s, and is maintained with it", other, _where(target))
@@ -185,8 +181,8 @@ def survey_target(
     policy: LanceMaintenancePolicy,
     lake: Lake | None,
     overrides: Mapping[str, Any],
-) -> tuple[MaintenanceOutcome | Literal["absent", "left alone"], list[CompactionTask]]:
-    """The survey of a table, and its tasks; "absent" if the table does not exist, "left alone" if it is excluded.
+) -> TableWork | Literal["absent", "left alone"]:
+    """The survey of a table; "absent" if the table does not exist, "left alone" if it is excluded.
 
     Args:
         context: The context of the op.
@@ -196,77 +192,63 @@ def survey_target(
         lake: The root whose tables the job lists.
         overrides: The fields of the policy that the configuration of the run changes.
     """
-    from lance_dagster.maintenance import steps  # noqa: PLC0415 - code locations load without lance_core
-    from lance_dagster.maintenance.kept_versions import without_idle_cleanup  # noqa: PLC0415 - heavy imports
+    from lance_core.maintenance import MaintenancePlan, MaintenanceReport  # noqa: PLC0415 - code locations load without it
+    from lance_core.maintenance.routine import survey as surveys  # noqa: PLC0415 - code locations load without it
 
     table_policy = policy_of_target(context, target, policy, lake, log=context.log)
     if table_policy is None:
-        return "left alone", []
-    table_policy, started, where = (
-        table_policy.changed(overrides, where="configuration of the run"),
-        time.monotonic(),
-        _where(target),
-    )
+        return "left alone"
+    changed, where = partial(LanceMaintenancePolicy.changed, where="configuration of the run"), _where(target)
+    core_policy, started = changed(table_policy, overrides).to_core(), time.monotonic()
     branch = root.branch_of_job(context)
     columns = partition_columns(target.ref.metadata or {}) if branch is None else ()  # main is indexed
     try:
         dataset = target.open(root, branch)
         if dataset is None:
             context.log.info("%s: skipped, there is no %s", where, _place(target.uri(root), branch))
-            return "absent", []
+            return "absent"
         survey = partial(
-            steps.survey,
+            surveys.survey,
             dataset,
-            target.ref.name,
+            table=target.ref.name,
             max_unindexed_fragments=root.max_unindexed_fragments,
             versions=None if target.table is None or branch is not None else target.table.versions,
         )
-        plan, tasks = survey(table_policy, partition_columns=columns)
+        report = survey(core_policy, partition_columns=columns)
+        work = TableWork(report=report, is_asset=target.is_asset, is_defined=target.is_defined)
         if target.is_defined:
-            plan = replace(plan, owners=[target.ref.name], recorded=recorded_metadata(target.ref.metadata))
-        elif plan.is_due:
+            work = replace(work, owners=[target.ref.name], recorded=recorded_metadata(target.ref.metadata))
+        elif report.plan.is_due:
             owners, recorded = _owners(dataset)
             if recorded is not None:
                 recorded_target = target.with_metadata(json.loads(recorded))
-                changed = policy_of_target(context, recorded_target, policy, lake, log=context.log)
-                if changed is None:
-                    return "left alone", []
-                table_policy = changed.changed(overrides, where="configuration of the run")
-                plan, tasks = survey(table_policy)
-            plan = replace(plan, owners=owners, is_defined=False, recorded=recorded)
-        plan = replace(
-            plan, other_assets=[*target.other_assets, *(_named_by_table(dataset) if plan.cleanup_due else ())]
-        )
-        if plan.cleanup_due:
-            plan = without_idle_cleanup(dataset, plan, versions_in_use(context, root, plan))
+                table_policy = policy_of_target(context, recorded_target, policy, lake, log=context.log)
+                if table_policy is None:
+                    return "left alone"
+                report = survey(changed(table_policy, overrides).to_core())
+            work = replace(work, owners=owners, recorded=recorded)
+        named_assets = _named_by_table(dataset) if report.plan.cleanup_due else ()
+        work = replace(work, other_assets=[*target.other_assets, *named_assets])
+        report = surveys.without_idle_cleanup(dataset, report, lambda: versions_in_use(context, root, work))
     except Exception as error:  # a broken table must not stop the others
         context.log.exception("%s cannot be read", where)
-        plan = steps.MaintenancePlan(asset=target.ref.name, uri=target.uri(root))
-        return steps.MaintenanceOutcome(plan=plan, error=failure_of("plan", error)), []
-    return _surveyed(context, target, plan, time.monotonic() - started), tasks
+        plan = MaintenancePlan(table=target.ref.name, uri=target.uri(root), policy=core_policy)
+        return TableWork(report=MaintenanceReport(plan=plan).failed("plan", error))
+    plan = report.plan
+    if plan.problems or target.table is None:
+        context.log.info("%s: version %d, %s", where, dataset.version, "; ".join(plan.problems) or "healthy")
+    if plan.indices_left and not plan.is_due:
+        context.log.warning(
+            "%s: the indices %s do not cover all rows, and only pylance can extend them: pip install "
+            "'lance-dagster[search]'", where, ", ".join(plan.indices_left)
+        )  # fmt: skip
+        report = report.plus(indices_not_refreshed=len(plan.indices_left))
+    return replace(work, report=replace(report, seconds=time.monotonic() - started))
 
 
 def _place(uri: str, branch: str | None) -> str:
     """What a run maintains, for messages."""
     return f"table at {uri} yet" if branch is None else f"branch {branch} of {uri}"
-
-
-def _surveyed(
-    context: dg.OpExecutionContext, target: MaintenanceTarget, plan: MaintenancePlan, seconds: float
-) -> MaintenanceOutcome:
-    """The outcome of a survey, which is logged."""
-    from lance_dagster.maintenance import steps  # noqa: PLC0415 - code locations load without lance_core
-
-    outcome, where = steps.MaintenanceOutcome(plan=plan, seconds=seconds), _where(target)
-    if plan.problems or target.table is None:
-        context.log.info("%s: version %d, %s", where, plan.version, "; ".join(plan.problems) or "healthy")
-    if plan.is_due or not plan.indices_left:
-        return outcome
-    context.log.warning(
-        "%s: the indices %s do not cover all rows, and only pylance can extend them: pip install "
-        "'lance-dagster[search]'", where, ", ".join(plan.indices_left)
-    )  # fmt: skip
-    return outcome.plus(indices_not_refreshed=len(plan.indices_left))
 
 
 def _owners(dataset: lance_core.LanceDataset) -> tuple[list[str], str | None]:
@@ -288,19 +270,19 @@ def _named_by_table(dataset: lance_core.LanceDataset) -> list[str]:
     return [*_owners(dataset)[0], *owners(dataset.schema).values()]
 
 
-def versions_in_use(context: dg.OpExecutionContext, root: TableRoot, plan: MaintenancePlan) -> dict[str, int] | None:
+def versions_in_use(context: dg.OpExecutionContext, root: TableRoot, work: TableWork) -> dict[str, int] | None:
     """The versions that cleanup keeps because inputs load them; None if inputs load the newest version, as of a branch.
 
     For an asset whose definition the run does not know, it is unknown what inputs load: its versions are kept.
     """
     from lance_dagster.loading.recorded_versions import recorded_versions  # noqa: PLC0415 - heavy imports at first use
 
-    if plan.branch is not None or (root.reads_materialized is False and plan.is_defined):
+    if work.report.plan.branch is not None or (root.reads_materialized is False and work.is_defined):
         return None
     used: dict[str, int] = {}
-    for owner in dict.fromkeys([*plan.owners, *plan.other_assets]):
+    for owner in dict.fromkeys([*work.owners, *work.other_assets]):
         versions = recorded_versions(context.instance, dg.AssetKey.from_user_string(owner))
-        used |= {name if owner == plan.asset else f"{name} of {owner}": version for name, version in versions.items()}
+        used |= {name if owner == work.asset else f"{name} of {owner}": version for name, version in versions.items()}
     return used
 
 
@@ -316,14 +298,6 @@ def is_left_alone(
     if recorded is None:
         return False
     return policy_of_target(context, target.with_metadata(json.loads(recorded)), policy, lake) is None
-
-
-def owner_properties(plan: MaintenancePlan) -> dict[str, str]:
-    """The transaction properties that name the owners of a table; empty if they are unknown."""
-    if not plan.owners:
-        return {}
-    owners = plan.owners[0] if len(plan.owners) == 1 else json.dumps(list(plan.owners))
-    return {ASSET_KEY: owners, **({} if plan.recorded is None else {MAINTENANCE_METADATA: plan.recorded})}
 
 
 def policy_of_target(
@@ -360,8 +334,3 @@ def policy_of_target(
 
 def _where(target: MaintenanceTarget) -> str:
     return f"asset {target.ref.name}"
-
-
-def failure_of(step: str, error: Exception) -> str:
-    """The step and its error, as a message."""
-    return f"{step}: {type(error).__name__}: {error}"

@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 import dagster as dg
 
-from lance_dagster.tables.names import RECEIPTS_FOLDER, RESERVED_FOLDER
+from lance_dagster.tables.names import LOG_FOLDER, RESERVED_FOLDER
 
 __all__ = [
     "OWN_BRANCH_KEY",
@@ -164,10 +164,10 @@ def locate_table(
                 'metadata "schema" or "table" with such a name.'
             )
     reserved_folders = [segment for segment in folders if segment.endswith(_SUFFIX)] or (
-        [folders[0]] if folders[0] in (RESERVED_FOLDER, RECEIPTS_FOLDER) else []
+        [folders[0]] if folders[0] in (RESERVED_FOLDER, LOG_FOLDER) else []
     )
     if reserved_folders:
-        reasons = {RESERVED_FOLDER: "holds the outputs of ops", RECEIPTS_FOLDER: "holds the log of maintenance"}
+        reasons = {RESERVED_FOLDER: "holds the outputs of ops", LOG_FOLDER: "holds the log of maintenance"}
         reason = reasons.get(reserved_folders[0], "is the name of a table")
         raise dg.DagsterInvalidDefinitionError(
             f"asset {asset_key.to_user_string()}: its table cannot be in the folder {reserved_folders[0]!r}, "

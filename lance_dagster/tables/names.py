@@ -10,15 +10,15 @@ from typing import Final
 
 import dagster as dg
 
-__all__ = ["RECEIPTS_FOLDER", "RESERVED", "RESERVED_FOLDER", "checked_job_name", "mapping_key", "near_name"]
+__all__ = ["LOG_FOLDER", "RESERVED", "RESERVED_FOLDER", "checked_job_name", "mapping_key", "near_name"]
 
 RESERVED_FOLDER: Final = "_ops"
 """The folder below the root that holds the outputs of ops."""
 
-RECEIPTS_FOLDER: Final = "_maintenance"
+LOG_FOLDER: Final = "_maintenance"
 """The folder below the root that holds the log of maintenance."""
 
-RESERVED: Final = (f"{RESERVED_FOLDER}/", f"{RECEIPTS_FOLDER}/")
+RESERVED: Final = (f"{RESERVED_FOLDER}/", f"{LOG_FOLDER}/")
 """Prefixes of the paths of tables that belong to no asset."""
 
 _NOT_IN_KEYS: Final = re.compile(r"[^A-Za-z0-9_]")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from lance_core.maintenance import (
     CompactionMetrics,
     CompactionOptions,
     CompactionTask,
+    Rewriter,
     RewriteResult,
     commit_what_fits,
 )
@@ -34,7 +35,7 @@ from pyspark_lance.writing.orphan_files import delete_orphan_files
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["CompactionFailure", "CompactionReport", "compact", "execute_tasks"]
+__all__ = ["CompactionFailure", "CompactionReport", "compact", "execute_tasks", "executor_rewriter"]
 
 _LOGGER = logging.getLogger("pyspark_lance")
 
@@ -173,6 +174,31 @@ def execute_tasks(
     for failure in failures:
         _LOGGER.warning("fragments %s of %s were not compacted: %s", failure.fragment_ids, uri, failure.error)
     return results, failures
+
+
+def executor_rewriter(spark: SparkSession, max_parallel_tasks: int | None = None) -> Rewriter:
+    """A rewriter for `lance_core.maintenance.maintain` that runs tasks on Spark's executors.
+
+    Args:
+        spark: The session, classic or Connect.
+        max_parallel_tasks: The most tasks at a time; None for all at once.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> table.insert(pa.table({"id": [4]}))
+        >>> maintenance.maintain(table, rewriter=pyspark_lance.executor_rewriter(spark)).outcome
+        'done'
+    """
+
+    def run(dataset: Any, tasks: Sequence[CompactionTask]) -> Iterator[RewriteResult | Exception]:
+        size = max_parallel_tasks or max(1, len(tasks))
+        options = dict(dataset.source.options) or None
+        for start in range(0, len(tasks), size):
+            results, failures = execute_tasks(spark, dataset.uri, tasks[start : start + size], storage_options=options)
+            yield from results
+            yield from (LanceError(f"fragments {each.fragment_ids}: {each.error}") for each in failures)
+
+    return run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,8 @@ import pytest
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError
+from lance_core.maintenance.routine.survey import list_held_versions
 from lance_dagster import BranchPolicy, LanceMaintenancePolicy, build_maintenance_job
-from lance_dagster.lineage.reader_tags import holders
 from lance_dagster.undo.plan import CannotUndoError, plan_undo
 from tests.lance_dagster.lake import QUIET, Lake, errors
 from tests.lance_dagster.loading.copies import ALL, CHANGED, DAYS, ONE, SINCE, THREE, TWO, Copy, change, rows, source
@@ -477,14 +477,14 @@ class TestHolds:
         lance.dataset(lake.uri("source")).cleanup_old_versions(
             dt.timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
         )
-        held = holders(lake.table("source"))
+        held = list_held_versions(lake.table("source"))
         assert list(held.values()) == [[1]]
         assert list(held) == ["copy"]
         assert copy.run(lake)[0] == CHANGED
         now = lake.table("source").version
-        assert list(holders(lake.table("source")).values()) == [[1, now]]
+        assert list(list_held_versions(lake.table("source")).values()) == [[1, now]]
         assert copy.run(lake)[0] == []
-        assert list(holders(lake.table("source")).values()) == [[1, now]]
+        assert list(list_held_versions(lake.table("source")).values()) == [[1, now]]
 
     def test_each_partition_holds_its_own(self, lake):
         days = pa.concat_tables([rows(1, 2, day=ONE), rows(3, day=TWO)])
@@ -493,13 +493,13 @@ class TestHolds:
         copy.run(lake, partition="2024-01-01")
         lance.dataset(lake.uri("source")).update({"n": "1"}, where="id = 3")
         copy.run(lake, partition="2024-01-02")
-        assert list(holders(lake.table("source")).values()) == [[1, 2]]
+        assert list(list_held_versions(lake.table("source")).values()) == [[1, 2]]
         copy.run(lake, partition="2024-01-01")
-        assert list(holders(lake.table("source")).values()) == [[1, 2]]
+        assert list(list_held_versions(lake.table("source")).values()) == [[1, 2]]
         lance.dataset(lake.uri("source")).update({"n": "2"}, where="id = 3")
         copy.run(lake, partition="2024-01-01")
         copy.run(lake, partition="2024-01-02")
-        assert list(holders(lake.table("source")).values()) == [[2, 3]]
+        assert list(list_held_versions(lake.table("source")).values()) == [[2, 3]]
 
     def test_maintenance_names_the_holders_and_drops_those_that_are_too_old(self, lake, table):
         copy = Copy()
@@ -508,7 +508,7 @@ class TestHolds:
         assert maintain(lake) == 1
         lance.dataset(lake.uri("source")).update_config({"lance-dagster.changes.days": "0"})
         assert maintain(lake) > 1
-        assert holders(lake.table("source")) == {}
+        assert list_held_versions(lake.table("source")) == {}
         assert "the oldest available version is" in errors(copy.run(lake, fails=True)[1])
 
     @pytest.mark.parametrize("retag", [False, True])
@@ -519,7 +519,7 @@ class TestHolds:
         report = lake.table("source").erase_rows("id = 2", delete_unverified=True, retag=retag)
         assert report.proven, report
         assert (report.readers_released, report.tags_moved) == (("copy",), {})
-        assert holders(lake.table("source")) == {}
+        assert list_held_versions(lake.table("source")) == {}
         oldest = lake.table("source").version_refs()[0]["version"]
         said = errors(copy.run(lake, fails=True)[1])
         assert f"the oldest available version is {oldest}" in said
@@ -575,7 +575,7 @@ class TestHolds:
         assert copy.run(lake, **on_draft)[0] == [(4, 0, "insert")]
         lance.write_dataset(rows(5), lake.uri("source"), mode="append")
         assert len(copy.run(lake, branching=BranchPolicy.from_tag())[0]) == 2
-        assert list(holders(lake.table("source")).values()) == [[1, 2, 3]]
+        assert list(list_held_versions(lake.table("source")).values()) == [[1, 2, 3]]
         lance.dataset(lake.uri("source")).cleanup_old_versions(
             dt.timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
         )
@@ -640,7 +640,7 @@ class TestUndo:
         for number in range(2):
             lance.write_dataset(rows(10 + number), lake.uri("source"), mode="append")
             seen.append(copy.run(lake))
-        assert holders(lake.table("source")) == {"copy": [2, 3]}
+        assert list_held_versions(lake.table("source")) == {"copy": [2, 3]}
         cleaned_up(lake)
         plan_undo(lake.table("copy"), seen[1][1].run_id).commit()
         assert copy.run(lake)[0] == seen[1][0]
@@ -664,7 +664,7 @@ class TestUndo:
             given, result = copy.run(lake)
             runs.append(result)
             expected += given
-        assert holders(lake.table("source")) == {"copy": [3, 4]}
+        assert list_held_versions(lake.table("source")) == {"copy": [3, 4]}
         if others:
             more = rows(50).append_column("_change_type", pa.array(["insert"]))
             lance_core.dataset(lake.uri("copy")).insert(more)
@@ -694,10 +694,10 @@ def test_on_object_storage(s3):
         given, result = copy.run(lake)
         assert given == CHANGED[:2]
         assert lake.rows("copy") == [(2, 10), (3, 0)]
-        assert list(holders(lake.table("source")).values()) == [[1, 3]]
+        assert list(list_held_versions(lake.table("source")).values()) == [[1, 3]]
         lake.table("source").checkout_version(1).readers.release_older_than(dt.timedelta(0))
         plan_undo(lake.table("copy"), result.run_id).commit(s3.storage_options)
-        assert list(holders(lake.table("source")).values()) == [[1]]
+        assert list(list_held_versions(lake.table("source")).values()) == [[1]]
         assert copy.run(lake)[0] == CHANGED[:2]
 
 

@@ -10,8 +10,8 @@ import pytest
 
 import lance_core
 from lance_core.errors import CommitConflictError
+from lance_core.maintenance.routine import steps
 from lance_dagster import LanceMaintenanceBudget, LanceMaintenancePolicy, build_maintenance_job
-from lance_dagster.maintenance import steps
 from tests.lance_dagster.maintenance.test_lake import fragments
 from tests.lance_dagster.maintenance.test_maintenance import NOW, failures, observations, run
 from tests.lance_dagster.maintenance.test_receipts import rows
@@ -91,7 +91,7 @@ def test_a_part_of_a_table_that_fits_is_done_and_the_rest_later(lake):
 def test_what_is_not_begun_in_time_is_put_off(lake, monkeypatch):
     fill_wide(lake, "a/t", 10)
     job = with_budget(max_duration="1h")
-    monkeypatch.setattr("lance_dagster.maintenance.ops.time_is_up", lambda deadline: deadline is not None)
+    monkeypatch.setattr(steps, "time_is_up", lambda deadline: deadline is not None)
     found = summary(run(lake, job))
     assert found["put_off"] == {"a/t": "max_duration: the time was up before 1 rewrites began"}
     assert fragments(lake, "a/t") == 6

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import lance_core
+from lance_core.maintenance.routine import survey
 from lance_dagster import LanceMaintenanceBudget, LanceMaintenancePolicy, build_maintenance_job
-from lance_dagster.maintenance import steps
 from tests.lance_dagster.maintenance.test_maintenance import failures, observations, run
 
 FORTNIGHT_NS = 14 * 86_400 * 10**9
@@ -213,14 +213,14 @@ def test_numbers_of_a_part_that_fits_into_the_budget(lake, long_ago, limits):
 def test_a_dry_run_that_fails_names_its_table_and_leaves_the_others(lake, monkeypatch):
     for kind in (rewrites, deletions):
         kind(f"{lake.root}/{kind.__name__}.lance")
-    real = steps.cleanup_selectors
+    real = survey.cleanup_selectors
 
     def fail(plan, in_use):
-        if plan.asset == "rewrites":
+        if plan.table == "rewrites":
             raise OSError("no answer")
         return real(plan, in_use)
 
-    monkeypatch.setattr("lance_dagster.maintenance.dry_runs.cleanup_selectors", fail)
+    monkeypatch.setattr("lance_core.maintenance.routine.dry_run.cleanup_selectors", fail)
     found = run(lake, build_maintenance_job(root=True), {"ops": {"plan": {"config": {"dry_run": True}}}})
     assert not found.success
     assert any("rewrites: dry_run: OSError: no answer" in message for message in failures(found).values())

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pytest
 
 import lance_core
+from lance_core.maintenance import MaintenancePlan, MaintenanceReport
+from lance_core.maintenance.routine import budget, indices
 from lance_dagster import LanceMaintenancePolicy, build_maintenance_job, build_maintenance_sensor
-from lance_dagster.maintenance import budget, indices
-from lance_dagster.maintenance.observations import outcome_of
-from lance_dagster.maintenance.steps import MaintenanceOutcome, MaintenancePlan
 from tests.lance_dagster.lake import QUIET
 from tests.lance_dagster.maintenance.test_budget import summary
 from tests.lance_dagster.maintenance.test_lake import fill_foreign
@@ -131,9 +130,9 @@ def expired_bytes(monkeypatch):
     """The bytes that cleanup would remove, of each table that is ranked from now on."""
     seen, real = [], budget._rank
 
-    def rank(table, tasks):
-        seen.append(table.plan.expired_bytes)
-        return real(table, tasks)
+    def rank(report):
+        seen.append(report.plan.expired_bytes)
+        return real(report)
 
     monkeypatch.setattr(budget, "_rank", rank)
     return seen
@@ -160,8 +159,8 @@ def test_bytes_of_columns_that_were_written_again_count_as_a_benefit(lake, monke
 
 
 def test_a_run_that_finds_the_work_done_is_healthy(lake):
-    assert outcome_of(MaintenanceOutcome(plan=MaintenancePlan(asset="a", uri="u"))) == "healthy"
-    assert outcome_of(MaintenanceOutcome(plan=MaintenancePlan(asset="a", uri="u"), done={"files_removed": 1})) == "done"
+    assert MaintenanceReport(plan=MaintenancePlan(table="a", uri="u")).outcome == "healthy"
+    assert MaintenanceReport(plan=MaintenancePlan(table="a", uri="u"), done={"files_removed": 1}).outcome == "done"
 
 
 def test_the_sensor_takes_healthy_for_finished(lake):

@@ -9,6 +9,7 @@ import lance
 import pyarrow as pa
 import pytest
 
+from lance_core.maintenance.routine import steps
 from lance_core.store.s3_client import S3Client
 from lance_dagster import (
     LanceMaintenancePolicy,
@@ -19,7 +20,6 @@ from lance_dagster import (
     lance_external_assets,
 )
 from lance_dagster.components import LanceMaintenanceComponent
-from lance_dagster.maintenance import steps
 from tests.lance_dagster.lake import QUIET, Lake
 from tests.lance_dagster.maintenance.test_maintenance import failures, fill, flights, observations, run
 

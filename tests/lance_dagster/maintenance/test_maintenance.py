@@ -14,6 +14,9 @@ import pytest
 import lance_core
 from lance_core import times
 from lance_core.errors import StoreError
+from lance_core.maintenance import MaintenancePolicy
+from lance_core.maintenance.routine import steps
+from lance_core.maintenance.routine import survey as surveys
 from lance_core.table.operations import CreateIndex
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_dagster import (
@@ -26,7 +29,6 @@ from lance_dagster import (
 )
 from lance_dagster._context import runs as context_runs
 from lance_dagster.health import policy as health_policy
-from lance_dagster.maintenance import steps
 from lance_dagster.maintenance.schedule import config_for
 from tests.lance_dagster.lake import QUIET
 
@@ -286,9 +288,9 @@ def test_a_healthy_table_costs_four_requests(requests):
         lance_core.write_dataset(table, "memory://counted/t.lance", mode="overwrite" if i else "create")
     requests.clear()
     dataset = lance_core.dataset("memory://counted/t.lance")
-    found, tasks = steps.survey(dataset, "t", LanceMaintenancePolicy())
-    assert not found.is_due
-    assert tasks == []
+    found = surveys.survey(dataset, MaintenancePolicy())
+    assert not found.plan.is_due
+    assert found.tasks == []
     assert len(requests) <= 4, requests
 
 
@@ -299,26 +301,26 @@ def test_ten_thousand_fragments_are_planned_from_the_manifest_alone(requests):
     operation = lance_core.LanceOperation.Append([fragment] * 10_000)
     lance_core.LanceDataset.commit(uri, operation, read_version=1)
     requests.clear()
-    found, tasks = steps.survey(lance_core.dataset(uri), "wide", LanceMaintenancePolicy(target_rows_per_fragment=30))
-    assert found.before["fragments"] == 10_001
-    assert len(tasks) == pytest.approx(1_000, abs=2)
+    found = surveys.survey(lance_core.dataset(uri), MaintenancePolicy(target_rows_per_fragment=30))
+    assert found.plan.health.fragments == 10_001
+    assert len(found.tasks) == pytest.approx(1_000, abs=2)
     assert len(requests) <= 4, requests
 
 
 def test_what_somebody_else_cleans_up_meanwhile_is_not_due(tmp_path, monkeypatch):
-    uri, real = str(tmp_path / "t.lance"), steps.measure
+    uri, real = str(tmp_path / "t.lance"), surveys.measure
     for i in range(3):
         lance_core.write_dataset(pa.table({"n": [i]}), uri, mode="overwrite" if i else "create")
-    policy = LanceMaintenancePolicy(cleanup_older_than=timedelta(microseconds=1))
-    assert steps.survey(lance_core.dataset(uri), "t", policy)[0].cleanup_due
+    policy = MaintenancePolicy(cleanup_older_than=timedelta(microseconds=1))
+    assert surveys.survey(lance_core.dataset(uri), policy).plan.cleanup_due
 
     def measure_and_wait(dataset, policy, **given):
         found = real(dataset, policy, **given)
         lance_core.dataset(uri).cleanup_old_versions(older_than=timedelta(0))
         return found
 
-    monkeypatch.setattr(steps, "measure", measure_and_wait)
-    assert not steps.survey(lance_core.dataset(uri), "t", policy)[0].cleanup_due
+    monkeypatch.setattr(surveys, "measure", measure_and_wait)
+    assert not surveys.survey(lance_core.dataset(uri), policy).plan.cleanup_due
 
 
 class TestRaces:
@@ -422,7 +424,7 @@ class TestRaces:
             if place[0] is UncommittedFiles and not isinstance(arguments[1], CreateIndex):
                 return real(*arguments, **options)
             if when == "after":
-                list(real(*arguments, **options))
+                real(*arguments, **options)
             monkeypatch.setattr(UncommittedFiles, "discard", lambda _files: None)  # a killed process does not tidy up
             raise KeyboardInterrupt
 

@@ -6,8 +6,9 @@ from datetime import timedelta
 import dagster as dg
 import pyarrow as pa
 
+from lance_core.maintenance.routine.log import tables_put_off
 from lance_dagster import build_lance_overdue_checks, build_maintenance_job
-from lance_dagster.health.log import open_log, put_off_last, trends
+from lance_dagster.health.log import open_log, trends
 from tests.lance_dagster.lake import QUIET
 from tests.lance_dagster.maintenance.test_lake import fill_foreign
 from tests.lance_dagster.maintenance.test_maintenance import run
@@ -73,7 +74,7 @@ def test_a_table_that_was_put_off_comes_first_under_another_name(lake):
     limits = {"ops": {"plan": {"config": {"budget": {"max_tables": 1}}}}}
     first = run(lake, build_maintenance_job(root=True), limits).output_for_node("summarize")
     assert (first["done"], list(first["put_off"])) == (["a/one"], ["public/orders"])
-    assert put_off_last(open_log(lake.root, None)) == {lake.uri("orders")}
+    assert tables_put_off(open_log(lake.root, None)) == {lake.uri("orders")}
     fill_foreign(lake, "a/one", pieces=12)
     second = run(lake, build_maintenance_job([orders], root=True), limits, assets=[orders])
     assert second.output_for_node("summarize")["done"] == ["orders"]

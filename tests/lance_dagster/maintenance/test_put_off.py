@@ -1,6 +1,7 @@
 """What a run puts off is never called done: not in the summary, in Dagster, in the log, nor by check and command."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
@@ -8,8 +9,10 @@ import pytest
 
 import lance_core
 from lance_core.errors import CommitConflictError
+from lance_core.maintenance import MaintenancePolicy
+from lance_core.maintenance.routine import run as step_run
+from lance_core.maintenance.routine import steps, survey
 from lance_dagster import LanceMaintenancePolicy, build_maintenance_job, build_maintenance_sensor
-from lance_dagster.maintenance import ops, steps
 from tests.lance_dagster.maintenance.test_budget import fill_wide, summary, with_budget
 from tests.lance_dagster.maintenance.test_deletes import Requests, job, remote
 from tests.lance_dagster.maintenance.test_lake import fill_foreign, fragments
@@ -35,14 +38,16 @@ def runs(lake):
 def up_after(monkeypatch, *begun):
     """Let the time of runs be up once these steps have begun."""
     seen = []
-    real = ops._work
+    for step in begun:
+        real = getattr(steps, step)
 
-    def work(job, context, step, table, dataset):
-        seen.append(step)
-        return real(job, context, step, table, dataset)
+        def work(*given, _real=real, _step=step):
+            seen.append(_step)
+            return _real(*given)
 
-    monkeypatch.setattr(ops, "_work", work)
-    monkeypatch.setattr(ops, "time_is_up", lambda deadline: deadline is not None and set(begun) <= set(seen))
+        monkeypatch.setattr(steps, step, work)
+    for module in (step_run, steps):
+        monkeypatch.setattr(module, "time_is_up", lambda deadline: deadline is not None and set(begun) <= set(seen))
 
 
 def test_a_table_that_was_never_begun_is_put_off_everywhere(lake, monkeypatch):
@@ -281,9 +286,10 @@ def test_rewrites_of_a_further_attempt_without_a_result_are_lost(tmp_path):
     for number in range(3):
         lance_core.write_dataset({"id": [number]}, uri, mode="append" if number else "create")
     dataset = lance_core.dataset(uri)
-    plan, tasks = steps.survey(dataset, "t", LanceMaintenancePolicy())
-    results = [one.json() for one in steps.run_here(dataset, tasks)]
+    report = survey.survey(dataset, MaintenancePolicy())
+    results = list(steps.run_here(dataset, report.tasks))
     lance_core.dataset(uri).update({"id": "7"}, where="id = 1")
-    done = steps.commit(dataset, steps.MaintenanceOutcome(plan=plan, results=results), {}, rewriter=lambda *_: [])
+    report = replace(report, tasks=(), results=results)
+    done = steps.commit(dataset, report, steps.StepContext(rewriter=lambda *_: []))
     assert (len(results), done.lost) == (1, 1)
     assert sorted(lance_core.dataset(uri).to_table()["id"].to_pylist()) == [0, 2, 7]

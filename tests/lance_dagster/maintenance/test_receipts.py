@@ -14,10 +14,12 @@ import pytest
 from click.testing import CliRunner
 
 import lance_core
+from lance_core.maintenance import LOG_SCHEMA
+from lance_core.maintenance.routine.log import tables_put_off
 from lance_dagster import LanceMaintenancePolicy, build_lance_overdue_checks, build_maintenance_job
 from lance_dagster.cli.app import cli
 from lance_dagster.cli.maintenance import maintenance_command
-from lance_dagster.health.log import SCHEMA, put_off_last, trends
+from lance_dagster.health.log import trends
 from tests.lance_dagster.lake import QUIET
 from tests.lance_dagster.maintenance.test_lake import fill_foreign
 from tests.lance_dagster.maintenance.test_maintenance import NOW, failures, fill, flights, observations, run
@@ -49,7 +51,7 @@ def test_each_step_and_each_table_has_a_row_that_adds_up(lake):
     before = lake.table("nyc/flights").version
     result = run(lake, build_maintenance_job(root=True, policy=LanceMaintenancePolicy(cleanup_older_than=NOW)))
     assert result.success, failures(result)
-    assert log_of(lake).schema == SCHEMA
+    assert log_of(lake).schema == LOG_SCHEMA
     assert len(log_of(lake).versions()) == 1
     found = rows(lake)
     assert {row["run_id"] for row in found} == {result.run_id}
@@ -128,13 +130,15 @@ def test_the_log_stays_small(lake):
 
 def record(number, age, **given):
     """A row of the log that sums up a table."""
-    row = dict.fromkeys(SCHEMA.names) | {"run_id": uuid4().hex, "job": "j", "time": datetime.now(UTC) - age}
+    row = dict.fromkeys(LOG_SCHEMA.names) | {"run_id": uuid4().hex, "job": "j", "time": datetime.now(UTC) - age}
     place = {"table": f"nyc/t{number}", "uri": f"/a/long/way/to/the/root/of/the/lake/nyc/t{number}.lance"}
     return row | place | {"step": "table", "outcome": "healthy"} | given
 
 
 def write_log(lake, records):
-    return lance_core.write_dataset(pa.Table.from_pylist(records, schema=SCHEMA), f"{lake.root}/_maintenance/log.lance")
+    return lance_core.write_dataset(
+        pa.Table.from_pylist(records, schema=LOG_SCHEMA), f"{lake.root}/_maintenance/log.lance"
+    )
 
 
 def test_old_rows_are_deleted_and_younger_ones_stay(lake):
@@ -163,7 +167,7 @@ def test_a_long_log_is_read_in_four_columns(lake):
     written[-1]["outcome"] = "failed"
     log = write_log(lake, written)
     read = lance_core.bytes_read_counter()
-    assert put_off_last(log) == {record(number, day)["uri"] for number in range(1, 998, 2)}
+    assert tables_put_off(log) == {record(number, day)["uri"] for number in range(1, 998, 2)}
     assert lance_core.bytes_read_counter() - read < log.total_bytes / 2
 
 

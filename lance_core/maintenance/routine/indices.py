@@ -14,9 +14,13 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any
 
-import lance_core
 from lance_core.errors import CommitConflictError, LanceError, UnsupportedError
-from lance_core.maintenance import Compaction, CompactionTask, ExpectedVersions
+from lance_core.maintenance.compaction.compaction import Compaction
+from lance_core.maintenance.compaction.tasks import CompactionTask
+from lance_core.maintenance.expected_versions import ExpectedVersions
+from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.indices.optimize import optimize_indices
+from lance_core.verbs.inspect.indices import describe_indices
 
 __all__ = [
     "Extension",
@@ -47,13 +51,13 @@ class Extension:
     failures: list[str] = field(default_factory=list)
 
 
-def is_extended_here(dataset: lance_core.LanceDataset, name: str) -> bool:
+def is_extended_here(dataset: Handle, name: str) -> bool:
     """Whether lance_core, or pylance if it is installed, can extend an index."""
     return find_spec("lance") is not None or ExpectedVersions(dataset).optimize_index(name)
 
 
 def rewrites_due(
-    dataset: lance_core.LanceDataset, tasks: list[CompactionTask], options: Mapping[str, Any], names: Sequence[str]
+    dataset: Handle, tasks: list[CompactionTask], options: Mapping[str, Any], names: Sequence[str]
 ) -> tuple[list[CompactionTask], list[str]]:
     """The rewrites that are due, and the indices to extend before their commit: all of `names`, or none.
 
@@ -75,7 +79,7 @@ def _saved(tasks: Sequence[CompactionTask]) -> int:
     return sum(len(task.raw) - 1 for task in tasks)
 
 
-def expected_extensions(expected: ExpectedVersions[lance_core.LanceDataset], names: Sequence[str]) -> int:
+def expected_extensions(expected: ExpectedVersions[Handle], names: Sequence[str]) -> int:
     """The number of indices that `extend_indices` would extend; nothing is written.
 
     Args:
@@ -92,27 +96,21 @@ def expected_extensions(expected: ExpectedVersions[lance_core.LanceDataset], nam
     return done
 
 
-def extend_indices(
-    dataset: lance_core.LanceDataset,
-    names: Sequence[str],
-    properties: Mapping[str, str],
-    storage_options: Mapping[str, str] | None,
-) -> Extension:
+def extend_indices(dataset: Handle, names: Sequence[str], properties: Mapping[str, str]) -> Extension:
     """Extend indices to the rows that they do not cover.
 
     Args:
         dataset: The table; it moves to the newest version.
         names: The indices.
         properties: Transaction properties.
-        storage_options: The options by which pylance reaches the table.
     """
     done, before = Extension(), _vector_segments(dataset, names)
     for name in names:
         problem = None
         try:
-            dataset.optimize.optimize_indices(index_names=[name], transaction_properties=properties)
+            optimize_indices(dataset.source, index_names=[name], properties=properties)
         except UnsupportedError as error:
-            reason = _extend_by_pylance(dataset, name, storage_options)
+            reason = _extend_by_pylance(dataset, name)
             problem = None if reason is None else f"index {name!r} was not refreshed: {error}; {reason}"
         except CommitConflictError as error:
             done.lost += 1
@@ -129,15 +127,13 @@ def extend_indices(
     return done
 
 
-def _vector_segments(dataset: lance_core.LanceDataset, names: Sequence[str]) -> set[str]:
+def _vector_segments(dataset: Handle, names: Sequence[str]) -> set[str]:
     """The segments of the vector indices among some indices."""
-    vectors = [index for index in dataset.describe_indices() if index.name in names and "IVF" in index.index_type]
+    vectors = [index for index in describe_indices(dataset.source) if index.name in names and "IVF" in index.index_type]
     return {str(segment.uuid) for index in vectors for segment in index.segments}
 
 
-def _extend_by_pylance(
-    dataset: lance_core.LanceDataset, name: str, storage_options: Mapping[str, str] | None
-) -> str | None:
+def _extend_by_pylance(dataset: Handle, name: str) -> str | None:
     """Let pylance extend an index of a kind that lance_core does not build, such as a vector index.
 
     Returns:
@@ -148,7 +144,7 @@ def _extend_by_pylance(
     except ImportError:
         return "install pylance, which extends it: pip install 'lance-dagster[search]'"
     try:
-        table = lance.dataset(dataset.uri, storage_options=dict(storage_options or {}) or None)
+        table = lance.dataset(dataset.uri, storage_options=dict(dataset.source.options) or None)
         table.optimize.optimize_indices(index_names=[name])
     except (OSError, ValueError, RuntimeError, NotImplementedError) as error:
         return f"pylance could not extend it either: {error}"

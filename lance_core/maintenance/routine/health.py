@@ -9,13 +9,16 @@ lance/index_unindexed_fraction   share of the rows that the index with the least
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
-if TYPE_CHECKING:
-    import lance_core
-    from lance_dagster.health.policy import LanceMaintenancePolicy  # the reports of Pipes measure without Dagster
+from lance_core.commit import existing_versions
+from lance_core.maintenance.compaction.compaction import Compaction
+from lance_core.maintenance.routine.policy import MaintenancePolicy
+from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.inspect.indices import describe_indices
+from lance_core.verbs.scan.read_fragment import counted_fragments, live_counts
 
 __all__ = [
     "DEFAULT_TARGET",
@@ -44,7 +47,7 @@ class TableHealth:
             few small fragments with much larger ones.
         rows: The number of live rows.
         deleted_rows: The number of rows that are deleted and still in the files.
-        bytes: The bytes of the data files.
+        bytes: The bytes of the data files; None if they are not known, as after a dry run.
         versions: The number of versions of the branch; 0 if they were not counted.
         unindexed: For each index, the share of the live rows that it does not cover.
         oldest: The two oldest versions, or as many as there are; none if versions were not counted.
@@ -55,9 +58,9 @@ class TableHealth:
     small_fragments: int
     rows: int
     deleted_rows: int
-    bytes: int
+    bytes: int | None
     versions: int
-    unindexed: dict[str, float]
+    unindexed: Mapping[str, float] = field(default_factory=dict)
     oldest: Sequence[int] = ()
     mergeable_fragments: int = 0
 
@@ -69,17 +72,12 @@ class TableHealth:
     @property
     def unindexed_fraction(self) -> float | None:
         """The share that the index with the least coverage does not cover; None without indices."""
-        return max(self.unindexed.values()) if self.unindexed else None
+        return max(self.unindexed.values(), default=None)
 
     def numbers(self) -> dict[str, int]:
-        """The numbers that maintenance compares before and after."""
-        return {
-            "fragments": self.fragments,
-            "rows": self.rows,
-            "deleted_rows": self.deleted_rows,
-            "bytes": self.bytes,
-            "versions": self.versions,
-        }
+        """The numbers that maintenance compares before and after, as far as they are known."""
+        names = ("fragments", "rows", "deleted_rows", "bytes", "versions")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def metadata(self) -> dict[str, int | float]:
         """The entries of events and check results; the head of the module lists them."""
@@ -93,9 +91,7 @@ class TableHealth:
         }
         return {key: value for key, value in optional_metadata.items() if value is not None}
 
-    def problems(
-        self, policy: LanceMaintenancePolicy, *, versions: int | None = None, indices: bool = True
-    ) -> list[str]:
+    def problems(self, policy: MaintenancePolicy, *, versions: int | None = None, indices: bool = True) -> list[str]:
         """The thresholds of a policy that are exceeded, as messages; empty if the table is healthy.
 
         Args:
@@ -103,11 +99,10 @@ class TableHealth:
             versions: The number of versions that count; None for all versions.
             indices: Whether rows that an index does not cover count, if the policy refreshes indices.
         """
-        counted = self.versions if versions is None else versions
         limits: tuple[tuple[str, float, float], ...] = (
             ("small fragments", self.mergeable_fragments, policy.max_small_fragments),
             ("deleted fraction", round(self.deleted_fraction, 4), policy.materialize_deletions_threshold),
-            ("versions", counted, policy.max_versions),
+            ("versions", self.versions if versions is None else versions, policy.max_versions),
         )
         problems = [f"{name} {value:,} (over {limit:,})" for name, value, limit in limits if value > limit]
         if indices and policy.refresh_indices:
@@ -117,9 +112,17 @@ class TableHealth:
         return problems
 
 
-def deleted_fraction(dataset: lance_core.LanceDataset) -> float:
-    """The share of the rows in the files of a version that are deleted."""
-    return _share(dataset.count_deleted_rows(), dataset.count_rows())
+def deleted_fraction(dataset: Handle) -> float:
+    """The share of the rows in the files of a version that are deleted.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3, 4]}, "t.lance")
+        >>> deleted = table.delete("id = 4")
+        >>> maintenance.deleted_fraction(table)
+        0.25
+    """
+    source = dataset.source
+    return _share(counted_fragments(source).totals()[0], sum(live_counts(source, source.manifest.fragments)))
 
 
 def _share(deleted: int, live: int) -> float:
@@ -127,8 +130,8 @@ def _share(deleted: int, live: int) -> float:
 
 
 def measure(
-    dataset: lance_core.LanceDataset,
-    policy: LanceMaintenancePolicy,
+    dataset: Handle,
+    policy: MaintenancePolicy,
     *,
     count_versions: bool = True,
     versions: Sequence[int] | None = None,
@@ -140,53 +143,53 @@ def measure(
         policy: The thresholds.
         count_versions: Whether the versions count.
         versions: The versions in ascending order, if they are known; None to list them.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> maintenance.measure(table, maintenance.MaintenancePolicy()).fragments
+        1
     """
-    target = policy.target_rows_per_fragment or int(dataset.config().get(TARGET_KEY, DEFAULT_TARGET))
-    stats = dataset.stats.dataset_stats(target)
-    rows = dataset.count_rows()
+    source = dataset.source
+    target = policy.target_rows_per_fragment or int(source.manifest.config.get(TARGET_KEY, DEFAULT_TARGET))
+    fragments = counted_fragments(source)
+    rows = sum(live_counts(source, source.manifest.fragments))
     if versions is None:
-        versions = [version["version"] for version in dataset.version_refs()] if count_versions else []
+        versions = existing_versions(source.store) if count_versions else []
+    tasks = Compaction.plan(dataset, policy.compaction_options()).tasks
     return TableHealth(
         version=dataset.version,
-        fragments=stats["num_fragments"],
-        small_fragments=stats["num_small_files"],
-        mergeable_fragments=_mergeable(dataset, policy),
+        fragments=len(fragments),
+        small_fragments=int((fragments.sizes()[1] < target).sum()),
+        mergeable_fragments=sum(len(task.raw) for task in tasks if len(task.raw) > 1),
         rows=rows,
-        deleted_rows=stats["num_deleted_rows"],
+        deleted_rows=fragments.totals()[0],
         bytes=dataset.total_bytes,
         versions=len(versions),
-        oldest=versions[:2],
-        unindexed=_unindexed(dataset, rows),
+        oldest=tuple(versions[:2]),
+        unindexed=_measure_indices(dataset, rows),
     )
 
 
-def _mergeable(dataset: lance_core.LanceDataset, policy: LanceMaintenancePolicy) -> int:
-    """The number of fragments in the compaction tasks that merge several fragments."""
-    from lance_core.maintenance import Compaction  # noqa: PLC0415 - heavy imports at first use
-
-    tasks = Compaction.plan(dataset, policy.compaction_options()).tasks
-    return sum(len(task.raw) for task in tasks if len(task.raw) > 1)
-
-
-def _unindexed(dataset: lance_core.LanceDataset, rows: int) -> dict[str, float]:
-    if not dataset.has_index or not rows:
+def _measure_indices(dataset: Handle, rows: int) -> dict[str, float]:
+    """The share of the rows that each index misses; system indices, such as the fragment reuse index, cover no rows."""
+    if not dataset.source.manifest.indices or not rows:
         return {}
-    missed: dict[str, float] = {}
-    for index in dataset.describe_indices():
-        if not index.name.startswith(_SYSTEM):  # system indices, such as the fragment reuse index, cover no rows
-            missed[index.name] = (rows - index.num_rows_indexed) / rows
-    return missed
+    return {
+        index.name: (rows - index.num_rows_indexed) / rows
+        for index in describe_indices(dataset.source)
+        if not index.name.startswith(_SYSTEM)
+    }
 
 
-def index_bytes(dataset: lance_core.LanceDataset) -> dict[str, int]:
+def index_bytes(dataset: Handle) -> dict[str, int]:
     """The bytes of each index segment, by the segment's UUID."""
-    described = dataset.describe_indices() if dataset.has_index else []
-    return {str(segment.uuid): segment.size_bytes or 0 for index in described for segment in index.segments}
+    indices = describe_indices(dataset.source) if dataset.source.manifest.indices else []
+    return {str(segment.uuid): segment.size_bytes or 0 for index in indices for segment in index.segments}
 
 
-def without_zone_maps(dataset: lance_core.LanceDataset, names: Collection[str]) -> list[str]:
+def without_zone_maps(dataset: Handle, names: Collection[str]) -> list[str]:
     """The names of indices that are no zone maps; zone maps are counted where they are created for partitions."""
     if not names:
         return []
-    kinds = {index.name: index.index_type.upper() for index in dataset.describe_indices()}
+    kinds = {index.name: index.index_type.upper() for index in describe_indices(dataset.source)}
     return [name for name in names if kinds.get(name) != "ZONEMAP"]

@@ -1,0 +1,1 @@
+"""Maintenance of tables by a policy: what is due of compaction, indices and cleanup, and the steps that do it."""

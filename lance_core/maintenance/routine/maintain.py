@@ -1,0 +1,288 @@
+"""`maintain` and `maintain_lake`: the whole maintenance of one table, and of all tables below a root, in one call."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, Final
+
+from lance_core.errors import DatasetNotFoundError, LanceError, MaintenanceFailedError
+from lance_core.maintenance.routine.budget import fit_budget
+from lance_core.maintenance.routine.dry_run import foresee
+from lance_core.maintenance.routine.log import LOG_FOLDER, LOG_PATH, append_log, place_below, tables_put_off
+from lance_core.maintenance.routine.policy import MaintenanceBudget, MaintenancePolicy, change_policy
+from lance_core.maintenance.routine.report import MaintenancePlan, MaintenanceReport, Rewriter, error_of
+from lance_core.maintenance.routine.run import finish
+from lance_core.maintenance.routine.steps import Log, StepContext, pool_rewriter
+from lance_core.maintenance.routine.survey import survey, without_idle_cleanup
+from lance_core.store import canonical_uri
+from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.inspect.tables import FoundTable, find_tables
+
+__all__ = [
+    "find_chosen_tables",
+    "is_chosen",
+    "maintain",
+    "maintain_lake",
+    "policy_levels",
+    "warn_of_idle_choices",
+]
+
+_logger = logging.getLogger(__name__)
+
+SUFFIX: Final = ".lance"
+_RESERVED: Final = (f"{LOG_FOLDER}/", "_ops/")
+"""Folders below a root whose tables are left to those that write them: this log, and outputs of Dagster's ops."""
+
+
+def maintain(
+    dataset: Handle,
+    policy: MaintenancePolicy | None = None,
+    *,
+    budget: MaintenanceBudget | None = None,
+    dry_run: bool = False,
+    rewriter: Rewriter | None = None,
+    transaction_properties: Mapping[str, str] | None = None,
+) -> MaintenanceReport:
+    """Do all that is due for a table: compaction, deletions, indices and cleanup, each step on its own.
+
+    Writers are never waited for: a table whose rewrites lost every race is reported as "skipped". A step that fails
+    does not stop the later ones.
+
+    Args:
+        dataset: The table; it moves to its newest version.
+        policy: The steps and thresholds; None for those of `MaintenancePolicy()`.
+        budget: The limits; None for no limits.
+        dry_run: Whether to report only what would be done, as `policy.dry_run`.
+        rewriter: Runs compaction tasks; None for `pool_rewriter(policy.max_parallel_tasks)`.
+        transaction_properties: Strings for the history, by key, which all commits get.
+
+    Raises:
+        MaintenanceFailedError: A step failed; the error has the report.
+        DatasetNotFoundError: The table was dropped.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1]}, "t.lance")
+        >>> table.insert({"id": [2]})
+        >>> report = maintenance.maintain(table, maintenance.MaintenancePolicy(retain_versions=1))
+        >>> (report.outcome, report.done["fragments_removed"], report.after.fragments)
+        ('done', 2, 1)
+    """
+    chosen = _with_dry_run(MaintenancePolicy() if policy is None else policy, dry_run=dry_run)
+    dataset.checkout_latest()
+    report = without_idle_cleanup(dataset, survey(dataset, chosen), lambda: None)
+    (report,) = fit_budget([report], MaintenanceBudget() if budget is None else budget)
+
+    def newest() -> Handle:
+        dataset.checkout_latest()
+        return dataset
+
+    report = _work(report, newest, rewriter, transaction_properties)
+    if report.was_dropped:
+        raise DatasetNotFoundError(f"{dataset.uri}: the dataset was dropped during its maintenance")
+    _reject_failures([report])
+    return report
+
+
+def maintain_lake(
+    root_uri: str | PathLike[str],
+    policy: MaintenancePolicy | None = None,
+    *,
+    policies: Mapping[str, Any] | None = None,
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    budget: MaintenanceBudget | None = None,
+    dry_run: bool = False,
+    rewriter: Rewriter | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> list[MaintenanceReport]:
+    """Do all that is due for the tables below a root; a table that fails does not stop the others.
+
+    The reports are appended to the log, the table `_maintenance/log.lance` below the root. With a budget, tables of
+    which the newest record there says that something was put off come first.
+
+    Args:
+        root_uri: A folder, or a URI such as `s3://bucket/path`.
+        policy: The steps and thresholds; None for those of `MaintenancePolicy()`. It also keeps the log small.
+        policies: Policies, fields of one, or False (not maintained), by folder or path below the root, such as "nyc" or
+            "nyc/flights". Those of a table's folders are applied first, then its own.
+        include: Globs over the paths of tables below the root, such as "nyc/*"; all tables if there are none.
+        exclude: Globs of tables to leave out.
+        budget: The limits of all tables together; None for no limits.
+        dry_run: Whether to report only what would be done.
+        rewriter: Runs compaction tasks; None for `pool_rewriter(policy.max_parallel_tasks)`.
+        storage_options: Credentials and options of the storage, under object_store's names.
+
+    Returns:
+        One report per table, by its path without ".lance"; none of tables that are not maintained.
+
+    Raises:
+        MaintenanceFailedError: A table failed; the error has all reports.
+        InvalidInputError: A policy is invalid.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1]}, "lake/nyc/flights.lance")
+        >>> table.insert({"id": [2]})
+        >>> reports = maintenance.maintain_lake("lake", policies={"nyc": {"cleanup_older_than": "30d"}})
+        >>> [(report.plan.table, report.outcome) for report in reports]
+        [('nyc/flights', 'done')]
+    """
+    root, limits = fspath(root_uri), MaintenanceBudget() if budget is None else budget
+    chosen = _with_dry_run(MaintenancePolicy() if policy is None else policy, dry_run=dry_run)
+    include, exclude = ((globs,) if isinstance(globs, str) else tuple(globs) for globs in (include, exclude))
+    by_path = {name.strip("/").removesuffix(SUFFIX): changes for name, changes in (policies or {}).items()}
+    for name, changes in by_path.items():
+        change_policy(chosen, changes, where=f"policies[{name!r}]")
+    tables = {
+        table.path.removesuffix(SUFFIX): table for table in find_chosen_tables(root, include, exclude, storage_options)
+    }
+    warn_of_idle_choices(_logger, by_path, include, tables)
+    reports = []
+    for path, table in tables.items():
+        table_policy: MaintenancePolicy | None = chosen
+        for name in policy_levels(path):
+            if name in by_path:
+                table_policy = change_policy(table_policy or chosen, by_path[name], where=f"policies[{name!r}]")
+        if table_policy is not None:
+            table_policy = _with_dry_run(table_policy, dry_run=chosen.dry_run)
+            reports.append(_survey_found(root, table, path, table_policy, storage_options))
+    reports = fit_budget(reports, limits, _read_put_off(root, storage_options, limits))
+    reports = [_work(report, _opener(report, storage_options), rewriter) for report in reports]
+    append_log(root, reports, chosen, run_id=uuid.uuid4().hex, job="maintain_lake", storage_options=storage_options)
+    _reject_failures(reports)
+    return reports
+
+
+def _with_dry_run(policy: MaintenancePolicy, *, dry_run: bool) -> MaintenancePolicy:
+    return replace(policy, dry_run=True) if dry_run else policy
+
+
+def _opener(report: MaintenanceReport, storage_options: Mapping[str, str] | None) -> Callable[[], Handle]:
+    return lambda: Handle(report.plan.uri, storage_options=storage_options)
+
+
+def _survey_found(
+    root: str,
+    table: FoundTable,
+    path: str,
+    policy: MaintenancePolicy,
+    storage_options: Mapping[str, str] | None,
+) -> MaintenanceReport:
+    """The survey of a table of a listing; an error is kept in the report, so that the other tables are finished."""
+    uri = place_below(root, table.path)
+    try:
+        dataset = Handle(uri, storage_options=storage_options)
+        return without_idle_cleanup(dataset, survey(dataset, policy, table=path), lambda: None)
+    except (LanceError, OSError) as error:
+        _logger.warning("%s cannot be read: %s", path, error)
+        plan = MaintenancePlan(table=path, uri=uri, policy=policy)
+        return MaintenanceReport(plan=plan, error=error_of("plan", error))
+
+
+def _work(
+    report: MaintenanceReport,
+    open_table: Callable[[], Handle],
+    rewriter: Rewriter | None,
+    properties: Mapping[str, str] | None = None,
+) -> MaintenanceReport:
+    """The report after the work that is due within the budget, or after a dry run."""
+    plan = report.plan
+    if plan.policy.dry_run and plan.health is not None:
+        return foresee(open_table().checkout_version((plan.branch, plan.health.version)), report)
+    if report.error is not None or report.is_put_off or not plan.is_due:
+        return report.plus(indices_not_refreshed=len(plan.indices_left)) if plan.indices_left else report
+    context = StepContext(
+        rewriter=pool_rewriter(plan.policy.max_parallel_tasks) if rewriter is None else rewriter,
+        properties=dict(properties or {}),
+    )
+    return finish(report, open_table, context)
+
+
+def _reject_failures(reports: Sequence[MaintenanceReport]) -> None:
+    """Raise an error that names all tables that failed.
+
+    Raises:
+        MaintenanceFailedError: A table failed.
+    """
+    errors = [f"{report.plan.table}: {report.error}" for report in reports if report.error is not None]
+    if errors:
+        what = f"maintenance of {len(errors):,} of {len(reports):,} tables failed" if len(reports) > 1 else "failed"
+        raise MaintenanceFailedError(f"{what}: {'; '.join(errors)}", reports)
+
+
+def _read_put_off(root: str, storage_options: Mapping[str, str] | None, budget: MaintenanceBudget) -> set[str]:
+    """The URIs of tables of which the previous run put something off; without a budget the log is not read."""
+    if budget == MaintenanceBudget():
+        return set()
+    try:
+        return tables_put_off(Handle(place_below(root, LOG_PATH), storage_options=storage_options))
+    except DatasetNotFoundError:
+        return set()
+
+
+def find_chosen_tables(
+    root: str, include: Sequence[str], exclude: Sequence[str], storage_options: Mapping[str, str] | None
+) -> list[FoundTable]:
+    """The tables below a root that globs choose, each once, without reserved folders, by their paths.
+
+    Args:
+        root: The root.
+        include: Globs over paths below the root; all tables if there are none.
+        exclude: Globs of tables to leave out.
+        storage_options: The options by which the root is reached.
+    """
+    tables = _without_links(canonical_uri(root), find_tables(root, storage_options=storage_options))
+    return [
+        table for table in tables if not table.path.startswith(_RESERVED) and is_chosen(table.path, include, exclude)
+    ]
+
+
+def is_chosen(path: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
+    """Whether globs choose a table, by its path with or without the suffix; `*` also matches slashes."""
+    plain = path.removesuffix(SUFFIX)
+    chosen, left_out = (
+        any(fnmatchcase(name, glob) for glob in globs for name in (plain, plain + SUFFIX))
+        for globs in (include, exclude)
+    )
+    return (not include or chosen) and not left_out
+
+
+def policy_levels(path: str) -> Iterator[str]:
+    """The folders of a path, outermost first, and the path: where `policies` can name a policy for the table."""
+    parts = path.split("/")
+    return ("/".join(parts[: depth + 1]) for depth in range(len(parts)))
+
+
+def warn_of_idle_choices(log: Log, policies: Iterable[str], include: Iterable[str], paths: Collection[str]) -> None:
+    """Log keys of `policies` and globs of `include` that choose none of these tables.
+
+    Args:
+        log: Gets the warnings.
+        policies: Folders and paths of tables.
+        include: Globs.
+        paths: The paths of the chosen tables, without the suffix.
+    """
+    for name in sorted(set(policies) - {name for path in paths for name in policy_levels(path)}):
+        log.warning("policies[%r]: no table below the root has this path, or is in this folder", name)
+    for glob in include:
+        if not any(is_chosen(path, [glob], ()) for path in paths):
+            log.warning("include %r matches no table below the root; 'a/*' matches the tables in folder a", glob)
+
+
+def _without_links(root: str, tables: list[FoundTable]) -> list[FoundTable]:
+    """The tables below a root, each once: symbolic links to tables below the root are left out."""
+    folder = Path(root)
+    if not folder.is_dir():
+        return tables  # object storage has no links
+    real = folder.resolve()
+    tables_by_path: dict[Path, FoundTable] = {}
+    for table in tables:
+        place = (folder / table.path).resolve()
+        if place not in tables_by_path or place == real / table.path:
+            tables_by_path[place] = table
+    return sorted(tables_by_path.values(), key=lambda table: table.path)

@@ -1,0 +1,207 @@
+"""`MaintenancePolicy`, the steps of maintenance with their thresholds, and `MaintenanceBudget`, the limits of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import Any
+
+from lance_core.errors import InvalidInputError
+from lance_core.times import parse_duration
+
+__all__ = ["MaintenanceBudget", "MaintenancePolicy", "change_policy"]
+
+
+def _field(default: Any, description: str) -> Any:
+    """A field with the description that `lance maintain` shows for its option."""
+    return field(default=default, metadata={"description": description})
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenancePolicy:
+    """The steps of maintenance, and the thresholds from which a table needs it.
+
+    Attributes:
+        target_rows_per_fragment: Fragments with fewer rows are small, and are merged with their neighbours; None for
+            the table's own configuration, else 1,048,576.
+        max_bytes_per_file: Bytes after which a new file is started; None for the table's configuration, else no limit.
+        materialize_deletions_threshold: A fragment is rewritten if more than this share of its rows is deleted.
+        cleanup_older_than: Versions that a newer one replaced longer ago than this are removed, with the files that
+            only they need: a string such as "7d" or "1h 30m", a timedelta, or None (as a string, "never") for no limit
+            of age. Tagged versions, and versions that branches need, are kept.
+        retain_versions: The number of newest versions that are kept, whatever their age; without `cleanup_older_than`
+            all others are removed. With neither, nothing is removed.
+        refresh_indices: Whether indices are extended to the rows that they do not cover.
+        max_parallel_tasks: The most rewrites that run at a time; None for a number that fits the machine.
+        dry_run: Whether to report only what would be done.
+        max_small_fragments: With more small fragments than this, a table needs maintenance.
+        max_versions: With more versions than this, a table needs maintenance.
+        target_bytes_per_fragment: Fragments with at least as many bytes are large enough, even with few rows; None for
+            the table's own configuration, else no such limit.
+        delete_rate_limit: The most files that cleanup deletes per second; None for no limit.
+        delete_concurrency: The number of concurrent requests by which cleanup deletes, on S3 of 1,000 files each; None
+            for 32 on object storage and one on disks.
+        receipts_older_than: Rows of the log of maintenance older than this are deleted: a string, a timedelta, or None
+            ("never").
+
+    Raises:
+        InvalidInputError: A value is of the wrong type or out of range.
+
+    Examples:
+        >>> maintenance.MaintenancePolicy(cleanup_older_than="1d").age
+        datetime.timedelta(days=1)
+    """
+
+    target_rows_per_fragment: int | None = _field(None, "Fragments with fewer rows are merged.  [1048576]")
+    max_bytes_per_file: int | None = _field(None, "Bytes after which a new file is started.")
+    materialize_deletions_threshold: float = _field(
+        0.1, "Rewrite a fragment if more than this share of its rows is deleted.  [0.1]"
+    )
+    cleanup_older_than: str | timedelta | None = _field(
+        "7d", 'Remove versions that a newer one replaced longer ago than this; "never" for no limit.  [7d]'
+    )
+    retain_versions: int | None = _field(None, "The number of newest versions that are kept.")
+    refresh_indices: bool = _field(True, "Extend indices to rows that they do not cover.  [refresh-indices]")
+    max_parallel_tasks: int | None = _field(None, "The most rewrites that run at a time.")
+    dry_run: bool = _field(False, "Only say what would be done.")
+    max_small_fragments: int = _field(4, "With more small fragments, a table needs maintenance.  [4]")
+    max_versions: int = _field(50, "With more versions, a table needs maintenance.  [50]")
+    target_bytes_per_fragment: int | None = _field(None, "Fragments with at least as many bytes are large enough.")
+    delete_rate_limit: int | None = _field(None, "The most files that cleanup deletes per second.")
+    delete_concurrency: int | None = _field(None, "The number of concurrent delete requests.")
+    receipts_older_than: str | timedelta | None = _field(
+        "1y", 'Delete rows of the log of maintenance of this age; "never" for no limit.  [1y]'
+    )
+
+    def __post_init__(self) -> None:
+        """Reject invalid values."""
+        _check_fields(self)
+        share = self.materialize_deletions_threshold
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise InvalidInputError(f"materialize_deletions_threshold must be a share between 0 and 1, not {share!r}")
+
+    @property
+    def age(self) -> timedelta | None:
+        """`cleanup_older_than` as a timedelta; None for no limit of age."""
+        return _parse_age("cleanup_older_than", self.cleanup_older_than)
+
+    @property
+    def age_of_log(self) -> timedelta | None:
+        """`receipts_older_than` as a timedelta; None for no limit of age."""
+        return _parse_age("receipts_older_than", self.receipts_older_than)
+
+    @property
+    def cleans_up(self) -> bool:
+        """Whether old versions are removed."""
+        return self.age is not None or self.retain_versions is not None
+
+    def compaction_options(self, **options: Any) -> dict[str, Any]:
+        """The options of a compaction by this policy; the table's configuration replaces those that are None."""
+        return {
+            "target_rows_per_fragment": self.target_rows_per_fragment,
+            "target_bytes_per_fragment": self.target_bytes_per_fragment,
+            "max_bytes_per_file": self.max_bytes_per_file,
+            "materialize_deletions_threshold": self.materialize_deletions_threshold,
+            "merge_results": True,
+            **options,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceBudget:
+    """The limits of a run; work beyond them is put off, and comes first in the next run.
+
+    Attributes:
+        max_bytes_rewritten: The most bytes of data files that all rewrites of the run read.
+        max_duration: The time after which no further rewrite or step of a table begins: a string such as "2h", or a
+            timedelta.
+        max_tables: The most tables that the run works on.
+
+    Raises:
+        InvalidInputError: A value is of the wrong type or out of range.
+
+    Examples:
+        >>> maintenance.MaintenanceBudget(max_duration="2h").duration
+        datetime.timedelta(seconds=7200)
+    """
+
+    max_bytes_rewritten: int | None = _field(None, "The most bytes that all rewrites read.")
+    max_duration: str | timedelta | None = _field(None, 'The time after which nothing further begins, such as "2h".')
+    max_tables: int | None = _field(None, "The most tables to work on.")
+
+    def __post_init__(self) -> None:
+        """Reject invalid values."""
+        _check_fields(self)
+        if self.max_duration is not None and self.duration is None:
+            raise InvalidInputError(f"max_duration must be a positive duration or None, not {self.max_duration!r}")
+
+    @property
+    def duration(self) -> timedelta | None:
+        """`max_duration` as a timedelta; None for no limit."""
+        return _parse_age("max_duration", self.max_duration)
+
+
+def change_policy(policy: MaintenancePolicy, changes: object, *, where: str) -> MaintenancePolicy | None:
+    """A policy with some fields changed; None if `changes` is False, with which a table is not maintained.
+
+    Args:
+        policy: The policy.
+        changes: A whole policy, a mapping of fields, True for no change, or False.
+        where: Where the changes come from, for messages.
+
+    Raises:
+        InvalidInputError: A field is unknown, a value is invalid, or the changes are of another type.
+    """
+    if isinstance(changes, bool):
+        return policy if changes else None
+    if isinstance(changes, MaintenancePolicy):
+        return changes
+    if not isinstance(changes, Mapping):
+        raise InvalidInputError(f"{where} must be fields of a policy, True or False, not {changes!r}")
+    names = [each.name for each in fields(policy)]
+    unknown = sorted(map(str, set(changes) - set(names)))
+    if unknown:
+        nearest = get_close_matches(unknown[0], names, n=1, cutoff=0.5)
+        hint = f"; is {nearest[0]!r} meant?" if nearest else ""
+        raise InvalidInputError(
+            f"{where}: {', '.join(map(repr, unknown))} is not a field of a MaintenancePolicy; its fields are "
+            f"{', '.join(names)}{hint}"
+        )
+    try:
+        return replace(policy, **changes)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{where}: {error}") from error
+
+
+def _check_fields(record: MaintenancePolicy | MaintenanceBudget) -> None:
+    """Reject counts that are not positive, flags that are not booleans, and ages that are no durations.
+
+    Raises:
+        InvalidInputError: A value is of the wrong type or out of range.
+    """
+    for each in fields(record):
+        value, kind = getattr(record, each.name), str(each.type)
+        is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
+        if kind in ("int", "int | None") and not is_count and (value is not None or kind == "int"):
+            or_none = " or None" if kind != "int" else ""
+            raise InvalidInputError(f"{each.name} must be a positive number{or_none}, not {value!r}")
+        if kind == "bool" and not isinstance(value, bool):
+            raise InvalidInputError(f"{each.name} must be True or False, not {value!r}")
+        if "timedelta" in kind:
+            _parse_age(each.name, value)
+
+
+def _parse_age(name: str, value: str | timedelta | None) -> timedelta | None:
+    """A duration of a policy or budget; None for no limit.
+
+    Raises:
+        InvalidInputError: The value is neither a positive duration nor None nor "never".
+    """
+    if value is None or (isinstance(value, str) and value.strip().lower() == "never"):
+        return None
+    age = parse_duration(value) if isinstance(value, str) else value
+    if not isinstance(age, timedelta) or age <= timedelta(0):
+        raise InvalidInputError(f"{name} must be a positive duration, not {value!r}")
+    return age
