@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,20 +96,9 @@ def _print(report: ErasureReport, output: CommandOutput) -> None:
         if findings:
             rows = [dataclasses.asdict(finding) for finding in findings]
             output.rows(rows, ["kind", "path", "message"], title=title)
-    shown = ("rows_deleted", "versions_removed", "tags_moved")
-    actions = {name: _list_mapping(getattr(report, name)) for name in shown}
-    lists = (
-        "readers_released",
-        "branches_released",
-        "indices_rebuilt",
-        "indices_dropped",
-        "uploads_aborted",
-        "clones",
-        "bases",
-    )
-    actions |= {name: list(getattr(report, name)) for name in lists}
-    numbers = {name: getattr(report, name) or None for name in ("fragments_rewritten", "files_removed")}
-    output.record({**actions, **numbers, "bytes_removed": report.bytes_removed or None})
+    columns = [field.name for field in dataclasses.fields(report)]
+    shown = columns[columns.index("rows_deleted") : columns.index("remaining")]
+    output.record({name: _list_actions(getattr(report, name)) for name in shown})
     read = report.read
     amount = (
         f"{read.files} file(s), {human_bytes(read.bytes)}, {read.versions} version(s) of {read.branches} branch(es)"
@@ -123,10 +113,12 @@ def _print(report: ErasureReport, output: CommandOutput) -> None:
         output.line(f"Not proven: {len(report.remaining)} place(s) can still hold rows; {amount} were read.")
 
 
-def _list_mapping(values: Any) -> list[str]:
-    """A mapping as strings."""
-    return [f"{name}: {_format_value(value)}" for name, value in values.items()]
-
-
-def _format_value(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+def _list_actions(actions: Mapping[str, Any] | Sequence[str] | int) -> list[str] | int | None:
+    """What was done to each place, or to how many."""
+    if isinstance(actions, int):
+        return actions or None
+    if not isinstance(actions, Mapping):
+        return list(actions)
+    return [
+        f"{name}: {', '.join(map(str, done)) if isinstance(done, tuple) else done}" for name, done in actions.items()
+    ]

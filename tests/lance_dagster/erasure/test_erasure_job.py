@@ -1,5 +1,6 @@
 """The erasure job: rows leave the tables, Dagster hears of it, and neither keeps a string of the condition."""
 
+import contextlib
 import secrets
 from pathlib import Path
 
@@ -28,16 +29,29 @@ def orders(context: dg.AssetExecutionContext) -> pa.Table:
     return pa.table({"part": [context.partition_key] * 2, "email": [MARK, "b"]})
 
 
-@pytest.fixture
-def lake(tmp_path):
-    """An instance on disk, the resources, and the tables."""
-    (tmp_path / "home").mkdir()
-    resources = {"io_manager": lance_dagster.LanceIOManager(root_uri=str(tmp_path / "lake"))}
-    with dg.DagsterInstance.local_temp(str(tmp_path / "home")) as instance:
+@contextlib.contextmanager
+def lake_in(path, instance):
+    """The resources and the tables of a folder."""
+    resources = {"io_manager": lance_dagster.LanceIOManager(root_uri=str(path / "lake"))}
+    with instance:
         dg.materialize([customers], resources=resources, instance=instance)
         for part in ("x", "y"):
             dg.materialize([orders], resources=resources, instance=instance, partition_key=part)
-        yield instance, resources, tmp_path
+        yield instance, resources, path
+
+
+@pytest.fixture
+def lake(tmp_path):
+    with lake_in(tmp_path, dg.DagsterInstance.ephemeral()) as lake:
+        yield lake
+
+
+@pytest.fixture
+def lake_on_disk(tmp_path):
+    """A lake whose instance keeps its events, logs and configurations below `home`."""
+    (tmp_path / "home").mkdir()
+    with lake_in(tmp_path, dg.DagsterInstance.local_temp(str(tmp_path / "home"))) as lake:
+        yield lake
 
 
 def run(lake, *, success=True, where=None, **config):
@@ -65,18 +79,18 @@ def holds_mark(folder):
     return [str(path) for path in Path(folder).rglob("*") if path.is_file() and MARK.encode() in path.read_bytes()]
 
 
-def test_rows_are_erased_and_reported(lake):
-    instance, _, path = lake
+def test_rows_are_erased_and_reported(lake_on_disk):
+    instance, _, path = lake_on_disk
     assert holds_mark(path / "lake")
-    run(lake, request="ticket 17")
-    assert table(lake, "customers").to_table()["id"].to_pylist() == [1, 3]
-    assert table(lake, "orders").to_table()["email"].to_pylist() == ["b", "b"]
+    run(lake_on_disk, request="ticket 17")
+    assert table(lake_on_disk, "customers").to_table()["id"].to_pylist() == [1, 3]
+    assert table(lake_on_disk, "orders").to_table()["email"].to_pylist() == ["b", "b"]
     assert holds_mark(path) == []  # tables, events, logs and configurations
     event = instance.get_latest_materialization_event(customers.key).asset_materialization
     assert event.metadata["lance/rows_erased"].value == 1
     assert event.metadata["lance/commit"].value["erasure_request"] == "ticket 17"
     assert event.metadata["lance/commit"].value["erasure"]["proven"] is True
-    assert event.metadata["lance/version"].value == table(lake, "customers").version
+    assert event.metadata["lance/version"].value == table(lake_on_disk, "customers").version
     records = instance.fetch_materializations(orders.key, limit=10).records
     newest = {one.partition_key: one.asset_materialization for one in reversed(records)}
     assert {key: one.metadata["dagster/partition_row_count"].value for key, one in newest.items()} == {"x": 1, "y": 1}
@@ -113,14 +127,14 @@ def test_rows_that_can_be_left_fail_the_run(lake):
     assert "shop/customers: rows may be left" in str(result.all_node_events)
 
 
-def test_a_bad_condition_is_not_repeated(lake, monkeypatch):
+def test_a_bad_condition_is_not_repeated(lake_on_disk, monkeypatch):
     monkeypatch.setenv("ERASE", f"mail = '{MARK}2'")
-    result = run(lake, success=False, where={"env": "ERASE"})
+    result = run(lake_on_disk, success=False, where={"env": "ERASE"})
     assert "does not fit the table" in str(result.all_node_events)
-    assert list(holds_mark(lake[2] / "home")) == []
-    run(lake, success=False, where={"env": "MISSING_VARIABLE"})
-    run(lake, success=False, where={"file": "/nowhere"})
-    run(lake, success=False, where={"env": "ERASE", "plain": "id = 1"})
+    assert list(holds_mark(lake_on_disk[2] / "home")) == []
+    run(lake_on_disk, success=False, where={"env": "MISSING_VARIABLE"})
+    run(lake_on_disk, success=False, where={"file": "/nowhere"})
+    run(lake_on_disk, success=False, where={"env": "ERASE", "plain": "id = 1"})
 
 
 @pytest.mark.parametrize(
