@@ -15,10 +15,10 @@ EVENTS, TOTALS = dg.AssetKey("events"), dg.AssetKey("totals")
 def draw_script(world: World, rng: random.Random) -> Script:
     """What a run will do: mostly all goes well."""
     says: dict = {}
-    races = world.config.focus == "races"
+    races, audits = (world.config.focus == focus for focus in ("races", "audits"))
     for asset in ("events", "totals"):
         mine: dict = {"size": rng.choice((1, 1, 2))}
-        if rng.random() < 0.25:
+        if rng.random() < (0.1 if audits else 0.25):
             mine["fail"] = rng.choice(("before", "after", "after", "retry before", "retry after"))
         if rng.random() < 0.12:
             mine["empty"] = rng.choice((PARTITIONS, PARTITIONS[:1]))
@@ -27,7 +27,7 @@ def draw_script(world: World, rng: random.Random) -> Script:
         if world.config.mode == "merge" and "merges at once" not in world.config.switches:
             mine["stream"] = False
         says[asset] = mine
-    says["good"] = rng.choice(("passes", "passes", "passes", "fails", "crashes"))
+    says["good"] = rng.choice(("passes", *(() if audits else ("passes", "passes")), "fails", "crashes"))
     points = ["events begins", "events writes", "events streams", "events committed", "good runs", "totals begins"]
     clocks = (0, 0, 0, -90, *(() if world.config.focus == "keepers" else (90,)))  # of a clock ahead nothing is old
     pauses = set(rng.sample(points, rng.choice((0, 0, 1, 2) if races else (0, 0, 0, 1, 2))))
@@ -92,7 +92,10 @@ def audited(world: World, rng: random.Random) -> str | None:
         return None
     partitions = draw_partitions(world, rng)
     run = world.adopt(world.stage.launch_job("audited", world.scope(partitions)))
-    return f"audited run {run.number} {partitions}: {begin(world, run.run_id, draw_script(world, rng))}"
+    said = f"audited run {run.number} {partitions}: {begin(world, run.run_id, draw_script(world, rng))}"
+    if run.state == "failed" and rng.random() < 0.3:
+        said += f"; {publish_alone(world, rng)}"
+    return said
 
 
 def publish_alone(world: World, rng: random.Random) -> str | None:
