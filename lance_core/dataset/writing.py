@@ -37,7 +37,7 @@ from lance_core.verbs.write.commit_fragments import commit_request
 from lance_core.verbs.write.commit_operation import check_against_base
 from lance_core.verbs.write.commit_outcome import commit_facts
 from lance_core.verbs.write.request import CommitRequest, Write
-from lance_core.verbs.write.write_version import WriteOptions, prepare, write_version
+from lance_core.verbs.write.write_version import WriteOptions, write_version
 
 __all__ = ["CommitResult", "WriteResult", "commit_fragments", "commit_transaction", "write_dataset"]
 
@@ -118,19 +118,15 @@ def write_dataset(
     reject("write_dataset", unsupported)
     target = table_target(uri, storage_options, commit_lock)
     if isinstance(transaction_properties, AttemptProperties):
-        return _write_attempt(data_obj, schema, target, options, transaction_properties)
+        target, options = _with_attempt(target, options, transaction_properties)
     new_target = write_version(data_obj, schema, target, options)
     return LanceDataset(new_target.uri, storage_options=new_target.options, manifest=new_target.base)
 
 
-def _write_attempt(
-    data: ReaderLike,
-    schema: pa.Schema | None,
-    target: TableTarget,
-    options: WriteOptions,
-    properties: AttemptProperties,
-) -> LanceDataset:
-    """Write rows in place of the rows of earlier attempts, which are found by the transaction properties.
+def _with_attempt(
+    target: TableTarget, options: WriteOptions, properties: AttemptProperties
+) -> tuple[TableTarget, WriteOptions]:
+    """The target and options of a write that replaces the rows of earlier attempts, found by their properties.
 
     Raises:
         InvalidInputError: An option is not offered for such a write.
@@ -148,24 +144,14 @@ def _write_attempt(
         existing = LanceDataset(target.uri, storage_options=target.options)
     except DatasetNotFoundError:
         existing = None
-    attempt = properties.write_attempt_for(existing, options.write.mode)
-    if existing is not None and options.write.mode == "create":
-        if not attempt.earlier or existing.version != max(attempt.earlier):
-            raise already_exists(target.uri)
-        options = replace(options, write=Write(mode="overwrite"))
-        attempt = replace(attempt, conflict_policy="exclusive")
-    prepared = prepare(target, options)
-    written_schema, fragments = prepared.write_rows(data, schema)
-    request = CommitRequest(
-        fragments=fragments,
-        schema=written_schema,
-        write=options.write,
-        commit=replace(options.commit, write_attempt=attempt),
-        table_format=prepared.table_format,
-        initial_bases=options.files.initial_bases or (),
-    )
-    target = table_target(target.uri if existing is None else existing, target.options)
-    return _make_result(target, committed_or_raise(commit_request(target, request))).dataset
+    attempt, write = properties.write_attempt_for(existing, options.write.mode), options.write
+    if existing is not None:
+        target = table_target(existing, target.options)
+        if write.mode == "create":
+            if not attempt.earlier or existing.version != max(attempt.earlier):
+                raise already_exists(target.uri)
+            attempt, write = replace(attempt, conflict_policy="exclusive"), Write(mode="overwrite")
+    return target, replace(options, write=write, commit=replace(options.commit, write_attempt=attempt))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,8 +68,6 @@ class WriteRequest:
         deletes: For a merge, rows whose keys are deleted, as the handler's `split_changes` returned them; or None.
         read: For a write of columns, the version of the table that the step has read; or None. Rows of this version
             that were deleted since are left out of the write.
-        left_out: The list to which the handler appends how many keys it left out at most: for a lazy frame, the number
-            of keys that were deleted, whether or not the frame has them.
     """
 
     uri: str
@@ -84,7 +82,6 @@ class WriteRequest:
     known: pa.Schema = field(default_factory=no_columns)
     deletes: Any = None
     read: lance_core.LanceDataset | None = None
-    left_out: list[int] = field(default_factory=list)
 
     @property
     def read_version(self) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from lance_dagster.handlers.merging import adopted
 from lance_dagster.properties import ASSET_KEY, COLUMNS, properties_of, several
 
 __all__ = [
+    "ColumnsWritten",
     "columns_result",
     "commit_arguments",
     "is_kept",
@@ -144,11 +145,10 @@ def write_column_batches(
             left = _without_deleted(data, key, request)
         if left.num_rows == data.num_rows:
             raise
-    request.left_out.append(data.num_rows - left.num_rows)
-    return _write(left, key, request)
+    return _write(left, key, request, data.num_rows - left.num_rows)
 
 
-def _write(data: pa.Table, key: Sequence[str], request: WriteRequest) -> WriteResult:
+def _write(data: pa.Table, key: Sequence[str], request: WriteRequest, left_out: int = 0) -> WriteResult:
     dataset = at_base(request)
     done = dataset.write_columns(
         data,
@@ -157,7 +157,7 @@ def _write(data: pa.Table, key: Sequence[str], request: WriteRequest) -> WriteRe
         missing=request.output.missing,
         **commit_arguments(request),
     )
-    return columns_result(dataset, done, request)
+    return columns_result(dataset, done, request, left_out)
 
 
 def _without_deleted(data: pa.Table, key: Sequence[str], request: WriteRequest) -> pa.Table:
@@ -283,13 +283,28 @@ def key_fields(key: Sequence[str], table: pa.Schema) -> list[pa.Field]:
     return [pa.field(name, pa.uint64()) if name in ROW_NAMES else table.field(name).with_nullable(True) for name in key]
 
 
-def columns_result(dataset: LanceDataset, done: ColumnsResult, request: WriteRequest) -> WriteResult:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnsWritten(WriteResult):
+    """The result of a write of columns.
+
+    Attributes:
+        left_out: The most keys that were left out, since their rows were deleted: for a lazy frame, the number of keys
+            that were deleted, whether or not the frame has them.
+    """
+
+    left_out: int = 0
+
+
+def columns_result(
+    dataset: LanceDataset, done: ColumnsResult, request: WriteRequest, left_out: int = 0
+) -> ColumnsWritten:
     """The result of a write of columns.
 
     Args:
         dataset: The table at the version that was committed.
         done: What was written.
         request: The write.
+        left_out: The most keys that were left out.
     """
     facts: Mapping[str, Any] = {
         "read_version": done.read_version,
@@ -297,9 +312,10 @@ def columns_result(dataset: LanceDataset, done: ColumnsResult, request: WriteReq
         "rows_updated": done.rows_updated,
         "bytes_written": done.bytes_written,
         "files": done.files,
+        "left_out": left_out,
     }
     if not done.operation:
-        return WriteResult(dataset=dataset, operation="None", **facts)
-    result = WriteResult.of_transaction(dataset, dataset.read_transaction(done.version), **facts)
+        return ColumnsWritten(dataset=dataset, operation="None", **facts)
+    result = ColumnsWritten.of_transaction(dataset, dataset.read_transaction(done.version), **facts)
     earlier = () if request.write_attempt is None else request.write_attempt.earlier
     return replace(result, replaced_versions=earlier)

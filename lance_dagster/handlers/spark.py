@@ -228,7 +228,7 @@ def _write_columns(value: DataFrame, request: WriteRequest) -> WriteResult | Non
     frame_schema = SparkHandler().arrow_schema(value)
     stored_columns(frame_schema, request)
     columns = set_columns(value.columns, output.row_key)
-    value = _without_deleted(value.select(*map(quoted, (*key, *columns))), key, request)
+    value, left_out = _without_deleted(value.select(*map(quoted, (*key, *columns))), key, request)
     vectors = {**_known_vectors(value, request), **output.vector_columns}
     with lossy_values():
         done = pyspark_lance.write_columns(
@@ -245,17 +245,17 @@ def _write_columns(value: DataFrame, request: WriteRequest) -> WriteResult | Non
             storage_options=request.storage_options,
             **commit_arguments(request),
         )
-    return columns_result(existing.checkout_version((existing.branch, done.version)), done, request)
+    return columns_result(existing.checkout_version((existing.branch, done.version)), done, request, left_out)
 
 
-def _without_deleted(value: DataFrame, key: Sequence[str], request: WriteRequest) -> DataFrame:
-    """The rows without those that were deleted since the version that the step has read."""
+def _without_deleted(value: DataFrame, key: Sequence[str], request: WriteRequest) -> tuple[DataFrame, int]:
+    """The rows without those that were deleted since the version that the step has read, and how many these are."""
     from pyspark.sql import functions
 
     import pyspark_lance  # noqa: PLC0415 - optional
 
     if not may_lack_rows(key, request):
-        return value
+        return value, 0
     assert request.read is not None
     assert request.existing is not None
 
@@ -271,10 +271,9 @@ def _without_deleted(value: DataFrame, key: Sequence[str], request: WriteRequest
     deleted = keys(request.read).join(keys(request.existing), on=list(key), how="left_anti").distinct()
     count = deleted.count()
     if not count:
-        return value
-    request.left_out.append(count)
+        return value, 0
     deleted = functions.broadcast(deleted) if count <= _MOST_BROADCAST else deleted
-    return value.join(deleted, on=list(key), how="left_anti")
+    return value.join(deleted, on=list(key), how="left_anti"), count
 
 
 def _with_columns_of_others(value: DataFrame, request: WriteRequest) -> DataFrame:

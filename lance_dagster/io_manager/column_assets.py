@@ -25,7 +25,7 @@ from lance_dagster.branches.writing import branch_for_writing
 from lance_dagster.events.materialization import column_schema
 from lance_dagster.handlers import LanceTypeHandler
 from lance_dagster.handlers.base import ROW_NAMES, WriteRequest
-from lance_dagster.handlers.columns import key_fields, matched_by, set_columns, stored_columns
+from lance_dagster.handlers.columns import ColumnsWritten, key_fields, matched_by, set_columns, stored_columns
 from lance_dagster.io_manager.output import TableOutput, planned_partitions, write_request
 from lance_dagster.io_manager.ownership import check_column_owners
 from lance_dagster.properties import COLUMN_TYPE, COLUMNS
@@ -121,11 +121,11 @@ def write_columns_of(output: TableOutput, handler: LanceTypeHandler, obj: Any) -
     """
     request = columns_request(output)
     outcome = handler.write(obj, request)
-    for number in request.left_out:
+    if isinstance(outcome, ColumnsWritten) and outcome.left_out:
         assert request.read is not None
         output.context.log.warning(
             "%s: rows deleted since version %d of %s, which the step has read, are left out (at most %d keys)",
-            output.where, request.read.version, output.uri, number,
+            output.where, request.read.version, output.uri, outcome.left_out,
         )  # fmt: skip
     return outcome
 
