@@ -32,11 +32,11 @@ class Limit(NamedTuple):
 
 
 LIMITS: Final = {
-    "create": Limit(65, 45),
-    "append": Limit(56, 45),
+    "create": Limit(62, 45),
+    "append": Limit(53, 45),
     "filtered read": Limit(60, 40),
-    "merge": Limit(79, 70),
-    "compaction": Limit(76, 70),
+    "merge": Limit(74, 70),
+    "compaction": Limit(71, 70),
     "lines of code": Limit(80_500, 69_000),
     "generic names": Limit(10, 150),
 }

@@ -24,14 +24,12 @@ from lance_core.encoding.repeat import Leaf
 from lance_core.encoding.structural import blob
 from lance_core.encoding.v2_0 import encoder as v2_0_encoder
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
-from lance_core.file.blob_files import BlobFiles, external
-from lance_core.file.collected import Collected, Releaser
-from lance_core.file.container import PageFile, WrittenFile
+from lance_core.file.container import BlobFiles, PageFile, WrittenFile, external
 from lance_core.file.legacy import LegacyFileWriter
 from lance_core.file.metadata import plain_encoding
 from lance_core.file.pool import num_threads, submit
 from lance_core.file.version import DEFAULT_VERSION, FileVersion
-from lance_core.file.write_plan import ColumnWritePlan, check_nulls, checked_strings, write_plan
+from lance_core.file.write_plan import Collected, ColumnWritePlan, Releaser, check_nulls, checked_strings, write_plan
 from lance_core.schema import Field, Schema
 from lance_core.schema.relabel import relabel
 from lance_core.store import ObjectStore

@@ -22,7 +22,7 @@ import pyarrow as pa
 import lance_core
 from lance_core.maintenance import compact
 from lance_core.store import ObjectWriter
-from lance_core.store.local_writer import LocalWriter
+from lance_core.store.local import LocalWriter
 from lance_core.store.s3_client import S3Client, s3_client
 from tests.benchmarks.bench_files import ROWS, mixed
 from tests.benchmarks.bench_maintenance import FRAGMENTS

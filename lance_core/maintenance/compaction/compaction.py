@@ -10,15 +10,22 @@ After a compaction an index covers all rows that it covered before:
     of a kind built here     it is extended to them right after the Rewrite, by a version of its own (see `coverage`)
     of any other kind        vector, full-text: the Rewrite records in the fragment reuse index how rows moved
     `defer_index_remap`      the same for all kinds, and nothing is extended
+
+Run the tasks of a compaction in several processes of this machine.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import queue
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import IO, Any, Final
 
 from lance_core.arguments import checked_methods
 from lance_core.commit import commit, load_following
@@ -27,6 +34,7 @@ from lance_core.errors import (
     LanceError,
     OutcomeUnknownError,
     RetryableConflictError,
+    StoreError,
     UnsupportedError,
 )
 from lance_core.file.version import FileVersion
@@ -40,9 +48,9 @@ from lance_core.maintenance.compaction.late_deletions import commit_despite_dele
 from lance_core.maintenance.compaction.misread_pages import misread_groups
 from lance_core.maintenance.compaction.options import CompactionOptions
 from lance_core.maintenance.compaction.plan import bins, facts_of, within_limits
-from lance_core.maintenance.compaction.pool import Outcome, run_in_processes, worker_count
 from lance_core.maintenance.compaction.rewrite import CompactionMetrics, RewriteResult, discard, rewrite
 from lance_core.maintenance.compaction.tasks import CompactionPlan, CompactionTask
+from lance_core.maintenance.compaction.worker import receive, send
 from lance_core.retry import backoff
 from lance_core.store import note_begun
 from lance_core.table.fragment import own_data_keys
@@ -51,10 +59,117 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import ReserveFragments, Rewrite, RewriteGroup
 from lance_core.table.operations.base import check_fragment_ids, check_same_fragments, data_files
 from lance_core.table.transaction import Transaction
+from lance_core.threads import ThreadPool
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.snapshot import Snapshot
 
-__all__ = ["Compaction", "commit_what_fits", "compact", "numbered"]
+__all__ = ["Compaction", "Outcome", "commit_what_fits", "compact", "numbered", "run_in_processes", "worker_count"]
+
+WORTH_A_PROCESS_BYTES: Final = 256 * 1024 * 1024
+"""Bytes of data files below which starting processes takes more time than it saves."""
+
+Outcome = RewriteResult | Exception
+"""The result of a task, or its error."""
+
+
+def worker_count(task_bytes: Sequence[int], num_threads: int | None) -> int:
+    """The number of processes to use for tasks of these sizes; 1 stands for this process alone."""
+    if num_threads is not None:
+        return max(1, min(num_threads, len(task_bytes)))
+    if sum(task_bytes) < WORTH_A_PROCESS_BYTES:
+        return 1
+    return max(1, min(os.cpu_count() or 1, len(task_bytes)))
+
+
+def run_in_processes(
+    dataset: Handle, tasks: Sequence[CompactionTask], workers: int
+) -> Iterator[tuple[CompactionTask, Outcome]]:
+    """Yield each task with its outcome, as they finish.
+
+    Args:
+        dataset: The dataset.
+        tasks: The tasks.
+        workers: The number of processes.
+    """
+    waiting: queue.SimpleQueue[CompactionTask] = queue.SimpleQueue()
+    for task in tasks:
+        waiting.put(task)
+    done: queue.SimpleQueue[tuple[CompactionTask, Outcome]] = queue.SimpleQueue()
+    processes: list[subprocess.Popen[bytes]] = []
+    with ThreadPool(workers) as pool:
+        try:
+            serving = [pool.submit(_serve, processes, dataset, waiting, done) for _ in range(workers)]
+            for _ in tasks:
+                yield done.get()
+            for each in serving:
+                each.result()
+        finally:
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    waiting.get_nowait()  # so that no further process is started
+            for process in tuple(processes):
+                process.kill()
+                process.wait()
+
+
+def _start() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # our own interpreter and module
+        # `-m` would warn that the package has imported the module already.
+        [sys.executable, "-c", "from lance_core.maintenance.compaction.worker import main; main()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+
+
+def _serve(
+    processes: list[subprocess.Popen[bytes]],
+    dataset: Handle,
+    waiting: queue.SimpleQueue[CompactionTask],
+    done: queue.SimpleQueue[tuple[CompactionTask, Outcome]],
+) -> None:
+    """Send tasks to one process until none is left; if it dies, its task fails, and a new one takes the next task."""
+    process = None
+    try:
+        while True:
+            try:
+                task = waiting.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                if process is None:
+                    process = _start()
+                    processes.append(process)
+                    send(_pipe(process.stdin), dataset)
+                send(_pipe(process.stdin), task)
+                outcome: Outcome = receive(_pipe(process.stdout))
+            except (OSError, EOFError) as error:
+                remedy = "compact again, with a lower num_threads if memory ran out"
+                outcome = StoreError(f"the worker process of {task} died: {error}; {remedy}")
+                _end(process)
+                process = None
+            done.put((task, outcome))
+    finally:
+        _end(process)
+
+
+def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+    if pipe is None:
+        raise RuntimeError("a worker without pipes")
+    return pipe
+
+
+def _end(process: subprocess.Popen[bytes] | None) -> None:
+    """End a process; all that it was asked for is done, or lost."""
+    if process is None:
+        return
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):  # what was left in its buffer has no reader
+                pipe.close()
+
 
 _logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lance_core.errors import InvalidInputError
-from lance_core.file.metadata_cache import METADATA_CACHE_BYTES, MetadataCache
+from lance_core.file.reader import METADATA_CACHE_BYTES, MetadataCache
 from lance_core.index.selection.segments import INDEX_CACHE_BYTES, IndexCache
 
 __all__ = ["Session"]

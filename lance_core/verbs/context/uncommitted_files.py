@@ -23,7 +23,7 @@ from lance_core.commit import (
     explain_missing,
 )
 from lance_core.errors import LanceError, OutcomeUnknownError, StoreError
-from lance_core.file.blob_files import blob_folder
+from lance_core.file.container import blob_folder
 from lance_core.store import ObjectStore, PendingWrites, note_begun, remove_leftovers
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.manifest.manifest import Manifest

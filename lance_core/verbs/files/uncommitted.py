@@ -7,7 +7,7 @@ from os import PathLike
 
 from lance_core.arguments import checked
 from lance_core.errors import InvalidInputError
-from lance_core.file.blob_files import blob_folder
+from lance_core.file.container import blob_folder
 from lance_core.store import open_store
 from lance_core.table.paths import DATA_PREFIX, INDICES_PREFIX, data_key
 

@@ -20,7 +20,7 @@ from typing import Final
 from lance_core.arguments import checked
 from lance_core.errors import InvalidInputError, ObjectNotFoundError
 from lance_core.store import ObjectStore, StorageOptions, escaped_path, open_store
-from lance_core.store.local_writer import store_error
+from lance_core.store.local import store_error
 from lance_core.table.paths import VERSIONS_PREFIX, is_detached, parse_manifest_key
 
 __all__ = ["FoundTable", "find_tables", "is_deregistered", "list_tables"]

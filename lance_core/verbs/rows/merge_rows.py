@@ -28,9 +28,15 @@ from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.column_files import patched, replaced_columns, write_column_file
 from lance_core.verbs.files.conform import check_external, external_places
 from lance_core.verbs.files.null_rows import check_lacking_columns
-from lance_core.verbs.rows.merge_clauses import MergeClauses, MergeSource, WhenMatched, is_updated, primary_key
+from lance_core.verbs.rows.merge_clauses import (
+    MergeClauses,
+    MergeSource,
+    WhenMatched,
+    is_updated,
+    primary_key,
+    with_old_fields,
+)
 from lance_core.verbs.rows.moved_rows import MovedRows
-from lance_core.verbs.rows.partial_structs import with_old_fields
 from lance_core.verbs.rows.removal import Removal, live_rows, matching_rows, parallel_fragments, remove_rows
 from lance_core.verbs.rows.source_rows import KeyIndex, inserted_keys
 from lance_core.verbs.rows.write_mode import (

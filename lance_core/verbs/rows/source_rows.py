@@ -34,8 +34,7 @@ from lance_core.arguments import checked
 from lance_core.encoding.concatenate import combined
 from lance_core.errors import UnsupportedError
 from lance_core.extension_types import empty_table
-from lance_core.file.collected import one_by_one
-from lance_core.file.write_plan import check_rows
+from lance_core.file.write_plan import check_rows, one_by_one
 from lance_core.schema import in_storage_types, unwrapped
 from lance_core.schema.relabel import relabel
 from lance_core.table.operations import MAX_EXACT_KEYS, KeyExistenceFilter

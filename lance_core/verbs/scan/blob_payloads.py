@@ -26,7 +26,7 @@ from lance_core.encoding.levels.paths import is_blob_v2_payload
 from lance_core.encoding.structural.blob import BlobKind, gives_payloads
 from lance_core.errors import CorruptFileError, ObjectNotFoundError, UnsupportedError
 from lance_core.extension_types import storage_type
-from lance_core.file.blob_files import blob_folder, sidecar_key
+from lance_core.file.container import blob_folder, sidecar_key
 from lance_core.schema import Field, Schema, arrow_type_of
 from lance_core.store import ObjectStore
 from lance_core.threads import ThreadPool

@@ -30,7 +30,7 @@ from lance_core.errors import (
     StoreError,
 )
 from lance_core.file import FileVersion
-from lance_core.file.collected import one_by_one
+from lance_core.file.write_plan import one_by_one
 from lance_core.schema import Schema
 from lance_core.store import PendingWrites, canonical_uri
 from lance_core.store.memory import MemoryStore

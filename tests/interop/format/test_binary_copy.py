@@ -14,7 +14,7 @@ import lance_core
 from lance_core.errors import InvalidInputError
 from lance_core.maintenance import compact
 from lance_core.store import ObjectWriter, bytes_read_counter
-from lance_core.store.local_writer import LocalWriter
+from lance_core.store.local import LocalWriter
 from tests.interop.shapes import rows, write
 from tests.support.data_files import pages_of
 

@@ -22,7 +22,7 @@ from lance_core.errors import (
     OutcomeUnknownError,
 )
 from lance_core.maintenance.verify.files import verify
-from lance_core.store import local_writer, open_store
+from lance_core.store import local, open_store
 from lance_core.store.local import LocalStore
 from lance_core.store.memory import MemoryStore
 from lance_core.store.s3 import S3Store
@@ -240,7 +240,7 @@ def test_a_file_that_went_with_its_table_is_missed_on_its_way_to_the_disk(
     uri = str(tmp_path / "t")
     dataset = lance_core.write_dataset(rows(1), uri)
     dataset.insert(rows(3))
-    real, meanwhile, was_dropped = local_writer.sync_directory, [True], threading.Event()
+    real, meanwhile, was_dropped = local.sync_directory, [True], threading.Event()
 
     def sync_directory(path):
         if meanwhile and path.endswith("/data"):
@@ -255,7 +255,7 @@ def test_a_file_that_went_with_its_table_is_missed_on_its_way_to_the_disk(
             lance_core.write_dataset(rows(7), uri)
         was_dropped.set()
 
-    monkeypatch.setattr(local_writer, "sync_directory", sync_directory)
+    monkeypatch.setattr(local, "sync_directory", sync_directory)
     stall(drop)
     expected = (IncompatibleConflictError, "made again") if is_made_again else (DatasetNotFoundError, "was dropped")
     with pytest.raises(expected[0], match=expected[1]):

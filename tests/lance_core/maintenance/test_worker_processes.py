@@ -10,7 +10,7 @@ from lance_core.errors import StoreError
 from lance_core.maintenance import Compaction
 from lance_core.maintenance.compaction import worker
 
-pool = importlib.import_module("lance_core.maintenance.compaction.pool")
+pool = importlib.import_module("lance_core.maintenance.compaction.compaction")
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -16,8 +16,7 @@ from typing import Any
 from lance_core import times
 from lance_core.errors import OutcomeUnknownError, StoreError
 from lance_core.maintenance.cleanup import plan
-from lance_core.store.local import LocalStore
-from lance_core.store.local_writer import LocalWriter
+from lance_core.store.local import LocalStore, LocalWriter
 from lance_core.store.memory import MemoryStore
 from lance_core.store.s3_client import S3Client
 from lance_core.verbs.refs import tags
