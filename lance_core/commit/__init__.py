@@ -6,8 +6,8 @@ from lance_core.commit.attempts import (
     ConflictPolicy,
     OnEarlierAttempt,
     WriteAttempt,
-    reject_overruled,
-    reject_superseded,
+    number_of,
+    reject_later,
 )
 from lance_core.commit.claims import CLAIM_AGE, VersionClaim, claimed, reject_claimed
 from lance_core.commit.conflict import AffectedRows, Verdict, affected_fragments, judge
@@ -109,12 +109,12 @@ __all__ = [
     "locate_latest",
     "migrate_to_v2_names",
     "newest_versions",
+    "number_of",
     "on_commit",
     "reject_another",
     "reject_claimed",
     "reject_dropped_dataset",
-    "reject_overruled",
-    "reject_superseded",
+    "reject_later",
     "removed_key",
     "store_removed_transaction",
     "summaries",

@@ -39,10 +39,8 @@ __all__ = [
     "OnEarlierAttempt",
     "WriteAttempt",
     "check_concurrent_attempts",
-    "overruled",
-    "reject_overruled",
-    "reject_superseded",
-    "superseded",
+    "number_of",
+    "reject_later",
 ]
 
 ATTEMPT_KEY: Final = "lance.write_attempt"
@@ -160,7 +158,8 @@ def check_concurrent_attempts(
         RetryableConflictError: Another write has committed, and the conflict policy is "exclusive".
     """
     attempts = {version: other for version, other in committed.items() if write.is_of(other.properties)}
-    reject_superseded(write, root, attempts)
+    for version, other in attempts.items():
+        reject_later(write, root, version, number_of(other.properties), is_same_write=True)
     earlier = [version for version in attempts if version not in write.earlier and version not in replaces]
     other_writes = committed.keys() - attempts.keys()
     if write.conflict_policy == "exclusive" and other_writes:
@@ -174,47 +173,31 @@ def check_concurrent_attempts(
         )
 
 
-def reject_overruled(write: WriteAttempt, root: str, other_writes: Mapping[int, Transaction]) -> None:
-    """Reject a write if a commit of a later write filled the same rows.
+def reject_later(write: WriteAttempt, root: str, version: int, number: tuple[int, ...], *, is_same_write: bool) -> None:
+    """The rule which attempt wins: reject this one if another commit of its rows has a higher number.
 
     Args:
         write: This attempt.
         root: The dataset, for messages.
-        other_writes: The transactions of the commits that filled the same rows, by version.
+        version: The version of the other commit.
+        number: The number of the other attempt.
+        is_same_write: Whether that is an attempt of the same write; otherwise it is another write of the same rows,
+            which committed after this one began.
 
     Raises:
-        SupersededError: A later write has filled the rows.
+        SupersededError: The other attempt is the later one.
     """
-    for version, other in other_writes.items():
-        number = number_of(other.properties)
-        if number > write.number:
-            raise overruled(write, root, version, number)
-
-
-def reject_superseded(write: WriteAttempt, root: str, committed: Mapping[int, Transaction]) -> None:
-    """Reject an attempt if a later attempt of the same write has committed already.
-
-    Raises:
-        SupersededError: A later attempt has committed.
-    """
-    for version, other in committed.items():
-        if write.is_superseded_by(other.properties):
-            raise superseded(write, root, version, number_of(other.properties))
-
-
-def superseded(write: WriteAttempt, root: str, version: int, number: tuple[int, ...]) -> SupersededError:
-    """The error of an attempt after a later attempt of the same write."""
-    return SupersededError(
-        f"{root}: version {version} was committed by a later attempt of the same write (attempt {_dotted(number)}, "
-        f"this one is {_dotted(write.number)}); nothing of this one was committed, and its files are removed"
-    )
-
-
-def overruled(write: WriteAttempt, root: str, version: int, number: tuple[int, ...]) -> SupersededError:
-    """The error of a write after a later write of the same rows, which committed while this one was under way."""
-    return SupersededError(
+    if number <= write.number:
+        return
+    later, own = _dotted(number), _dotted(write.number)
+    if is_same_write:
+        raise SupersededError(
+            f"{root}: version {version} was committed by a later attempt of the same write (attempt {later}, this one "
+            f"is {own}); nothing of this one was committed, and its files are removed"
+        )
+    raise SupersededError(
         f"{root}: version {version} was committed by a later write of the same rows, since this one began (its number "
-        f"is {_dotted(number)}, this one's {_dotted(write.number)}); nothing of this one was committed"
+        f"is {later}, this one's {own}); nothing of this one was committed"
     )
 
 

@@ -25,13 +25,7 @@ from lance_core.commit.claims import keeping
 from lance_core.commit.conflict import AffectedRows, Verdict, judge
 from lance_core.commit.handler import Clock, VersionWriter
 from lance_core.commit.listeners import LISTENERS
-from lance_core.commit.proofs import (
-    committed_batch,
-    known_idempotent_commit,
-    proof_of,
-    reject_later_attempt,
-    reject_later_fill,
-)
+from lance_core.commit.proofs import find_proven, proof_of
 from lance_core.commit.rebase import Prepare, Rebased, rebase
 from lance_core.commit.records import (
     Change,
@@ -335,11 +329,13 @@ class _CommitLoop:
         """Find a commit of the same write; else read what others have committed since the read version."""
         options, state = self.options, self.state
         latest = state.latest
-        proven = self._proven(latest)
-        if proven is not None:
-            return proven
-        if latest is not None and state.creates and options.idempotency_key is None:
-            raise already_exists(self.store.root)
+        if latest is not None:
+            proven = find_proven(self.store, latest, options, self.change.fills)
+            if proven is not None:
+                return proven
+            reject_moved(latest.config, self.change.transaction.properties, self.store.root)
+            if state.creates and options.idempotency_key is None:
+                raise already_exists(self.store.root)
         state.read_since(options.checked_through)
         duplicate = self._duplicate(latest)
         if duplicate is None and options.write_attempt is not None:
@@ -406,24 +402,6 @@ class _CommitLoop:
             f"Retryable commit conflict: {self.store.root}: Failed to commit the transaction after "
             f"{attempts} attempts: other writers committed first each time"
         )
-
-    def _proven(self, latest: Manifest | None) -> Committed | None:
-        """The commit of the same write that the latest version's proofs show; proofs outlive its version."""
-        options = self.options
-        if latest is None:
-            return None
-        if options.write_attempt is not None:
-            reject_later_attempt(latest, options.write_attempt, self.store.root)
-            if self.change.fills is not None:
-                reject_later_fill(self.store, latest, options.write_attempt, self.change.fills)
-        proven = None
-        if options.idempotency_key is not None:
-            proven = known_idempotent_commit(self.store, latest, options.idempotency_key)
-        if proven is None and options.stream_batch is not None:
-            proven = committed_batch(latest, options.stream_batch)
-        if proven is None:
-            reject_moved(latest.config, self.change.transaction.properties, self.store.root)
-        return proven
 
     def _duplicate(self, latest: Manifest | None) -> Committed | None:
         """The commit since the read version with the same `idempotency_key`, or of this very attempt; else None."""

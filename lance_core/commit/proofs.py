@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lance_core.commit.attempts import WriteAttempt, number_of, overruled, superseded
+from lance_core.commit.attempts import WriteAttempt, number_of, reject_later
 from lance_core.commit.history import find_by_property, find_transaction
 from lance_core.commit.records import Change, Commit, Committed
 from lance_core.commit.versions import list_versions, load_manifest, load_transaction
@@ -37,28 +37,48 @@ from lance_core.table.watermarks import is_watermark
 
 __all__ = [
     "attempts_of",
-    "committed_batch",
     "committed_version",
     "find_idempotent_commit",
-    "known_idempotent_commit",
+    "find_proven",
     "proof_of",
-    "reject_later_attempt",
-    "reject_later_fill",
 ]
 
 
 _KEEPS_ROWS = (CreateIndex, ReserveFragments, Rewrite, UpdateBases, UpdateConfig, UpdateMemWalState)
 
 
-def known_idempotent_commit(store: ObjectStore, latest: Manifest, idempotency_key: tuple[str, str]) -> Committed | None:
-    """The commit that carries an idempotency key, by the proofs in the latest version; None if no proof has the key."""
-    version = Proofs.of(latest.config).key(idempotency_key)
-    if version is None:
-        return None
-    committed = committed_version(store, latest, version)
-    key, value = idempotency_key
-    is_its_own = committed.transaction is not None and committed.transaction.properties.get(key) == value
-    return committed if is_its_own else _adopted(latest, None)
+def find_proven(
+    store: ObjectStore, latest: Manifest, how: Commit, fills: tuple[str, ...] | None = None
+) -> Committed | None:
+    """Find the commit of the same write that the proofs of the latest version show; None if there is none.
+
+    Args:
+        store: The dataset's store.
+        latest: The latest version.
+        how: How the write is to be committed.
+        fills: Identities of the slices whose rows it replaces; empty for all rows; None if it replaces none.
+
+    Returns:
+        The commit; if only the latest version shows it, that version without a transaction.
+
+    Raises:
+        SupersededError: A later attempt of the write, or a later write of the same rows, was committed.
+        HistoryGapError: A version that may have filled the same rows was cleaned up, and is no longer recorded.
+    """
+    proofs = Proofs.of(latest.config)
+    if how.write_attempt is not None:
+        _reject_later_attempt(proofs, how.write_attempt, store.root)
+        if fills is not None:
+            _reject_later_fill(store, proofs, how.write_attempt, fills)
+    version = None if how.idempotency_key is None else proofs.key(how.idempotency_key)
+    if version is not None and how.idempotency_key is not None:
+        committed = committed_version(store, latest, version)
+        key, value = how.idempotency_key
+        is_its_own = committed.transaction is not None and committed.transaction.properties.get(key) == value
+        return committed if is_its_own else _adopted(latest, None)
+    stream, number = how.stream_batch or ("", 0)
+    last_batch = None if how.stream_batch is None else proofs.streams.get(stream)
+    return None if last_batch is None or last_batch.number < number else _adopted(latest, None)
 
 
 def committed_version(store: ObjectStore, latest: Manifest, version: int) -> Committed:
@@ -75,13 +95,6 @@ def _adopted(manifest: Manifest, transaction: Transaction | None) -> Committed:
     return Committed(manifest=manifest, transaction=transaction, attempts=0, deduplicated=True)
 
 
-def committed_batch(latest: Manifest, batch: tuple[str, int]) -> Committed | None:
-    """The latest version, if its proofs show that this batch of a stream or a later one was committed; else None."""
-    stream, number = batch
-    last_batch = Proofs.of(latest.config).streams.get(stream)
-    return None if last_batch is None or last_batch.number < number else _adopted(latest, None)
-
-
 def find_idempotent_commit(
     store: ObjectStore, newest: Manifest, idempotency_key: tuple[str, str], *, newer_than: int = 0
 ) -> Committed | None:
@@ -96,7 +109,7 @@ def find_idempotent_commit(
     Raises:
         UndecidedWriteError: A version after `newer_than` was cleaned up, and the write may have made it.
     """
-    committed = known_idempotent_commit(store, newest, idempotency_key)
+    committed = find_proven(store, newest, Commit(idempotency_key=idempotency_key))
     if committed is not None:
         return committed
     recorded = find_by_property(store, *idempotency_key, newest=newest, newer_than=newer_than)
@@ -120,34 +133,17 @@ def attempts_of(latest: Manifest, write: WriteAttempt) -> tuple[CommittedAttempt
     return Proofs.of(latest.config).attempts_of(write.token)
 
 
-def reject_later_attempt(latest: Manifest, write: WriteAttempt, root: str) -> None:
-    """Reject an attempt if the proofs show that a later attempt was committed, even if its version was cleaned up.
-
-    Raises:
-        SupersededError: A later attempt of the write was committed.
-    """
-    fill = Proofs.of(latest.config).fill_of(write.token)
-    for attempt in (*attempts_of(latest, write), *(() if fill is None else (fill,))):
-        if attempt.number > write.number:
-            raise superseded(write, root, attempt.version, attempt.number)
+def _reject_later_attempt(proofs: Proofs, write: WriteAttempt, root: str) -> None:
+    """Reject an attempt if a later attempt of the write was committed, even if its version was cleaned up."""
+    fill = proofs.fill_of(write.token)
+    for attempt in (*proofs.attempts_of(write.token), *(() if fill is None else (fill,))):
+        reject_later(write, root, attempt.version, attempt.number, is_same_write=True)
 
 
-def reject_later_fill(store: ObjectStore, latest: Manifest, write: WriteAttempt, slices: tuple[str, ...]) -> None:
-    """Reject a write that replaces rows if a later write has filled the same rows since this one began.
-
-    Args:
-        store: The dataset's store.
-        latest: The version that the write would follow.
-        write: The attempt; without `begun` nothing is checked.
-        slices: The identities of the slices that it fills; empty for all rows.
-
-    Raises:
-        SupersededError: A later write has filled the same rows.
-        HistoryGapError: A version that may have done so was cleaned up, and is no longer recorded.
-    """
+def _reject_later_fill(store: ObjectStore, proofs: Proofs, write: WriteAttempt, slices: tuple[str, ...]) -> None:
+    """Reject a write that replaces rows if a later write has filled the same rows since this one began."""
     if write.begun is None or write.conflict_policy != "later_wins":
         return
-    proofs = Proofs.of(latest.config)
     for fill in proofs.fills:
         if fill.version <= write.begun or fill.number <= write.number:
             continue
@@ -155,11 +151,11 @@ def reject_later_fill(store: ObjectStore, latest: Manifest, write: WriteAttempt,
         if overlaps is None:
             overlaps = _overlaps(_filled_by(store, fill.version, write), slices)
         if overlaps:
-            raise overruled(write, store.root, fill.version, fill.number)
+            reject_later(write, store.root, fill.version, fill.number, is_same_write=False)
     for version in range(write.begun + 1, (proofs.complete_after("fills") or 0) + 1) if write.begun else ():
         other = _filled_by(store, version, write)
-        if number_of(other.properties) > write.number and _overlaps(other, slices):
-            raise overruled(write, store.root, version, number_of(other.properties))
+        if _overlaps(other, slices):
+            reject_later(write, store.root, version, number_of(other.properties), is_same_write=False)
 
 
 def _filled_by(store: ObjectStore, version: int, write: WriteAttempt) -> Transaction:

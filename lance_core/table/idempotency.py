@@ -87,8 +87,8 @@ class CommittedBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedAttempt:
-    """An attempt of a write that added rows.
+class CommittedWrite:
+    """An attempt of a write that was committed.
 
     Attributes:
         token: Digest of the write's token.
@@ -96,8 +96,6 @@ class CommittedAttempt:
         hour: Time of the commit, in hours since the epoch.
         number: Number of the attempt.
         note: A note of the writer, such as the id of its run.
-        fragments: The range of its fragment ids, the end excluded; None if it is not known.
-        row_ids: The range of its stable row ids, the end excluded; None without stable row ids.
     """
 
     token: str
@@ -105,6 +103,21 @@ class CommittedAttempt:
     hour: int
     number: tuple[int, ...]
     note: str = ""
+
+    def entry(self, *further_facts: Any) -> list[Any]:
+        """The entry in the table's configuration, which ends with the facts of its kind."""
+        return [self.token, self.version, self.hour, ".".join(map(str, self.number)), self.note, *further_facts]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedAttempt(CommittedWrite):
+    """An attempt of a write that added rows.
+
+    Attributes:
+        fragments: The range of its fragment ids, the end excluded; None if it is not known.
+        row_ids: The range of its stable row ids, the end excluded; None without stable row ids.
+    """
+
     fragments: _Range | None = None
     row_ids: _Range | None = None
 
@@ -119,23 +132,13 @@ class CommittedAttempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedFill:
+class CommittedFill(CommittedWrite):
     """An attempt of a write that replaced all rows of the table, or all rows of some slices.
 
     Attributes:
-        token: Digest of the write's token.
-        version: The version that it created.
-        hour: Time of the commit, in hours since the epoch.
-        number: Number of the attempt.
-        note: A note of the writer, such as the id of its run.
         slices: Digests of the slices; empty for the whole table; None if there were too many to record.
     """
 
-    token: str
-    version: int
-    hour: int
-    number: tuple[int, ...]
-    note: str = ""
     slices: tuple[str, ...] | None = ()
 
     def overlaps(self, slices: Sequence[str]) -> bool | None:
@@ -196,7 +199,7 @@ class Proofs:
         if self.attempts:
             entries |= _attempts_entry(self.attempts)
         if self.fills:
-            entries[_FILLS] = _to_json([_fill_row(fill) for fill in self.fills])
+            entries[_FILLS] = _to_json([fill.entry(fill.slices) for fill in self.fills])
         if self.since:
             entries[_SINCE] = _to_json(self.since)
         return entries
@@ -302,48 +305,31 @@ class CommitProof:
             digest = _digest(self.idempotency_key)
             keys = {key: write for key, write in proofs.keys.items() if key != digest}
             proofs = replace(proofs, keys={**keys, digest: (after.version, hour)})
-        if self.attempt is not None and self.adds:
-            proofs = replace(proofs, attempts=self._attempts(proofs, after, before, hour))
-        if self.attempt is not None and self.fills is not None:
-            proofs = replace(proofs, fills=self._fills(proofs, after, hour))
-        proofs = _trim(proofs, hour - 24 * _days_kept(after.config))
+        proofs = _trim(self._add_attempt(proofs, after, before, hour), hour - 24 * _days_kept(after.config))
         settings = {key: value for key, value in after.config.items() if not is_proof(key)}
         return replace(after, config={**settings, **proofs.entries()})
 
-    def _attempts(
-        self, proofs: Proofs, after: Manifest, before: Manifest | None, hour: int
-    ) -> tuple[CommittedAttempt, ...]:
-        assert self.attempt is not None
-        digest = _digest(self.attempt)
-        other_attempts = [
-            attempt for attempt in proofs.attempts if attempt.token != digest or attempt.version not in self.replaces
-        ]
-        new_attempt = CommittedAttempt(
-            token=digest,
-            version=after.version,
-            hour=hour,
-            number=self.number,
-            note=self.note,
-            fragments=_new_fragments(after, before),
-            row_ids=(0 if before is None else before.next_row_id, after.next_row_id)
-            if after.uses_stable_row_ids
-            else None,
-        )
-        return (*other_attempts, new_attempt)
-
-    def _fills(self, proofs: Proofs, after: Manifest, hour: int) -> tuple[CommittedFill, ...]:
-        assert self.attempt is not None
-        assert self.fills is not None
-        digest = _digest(self.attempt)
-        new_fill = CommittedFill(
-            token=digest,
-            version=after.version,
-            hour=hour,
-            number=self.number,
-            note=self.note,
-            slices=None if len(self.fills) > _MOST_SLICES else _slice_digests(self.fills),
-        )
-        return (*(fill for fill in proofs.fills if fill.token != digest), new_fill)
+    def _add_attempt(self, proofs: Proofs, after: Manifest, before: Manifest | None, hour: int) -> Proofs:
+        if self.attempt is None:
+            return proofs
+        token, attempts, fills = _digest(self.attempt), proofs.attempts, proofs.fills
+        facts: dict[str, Any] = {
+            "token": token, "version": after.version, "hour": hour, "number": self.number, "note": self.note
+        }  # fmt: skip
+        if self.adds:
+            first_row = 0 if before is None else before.next_row_id
+            attempt = CommittedAttempt(
+                **facts,
+                fragments=_new_fragments(after, before),
+                row_ids=(first_row, after.next_row_id) if after.uses_stable_row_ids else None,
+            )
+            other_attempts = (other for other in attempts if other.token != token or other.version not in self.replaces)
+            attempts = (*other_attempts, attempt)
+        if self.fills is not None:
+            slices = None if len(self.fills) > _MOST_SLICES else _slice_digests(self.fills)
+            other_fills = (other for other in fills if other.token != token)
+            fills = (*other_fills, CommittedFill(**facts, slices=slices))
+        return replace(proofs, attempts=attempts, fills=fills)
 
 
 def is_proof(key: str) -> bool:
@@ -391,7 +377,7 @@ def _without_rows(after: Manifest, versions: frozenset[int] | None) -> Manifest:
 
 
 def _attempts_entry(attempts: Iterable[CommittedAttempt]) -> dict[str, str]:
-    return {_ATTEMPTS: _to_json([_attempt_row(attempt) for attempt in attempts])}
+    return {_ATTEMPTS: _to_json([attempt.entry(attempt.fragments, attempt.row_ids) for attempt in attempts])}
 
 
 def _with_branch(
@@ -541,42 +527,33 @@ def _read_since(value: str) -> dict[str, int]:
     return {str(kind): int(version) for kind, version in json.loads(value).items()}
 
 
+def _read_facts(token: str, version: int, hour: int, number: str, note: str) -> dict[str, Any]:
+    """The facts with which the entry of each committed write begins."""
+    return {
+        "token": str(token),
+        "version": int(version),
+        "hour": int(hour),
+        "number": tuple(map(int, number.split("."))),
+        "note": str(note),
+    }
+
+
 def _attempts(value: str) -> tuple[CommittedAttempt, ...]:
     return tuple(
         CommittedAttempt(
-            token=str(token),
-            version=int(version),
-            hour=int(hour),
-            number=tuple(map(int, number.split("."))),
-            note=str(note),
+            **_read_facts(*facts),
             fragments=None if fragments is None else _to_range(fragments),
             row_ids=None if row_ids is None else _to_range(row_ids),
         )
-        for token, version, hour, number, note, fragments, row_ids in json.loads(value)
+        for *facts, fragments, row_ids in json.loads(value)
     )
-
-
-def _attempt_row(attempt: CommittedAttempt) -> list[Any]:
-    number = ".".join(map(str, attempt.number))
-    return [attempt.token, attempt.version, attempt.hour, number, attempt.note, attempt.fragments, attempt.row_ids]
 
 
 def _fills(value: str) -> tuple[CommittedFill, ...]:
     return tuple(
-        CommittedFill(
-            token=str(token),
-            version=int(version),
-            hour=int(hour),
-            number=tuple(map(int, number.split("."))),
-            note=str(note),
-            slices=None if slices is None else tuple(map(str, slices)),
-        )
-        for token, version, hour, number, note, slices in json.loads(value)
+        CommittedFill(**_read_facts(*facts), slices=None if slices is None else tuple(map(str, slices)))
+        for *facts, slices in json.loads(value)
     )
-
-
-def _fill_row(fill: CommittedFill) -> list[Any]:
-    return [fill.token, fill.version, fill.hour, ".".join(map(str, fill.number)), fill.note, fill.slices]
 
 
 def _to_range(parts: Iterable[Any]) -> _Range:

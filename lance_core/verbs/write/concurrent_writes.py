@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from lance_core.commit import WriteAttempt, find_transaction, reject_overruled
+from lance_core.commit import WriteAttempt, find_transaction, number_of, reject_later
 from lance_core.errors import RetryableConflictError
 from lance_core.schema import Field, Schema, schema_to_bytes
 from lance_core.store import ObjectStore
@@ -54,7 +54,8 @@ def replaceable_commits(
         return None
     if replaceable:
         assert request.attempt is not None
-        reject_overruled(request.attempt, uri, replaceable)
+        for version, other in replaceable.items():
+            reject_later(request.attempt, uri, version, number_of(other.properties), is_same_write=False)
     return replaceable
 
 

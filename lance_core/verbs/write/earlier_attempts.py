@@ -33,7 +33,8 @@ from lance_core.commit import (
     find_transaction,
     load_manifest,
     load_transaction,
-    reject_superseded,
+    number_of,
+    reject_later,
 )
 from lance_core.errors import (
     CorruptFileError,
@@ -132,7 +133,8 @@ def committed_attempts(store: ObjectStore, write: WriteAttempt | None, since: in
             recorded[version] = other
         elif other is None and (complete is None or version <= complete):
             raise gap_error(store.root, since, version)
-    reject_superseded(write, store.root, recorded)
+    for version, other in recorded.items():
+        reject_later(write, store.root, version, number_of(other.properties), is_same_write=True)
     return proven | set(recorded)
 
 
