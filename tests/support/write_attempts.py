@@ -2,7 +2,6 @@
 
 import lance
 import pyarrow as pa
-import pytest
 
 import lance_core
 from lance_core import WriteAttempt, commit_fragments, write_fragments
@@ -41,11 +40,6 @@ def values(uri):
     assert ours == theirs
     assert lance_core.dataset(uri).count_rows() == len(ours)
     return sorted(ours)
-
-
-@pytest.fixture
-def table(tmp_path):
-    return lance_core.write_dataset(rows(100, 101), tmp_path / "t")
 
 
 def latest(table):

@@ -22,6 +22,11 @@ from lance_core.verbs.context import snapshot
 from tests.support.write_attempts import TOKEN, attempt, compact, latest, ours, rows, theirs, values, write
 
 
+@pytest.fixture
+def table(tmp_path):
+    return lance_core.write_dataset(rows(100, 101), tmp_path / "t")
+
+
 class TestAppend:
     def test_a_retry_takes_the_place_of_the_try_before_it_in_one_update(self, table):
         first = write(table.uri, rows(1, 2, 3), attempt(0), base=table)
