@@ -21,8 +21,7 @@ from typing import Any, Final
 
 from lance_core.errors import CommitConflictError, LanceError, VersionNotFoundError
 from lance_core.maintenance.cleanup.run import cleanup_old_versions
-from lance_core.maintenance.compaction.compaction import Compaction, commit_what_fits
-from lance_core.maintenance.compaction.pool import run_in_processes, worker_count
+from lance_core.maintenance.compaction.compaction import Compaction, commit_what_fits, run_in_processes, worker_count
 from lance_core.maintenance.compaction.rebase import rebase_results
 from lance_core.maintenance.compaction.rewrite import RewriteResult
 from lance_core.maintenance.compaction.tasks import CompactionTask
