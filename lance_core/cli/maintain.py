@@ -17,6 +17,7 @@ from lance_core.dataset.lance_dataset import dataset
 from lance_core.errors import DatasetNotFoundError, InvalidInputError, MaintenanceFailedError
 from lance_core.maintenance import MaintenanceBudget, MaintenancePolicy, MaintenanceReport, maintain, maintain_lake
 from lance_core.maintenance.routine.policy import change_policy
+from lance_core.printing import printable
 
 __all__ = ["maintain_command"]
 
@@ -77,12 +78,14 @@ def maintain_command(
     policy = change_policy(MaintenancePolicy(), changes, where=file or "options") or MaintenancePolicy()
     limits: dict[str, Any] = {"budget": budget, "dry_run": bool(dry_run)}
     lake = {"include": include, "exclude": exclude, "policies": policies}
+    failure = None
     try:
         reports = _maintain(uri, storage_options, policy, limits, lake)
     except MaintenanceFailedError as error:
-        reports = list(error.reports)
+        reports, failure = list(error.reports), error
     output.rows([_describe(report) for report in reports], _COLUMNS)
-    if any(report.error for report in reports):
+    if failure is not None:
+        click.echo(printable(f"lance: {failure}"), err=True)
         sys.exit(FAILED)
 
 
@@ -120,7 +123,7 @@ def _read_policy(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     Raises:
         InvalidInputError: The file is neither JSON nor YAML with a mapping of fields, or YAML cannot be read here.
     """
-    text, reader = file.read_text(encoding="utf-8"), json.loads
+    reader: Callable[[str], Any] = json.loads
     problems: tuple[type[Exception], ...] = (ValueError,)
     if file.suffix in (".yaml", ".yml"):
         try:
@@ -129,12 +132,12 @@ def _read_policy(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             raise InvalidInputError(f"{file}: YAML needs PyYAML: pip install pyyaml, or write JSON") from error
         reader, problems = yaml.safe_load, (ValueError, yaml.YAMLError)
     try:
-        values = reader(text)
+        values = reader(file.read_text(encoding="utf-8"))
     except problems as error:
         raise InvalidInputError(f"{file} cannot be read: {error}") from error
     if not isinstance(values, dict) or not isinstance(values.get("policies", {}), dict):
         raise InvalidInputError(f"{file} must be a mapping of the fields of a policy, with a mapping `policies`")
-    return values.pop("policies", {}), values
+    return {str(name): changes for name, changes in values.pop("policies", {}).items()}, values
 
 
 def _describe(report: MaintenanceReport) -> dict[str, Any]:

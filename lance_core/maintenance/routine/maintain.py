@@ -11,7 +11,8 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Final
 
-from lance_core.errors import DatasetNotFoundError, LanceError, MaintenanceFailedError
+from lance_core.arguments import checked
+from lance_core.errors import DatasetNotFoundError, MaintenanceFailedError
 from lance_core.maintenance.routine.budget import fit_budget
 from lance_core.maintenance.routine.dry_run import foresee
 from lance_core.maintenance.routine.log import LOG_FOLDER, LOG_PATH, append_log, place_below, tables_put_off
@@ -40,6 +41,7 @@ _RESERVED: Final = (f"{LOG_FOLDER}/", "_ops/")
 """Folders below a root whose tables are left to those that write them: this log, and outputs of Dagster's ops."""
 
 
+@checked
 def maintain(
     dataset: Handle,
     policy: MaintenancePolicy | None = None,
@@ -89,6 +91,7 @@ def maintain(
     return report
 
 
+@checked
 def maintain_lake(
     root_uri: str | PathLike[str],
     policy: MaintenancePolicy | None = None,
@@ -153,8 +156,13 @@ def maintain_lake(
             reports.append(_survey_found(root, table, path, table_policy, storage_options))
     reports = fit_budget(reports, limits, _read_put_off(root, storage_options, limits))
     reports = [_work(report, _opener(report, storage_options), rewriter) for report in reports]
-    append_log(root, reports, chosen, run_id=uuid.uuid4().hex, job="maintain_lake", storage_options=storage_options)
-    _reject_failures(reports)
+    run_id, unlogged = uuid.uuid4().hex, None
+    try:
+        append_log(root, reports, chosen, run_id=run_id, job="maintain_lake", storage_options=storage_options)
+    except Exception as error:
+        _logger.exception("the log of maintenance below %s could not be written", root)
+        unlogged = error_of("the log of maintenance: append", error)
+    _reject_failures(reports, unlogged)
     return reports
 
 
@@ -174,14 +182,15 @@ def _survey_found(
     storage_options: Mapping[str, str] | None,
 ) -> MaintenanceReport:
     """The survey of a table of a listing; an error is kept in the report, so that the other tables are finished."""
-    uri = place_below(root, table.path)
+    plan = MaintenancePlan(table=path, uri=place_below(root, table.path), policy=policy)
     try:
-        dataset = Handle(uri, storage_options=storage_options)
+        dataset = Handle(plan.uri, storage_options=storage_options)
         return without_idle_cleanup(dataset, survey(dataset, policy, table=path), lambda: None)
-    except (LanceError, OSError) as error:
-        _logger.warning("%s cannot be read: %s", path, error)
-        plan = MaintenancePlan(table=path, uri=uri, policy=policy)
-        return MaintenanceReport(plan=plan, error=error_of("plan", error))
+    except DatasetNotFoundError:
+        return MaintenanceReport(plan=plan, was_dropped=True)
+    except Exception as error:
+        _logger.exception("%s cannot be read", path)
+        return MaintenanceReport(plan=plan).failed("plan", error)
 
 
 def _work(
@@ -193,7 +202,11 @@ def _work(
     """The report after the work that is due within the budget, or after a dry run."""
     plan = report.plan
     if plan.policy.dry_run and plan.health is not None:
-        return foresee(open_table().checkout_version((plan.branch, plan.health.version)), report)
+        try:
+            return foresee(open_table().checkout_version((plan.branch, plan.health.version)), report)
+        except Exception as error:
+            _logger.exception("%s: the dry run failed", plan.table)
+            return report.failed("dry_run", error)
     if report.error is not None or report.is_put_off or not plan.is_due:
         return report.plus(indices_not_refreshed=len(plan.indices_left)) if plan.indices_left else report
     context = StepContext(
@@ -203,16 +216,17 @@ def _work(
     return finish(report, open_table, context)
 
 
-def _reject_failures(reports: Sequence[MaintenanceReport]) -> None:
-    """Raise an error that names all tables that failed.
+def _reject_failures(reports: Sequence[MaintenanceReport], unlogged: str | None = None) -> None:
+    """Raise an error that names all tables that failed, and why the log could not be written.
 
     Raises:
         MaintenanceFailedError: A table failed.
     """
     errors = [f"{report.plan.table}: {report.error}" for report in reports if report.error is not None]
-    if errors:
-        what = f"maintenance of {len(errors):,} of {len(reports):,} tables failed" if len(reports) > 1 else "failed"
-        raise MaintenanceFailedError(f"{what}: {'; '.join(errors)}", reports)
+    what = f" of {len(errors):,} of {len(reports):,} tables" if len(reports) > 1 and errors else ""
+    if errors or unlogged:
+        named = "; ".join(filter(None, (*errors, unlogged)))
+        raise MaintenanceFailedError(f"maintenance{what} failed: {named}", reports)
 
 
 def _read_put_off(root: str, storage_options: Mapping[str, str] | None, budget: MaintenanceBudget) -> set[str]:

@@ -18,7 +18,9 @@ def call(*arguments, code=0):
 
 
 def ask(*arguments, code=0):
-    return json.loads(call(*arguments, "--json", code=code))
+    done = CliRunner().invoke(cli, ["maintain", *map(str, arguments), "--json"])
+    assert done.exit_code == code, done.output
+    return json.loads(done.stdout)
 
 
 def fragments(uri):
@@ -74,6 +76,16 @@ def test_a_file_that_says_nothing(tmp_path, text, message):
     assert message in ask(tmp_path, "--policy", tmp_path / "policy.json", code=1)["error"]["message"]
 
 
+def test_a_file_that_is_missing_or_no_text_and_a_folder_named_by_a_number(tmp_path):
+    fill(tmp_path / "2024/a.lance", pieces=1)
+    file = tmp_path / "policy.yaml"
+    assert "policy.yaml" in ask(tmp_path, "--policy", file, code=1)["error"]["message"]
+    file.write_bytes(b"\xff\xfe\x00")
+    assert "cannot be read" in ask(tmp_path, "--policy", file, code=1)["error"]["message"]
+    file.write_text("policies: {2024: false}")
+    assert "no table is chosen" in ask(tmp_path, "--policy", file, code=1)["error"]["message"]
+
+
 def test_a_table_that_fails_gives_exit_code_1_and_the_others_are_done(tmp_path):
     for name in ("a", "broken"):
         fill(tmp_path / f"{name}.lance")
@@ -81,6 +93,11 @@ def test_a_table_that_fails_gives_exit_code_1_and_the_others_are_done(tmp_path):
     rows = {row["table"]: row for row in ask(tmp_path, code=1)}
     assert (rows["a"]["outcome"], rows["broken"]["outcome"]) == ("done", "failed")
     assert rows["broken"]["reason"].startswith("plan: CorruptFileError")
+    assert "lance: maintenance of 1 of 2 tables failed: broken: plan:" in call(tmp_path, code=1)
+    (tmp_path / "_maintenance/log.lance").rename(tmp_path / "log")
+    (tmp_path / "_maintenance").rmdir()
+    (tmp_path / "_maintenance").write_text("in the way")
+    assert "lance: maintenance failed: the log of maintenance: append" in call(tmp_path, "--include", "a", code=1)
 
 
 def test_what_cannot_be_meant(tmp_path):

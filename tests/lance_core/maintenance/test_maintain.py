@@ -4,6 +4,7 @@ import dataclasses
 import shutil
 import time
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.errors import DatasetNotFoundError, InvalidInputError, MaintenanceFailedError
+from lance_core.errors import ArgumentTypeError, DatasetNotFoundError, InvalidInputError, MaintenanceFailedError
 from lance_core.maintenance import (
     LOG_SCHEMA,
     MaintenanceBudget,
@@ -21,6 +22,7 @@ from lance_core.maintenance import (
     maintain_lake,
     pool_rewriter,
 )
+from lance_core.maintenance.routine import maintain as routine
 from lance_core.store.local import LocalStore
 from lance_dagster import LanceMaintenanceBudget, LanceMaintenancePolicy
 
@@ -196,6 +198,44 @@ class TestLake:
         fill(tmp_path / "better.lance")
         assert outcomes(maintain_lake(tmp_path, budget=limit))["large"] == "done"
 
+    def test_a_table_that_is_dropped_after_the_listing_is_absent(self, tmp_path, monkeypatch):
+        for name in ("a", "doomed"):
+            fill(tmp_path / f"{name}.lance")
+        real = routine.find_chosen_tables
+
+        def find_and_drop(*arguments):
+            tables = real(*arguments)
+            shutil.rmtree(tmp_path / "doomed.lance")
+            return tables
+
+        monkeypatch.setattr(routine, "find_chosen_tables", find_and_drop)
+        assert outcomes(maintain_lake(tmp_path)) == {"a": "done", "doomed": "absent"}
+        assert set(lance_core.dataset(str(tmp_path / "_maintenance/log.lance")).to_table()["table"].to_pylist()) == {
+            "a"
+        }
+
+    def test_a_dry_run_that_fails_names_its_table_and_leaves_the_others(self, tmp_path, monkeypatch):
+        for name in ("a", "b"):
+            fill(tmp_path / f"{name}.lance")
+        real = routine.foresee
+
+        def fail(dataset, report):
+            if report.plan.table == "a":
+                raise OSError("no answer")
+            return real(dataset, report)
+
+        monkeypatch.setattr(routine, "foresee", fail)
+        with pytest.raises(MaintenanceFailedError, match="a: dry_run: OSError: no answer") as failure:
+            maintain_lake(tmp_path, dry_run=True)
+        assert outcomes(failure.value.reports) == {"a": "failed", "b": "done"}
+
+    def test_a_log_that_cannot_be_written_is_named_with_the_reports(self, tmp_path):
+        fill(tmp_path / "a.lance")
+        (tmp_path / "_maintenance").write_text("in the way")
+        with pytest.raises(MaintenanceFailedError, match="the log of maintenance: append: ") as failure:
+            maintain_lake(tmp_path)
+        assert outcomes(failure.value.reports) == {"a": "done"}
+
     def test_a_link_is_no_second_table(self, tmp_path):
         fill(tmp_path / "a.lance")
         (tmp_path / "b.lance").symlink_to(tmp_path / "a.lance")
@@ -217,6 +257,23 @@ class TestLake:
         with pytest.raises(InvalidInputError, match=message):
             maintain_lake(tmp_path, policies={"shop": changes})
         assert len(lance_core.dataset(str(tmp_path / "shop/orders.lance")).get_fragments()) == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"policy": {"retain_versions": 1}}, "policy"),
+        ({"policy": LanceMaintenancePolicy()}, "policy"),
+        ({"budget": 3}, "budget"),
+        ({"dry_run": "yes"}, "dry_run"),
+    ],
+)
+def test_an_argument_of_another_type_is_named(tmp_path, arguments, message):
+    table = fill(tmp_path / "t.lance", pieces=2)
+    for call in (partial(maintain, table), partial(maintain_lake, tmp_path)):
+        with pytest.raises(ArgumentTypeError, match=message):
+            call(**arguments)
+    assert len(lance_core.dataset(table.uri).get_fragments()) == 2
 
 
 class TestNamesOfThePlugin:

@@ -13,8 +13,8 @@ from lance_core.errors import CommitConflictError
 from lance_core.maintenance.routine import steps
 from lance_dagster import LanceMaintenanceBudget, LanceMaintenancePolicy, build_maintenance_job
 from tests.lance_dagster.maintenance.test_lake import fragments
+from tests.lance_dagster.maintenance.test_log import rows
 from tests.lance_dagster.maintenance.test_maintenance import NOW, failures, observations, run
-from tests.lance_dagster.maintenance.test_receipts import rows
 
 
 def fill_wide(lake, path, rows_each, pieces=6):

@@ -6,8 +6,8 @@ import pytest
 import lance_core
 from lance_dagster import LanceMaintenancePolicy, build_maintenance_job, build_maintenance_sensor
 from tests.lance_dagster.maintenance.test_lake import fragments
+from tests.lance_dagster.maintenance.test_log import rows
 from tests.lance_dagster.maintenance.test_maintenance import NOW, failures, observations, run
-from tests.lance_dagster.maintenance.test_receipts import rows
 from tests.support.column_assets import embeddings_asset, images_asset
 
 DAYS = ("2024-01-01", "2024-01-02", "2024-01-03", "2024-01-04")

@@ -10,14 +10,13 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.maintenance import MaintenancePlan, MaintenanceReport
 from lance_core.maintenance.routine import budget, indices
 from lance_dagster import LanceMaintenancePolicy, build_maintenance_job, build_maintenance_sensor
 from tests.lance_dagster.lake import QUIET
 from tests.lance_dagster.maintenance.test_budget import summary
 from tests.lance_dagster.maintenance.test_lake import fill_foreign
+from tests.lance_dagster.maintenance.test_log import rows
 from tests.lance_dagster.maintenance.test_maintenance import run
-from tests.lance_dagster.maintenance.test_receipts import rows
 from tests.lance_dagster.maintenance.test_search_indices import without_pylance
 
 KEEP_NEWEST = LanceMaintenancePolicy(retain_versions=1, cleanup_older_than=None)
@@ -156,11 +155,6 @@ def test_bytes_of_columns_that_were_written_again_count_as_a_benefit(lake, monke
     seen = expired_bytes(monkeypatch)
     maintain(lake, budget={"max_tables": 1})
     assert seen == [sum(file.file_size_bytes for file in old)]
-
-
-def test_a_run_that_finds_the_work_done_is_healthy(lake):
-    assert MaintenanceReport(plan=MaintenancePlan(table="a", uri="u")).outcome == "healthy"
-    assert MaintenanceReport(plan=MaintenancePlan(table="a", uri="u"), done={"files_removed": 1}).outcome == "done"
 
 
 def test_the_sensor_takes_healthy_for_finished(lake):

@@ -11,8 +11,8 @@ from lance_dagster import build_lance_overdue_checks, build_maintenance_job
 from lance_dagster.health.log import open_log, trends
 from tests.lance_dagster.lake import QUIET
 from tests.lance_dagster.maintenance.test_lake import fill_foreign
+from tests.lance_dagster.maintenance.test_log import command, record, rows
 from tests.lance_dagster.maintenance.test_maintenance import run
-from tests.lance_dagster.maintenance.test_receipts import command, record, rows
 
 
 @dg.asset

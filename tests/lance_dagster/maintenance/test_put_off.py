@@ -1,7 +1,6 @@
 """What a run puts off is never called done: not in the summary, in Dagster, in the log, nor by check and command."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
@@ -9,15 +8,14 @@ import pytest
 
 import lance_core
 from lance_core.errors import CommitConflictError
-from lance_core.maintenance import MaintenancePolicy
 from lance_core.maintenance.routine import run as step_run
-from lance_core.maintenance.routine import steps, survey
+from lance_core.maintenance.routine import steps
 from lance_dagster import LanceMaintenancePolicy, build_maintenance_job, build_maintenance_sensor
 from tests.lance_dagster.maintenance.test_budget import fill_wide, summary, with_budget
 from tests.lance_dagster.maintenance.test_deletes import Requests, job, remote
 from tests.lance_dagster.maintenance.test_lake import fill_foreign, fragments
+from tests.lance_dagster.maintenance.test_log import TestOverdue, command, rows
 from tests.lance_dagster.maintenance.test_maintenance import NOW, fill, flights, observations, run
-from tests.lance_dagster.maintenance.test_receipts import TestOverdue, command, rows
 
 assert remote
 TABLE = "nyc/flights"
@@ -278,18 +276,3 @@ class TestSensor:
         with dg.build_sensor_context(instance=lake.instance, cursor=tick.cursor, resources=resources) as context:
             after = sensor(context)
         assert json.loads(after.cursor)["a/one"].get("failures", 0) == 0
-
-
-def test_rewrites_of_a_further_attempt_without_a_result_are_lost(tmp_path):
-    """A writer makes the first result void, and nothing is left of the version that is planned then."""
-    uri = str(tmp_path / "t.lance")
-    for number in range(3):
-        lance_core.write_dataset({"id": [number]}, uri, mode="append" if number else "create")
-    dataset = lance_core.dataset(uri)
-    report = survey.survey(dataset, MaintenancePolicy())
-    results = list(steps.run_here(dataset, report.tasks))
-    lance_core.dataset(uri).update({"id": "7"}, where="id = 1")
-    report = replace(report, tasks=(), results=results)
-    done = steps.commit(dataset, report, steps.StepContext(rewriter=lambda *_: []))
-    assert (len(results), done.lost) == (1, 1)
-    assert sorted(lance_core.dataset(uri).to_table()["id"].to_pylist()) == [0, 2, 7]
