@@ -96,7 +96,7 @@ def _find_renamed(facts: ErasureSurvey, version: SurveyedVersion) -> Iterator[Er
     fields = version.manifest.schema.by_id()
     for names, columns in version.columns.items():
         renamed = [f"{name!r} (now {fields[key].name!r})" for key, name in sorted(names) if fields[key].name != name]
-        if not renamed or not any(facts.counts.get((files, names)) for files in version.pieces.values()):
+        if not renamed or not any(facts.counts.get((piece.files, names)) for piece in version.pieces):
             continue
         if facts.condition.count_live(version.source.at(replace(version.manifest, schema=columns))):
             message = (
@@ -116,7 +116,7 @@ def _has_external_blobs(facts: ErasureSurvey, version: SurveyedVersion) -> bool:
     held = facts.held_fragments(version)
     if columns is None or not blobs or not held:
         return False
-    whole = stored_rows(version.source, [fragment for fragment in manifest.fragments if fragment.id in held])
+    whole = stored_rows(version.source, [piece.fragment for piece in version.pieces if piece.fragment.id in held])
     where = facts.condition.over(columns) if facts.condition.columns(manifest) is not None else pc.scalar(True)
     conditions = [where & (pc.field(name, "kind") == BlobKind.EXTERNAL.value) for name in blobs]
     return any(len(rows) for condition in conditions for _, rows in each_matching(whole, condition, columns))

@@ -161,7 +161,7 @@ def _find_versions(facts: ErasureSurvey) -> Iterator[ErasureFinding]:
 def _find_files(root: ObjectStore, facts: ErasureSurvey, files: Collection[ObjectMeta]) -> Iterator[ErasureFinding]:
     """The files below the root that can hold rows, and that no version refers to."""
     prefixes = [f"{branch_root(name)}/" for name in sorted(facts.refs, key=len, reverse=True)]
-    referred = {key for version in facts.versions.values() for key in version.referred()}
+    referred = facts.referred()
     for meta in files:
         key = meta.key.removeprefix(next((prefix for prefix in prefixes if meta.key.startswith(prefix)), ""))
         index, blob = _INDEX.fullmatch(key), _BLOB.fullmatch(key)

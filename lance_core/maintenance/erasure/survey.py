@@ -25,7 +25,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 import pyarrow.compute as pc
@@ -36,6 +36,7 @@ from lance_core.errors import InvalidInputError, LanceError, VersionNotFoundErro
 from lance_core.file.reader import DataFileReader
 from lance_core.index.kinds.registry import is_supported
 from lance_core.maintenance.compaction.dictionary_values import dictionary_columns, has_unused_values
+from lance_core.maintenance.compaction.rewrite import fragments_of
 from lance_core.maintenance.verify.index_values import holds_only_stored_values, lists_values, stored_rows
 from lance_core.schema import Schema
 from lance_core.store import ObjectStore
@@ -120,6 +121,28 @@ class ErasureCondition:
         return sum(len(rows) for _, rows in self.matching(source.at(replace(source.manifest, indices=()))))
 
 
+class SurveyedFragment(NamedTuple):
+    """A fragment, which many versions share.
+
+    Attributes:
+        fragment: The fragment.
+        files: The keys of its data files.
+        keys: The keys of its data files and its deletion file, each with its base path; None for the version's root.
+    """
+
+    fragment: Fragment
+    files: frozenset[str]
+    keys: dict[str, int | None]
+
+    @classmethod
+    def of(cls, raw: bytes) -> SurveyedFragment:
+        """Parse a serialized fragment."""
+        (fragment,) = fragments_of([raw])
+        keys = {data_key(file.path): file.base_id for file in fragment.files}
+        files, deletion = frozenset(keys), fragment.deletion_file
+        return cls(fragment, files, keys if deletion is None else keys | {deletion.key(fragment.id): deletion.base_id})
+
+
 @dataclass(slots=True)
 class SurveyedVersion:
     """What a survey found in a version.
@@ -128,7 +151,7 @@ class SurveyedVersion:
         branch: Its branch; None for main.
         source: The version.
         made_by: Its transaction; None if that was deleted.
-        pieces: The names of the data files of each fragment, by fragment id.
+        pieces: Its fragments.
         is_latest: Whether it is the latest version of its branch.
         reasons: Why it cannot stay: "rows", "columns", "files", "index" or "record".
         columns: The columns of the condition in its history, in which it is evaluated.
@@ -138,7 +161,7 @@ class SurveyedVersion:
     branch: str | None
     source: Snapshot
     made_by: Transaction | None
-    pieces: dict[int, frozenset[str]]
+    pieces: list[SurveyedFragment]
     is_latest: bool = False
     reasons: set[str] = field(default_factory=set)
     columns: dict[FieldNames, Schema] = field(default_factory=dict)
@@ -183,19 +206,6 @@ class SurveyedVersion:
             return self.made_by.operation.version
         return self.made_by.read_version if is_detached(self.number) else self.number - 1
 
-    def files(self) -> Iterator[tuple[str, int | None]]:
-        """The keys of its data and deletion files, and the base paths in which they lie; None for its own root."""
-        for fragment in self.manifest.fragments:
-            yield from ((data_key(file.path), file.base_id) for file in fragment.files)
-            if fragment.deletion_file is not None:
-                yield fragment.deletion_file.key(fragment.id), fragment.deletion_file.base_id
-
-    def referred(self) -> Iterator[str]:
-        """The keys of all that it refers to: files, and the folders of indices."""
-        yield from (key for key, _ in self.files())
-        yield from (f"{INDICES_PREFIX}{index.uuid}/" for index in self.manifest.indices)
-        yield f"{TRANSACTIONS_PREFIX}{self.manifest.transaction_file}"
-
 
 @dataclass(slots=True)
 class ErasureSurvey:
@@ -206,6 +216,7 @@ class ErasureSurvey:
         tags: All tags.
         refs: All branches.
         counts: What was counted in this survey and earlier ones.
+        pieces: The fragments of all versions, by their bytes.
         versions: The versions by branch and number: those of main first, those of a branch after those of its parent,
             detached ones last.
         rows: Stored rows for which the condition was evaluated.
@@ -216,6 +227,7 @@ class ErasureSurvey:
     tags: Mapping[str, TagRef]
     refs: Mapping[str, BranchRef]
     counts: MatchCounts
+    pieces: dict[bytes, SurveyedFragment] = field(default_factory=dict)
     versions: dict[Node, SurveyedVersion] = field(default_factory=dict)
     rows: int = 0
     held: set[str] = field(default_factory=set)
@@ -238,7 +250,15 @@ class ErasureSurvey:
 
     def held_fragments(self, version: SurveyedVersion) -> list[int]:
         """Ids of the fragments of a version with a data file that holds a row, or can."""
-        return [key for key, files in version.pieces.items() if not self.held.isdisjoint(files)]
+        return [piece.fragment.id for piece in version.pieces if not self.held.isdisjoint(piece.files)]
+
+    def referred(self) -> set[str]:
+        """The keys of all that versions refer to: files, and the folders of indices."""
+        keys = {key for piece in self.pieces.values() for key in piece.keys}
+        for version in self.versions.values():
+            keys.add(f"{TRANSACTIONS_PREFIX}{version.manifest.transaction_file}")
+            keys.update(f"{INDICES_PREFIX}{index.uuid}/" for index in version.manifest.indices)
+        return keys
 
     def is_clean(self) -> bool:
         """Whether no version holds anything."""
@@ -261,7 +281,7 @@ def survey(root: ObjectStore, condition: ErasureCondition, counts: MatchCounts) 
     reject_torn([*torn_tags, *torn.values()])
     facts = ErasureSurvey(condition, tags, refs, counts)
     for branch in (None, *sorted(refs, key=lambda name: len(refs[name].identifier))):
-        versions = _load_versions(store_of_branch(root, branch), branch)
+        versions = _load_versions(store_of_branch(root, branch), branch, facts.pieces)
         facts.versions |= {(branch, version.number): version for version in versions}
     _find_columns(facts)
     for version in facts.versions.values():
@@ -278,16 +298,19 @@ def survey(root: ObjectStore, condition: ErasureCondition, counts: MatchCounts) 
     return facts
 
 
-def _load_versions(store: ObjectStore, branch: str | None) -> list[SurveyedVersion]:
+def _load_versions(
+    store: ObjectStore, branch: str | None, pieces: dict[bytes, SurveyedFragment]
+) -> list[SurveyedVersion]:
     """Read the manifests of a branch, and find older versions with missing files; none if it was deleted meanwhile."""
     versions = []
     names = [parse_manifest_key(meta.key) for meta in store.list(VERSIONS_PREFIX)]
     for number in sorted({name.version for name in names if name is not None}):
         with suppress(VersionNotFoundError):  # removed since it was listed
             manifest = load_manifest(store, number)
-            pieces = {part.id: frozenset(data_key(file.path) for file in part.files) for part in manifest.fragments}
+            pieces |= {raw: SurveyedFragment.of(raw) for raw in manifest.fragments.raw if raw not in pieces}
             source = Snapshot(store, manifest, store.options)
-            versions.append(SurveyedVersion(branch, source, load_transaction(store, manifest), pieces))
+            version_pieces = [pieces[raw] for raw in manifest.fragments.raw]
+            versions.append(SurveyedVersion(branch, source, load_transaction(store, manifest), version_pieces))
     numbered = [version for version in versions if not is_detached(version.number)]
     if not numbered:
         return []
@@ -295,7 +318,8 @@ def _load_versions(store: ObjectStore, branch: str | None) -> list[SurveyedVersi
     present = {meta.key for prefix in (DATA_PREFIX, DELETIONS_PREFIX) for meta in store.list(prefix)}
     for version in versions:
         # Files of the latest version must exist: without them nothing can be erased.
-        if not version.is_latest and any(base is None and key not in present for key, base in version.files()):
+        keys = (key for piece in version.pieces for key, base in piece.keys.items() if base is None)
+        if not version.is_latest and not present.issuperset(keys):
             version.reasons.add("files")
     return versions
 
@@ -334,22 +358,24 @@ def _count_matches(facts: ErasureSurvey, version: SurveyedVersion) -> None:
     # The 0.1 format repeats dictionaries in manifests: they cannot lose values.
     dictionaries = [] if manifest.data_storage_version == "0.1" else dictionary_columns(manifest.schema)
     for names, columns in version.columns.items():
-        new = [fragment for fragment in manifest.fragments if (version.pieces[fragment.id], names) not in facts.counts]
-        whole = stored_rows(source.at(replace(manifest, schema=columns)), new)
-        matches = {fragment.id: len(rows) for fragment, rows in facts.condition.matching(whole)} if new else {}
-        for fragment in new:
-            count = matches.get(fragment.id, 0)
+        new = [piece for piece in version.pieces if (piece.files, names) not in facts.counts]
+        if not new:
+            continue
+        whole = stored_rows(source.at(replace(manifest, schema=columns)), [piece.fragment for piece in new])
+        matches = {fragment.id: len(rows) for fragment, rows in facts.condition.matching(whole)}
+        for piece in new:
+            count = matches.get(piece.fragment.id, 0)
             if dictionaries and not count:
-                stored = stored_rows(source, [fragment])
+                stored = stored_rows(source, [piece.fragment])
                 rows = live_rows(stored, stored.manifest.fragments[0], dictionaries)
                 count = int(has_unused_values(batch for batch, _ in rows))
-            facts.counts[version.pieces[fragment.id], names] = count
-            facts.rows += fragment.physical_rows or 0
+            facts.counts[piece.files, names] = count
+            facts.rows += piece.fragment.physical_rows or 0
 
 
 def _find_files(facts: ErasureSurvey) -> None:
     """Find all data files of fragments with matching rows, and mark the versions that refer to such a file."""
-    used = {files for version in facts.versions.values() for files in version.pieces.values()}
+    used = {piece.files for piece in facts.pieces.values()}
     more = {name for (files, _), count in facts.counts.items() if count and files in used for name in files}
     more |= _find_unread(facts)
     while more:
@@ -359,7 +385,7 @@ def _find_files(facts: ErasureSurvey) -> None:
     for version in facts.versions.values():
         if facts.held_fragments(version):
             version.reasons.add("rows")
-        elif "files" not in version.reasons and not all(files <= counted for files in version.pieces.values()):
+        elif "files" not in version.reasons and not all(piece.files <= counted for piece in version.pieces):
             version.reasons.add("columns")
 
 
@@ -368,12 +394,16 @@ def _find_unread(facts: ErasureSurvey) -> set[str]:
     unread: dict[str, set[int]] = {}
     places: dict[str, tuple[ObjectStore, str]] = {}
     names: set[str] = set()
+    seen: dict[frozenset[int], set[int]] = {}  # fragments by the fields of a version that reads them
     for version in facts.versions.values():
         if "files" in version.reasons:
             continue
         names.update(*(columns.names for columns in version.columns.values()))
-        field_ids = version.manifest.schema.by_id().keys()
-        for file in (file for fragment in version.manifest.fragments for file in fragment.files):
+        field_ids = frozenset(version.manifest.schema.by_id())
+        done = seen.setdefault(field_ids, set())
+        new = [piece.fragment for piece in version.pieces if id(piece) not in done]
+        done.update(map(id, version.pieces))
+        for file in (file for fragment in new for file in fragment.files):
             key = data_key(file.path)
             read = {place for place, number in enumerate(file.fields) if number in field_ids}
             unread.setdefault(key, set(range(len(file.fields)))).difference_update(read)
