@@ -228,6 +228,28 @@ def test_pylance_leaves_the_stored_transactions_alone(tmp_path):
     assert lance_core.dataset(main.uri).count_rows("day = 'd7'") == 25
 
 
+def files_of(folder):
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def test_deletion_files_that_another_tool_removed_from_beside_stored_transactions(tmp_path):
+    """Any tool may remove a file that no version refers to and that is seven days old."""
+    main = lance_core.write_dataset(day(0), tmp_path / "t")
+    main.insert(day(1))
+    main.create_branch("draft").delete("n = 3")
+    main.checkout_latest()
+    main.delete("n = 5")
+    main.optimize.compact_files(materialize_deletions_threshold=0.0)
+    main.update_config({"a": "b"})
+    clean(main.uri)
+    assert list((tmp_path / "t" / "_deletions").iterdir())
+    shutil.rmtree(tmp_path / "t" / "_deletions")
+    before = files_of(tmp_path / "t")
+    with pytest.raises(BranchConflictError, match=r"which rows version \d+ moved is not known.*Discard the branch"):
+        lance_core.dataset(main.uri).branches.promote("draft")
+    assert files_of(tmp_path / "t") == before
+
+
 @pytest.mark.parametrize("ends", ["promote", "discard"])
 def test_stored_transactions_go_with_the_branch(tmp_path, ends):
     main = drafted(tmp_path / "t", False, fill_another_and_compact)

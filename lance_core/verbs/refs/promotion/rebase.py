@@ -40,7 +40,7 @@ from lance_core.verbs.rows.removal import RowsByFragment, remove_rows
 from lance_core.verbs.rows.rewritten_rows import rewritten_rows
 from lance_core.verbs.scan.read_fragment import live_offsets
 
-__all__ = ["rebase_by_commits", "rows_taken"]
+__all__ = ["rebase_by_commits"]
 
 _SHOWN: Final = 5
 _SLICES_SHOWN: Final = 10
@@ -77,7 +77,8 @@ def rebase_by_commits(
         followed.follow(version, other)
     fitted = fit_updated_columns(branch, changes, operation, columns.fields, latest, files)
     source = branch.parent.at(latest)
-    rows = _in(latest, followed.rows)
+    fragments = ((latest.fragments.get(i), offsets) for i, offsets in sorted(followed.rows.items()))
+    rows = [(fragment, offsets) for fragment, offsets in fragments if fragment is not None]
     deleted = [fragment.id for fragment, offsets in rows if source.deleted_rows(fragment) & offsets]
     if deleted:
         raise RetryableConflictError(f"rows of fragments {deleted[:_SHOWN]}, which the branch removed, were deleted")
@@ -126,7 +127,8 @@ class _FollowedChanges:
         """The changes as they are at the fork version."""
         operation = transaction.operation
         assert isinstance(operation, Update)
-        rows = rows_taken(branch, changes, set())
+        rows = {i: offsets for i, offsets in changes.rows_taken(branch).items() if offsets}
+        rows |= {fragment.id: live_offsets(branch.parent, fragment) for fragment in changes.removed}
         fields = {i: frozenset(ids) for i, ids in operation.updated_fragment_fields.items() if ids}
         parent_fragments = {fragment.id: fragment for fragment in branch.parent.manifest.fragments}
         added = frozenset(node.id for node, _ in Schema(fields=columns.fields).walk())
@@ -276,14 +278,6 @@ def _field_places(fragment: Fragment, fields: frozenset[int]) -> set[tuple[int, 
     }
 
 
-def rows_taken(branch: Branch, changes: BranchChanges, columns: set[int]) -> RowsByFragment:
-    """The rows that the branch removed, by fragment of the fork version, without the fragments in `columns`."""
-    rows = {i: offsets for i, offsets in changes.rows_taken(branch).items() if i not in columns and offsets}
-    for fragment in changes.removed:
-        rows[fragment.id] = live_offsets(branch.parent, fragment)
-    return rows
-
-
 def _follow(source: Snapshot, group: RewriteGroup, rows: RowsByFragment, version: int) -> None:
     """Map rows of a group's old fragments to rows of the new ones."""
     try:
@@ -297,11 +291,6 @@ def _follow(source: Snapshot, group: RewriteGroup, rows: RowsByFragment, version
     if moved is None:
         raise _conflict_error(version, Rewrite.name, "fragments that had lost rows")
     rows |= {fragment.id: offsets for fragment, offsets in zip(group.new_fragments, moved, strict=True) if offsets}
-
-
-def _in(latest: Manifest, rows: RowsByFragment) -> list[tuple[Fragment, BitMap]]:
-    pairs = [(latest.fragments.get(i), offsets) for i, offsets in sorted(rows.items())]
-    return [(fragment, offsets) for fragment, offsets in pairs if fragment is not None]
 
 
 def _conflict_error(version: int, name: str, what: str) -> RetryableConflictError:

@@ -33,7 +33,7 @@ from lance_core.verbs.files.column_files import replaced_columns
 from lance_core.verbs.refs.changes import Branch, BranchChanges
 from lance_core.verbs.scan.read_fragment import live_offsets
 
-__all__ = ["UpdatedColumns", "fit_updated_columns", "known_row_ids"]
+__all__ = ["UpdatedColumns", "fit_updated_columns"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,17 +154,17 @@ def _mark_rows(
     for number, rows in marks.items():
         fragment = fork.manifest.fragments.get(number)
         assert fragment is not None
-        marked_ids.append(known_row_ids(fragment)[offsets_of(BitMap.deserialize(rows))])
+        marked_ids.append(_read_row_ids(fragment)[offsets_of(BitMap.deserialize(rows))])
     everyone = np.concatenate(marked_ids)
     bitmaps = {}
     for number in files:
         fragment = latest.fragments.get(number)
         assert fragment is not None
-        bitmaps[number] = bitmap_of(np.flatnonzero(np.isin(known_row_ids(fragment), everyone))).serialize()
+        bitmaps[number] = bitmap_of(np.flatnonzero(np.isin(_read_row_ids(fragment), everyone))).serialize()
     return bitmaps
 
 
-def known_row_ids(fragment: Fragment) -> U64Array:
+def _read_row_ids(fragment: Fragment) -> U64Array:
     """The row ids of all rows of a fragment.
 
     Raises:
