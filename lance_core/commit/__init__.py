@@ -38,6 +38,7 @@ from lance_core.commit.removed_versions import list_removed_versions, removed_ke
 from lance_core.commit.versions import (
     already_exists,
     check_identity,
+    enclosing_datasets,
     existing_versions,
     explain_missing,
     identity_of,
@@ -52,6 +53,7 @@ from lance_core.commit.versions import (
     newest_versions,
     reject_another,
     reject_dropped_dataset,
+    reject_inside_dataset,
 )
 from lance_core.errors import CommitConflictError
 
@@ -88,6 +90,7 @@ __all__ = [
     "committed_or_raise",
     "committed_version",
     "deletion_vector",
+    "enclosing_datasets",
     "existing_versions",
     "explain_missing",
     "find_all_by_property",
@@ -114,6 +117,7 @@ __all__ = [
     "reject_another",
     "reject_claimed",
     "reject_dropped_dataset",
+    "reject_inside_dataset",
     "reject_later",
     "removed_key",
     "store_removed_transaction",

@@ -45,6 +45,7 @@ from lance_core.commit.versions import (
     check_identity,
     explain_missing,
     load_manifest,
+    reject_inside_dataset,
 )
 from lance_core.errors import (
     CommitConflictError,
@@ -303,6 +304,8 @@ class _CommitLoop:
             )
         if self.change.base is not None:
             self.change.base.check_writable()
+        elif self.state.creates and not (isinstance(operation, Clone) and operation.branch_name):
+            reject_inside_dataset(self.store)
 
     def _compute_again(self, conflict: CommitConflictError | DatasetExistsError, changes_left: int) -> Committed | None:
         """Compute the change again on the latest version, or return an earlier commit that is kept in its place.

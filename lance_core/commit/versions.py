@@ -22,15 +22,18 @@ from lance_core.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
     IncompatibleConflictError,
+    InvalidInputError,
     LanceError,
     ObjectNotFoundError,
     UnsupportedError,
     VersionNotFoundError,
 )
-from lance_core.store import ObjectMeta, ObjectStore
+from lance_core.store import ObjectMeta, ObjectStore, open_store, uris_above
 from lance_core.table.manifest.manifest import Manifest, ManifestLocation
 from lance_core.table.manifest.version_header import VersionHeader
 from lance_core.table.paths import (
+    DATA_PREFIX,
+    FOLDERS,
     VERSIONS_PREFIX,
     Naming,
     is_detached,
@@ -45,6 +48,7 @@ __all__ = [
     "already_exists",
     "check_identity",
     "dropped",
+    "enclosing_datasets",
     "existing_versions",
     "explain_missing",
     "identity_of",
@@ -60,6 +64,7 @@ __all__ = [
     "newest_versions",
     "reject_another",
     "reject_dropped_dataset",
+    "reject_inside_dataset",
 ]
 
 _Found = TypeVar("_Found", Manifest, VersionHeader)
@@ -372,6 +377,39 @@ def reject_dropped_dataset(store: ObjectStore) -> None:
     """
     if locate_latest(store) is None:
         raise dropped(store)
+
+
+def enclosing_datasets(store: ObjectStore) -> Iterator[tuple[ObjectStore, str]]:
+    """Yield the datasets in whose folders a root lies, and its path below each.
+
+    Storage is asked only about paths with the name of such a folder. Lakes often lie below a folder `data`, which
+    counts only below a name that ends with `.lance`.
+
+    Args:
+        store: The store of the root.
+    """
+    for above, path in uris_above(store.root):
+        folder = path.split("/", 1)[0] + "/"
+        if folder in FOLDERS and (folder != DATA_PREFIX or above.endswith(".lance")):
+            root = open_store(above, store.options)
+            if locate_latest(root) is not None:
+                yield root, path
+
+
+def reject_inside_dataset(store: ObjectStore) -> None:
+    """Make sure that a dataset is not created inside of another one.
+
+    Args:
+        store: The store of the new dataset.
+
+    Raises:
+        InvalidInputError: The root is in a folder of another dataset.
+    """
+    for root, path in enclosing_datasets(store):
+        raise InvalidInputError(
+            f"{store.root} is in the folder {path.split('/', 1)[0]!r} of the dataset {root.root}, which cleans it up; "
+            f"create the dataset elsewhere, or a branch by create_branch. Nothing was written"
+        )
 
 
 def explain_missing(store: ObjectStore, opened: Manifest, error: Exception) -> None:

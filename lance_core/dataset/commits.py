@@ -181,7 +181,8 @@ class CommitVerbs(Handle):
 
         Raises:
             DatasetNotFoundError: The URI is not a dataset's root.
-            InvalidInputError: A shallow clone needs files of the dataset.
+            InvalidInputError: A shallow clone needs files of the dataset, or the root is that of a branch, which
+                `branches.discard` removes.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")

@@ -28,7 +28,16 @@ from lance_core.store.durable import (
 )
 from lance_core.store.external import ManifestTable, gives_numbers_once, manifest_table
 from lance_core.store.options import CommitLock, StorageOptions
-from lance_core.store.resolve import canonical_uri, join_uri, open_base, open_object, open_store, split_uri, uri_above
+from lance_core.store.resolve import (
+    canonical_uri,
+    join_uri,
+    open_base,
+    open_object,
+    open_store,
+    split_uri,
+    uri_above,
+    uris_above,
+)
 
 __all__ = [
     "DEFAULT_READ_BYTES",
@@ -65,4 +74,5 @@ __all__ = [
     "split_uri",
     "sync_names",
     "uri_above",
+    "uris_above",
 ]

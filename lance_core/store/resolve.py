@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 from urllib.parse import unquote
@@ -218,6 +218,19 @@ def uri_above(uri: str, path: str) -> str | None:
     place, query = _split_query(uri)
     above = place.removesuffix(f"/{path}")
     return None if above == place else above + query
+
+
+def uris_above(uri: str) -> Iterator[tuple[str, str]]:
+    """Yield each URI above a canonical one, the longest first, with the path that leads from it to the other."""
+    place, query = _split_query(uri)
+    scheme, separator, rest = place.rpartition("://")
+    parts = rest.split("/")
+    # A root in object storage is at least a folder of a bucket.
+    first = 1 if not separator or scheme == "memory" else 2
+    for count in range(len(parts) - 1, first - 1, -1):
+        above = "/".join(parts[:count])
+        if above:
+            yield f"{scheme}{separator}{above}{query}", "/".join(parts[count:])
 
 
 def _check_characters(string: str) -> None:

@@ -33,6 +33,7 @@ __all__ = [
     "DATA_PREFIX",
     "DELETIONS_PREFIX",
     "DETACHED_BIT",
+    "FOLDERS",
     "HINT_KEY",
     "INDICES_PREFIX",
     "REFS_PREFIX",
@@ -68,6 +69,10 @@ TAGS_PREFIX = "_refs/tags/"
 BRANCHES_PREFIX = "_refs/branches/"
 CLAIMS_PREFIX = "_refs/claims/"
 TREE_PREFIX = "tree/"
+FOLDERS = frozenset(
+    {VERSIONS_PREFIX, TRANSACTIONS_PREFIX, DATA_PREFIX, DELETIONS_PREFIX, INDICES_PREFIX, REFS_PREFIX, TREE_PREFIX}
+)
+"""The folders of a dataset, and of each branch."""
 HINT_KEY = "_versions/latest_version_hint.json"
 
 DETACHED_BIT = 1 << 63

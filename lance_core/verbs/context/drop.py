@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lance_core.commit import locate_latest
-from lance_core.errors import DatasetNotFoundError
+from lance_core.commit import enclosing_datasets, load_latest, locate_latest
+from lance_core.errors import CorruptFileError, DatasetNotFoundError, InvalidInputError
 from lance_core.store import ObjectStore, manifest_table
-from lance_core.table.paths import REFS_PREFIX, VERSIONS_PREFIX, branch_of_manifest_key, branch_of_ref_key
+from lance_core.table.paths import (
+    REFS_PREFIX,
+    TREE_PREFIX,
+    VERSIONS_PREFIX,
+    branch_of_manifest_key,
+    branch_of_ref_key,
+    branch_ref_key,
+)
 from lance_core.table.refs import MAIN, is_branch_name
 from lance_core.verbs.context.branch_roots import store_of_branch
 
@@ -25,12 +32,14 @@ def drop(store: ObjectStore, *, ignore_not_found: bool) -> None:
 
     Raises:
         DatasetNotFoundError: The root has no dataset.
+        InvalidInputError: The root is that of a branch.
     """
     table = manifest_table(store)
     if locate_latest(store) is None and (table is None or table.latest() is None):
         if ignore_not_found and next(store.list_owned(""), None) is None:
             return
         raise DatasetNotFoundError(f"{store.root} is not the root of a dataset")
+    _reject_branch(store)
     keys = [] if store.remove_link("") else [meta.key for meta in store.list_owned("")]
     # References are deleted after the branches, so that a repeated call finds the branches; manifests are deleted last.
     last_prefixes = (REFS_PREFIX, VERSIONS_PREFIX)
@@ -42,6 +51,28 @@ def drop(store: ObjectStore, *, ignore_not_found: bool) -> None:
     if table is not None:
         table.clear()
     store.remove_empty_folders("")
+
+
+def _reject_branch(store: ObjectStore) -> None:
+    """Make sure that a root is not that of a branch, whose tags, clones and child branches would break.
+
+    Raises:
+        InvalidInputError: The root is that of a branch.
+    """
+    for root, path in enclosing_datasets(store):
+        branch = path.removeprefix(TREE_PREFIX)
+        if branch == path:
+            continue
+        try:
+            latest = load_latest(store)
+            is_branch = latest is not None and latest.branch == branch
+        except CorruptFileError:
+            is_branch = False
+        if is_branch or next(root.list(branch_ref_key(branch), limit=1), None) is not None:
+            raise InvalidInputError(
+                f"{store.root} is the branch {branch!r} of the dataset {root.root}, and a branch is removed by "
+                f"lance.dataset({root.root!r}).branches.discard({branch!r}). Nothing was done"
+            )
 
 
 def _delete(store: ObjectStore, keys: Iterable[str]) -> None:

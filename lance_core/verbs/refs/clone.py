@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Final, TypeAlias
 
-from lance_core.commit import commit, latest_version
+from lance_core.commit import commit, latest_version, reject_inside_dataset
 from lance_core.errors import DatasetExistsError
 from lance_core.store import ObjectStore, copy_object, open_store
 from lance_core.table.manifest.manifest import Manifest
@@ -63,8 +63,7 @@ def shallow_clone(
         VersionNotFoundError: There is no such version.
     """
     manifest, store = version.manifest(), open_store(target, options)
-    if latest_version(store) is not None:
-        raise DatasetExistsError(f"Dataset already exists: {store.root}; clone to another place, or drop it first")
+    _check_target(store)
     with protected(table, version.branch, manifest, store):
         return _commit(version, manifest, store, is_shallow=True)
 
@@ -87,13 +86,24 @@ def deep_clone(
     manifest = version.manifest()
     manifest.check_writable()
     store = open_store(target, options)
-    if latest_version(store) is not None:
-        raise DatasetExistsError(f"Dataset already exists: {store.root}; clone to another place, or drop it first")
+    _check_target(store)
     source = Snapshot(version.store, manifest, version.store.options)
     (copier or _copy_in_parallel)(
         [FileCopy(origin, key, store, target_key) for origin, key, target_key in dict.fromkeys(_copied_files(source))]
     )
     return _commit(version, manifest, store, is_shallow=False)
+
+
+def _check_target(store: ObjectStore) -> None:
+    """Make sure that a clone can be created.
+
+    Raises:
+        DatasetExistsError: There is a dataset.
+        InvalidInputError: The root is inside of another dataset.
+    """
+    if latest_version(store) is not None:
+        raise DatasetExistsError(f"Dataset already exists: {store.root}; clone to another place, or drop it first")
+    reject_inside_dataset(store)
 
 
 def _copy_in_parallel(copies: Sequence[FileCopy]) -> None:

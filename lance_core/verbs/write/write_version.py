@@ -21,6 +21,7 @@ from lance_core.commit import (
     explain_missing,
     load_following,
     load_latest,
+    reject_inside_dataset,
 )
 from lance_core.errors import (
     ArgumentTypeError,
@@ -266,6 +267,8 @@ def prepare(target: TableTarget, options: WriteOptions) -> PreparedWrite:
         target = replace(target, base=load_latest(target.store))
     if target.base is not None:
         target.base.check_writable()
+    else:
+        reject_inside_dataset(target.store)
     if target.base is not None and files.initial_bases:
         mode = options.write.mode.capitalize()
         raise InvalidInputError(
