@@ -186,7 +186,8 @@ def executor_rewriter(spark: SparkSession, max_parallel_tasks: int | None = None
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
         >>> table.insert(pa.table({"id": [4]}))
-        >>> maintenance.maintain(table, rewriter=pyspark_lance.executor_rewriter(spark)).outcome
+        >>> from lance_core.maintenance import maintain
+        >>> maintain(table, rewriter=pyspark_lance.executor_rewriter(spark)).outcome
         'done'
     """
 

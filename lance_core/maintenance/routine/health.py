@@ -113,14 +113,7 @@ class TableHealth:
 
 
 def deleted_fraction(dataset: Handle) -> float:
-    """The share of the rows in the files of a version that are deleted.
-
-    Examples:
-        >>> table = lance.write_dataset({"id": [1, 2, 3, 4]}, "t.lance")
-        >>> deleted = table.delete("id = 4")
-        >>> maintenance.deleted_fraction(table)
-        0.25
-    """
+    """The share of the rows in the files of a version that are deleted."""
     source = dataset.source
     return _share(counted_fragments(source).totals()[0], sum(live_counts(source, source.manifest.fragments)))
 
@@ -143,11 +136,6 @@ def measure(
         policy: The thresholds.
         count_versions: Whether the versions count.
         versions: The versions in ascending order, if they are known; None to list them.
-
-    Examples:
-        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
-        >>> maintenance.measure(table, maintenance.MaintenancePolicy()).fragments
-        1
     """
     source = dataset.source
     target = policy.target_rows_per_fragment or int(source.manifest.config.get(TARGET_KEY, DEFAULT_TARGET))

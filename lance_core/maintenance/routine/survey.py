@@ -68,11 +68,6 @@ def survey(
         max_unindexed_fragments: The most fragments that zone maps on these columns may leave uncovered; None if no zone
             maps are kept.
         versions: The existing versions in ascending order; None to list them.
-
-    Examples:
-        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
-        >>> maintenance.survey(table, maintenance.MaintenancePolicy()).plan.is_due
-        False
     """
     health = measure(dataset, policy, versions=versions)
     indexed_columns = [] if max_unindexed_fragments is None or not policy.refresh_indices else list(partition_columns)
