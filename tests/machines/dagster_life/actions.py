@@ -86,6 +86,17 @@ def launch(world: World, rng: random.Random) -> str:
     return f"launch run {run.number} of {said} on {run.branch or 'main'}"
 
 
+def run_all_at_once(world: World, rng: random.Random) -> str | None:
+    """A run of assets with partitions that names no partition, which is rejected."""
+    if not world.config.partitioned:
+        return None
+    selection = rng.choice(([EVENTS], [EVENTS, TOTALS]))
+    run_id = world.stage.launch_job("__ASSET_JOB", draw_branch(world, rng), assets=selection, checks=[])
+    run = world.adopt(run_id)
+    said = begin(world, run_id, draw_script(world, rng))
+    return f"run {run.number} of {[key.path[-1] for key in selection]} without a partition: {said}"
+
+
 def audited(world: World, rng: random.Random) -> str | None:
     """A run of the job that writes, audits and publishes."""
     if not world.config.audited:
@@ -242,6 +253,7 @@ ACTIONS = {
     retry: 2,
     run: 10,
     launch: 2,
+    run_all_at_once: 1,
     start: 3,
     proceed: 6,
     give_up: 2,

@@ -150,7 +150,12 @@ def discard(world: World, rng: random.Random) -> str | None:
     names = branches(world)
     if not names or any(actor.at is not None for actor in world.actors.values()):
         return None
-    return judging.discard(world, rng.choice(names))
+    branch = rng.choice(names)
+    said = judging.discard(world, branch)
+    if not world.problems and rng.random() < 0.5:
+        world.compare()
+        judging.run_again(world, "lance_discard", {BRANCH: branch})
+    return said
 
 
 def sensor(world: World, rng: random.Random) -> str | None:

@@ -15,6 +15,7 @@ from tests.machines.dagster_life.actions import (
     publish_alone,
     re_execute,
     run,
+    run_all_at_once,
     start,
 )
 from tests.machines.dagster_life.branch_actions import (
@@ -41,7 +42,7 @@ FOCUS = {
     "audits": (audited, publish_alone),
     "backfills": (backfill, finish, re_execute_backfill, sensor),
     "gates": (check_alone, promote),
-    "keepers": (maintain, clean, undo, erase, promote),
+    "keepers": (maintain, clean, undo, erase, promote, re_execute),
     "races": (run, start, proceed, give_up, re_execute),
 }
 """The steps that a seed takes more often than others, so that what needs several of them comes about."""
@@ -114,7 +115,7 @@ def possible_actions(config: Config) -> dict:
     if not config.shared:
         excluded.add(share)
     if not config.partitioned:
-        excluded |= {backfill, tick, cancel_backfill, re_execute_backfill}
+        excluded |= {backfill, tick, cancel_backfill, re_execute_backfill, run_all_at_once}
     if config.policy != "env":
         excluded.add(erase)
     if not config.checks:

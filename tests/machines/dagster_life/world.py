@@ -212,7 +212,10 @@ class World(contextlib.AbstractContextManager):
 
     def judge_failure(self, run: Run) -> None:
         """A run has failed, which must have a reason: what it reads may have no rows, and so on."""
-        is_reader = self.config.checks or any("totals" in name for name in run.selection)
+        is_of_totals = any("totals" in name for name in run.selection)
+        if self.config.partitioned and run.partitions is None and (is_of_totals or self.config.check_partitioned):
+            return  # Dagster fails before an input is loaded
+        is_reader = self.config.checks or is_of_totals
         may_lack = is_reader and not of_partitions(self.model.readable("events", run), run.partitions)
         is_lost = run.branch in self.model.discarded or (run.branch is not None and bool(self.model.cleaned))
         if run.is_audited:
@@ -355,13 +358,22 @@ class World(contextlib.AbstractContextManager):
             for table, lines in self.model.lines.items()
             for branch, line in lines.items()
         }
-        self.model.fork(write.asset, write.run.branch)
+        if not self.lacks_partition(write):  # it is rejected before a branch begins
+            self.model.fork(write.asset, write.run.branch)
         write.began = self.model.now
+
+    def lacks_partition(self, write: Write) -> bool:
+        return self.config.partitioned and write.partitions is None
 
     def end_write(self, write: Write, error: BaseException | None) -> None:
         if self.is_closing:
             return
         run, where = write.run, f"{write.asset} {write.run.partitions} in run {write.run.number}"
+        if self.lacks_partition(write):
+            self.excuses.add(run.run_id)
+            if type(error).__name__ != "DagsterInvalidInvocationError":
+                self.problems.append(f"{where} had to be rejected, but: {error or 'was committed'}")
+            return
         expected = self.model.outcome(write)
         if error is not None:
             self.excuses.add(run.run_id)
