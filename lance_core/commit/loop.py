@@ -61,7 +61,6 @@ from lance_core.errors import (
 )
 from lance_core.retry import backoff
 from lance_core.store import ObjectStore, make_durable, remove_leftovers
-from lance_core.table.field_ids import unread_files
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import ApplyContext, Clone, Overwrite, Restore, UnknownOperation
 from lance_core.table.paths import DETACHED_BIT, Naming, TableFormat, is_detached
@@ -451,9 +450,7 @@ class _CommitLoop:
 
     def _reject_replaced_columns(self, latest: Manifest, earlier: dict[int, Transaction]) -> None:
         """Reject new data files whose columns were replaced since they were written."""
-        unread = unread_files(self.change.transaction.operation, latest)
-        if unread:
-            reject_replaced_columns(self.store, unread, self.change.transaction, latest, self.change.base, earlier)
+        reject_replaced_columns(self.store, self.change.transaction, latest, self.change.base, earlier)
 
     def _rebase(self) -> Rebased:
         """Fit the transaction to the latest version, if it can follow that, and let the caller complete it."""

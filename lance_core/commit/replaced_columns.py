@@ -1,7 +1,8 @@
-"""Rejects new data files whose columns have been replaced since they were written: their values would be read as nulls.
+"""Rejects new data files whose columns have been replaced since they were written.
 
 Data files refer to columns by field id. A column that gets another type gets a new id, and so does a column that is
-dropped and added again: files that were written before, and are committed after that, have values that nobody reads. A
+dropped and added again: files that were written before, and are committed after that, have values that nobody reads. If
+no data file has the id of a dropped column any more, the next column gets that id and would show the old values. A
 column that was only dropped is no conflict, because the rows could have been committed before.
 """
 
@@ -17,7 +18,7 @@ from lance_core.errors import RetryableConflictError, VersionNotFoundError
 from lance_core.file import DataFileReader
 from lance_core.schema import Field, Schema, quote_path
 from lance_core.store import ObjectStore, open_base
-from lance_core.table.field_ids import live_field_ids
+from lance_core.table.field_ids import field_ids_of, files_with_others
 from lance_core.table.fragment import DataFile
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Merge, Overwrite, Project
@@ -32,17 +33,15 @@ _Path: TypeAlias = tuple[Field, ...]
 
 def reject_replaced_columns(
     store: ObjectStore,
-    unread: Sequence[DataFile],
     transaction: Transaction,
     latest: Manifest,
     base: Manifest | None,
     committed: Mapping[int, Transaction],
 ) -> None:
-    """Reject new data files with values of a column that has another field id now.
+    """Reject new data files with values of a column that has another field id now, or whose id another column has.
 
     Args:
         store: The dataset's store.
-        unread: The new data files with fields that the table lacks, as `unread_files` finds them.
         transaction: The transaction as it was made.
         latest: The version that it would follow.
         base: A version that was read before.
@@ -53,23 +52,34 @@ def reject_replaced_columns(
         ObjectNotFoundError: Such a file does not exist.
     """
     operation = transaction.operation
+    changes = [committed[version].operation for version in sorted(committed)]
+    schemas = [
+        (change.schema, isinstance(change, Merge))
+        for change in changes
+        if isinstance(change, Merge | Project | Overwrite)
+    ]
     schema = operation.schema if isinstance(operation, Merge) else latest.schema
-    live = live_field_ids(operation, latest)
-    history = _ColumnHistory.of(store, transaction.read_version, (base, latest), committed)
+    live = field_ids_of(schema)
+    unbroken = live.intersection(*(field_ids_of(schema) for schema, _ in schemas))
+    files = files_with_others(operation, latest, unbroken)
+    if not files:
+        return
+    history = _ColumnHistory.of(store, transaction.read_version, (base, latest), schemas)
     names = {_names(path) for path in _paths(schema.fields)}
-    for file in unread:
-        lost = set(file.fields) - live
+    for file in files:
+        lost = set(file.fields) - unbroken - (live - history.dropped)
         paths_by_id = history.paths
         if not paths_by_id.keys() >= lost:
             paths_by_id = {**_paths_by_id((_schema_of(store, latest, file),)), **paths_by_id}
         for field_id in sorted(lost):
             paths = paths_by_id.get(field_id, ())
-            if field_id in history.replaced or any(_has_successor(path, live, names) for path in paths):
-                column = repr(quote_path(_names(paths[-1]))) if paths else f"field id {field_id}"
+            if field_id in live | history.replaced or any(_has_successor(path, live, names) for path in paths):
+                name = _names(paths[0 if field_id in live else -1]) if paths else ()
+                column = repr(quote_path(name)) if paths else f"field id {field_id}"
                 raise RetryableConflictError(
                     f"Retryable commit conflict: {store.root}: data file {file.path} has values of column {column}, "
                     "which got another type or was dropped and added again after the file was written, so that its "
-                    "values would be lost; write the rows again"
+                    "values would be lost or those of another column; write the rows again"
                 )
 
 
@@ -79,16 +89,20 @@ class _ColumnHistory:
     Attributes:
         paths: Each field by its id, as each version has it.
         replaced: Ids of fields that a Merge, which only adds or replaces columns, has taken away.
+        dropped: Ids of fields that any version has taken away, or that one may have taken away, as the read version was
+            cleaned up.
     """
 
-    __slots__ = ("paths", "replaced")
+    __slots__ = ("dropped", "paths", "replaced")
 
     def __init__(self, schemas: Sequence[tuple[Schema | None, bool]]) -> None:
         self.paths = _paths_by_id(schema for schema, _ in schemas if schema is not None)
-        self.replaced = set[int]()
+        self.replaced, self.dropped = set[int](), set[int]()
         for (before, _), (after, merged) in itertools.pairwise(schemas):
-            if before is not None and after is not None and merged:
-                self.replaced |= before.by_id().keys() - after.by_id().keys()
+            assert after is not None
+            lost = (self.paths if before is None else before.by_id()).keys() - after.by_id().keys()
+            self.dropped |= lost
+            self.replaced |= lost if before is not None and merged else set()
 
     @classmethod
     def of(
@@ -96,15 +110,9 @@ class _ColumnHistory:
         store: ObjectStore,
         read_version: int,
         manifests: Iterable[Manifest | None],
-        committed: Mapping[int, Transaction],
+        schemas: Sequence[tuple[Schema, bool]],
     ) -> _ColumnHistory:
         """Read the version before the first change of columns, if it is not one of some manifests."""
-        changes = [committed[version].operation for version in sorted(committed)]
-        schemas = [
-            (change.schema, isinstance(change, Merge))
-            for change in changes
-            if isinstance(change, Merge | Project | Overwrite)
-        ]
         if not schemas:
             return cls([])
         read_manifest = next(

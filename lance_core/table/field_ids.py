@@ -10,7 +10,7 @@ one of the two is corrupt. pylance 14.0.2 creates no such datasets, but follows 
     restore          goes back only to a version that has `max_allocated_field_id`
     detached         keeps the schema
 
-Finds new data files with fields that the schema of a version lacks: readers of that version skip their values.
+Finds new data files with other fields than some: readers of a schema with these fields alone skip their values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lance_core.table.operations import Append, Merge, Operation, Overwrite, Pro
 from lance_core.table.operations.base import data_files
 from lance_core.table.paths import is_detached
 
-__all__ = ["check_field_ids", "live_field_ids", "unread_files", "with_new_ids"]
+__all__ = ["check_field_ids", "field_ids_of", "files_with_others", "with_new_ids"]
 
 
 def with_new_ids(operation: Overwrite, before: Manifest) -> Overwrite:
@@ -163,20 +163,19 @@ def _fields_by_id(schema: Schema) -> dict[int, tuple[Field, int]]:
 _NO_FIELD: Final = frozenset((UNASSIGNED, TOMBSTONE))
 
 
-def unread_files(operation: Operation, latest: Manifest) -> list[DataFile]:
-    """The data files of new fragments that have a field without a column.
+def files_with_others(operation: Operation, latest: Manifest, field_ids: AbstractSet[int]) -> list[DataFile]:
+    """The data files of new fragments that have other fields than some.
 
     Args:
         operation: The change.
         latest: The version that it would follow.
+        field_ids: Ids of fields.
     """
-    live = live_field_ids(operation, latest)
-    return [file for file in data_files(_new_fragments(operation, latest)) if not live.issuperset(file.fields)]
+    return [file for file in data_files(_new_fragments(operation, latest)) if not field_ids.issuperset(file.fields)]
 
 
-def live_field_ids(operation: Operation, latest: Manifest) -> frozenset[int]:
-    """The field ids that data files may have after a change, including those that stand for no field."""
-    schema = operation.schema if isinstance(operation, Merge) else latest.schema
+def field_ids_of(schema: Schema) -> frozenset[int]:
+    """The field ids that data files may have, including those that stand for no field."""
     return _NO_FIELD.union(field.id for field, _ in schema.walk())
 
 

@@ -238,3 +238,69 @@ def test_rows_that_could_have_been_appended_before_are_kept(table, change, write
     last = ours.to_pylist()[-1]
     assert last.get("id", last.get("key")) == 9
     assert last["s"]["b"] == 9
+
+
+def with_column_in_its_own_file(table):
+    table.add_columns({"late": "cast(k as bigint) + 1"})
+    return lance_core.dataset(table.uri)
+
+
+def append_at_once(table, written, read_version):
+    lance_core.LanceDataset.commit(table.uri, lance_core.LanceOperation.Append(written), read_version=read_version)
+
+
+def append_in_a_batch(table, written, read_version):
+    transaction = lance_core.Transaction(read_version, lance_core.LanceOperation.Append(written))
+    lance_core.LanceDataset.commit_batch(table.uri, [transaction])
+
+
+def append_by_fragments(table, written, read_version):
+    schema = lance_core.dataset(table.uri, version=read_version).schema
+    lance_core.commit_fragments(table.uri, written, schema, read_version=read_version)
+
+
+COMMITS = [append_at_once, append_in_a_batch, append_by_fragments]
+
+
+@pytest.mark.parametrize(
+    "new_column", [{"late": "cast(k as string)"}, {"late": "cast(k as bigint) + 2"}, {"other": "cast(k as bigint) + 2"}]
+)
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("commit", COMMITS)
+def test_rows_of_a_dropped_column_do_not_reach_the_column_with_its_id(table, commit, library, new_column):
+    table = with_column_in_its_own_file(table)
+    written = lance_core.write_fragments(rows(9).append_column("late", pa.array([90])), table)
+    library.dataset(table.uri).drop_columns(["late"])
+    library.dataset(table.uri).add_columns(new_column)
+    with pytest.raises(RetryableConflictError, match=r"values of column 'late', which .* write the rows again"):
+        commit(table, written, table.version)
+    assert lance_core.dataset(table.uri).count_rows() == 2
+
+
+def test_an_older_handle_appends_no_values_of_a_dropped_column(table):
+    table = with_column_in_its_own_file(table)
+    lance_core.dataset(table.uri).drop_columns(["late"])
+    lance_core.dataset(table.uri).add_columns({"late": "cast(k as bigint) + 2"})
+    with pytest.raises(RetryableConflictError):
+        lance_core.write_dataset(rows(9).append_column("late", pa.array([90])), table, mode="append")
+    lance_core.dataset(table.uri).insert(rows(9).append_column("late", pa.array([90])))
+    assert lance.dataset(table.uri).to_table(filter="id = 9")["late"].to_pylist() == [90]
+
+
+def test_rows_of_kept_columns_follow_a_drop_and_an_added_column(table):
+    written = lance_core.write_fragments(rows(9), table)
+    table.add_columns({"late": "k + 1"})
+    lance_core.dataset(table.uri).drop_columns(["late"])
+    lance_core.dataset(table.uri).add_columns({"late": "cast(k as bigint) + 2"})
+    append_at_once(table, written, 1)
+    assert lance.dataset(table.uri).to_table()["late"].to_pylist() == [12, 22, None]
+
+
+def test_rows_that_were_written_for_an_added_column_follow_it(table):
+    read_version = table.version
+    lance_core.dataset(table.uri).alter_columns({"path": "k", "name": "j"})
+    lance_core.dataset(table.uri).add_columns({"late": "j + 1"})
+    table = lance_core.dataset(table.uri)
+    new = rows(9).rename_columns(["id", "j", "s"]).append_column("late", pa.array([90], pa.int32()))
+    append_at_once(table, lance_core.write_fragments(new, table), read_version)
+    assert lance.dataset(table.uri).to_table()["late"].to_pylist() == [11, 21, 90]
