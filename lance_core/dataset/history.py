@@ -31,7 +31,7 @@ from lance_core.table.operations import Restore
 from lance_core.table.row_changes import TABLE_KEY, RowChange
 from lance_core.table.watermarks import Watermark, watermarks
 from lance_core.threads import ThreadPool
-from lance_core.times import moment
+from lance_core.times import moment, since_epoch
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.pylance_types.transactions import Transaction
 
@@ -380,7 +380,7 @@ class HistoryVerbs(Handle):
         return Proofs.of(self._manifest.config).complete_after(kind)
 
     def version_as_of(self, asof: Timestamp) -> int:
-        """The latest version that is not newer than a time.
+        """The latest version that is not newer than a time, such as one that `versions` lists.
 
         A day, or a string without a zone, is in UTC; a `datetime` without a zone is local time, as in `versions`.
 
@@ -395,7 +395,8 @@ class HistoryVerbs(Handle):
         except InvalidInputError as error:
             raise InvalidInputError(f"{self._uri}: {error}") from error
         for number in newest_versions(self._store):
-            if load_version_header(self._store, number).timestamp <= limit:
+            time_ns = load_version_header(self._store, number).timestamp_ns
+            if since_epoch(min(time_ns, _listed_ns(time_ns))) <= limit:
                 return number
         raise VersionNotFoundError(f"{self._uri} has no version as old as {limit.isoformat()}")
 
@@ -416,5 +417,11 @@ def _describe(version: VersionSummary) -> dict[str, Any]:
 
 
 def _local_time(ns: int) -> datetime:
-    """The time as pylance returns it: local, naive, and cut to microseconds in floating point."""
-    return datetime.fromtimestamp(ns // 1e9) + timedelta(microseconds=(ns % 1e9) // 1e3)  # noqa: DTZ006 - pylance returns local time
+    """The time as pylance returns it: local and naive."""
+    listed = _listed_ns(ns)
+    return datetime.fromtimestamp(listed // 10**9) + timedelta(microseconds=listed % 10**9 // 1000)  # noqa: DTZ006 - pylance returns local time
+
+
+def _listed_ns(ns: int) -> int:
+    """The time as `versions` lists it: cut in floating point, which may give the microsecond before or after."""
+    return int(ns // 1e9) * 10**9 + int((ns % 1e9) // 1e3) * 1000

@@ -80,4 +80,4 @@ def _first_since(options: SourceOptions, latest: LanceDataset) -> int:
         before = latest.version_as_of(moment)
     except VersionNotFoundError:
         return oldest
-    return before if latest.checkout_version(before).timestamp == moment else before + 1
+    return before if latest.checkout_version(before).timestamp >= moment else before + 1

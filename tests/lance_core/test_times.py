@@ -72,10 +72,7 @@ def test_texts_are_in_utc_wherever_the_machine_is(tmp_path, monkeypatch):
         assert lance_core.dataset(made.uri, asof=between).version == 1
         # As `versions` gives them, which is pylance's way.
         for one in lance_core.dataset(made.uri).versions():
-            assert (
-                lance_core.dataset(made.uri, asof=one["timestamp"] + dt.timedelta(microseconds=1)).version
-                == one["version"]
-            )
+            assert lance_core.dataset(made.uri, asof=one["timestamp"]).version == one["version"]
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -105,3 +102,20 @@ def test_durations_that_are_too_long():
     for string in ("999999999999y", "9" * 400 + "d"):
         with pytest.raises(InvalidInputError, match="longer than 999,999,999 days"):
             parse_duration(string)
+
+
+@pytest.mark.parametrize("shift_us", [-1, 0, 1])
+def test_a_version_is_opened_by_the_time_that_is_listed_for_it(tmp_path, monkeypatch, shift_us):
+    import time
+
+    begin_ns = 1_800_000_000_000_000_000
+    shifts = {int((ns % 1e9) // 1e3) - ns % 10**9 // 1000: ns for ns in range(begin_ns, begin_ns + 10**6, 37)}
+    for number in range(2):
+        monkeypatch.setattr(time, "time_ns", lambda at=begin_ns - 10**9 + number: at)
+        table = lance_core.write_dataset({"id": [number]}, tmp_path / "t", mode="append")
+    monkeypatch.setattr(time, "time_ns", lambda: shifts[shift_us])
+    table.insert(pa.table({"id": [2]}))
+    monkeypatch.undo()
+    times = [one["timestamp"] for one in table.versions()]
+    opened = [lance_core.dataset(table.uri, asof=at).version for at in times]
+    assert opened == [2, 2, 3]  # of versions of one microsecond the newest
