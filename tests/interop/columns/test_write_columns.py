@@ -625,7 +625,7 @@ def test_moved_rows_beside_a_replaced_partition(tmp_path):
     assert column(stale.uri, "n")[3] == 7
 
 
-@pytest.mark.parametrize("other", ["overwrite", "restore", "drop", "cast", "other type"])
+@pytest.mark.parametrize("other", ["overwrite", "restore", "drop", "drop and add", "cast", "other type"])
 def test_others_that_rule_it_out(tmp_path, other):
     stale = created(tmp_path / "t")
     if other != "other type":
@@ -637,6 +637,9 @@ def test_others_that_rule_it_out(tmp_path, other):
         lance.dataset(stale.uri, version=2).restore()
     elif other == "drop":
         theirs.drop_columns(["v"])
+    elif other == "drop and add":  # the new column has the id of the old one
+        theirs.drop_columns(["v"])
+        lance.dataset(stale.uri).add_columns({"v": "n + 1000"})
     elif other == "cast":
         theirs.alter_columns({"path": "v", "data_type": pa.int32()})
     else:

@@ -28,7 +28,7 @@ from lance_core.schema import Field, Schema, schema_to_arrow
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import Clone, Overwrite, Restore, UnknownOperation
+from lance_core.table.operations import Clone, Merge, Overwrite, Project, Restore, UnknownOperation
 from lance_core.verbs.columns.add import with_new_columns
 from lance_core.verbs.columns.write_columns.tasks import WrittenColumns, write_values
 from lance_core.verbs.context.snapshot import Snapshot
@@ -95,7 +95,7 @@ def rebased_columns(pending: PendingColumns, latest: Manifest) -> PendingColumns
     """
     before = pending.source
     after = before.at(latest)
-    _check_others(before, latest)
+    _check_others(pending, latest)
     columns = _find_columns(pending, latest)
     kept_files, parts = _sort_out(pending, after, columns)
     ids = {old.id: new.id for (old, _), (new, _) in zip(pending.columns.walk(), columns.walk(), strict=True)}
@@ -124,8 +124,14 @@ def rebased_columns(pending: PendingColumns, latest: Manifest) -> PendingColumns
     )
 
 
-def _check_others(before: Snapshot, latest: Manifest) -> None:
-    """Check that the transactions of all versions in between are known, and that none replaced the whole table."""
+def _check_others(pending: PendingColumns, latest: Manifest) -> None:
+    """Check that all transactions in between are known, and that none replaced the whole table or dropped a column.
+
+    The next column may have the id of a dropped one.
+    """
+    before = pending.source
+    known_ids = before.manifest.schema.by_id().keys()
+    fields = [field for field, _ in pending.columns.walk() if field.id in known_ids]
     for version in range(before.manifest.version + 1, latest.version + 1):
         other = find_transaction(before.store, version)
         if other is None:
@@ -138,6 +144,11 @@ def _check_others(before: Snapshot, latest: Manifest) -> None:
                 f"Incompatible transaction: {before.store.root}: version {version} ({other.operation.name}) replaced "
                 f"the rows of version {before.manifest.version}, for which the columns were written"
             )
+        if isinstance(other.operation, Merge | Project):
+            ids = other.operation.schema.by_id().keys()
+            for field in fields:
+                if field.id not in ids:
+                    raise _incompatible(pending, field, "was dropped, or has another type now", version)
 
 
 def _find_columns(pending: PendingColumns, latest: Manifest) -> Schema:
@@ -154,10 +165,7 @@ def _find_columns(pending: PendingColumns, latest: Manifest) -> Schema:
         same = field_now is not None and _type_of(field_now) == _type_of(field)
         if (field.id in before and field_now is None) or (field_now is not None and not same):
             what = "was dropped, or has another type now" if field_now is None else "has another type now"
-            raise IncompatibleConflictError(
-                f"Incompatible transaction: {pending.source.store.root}: column {field.name!r} {what}, in version "
-                f"{latest.version}; it was written for version {pending.source.manifest.version}"
-            )
+            raise _incompatible(pending, field, what, latest.version)
         fields.append(field_now or field)
     lacking = [field for field in fields if field.id not in now or field.name not in by_name]
     new = {}
@@ -165,6 +173,13 @@ def _find_columns(pending: PendingColumns, latest: Manifest) -> Schema:
         arrow = schema_to_arrow(Schema(fields=tuple(lacking)))
         new = {field.name: field for field in with_new_columns(latest, arrow)[1].fields}
     return Schema(fields=tuple(new.get(field.name, field) if field in lacking else field for field in fields))
+
+
+def _incompatible(pending: PendingColumns, field: Field, what: str, version: int) -> IncompatibleConflictError:
+    return IncompatibleConflictError(
+        f"Incompatible transaction: {pending.source.store.root}: column {field.name!r} {what}, in version {version}; "
+        f"it was written for version {pending.source.manifest.version}"
+    )
 
 
 def _type_of(field: Field) -> pa.DataType:
