@@ -87,3 +87,16 @@ def test_a_clone_that_was_never_finished_is_named_with_a_remedy(table, tmp_path)
         assert f"clones.release({clone!r})" in finding.message
     table.clones.release(clone)
     assert table.erase_rows("id < 2", delete_unverified=True).proven
+
+
+def test_a_branch_from_before_the_rows_can_be_promoted_after_the_erasure(table, tmp_path):
+    table.create_branch("b").insert(pa.table({"id": [9], "s": ["z"]}))
+    table.insert(pa.table({"id": [4], "s": ["bob@example.org"]}))
+    table.delete("s = 'bob@example.org'")
+    report = table.erase_rows("id = 4", delete_unverified=True)
+    assert (report.proven, report.branches_released) == (True, ())
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"bob@" in path.read_bytes()]
+    table.branches.promote("b")
+    latest = lance_core.dataset(table.uri)
+    assert ids(latest) == [0, 1, 2, 3, 9]
+    assert latest.erase_rows("id = 4", delete_unverified=True).proven
