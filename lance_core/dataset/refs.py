@@ -134,6 +134,7 @@ class RefVerbs(Handle):
         """
         reject("shallow_clone", unsupported)
         options = self._options if storage_options is None else StorageOptions(storage_options)
+        self._refs.reject_successor()
         manifest = shallow_clone(self._refs, self._refs.resolve(reference), target_path, options)
         return type(self)(target_path, storage_options=dict(options), manifest=manifest)
 
@@ -162,6 +163,7 @@ class RefVerbs(Handle):
         """
         reject("deep_clone", unsupported)
         options = self._options if storage_options is None else StorageOptions(storage_options)
+        self._refs.reject_successor()
         manifest = deep_clone(self._refs.resolve(reference), target_path, options, copier)
         return type(self)(target_path, storage_options=dict(options), manifest=manifest)
 

@@ -13,6 +13,7 @@ from typing import Annotated, Final
 import numpy as np
 
 from lance_core.commit import (
+    check_identity,
     identity_of,
     latest_version,
     load_manifest,
@@ -150,6 +151,26 @@ class TableRefs:
             branch, version = reference
             return self._resolve_at(None if branch == MAIN else branch, version)
         raise InvalidInputError(f"a version is given by number, tag or (branch, number), not by {reference!r}")
+
+    def reject_successor(self) -> None:
+        """Make sure that tags and branches are those of the dataset of the current version, before they are changed.
+
+        Raises:
+            DatasetNotFoundError: The dataset was dropped.
+            IncompatibleConflictError: The dataset was dropped and created again.
+        """
+        store = self.store_of(self.branch)
+        location = self.current.location
+        try:
+            if location is not None and location.e_tag and store.head(location.key).e_tag == location.e_tag:
+                return
+        except ObjectNotFoundError:
+            pass  # it was cleaned up or has another name, if the dataset was not dropped
+        latest = latest_version(store)
+        if latest is not None:
+            check_identity(store, self.current, latest=latest)
+        else:  # a branch may have been deleted
+            reject_dropped_dataset(self.root)
 
     def store_of(self, branch: str | None) -> ObjectStore:
         """Store of a branch."""

@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from lance_core.arguments import checked_methods
-from lance_core.commit import commit, load_following, load_latest, reject_dropped_dataset
+from lance_core.commit import commit, load_latest, reject_dropped_dataset
 from lance_core.errors import (
     AlreadyExistsError,
     CorruptFileError,
@@ -136,6 +136,7 @@ class Branches:
             >>> table.branches.list()["fix"]["metadata"]
             {'owner': 'data'}
         """
+        self._refs.reject_successor()
         old = load_branch(self._refs.root, branch)
         replace_durably(self._refs.root, branch_ref_key(branch), replace(old, metadata=dict(metadata)).to_bytes())
 
@@ -215,6 +216,7 @@ class Branches:
             >>> lance.dataset("t.lance").count_rows()
             4
         """
+        self._refs.reject_successor()
         done, latest = promote(
             self._refs,
             name,
@@ -300,6 +302,7 @@ class Branches:
             >>> table.branches.sweep(timedelta(days=7), dry_run=True)
             Sweep(stale=(), orphans=(), kept={})
         """
+        self._refs.reject_successor()
         refs, torn = read_branches(self._refs.root)
         reject_torn(torn.values())
         stale, reasons = find_stale(self._refs, refs, older_than)
@@ -330,6 +333,7 @@ class Branches:
             {}
         """
         check_known_branch_name(branch)
+        self._refs.reject_successor()
         root = self._refs.root
         refs, torn = read_branches(root)
         tags, torn_tags = read_tags(root)
@@ -384,16 +388,15 @@ def create_branch(table: TableRefs, branch: str, reference: Reference, opened: M
     Raises:
         InvalidInputError: The name is not allowed, or the branch exists.
         VersionNotFoundError: There is no such version.
-        DatasetNotFoundError: The dataset was dropped; detected where the check costs no request.
-        IncompatibleConflictError: The dataset was dropped and created again; detected where the check costs no request.
+        DatasetNotFoundError: The dataset was dropped.
+        IncompatibleConflictError: The dataset was dropped and created again.
         DatasetExistsError: Files of an unfinished or removed branch of that name are left.
     """
     check_branch_name(branch)
+    table.reject_successor()
     fork = table.resolve(reference)
     source = opened if (fork.branch, fork.version) == (opened.branch, opened.version) else fork.manifest()
     source.check_writable()
-    if source is opened and not fork.store.put_is_a_request:
-        load_following(fork.store, opened)  # no later step would detect that it was dropped
     parent = None if fork.branch is None else load_branch(table.root, fork.branch)
     ref = BranchRef(
         parent_version=source.version,

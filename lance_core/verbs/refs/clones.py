@@ -86,6 +86,7 @@ class Clones:
         Raises:
             VersionNotFoundError: There is no such clone.
         """
+        self._refs.reject_successor()
         listed = self.list()
         names = [name for name, record in listed.items() if name == clone or record["uri"] == canonical_uri(clone)]
         if not names:

@@ -48,6 +48,7 @@ def ensure_branch(
         DatasetExistsError: Files are left of a removed branch of that name.
     """
     check_known_branch_name(branch)
+    table.reject_successor()
     for attempt in range(ATTEMPTS):
         latest = load_latest(table.store_of(branch))
         if latest is not None:

@@ -74,6 +74,7 @@ class Readers:
             >>> table.cleanup_old_versions(retain_versions=1, error_if_tagged_old_versions=False).old_versions
             0
         """
+        self._refs.reject_successor()
         name, branch = self._tag_name(reader), self._refs.branch
         version, metadata = self._refs.resolve(None).manifest(), {READER_KEY: reader}
         try:
@@ -155,6 +156,7 @@ class Readers:
         return f"{READER_TAG_PREFIX}{shown}-{digest}.{self._refs.version}"
 
     def _delete(self, names: Iterable[str]) -> Names:
+        self._refs.reject_successor()
         released = list(names)
         for name in released:
             delete_durably(self._refs.root, tag_ref_key(name))

@@ -109,6 +109,7 @@ class Tags:
             >>> lance.dataset("t.lance", version="july").count_rows()
             3
         """
+        self._refs.reject_successor()
         resolved = self._refs.resolve(reference)
         write_tag(self._refs, tag, resolved.branch, resolved.manifest())
 
@@ -126,6 +127,7 @@ class Tags:
             >>> table.tags.get_version("july")
             2
         """
+        self._refs.reject_successor()
         old = load_tag(self._refs.root, tag)
         resolved = self._refs.resolve(reference)
         manifest = resolved.manifest()
@@ -156,6 +158,7 @@ class Tags:
             >>> table.tags.list()["july"]["metadata"]
             {'checked': 'yes'}
         """
+        self._refs.reject_successor()
         old = load_tag(self._refs.root, tag)
         replace_durably(self._refs.root, tag_ref_key(tag), replace(old, metadata=dict(metadata)).to_bytes())
 
@@ -172,6 +175,7 @@ class Tags:
             >>> table.tags.list()
             {}
         """
+        self._refs.reject_successor()
         try:
             load_tag(self._refs.root, tag)
         except CorruptFileError as error:
