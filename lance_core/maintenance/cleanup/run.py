@@ -194,8 +194,7 @@ def cleanup_old_versions(
     )
     workers = delete_concurrency or (REMOTE_CONCURRENCY if store.put_is_a_request else 1)
     removed = remover.remove([file for file in plan.files if file.kind not in ("transaction", "manifest")], workers)
-    for version, transaction in plan.transactions.items():  # after what frees space, as the disk may be full
-        store_removed_transaction(store, version, transaction)
+    _store_transactions(store, plan)
     removed += remover.remove([file for file in plan.files if file.kind == "transaction"], workers)
     manifests = [file for file in plan.files if file.kind == "manifest"]
     # A version stays while its files exist: without its manifest nothing would refer to them.
@@ -234,6 +233,22 @@ def _written_claim(store: ObjectStore, versions: frozenset[int]) -> VersionClaim
         _logger.warning("cleanup of %s: others cannot see which versions it removes: %s", store.root, error)
         return None
     return claim
+
+
+def _store_transactions(store: ObjectStore, plan: CleanupPlan) -> None:
+    """Store what open branches need; not on a disk that is still full, where cleanup is the remedy."""
+    try:
+        for version, transaction in plan.transactions.items():
+            store_removed_transaction(store, version, transaction)
+    except StoreError as error:
+        if error.errno not in _FULL:
+            raise
+        _logger.warning(
+            "cleanup of %s: what version %d changed is not stored, so that open branches cannot be promoted: %s",
+            store.root,
+            version,
+            error,
+        )
 
 
 def explain_cleanup_old_versions(

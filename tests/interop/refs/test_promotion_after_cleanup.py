@@ -5,6 +5,7 @@ stored. After one of pylance nothing is known, and the promotion says so before 
 """
 
 import datetime as dt
+import errno
 import shutil
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.errors import BranchConflictError, InvalidInputError
+from lance_core.errors import BranchConflictError, InvalidInputError, StoreError
+from lance_core.maintenance.cleanup import run as cleanup_run
 
 DAYS = 6
 
@@ -250,6 +252,19 @@ def test_deletion_files_that_another_tool_removed_from_beside_stored_transaction
     assert files_of(tmp_path / "t") == before
 
 
+def test_a_full_disk_is_cleaned_and_the_promotion_says_what_is_lost(tmp_path, monkeypatch, caplog):
+    def full(*_):
+        raise StoreError(errno.ENOSPC, "put: No space left on device")
+
+    main = drafted(tmp_path / "t", False, fill_another)
+    monkeypatch.setattr(cleanup_run, "store_removed_transaction", full)
+    clean(main.uri)
+    assert len(main.versions()) == 2
+    assert "open branches cannot be promoted" in caplog.text
+    with pytest.raises(BranchConflictError, match="nothing records what main changed"):
+        main.branches.promote("draft")
+
+
 @pytest.mark.parametrize("ends", ["promote", "discard"])
 def test_stored_transactions_go_with_the_branch(tmp_path, ends):
     main = drafted(tmp_path / "t", False, fill_another_and_compact)
@@ -339,10 +354,8 @@ def test_a_branch_of_a_branch(tmp_path, number):
 
 
 def test_a_cleanup_that_is_interrupted_and_repeated(tmp_path, monkeypatch):
-    from lance_core.maintenance.cleanup import run
-
     main = drafted(tmp_path / "t", False, fill_the_same_new_one)
-    real = run._Remover.remove
+    real = cleanup_run._Remover.remove
 
     def remove(self, files, workers):
         if any(file.kind == "manifest" for file in files):
@@ -350,7 +363,7 @@ def test_a_cleanup_that_is_interrupted_and_repeated(tmp_path, monkeypatch):
         return real(self, files, workers)
 
     with monkeypatch.context() as patch:
-        patch.setattr(run._Remover, "remove", remove)
+        patch.setattr(cleanup_run._Remover, "remove", remove)
         with pytest.raises(KeyboardInterrupt):
             clean(main.uri)
     clean(main.uri)
