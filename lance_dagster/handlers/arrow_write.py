@@ -153,17 +153,8 @@ def _commit(
             request.uri if request.existing is None else request.existing,
             fragments,
             schema,
-            mode=request.mode,
             slices=request.slices if request.mode == "replace" or request.require_empty else None,
-            require_empty=request.require_empty,
-            read_version=request.read_version,
-            transaction_properties=dict(request.properties),
-            commit_message=request.output.commit_message,
-            write_attempt=request.write_attempt,
-            storage_options=request.storage_options,
-            data_storage_version=request.data_storage_version,
-            enable_stable_row_ids=request.creates_stable_row_ids,
-            table_config=dict(request.table.table_config) or None,
+            **request.write_arguments,
             add_columns=request.output.schema_mode == "add_columns" or bool(_without_type(schema, request)),
         )
     except CommitConflictError:

@@ -108,9 +108,27 @@ class WriteRequest:
         return {name: value for name, value in options.items() if value is not None}
 
     @property
-    def creates_stable_row_ids(self) -> bool:
-        """Whether the rows of a table that is created get stable ids."""
-        return self.output.stable_row_ids and self.existing is None
+    def commit_arguments(self) -> dict[str, Any]:
+        """How the write is committed, as arguments of lance_core and pyspark_lance."""
+        return {
+            "transaction_properties": dict(self.properties),
+            "commit_message": self.output.commit_message,
+            "write_attempt": self.write_attempt,
+        }
+
+    @property
+    def write_arguments(self) -> dict[str, Any]:
+        """What is written to which table, and how it is committed, as arguments of lance_core and pyspark_lance."""
+        return {
+            **self.commit_arguments,
+            "mode": self.mode,
+            "require_empty": self.require_empty,
+            "read_version": self.read_version,
+            "storage_options": self.storage_options,
+            "data_storage_version": self.data_storage_version,
+            "enable_stable_row_ids": self.output.stable_row_ids and self.existing is None,
+            "table_config": dict(self.table.table_config) or None,
+        }
 
     @property
     def data_storage_version(self) -> str | None:

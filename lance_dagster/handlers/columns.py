@@ -29,7 +29,6 @@ from lance_dagster.properties import ASSET_KEY, COLUMNS, properties_of, several
 __all__ = [
     "ColumnsWritten",
     "columns_result",
-    "commit_arguments",
     "is_kept",
     "key_fields",
     "matched_by",
@@ -155,7 +154,7 @@ def _write(data: pa.Table, key: Sequence[str], request: WriteRequest, left_out: 
         key,
         where=None if request.slices is None else request.slices.expression(dataset.schema),
         missing=request.output.missing,
-        **commit_arguments(request),
+        **request.commit_arguments,
     )
     return columns_result(dataset, done, request, left_out)
 
@@ -193,15 +192,6 @@ def at_base(request: WriteRequest) -> LanceDataset:
     """A new handle on the version of the table that the write is based on."""
     assert request.existing is not None
     return request.existing.checkout_version((request.existing.branch, request.existing.version))
-
-
-def commit_arguments(request: WriteRequest) -> dict[str, Any]:
-    """The arguments of the commit."""
-    return {
-        "transaction_properties": dict(request.properties),
-        "commit_message": request.output.commit_message,
-        "write_attempt": request.write_attempt,
-    }
 
 
 def is_kept(request: WriteRequest, key: Sequence[str], keys: Callable[[], pa.Table]) -> bool:

@@ -18,7 +18,6 @@ from lance_dagster.handlers.base import CHANGE_TYPE, LanceTypeHandler, ReadReque
 from lance_dagster.handlers.changes import KINDS, count_changes
 from lance_dagster.handlers.columns import (
     columns_result,
-    commit_arguments,
     is_kept,
     matched_by,
     may_lack_rows,
@@ -129,24 +128,15 @@ class SparkHandler(LanceTypeHandler):
         return pyspark_lance.write(
             value,
             request.uri,
-            mode=request.mode,
             slices=request.slices,
-            require_empty=request.require_empty,
             cluster=request.output.cluster,
             out_of_partition=request.output.out_of_partition,
             vector_columns={**_vectors(value, request), **request.output.vector_columns} or None,
-            transaction_properties=dict(request.properties),
-            commit_message=request.output.commit_message,
-            write_attempt=request.write_attempt,
-            read_version=request.read_version,
             identity=request.identity,
-            storage_options=request.storage_options,
             schema_mode=request.output.schema_mode,
             empty_output=request.output.empty_output,
-            data_storage_version=request.data_storage_version,
-            enable_stable_row_ids=request.creates_stable_row_ids,
-            table_config=dict(request.table.table_config) or None,
             partition_overwrite="static",
+            **request.write_arguments,
             **request.file_options,
         )
 
@@ -243,7 +233,7 @@ def _write_columns(value: DataFrame, request: WriteRequest) -> WriteResult | Non
             read_version=request.read_version,
             identity=request.identity,
             storage_options=request.storage_options,
-            **commit_arguments(request),
+            **request.commit_arguments,
         )
     return columns_result(existing.checkout_version((existing.branch, done.version)), done, request, left_out)
 
