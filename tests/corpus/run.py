@@ -73,12 +73,11 @@ def plan(samples: Iterable[Sample]) -> Iterator[Trip]:
         if sample.form in ("delta", "iceberg"):
             yield Trip(sample=sample, road=f"convert {sample.form.title()}", version=first)
     tables = [sample for sample in samples if sample.form == "lance"]
-    yield from (
-        Trip(sample=sample, road=road, version=first) for road in (*TABLE_ROADS, *SPARK_ROADS) for sample in tables
-    )
+    yield from (Trip(sample=sample, road=road, version=first) for road in TABLE_ROADS for sample in tables)
     for version in VERSIONS:
         if version == VERSIONS[1]:
             yield from (Trip(sample=sample, road=kind, version=first) for sample in samples for kind in KINDS)
+            yield from (Trip(sample=sample, road=road, version=first) for road in SPARK_ROADS for sample in tables)
             for sample in samples:
                 roads = [] if sample.form == "lance" else [*SPARK_ROADS, *CONVERT_ROADS]
                 if sample.form in ("delta", "iceberg"):
