@@ -155,7 +155,8 @@ def with_known_types(frame: pa.Schema, schema: pa.Schema, table: pa.Schema | Non
         [
             types[field.name] if field.name in types and (without_rows or pa.types.is_null(field.type)) else field
             for field in frame
-        ]
+        ],
+        frame.metadata,
     )
 
 
@@ -168,7 +169,9 @@ def types_for_nulls(table: pa.Schema, frame: pa.Schema) -> dict[str, pa.DataType
 def typed(table: pa.Schema, frame: pa.Schema) -> pa.Schema:
     """The table's columns after the commit of a frame: columns of type null get the frame's types."""
     types = types_for_nulls(table, frame)
-    return pa.schema([field.with_type(types.get(field.name, field.type)) for field in table]) if types else table
+    if not types:
+        return table
+    return pa.schema([field.with_type(types.get(field.name, field.type)) for field in table], table.metadata)
 
 
 def target_schema(frame: pa.Schema, table: pa.Schema | None, mode: CommitMode, schema_mode: SchemaMode) -> pa.Schema:
@@ -187,7 +190,7 @@ def target_schema(frame: pa.Schema, table: pa.Schema | None, mode: CommitMode, s
     _reject_clashing_names(frame)
     frame = without_owners(frame, table)
     if table is None or (schema_mode == "overwrite" and mode == "overwrite"):
-        return frame.remove_metadata()
+        return frame
     if schema_mode == "overwrite":
         raise InvalidInputError("schema_mode overwrite is for writes that overwrite the whole table")
     _reject_missing(frame, table, schema_mode)
@@ -208,7 +211,7 @@ def target_schema(frame: pa.Schema, table: pa.Schema | None, mode: CommitMode, s
     strict = [field.name for field in added if not field.nullable]
     if strict and mode != "overwrite":
         raise SchemaError(f"the new columns {strict} must be nullable: rows that are kept have no value for them")
-    return pa.schema([*table, *added])
+    return pa.schema([*table, *added], table.metadata)
 
 
 def fit_batch(batch: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.Table:

@@ -1,7 +1,11 @@
-"""The handler of pandas frames. The index is not stored: an index with a name is rejected, so that it is not lost."""
+"""The handler of pandas frames. The index is not stored: an index with a name is rejected, so that it is not lost.
+
+The schema's metadata hold the frame's types, as with pylance, so that integers with nulls come back as they were.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -24,6 +28,22 @@ __all__ = ["PandasHandler"]
 
 _LONGEST_SHOWN = 60
 
+_NULLABLE_TYPES = {
+    "Int8": pa.int8(),
+    "Int16": pa.int16(),
+    "Int32": pa.int32(),
+    "Int64": pa.int64(),
+    "UInt8": pa.uint8(),
+    "UInt16": pa.uint16(),
+    "UInt32": pa.uint32(),
+    "UInt64": pa.uint64(),
+    "Float32": pa.float32(),
+    "Float64": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+}
+"""pandas' types of columns with nulls, with the Arrow types that hold them."""
+
 
 class PandasHandler(LanceTypeHandler):
     """`pandas.DataFrame`."""
@@ -37,7 +57,7 @@ class PandasHandler(LanceTypeHandler):
     def arrow_schema(self, value: pd.DataFrame) -> pa.Schema:
         """The Arrow types to which pandas' columns are converted."""
         with _named_columns(value):
-            return pa.Schema.from_pandas(value, preserve_index=False).remove_metadata()
+            return pa.Schema.from_pandas(value, preserve_index=False)
 
     def check(self, value: pd.DataFrame, request: WriteRequest) -> bool:
         """Check the frame as an Arrow table."""
@@ -51,17 +71,30 @@ class PandasHandler(LanceTypeHandler):
 
     def load(self, request: ReadRequest) -> Any:
         """Load a frame with a new range index."""
-        return read_table(request).to_pandas()
+        return _to_frame(read_table(request))
 
     def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:
         """A frame without rows."""
         del table, load_as
-        return empty_table(schema).to_pandas()
+        return _to_frame(empty_table(schema))
+
+
+def _to_frame(table: pa.Table) -> pd.DataFrame:
+    """Columns that have another Arrow type since get the default type of pandas, and no column becomes the index."""
+    written = json.loads((table.schema.metadata or {}).get(b"pandas", b"{}"))
+    types = {field.name: field.type for field in table.schema}
+    columns = [
+        column
+        for column in written.get("columns", ())
+        if _NULLABLE_TYPES.get(column["numpy_type"]) == types.get(column["field_name"], pa.null())
+    ]
+    metadata = json.dumps({**written, "columns": columns, "index_columns": []})
+    return table.replace_schema_metadata({"pandas": metadata} if columns else None).to_pandas()
 
 
 def _arrow(frame: pd.DataFrame) -> pa.Table:
     with _named_columns(frame):
-        return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+        return pa.Table.from_pandas(frame, preserve_index=False)
 
 
 _UNCONVERTIBLE = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)

@@ -1,0 +1,68 @@
+"""The types of pandas frames, and the metadata of Arrow schemas, come back as they were stored."""
+
+import dagster as dg
+import pandas as pd  # noqa: TID253 -- annotations of assets
+import pyarrow as pa
+import pytest
+
+import lance_core
+
+WIDE = 2**60 + 1
+FRAME = pd.DataFrame(
+    {
+        "whole": pd.array([1, None, WIDE], "Int64"),
+        "small": pd.array([1, None, 3], "UInt8"),
+        "is_new": pd.array([True, None, False], "boolean"),
+        "share": pd.array([0.5, None, 1.5], "Float32"),
+        "plain": [1, 2, 3],
+    }
+)
+
+
+def loaded_after(lake, value, annotation, load_as):
+    """What an asset downstream gets."""
+    values = []
+
+    @dg.asset(name="rows")
+    def rows() -> annotation:
+        return value
+
+    @dg.asset(name="reader")
+    def reader(rows: load_as) -> None:
+        values.append(rows)
+
+    assert lake.run(rows, reader).success
+    return values[0]
+
+
+def test_nullable_types_of_pandas(lake):
+    loaded = loaded_after(lake, FRAME, pd.DataFrame, pd.DataFrame)
+    pd.testing.assert_frame_equal(loaded, FRAME)
+
+
+def test_a_column_that_was_cast_has_the_default_type(lake):
+    loaded_after(lake, FRAME, pd.DataFrame, pd.DataFrame)
+    lance_core.dataset(lake.uri("rows")).alter_columns({"path": "small", "data_type": pa.int32()})
+    values = []
+
+    @dg.asset(name="reader")
+    def reader(rows: pd.DataFrame) -> None:
+        values.append(rows)
+
+    rows = dg.AssetSpec("rows")
+    assert dg.materialize([rows, reader], resources={"io_manager": lake.manager()}, instance=lake.instance).success
+    assert (str(values[0]["whole"].dtype), str(values[0]["small"].dtype)) == ("Int64", "float64")
+
+
+def test_no_column_becomes_the_index(lake):
+    table = pa.Table.from_pandas(FRAME.assign(plain=["x", "y", "z"]).set_index("plain"))
+    loaded = loaded_after(lake, table, pa.Table, pd.DataFrame)
+    assert list(loaded.columns) == ["whole", "small", "is_new", "share", "plain"]
+    assert isinstance(loaded.index, pd.RangeIndex)
+
+
+@pytest.mark.parametrize("load_as", [pa.Table, pa.RecordBatchReader])
+def test_metadata_of_an_arrow_schema(lake, load_as):
+    schema = pa.schema([pa.field("g", pa.binary())], {"geo": "{}"})
+    loaded = loaded_after(lake, pa.table([[b"x"]], schema=schema), pa.Table, load_as)
+    assert loaded.schema.metadata == {b"geo": b"{}"}
