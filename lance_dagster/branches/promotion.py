@@ -242,6 +242,7 @@ def _published_before(main: lance_core.LanceDataset, branch: str) -> Published |
     if promotion_commit is None:
         return None
     version, transaction = promotion_commit
+    main.branches.check_promotion(branch, version)
     properties = properties_of(transaction)
     return Published(
         dataset=main.checkout_version(version),

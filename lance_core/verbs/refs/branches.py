@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from lance_core.arguments import checked_methods
-from lance_core.commit import commit, load_latest, reject_dropped_dataset
+from lance_core.commit import commit, latest_version, load_latest, reject_dropped_dataset
 from lance_core.errors import (
     AlreadyExistsError,
     CorruptFileError,
@@ -55,7 +55,12 @@ from lance_core.verbs.context.references import (
 )
 from lance_core.verbs.refs.branch_diff import BranchDiff, branch_diff
 from lance_core.verbs.refs.promotion.promote import Promotion, promote
-from lance_core.verbs.refs.promotion.record import PROMOTED_FROM_KEY, is_promotion_tag
+from lance_core.verbs.refs.promotion.record import (
+    PROMOTED_FROM_KEY,
+    commits_between,
+    is_promotion_tag,
+    reject_taken_back,
+)
 from lance_core.verbs.refs.sweep import (
     FORK_TAG_PREFIX,
     FORKED_KEY,
@@ -230,6 +235,24 @@ class Branches:
         if not dry_run and self._moved is not None and latest.branch == self._refs.branch:
             self._moved(latest)
         return done
+
+    def check_promotion(self, name: str, version: int) -> None:
+        """Check that this branch, or main, has the rows of a promotion: no undo, restore or overwrite followed it.
+
+        Args:
+            name: The branch that was promoted; it may have been discarded since.
+            version: The version that the promotion made.
+
+        Raises:
+            BranchConflictError: The rows were taken back; the message names the version that did.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.create_branch("fix").insert(pa.table({"id": [4]}))
+            >>> table.branches.check_promotion("fix", table.branches.promote("fix").version)
+        """
+        store = self._refs.store_of(self._refs.branch)
+        reject_taken_back(store, name, version, commits_between(store, version, latest_version(store) or 0))
 
     def discard(self, name: str) -> bool:
         """Delete a branch with all its files; a missing branch is not an error.

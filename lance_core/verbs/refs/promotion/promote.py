@@ -21,7 +21,6 @@ and rows that were created on the branch get new ids: the parent may have given 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -60,7 +59,6 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Operation, Overwrite, Update
 from lance_core.table.operations.base import next_fragment_id
 from lance_core.table.paths import branch_ref_key
-from lance_core.table.refs import check_tag_name
 from lance_core.table.rowids import decode_row_ids, encode_row_ids
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, PROMOTION_KEY, Transaction
 from lance_core.table.watermarks import differences
@@ -77,11 +75,12 @@ from lance_core.verbs.refs.promotion.record import (
     PROMOTED_FROM_KEY,
     PROMOTED_IDENTITY_KEY,
     PROMOTED_VERSION_KEY,
-    PROMOTION_TAG_PREFIX,
     commits_between,
     inserted_keys_of,
     merged_properties,
+    promotion_tag,
     promotion_token,
+    reject_taken_back,
 )
 from lance_core.verbs.refs.promotion.update import promotion_update
 from lance_core.verbs.refs.tags import write_tag
@@ -190,7 +189,7 @@ def promote(
         changes=BranchChanges.of(branch),
         columns=AddedColumns.of(branch),
         commits=commits_between(branch.head.store, branch.fork_version, branch.head.manifest.version),
-        tag=_tag_name(branch, tag),
+        tag=promotion_tag(branch, tag),
         extra=dict(transaction_properties or {}) | {COMMIT_MESSAGE_KEY: commit_message or f"Promote branch {name}"},
         dry_run=dry_run,
     )
@@ -330,6 +329,7 @@ class _PromotionCall:
 
         Raises:
             InvalidInputError: An earlier version of the branch was promoted.
+            BranchConflictError: A later version of the parent took the promotion back.
         """
         branch, unique = self.branch, self.token.rpartition("@")[0]
         tokens = {version: transaction.properties.get(PROMOTION_KEY, "") for version, transaction in commits.items()}
@@ -346,6 +346,7 @@ class _PromotionCall:
                     f"version {promoted}, and has changed since: its version {self.head_version} cannot be promoted as "
                     "well. Fork a new branch and write the later changes there"
                 )
+            reject_taken_back(branch.parent.store, branch.name, version, commits)
             return version
         return Proofs.of(latest.config).key((PROMOTION_KEY, self.token))
 
@@ -563,16 +564,6 @@ class _PromotionCall:
 
 def _has_rows(manifest: Manifest) -> bool:
     return any(fragment.num_rows for fragment in manifest.fragments)
-
-
-def _tag_name(branch: Branch, tag: str | bool) -> str | None:
-    if isinstance(tag, str):
-        return check_tag_name(tag)
-    if not tag:
-        return None
-    slug = re.sub(r"[^A-Za-z0-9_]+", "-", branch.name).strip("-") or "branch"
-    unique = branch.ref.identifier[-1][1][:8] if branch.ref.identifier else str(branch.ref.created_at)
-    return f"{PROMOTION_TAG_PREFIX}{slug}.{unique}"
 
 
 def _with_own_row_ids(fragments: list[Fragment], born_from: int, next_row_id: int) -> list[Fragment]:

@@ -12,14 +12,16 @@ lance.slices        all slices that the branch filled: two writers of one slice 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from lance_core.commit import REPLACES_KEY, list_removed_versions, list_versions, load_transactions
+from lance_core.errors import BranchConflictError
 from lance_core.store import ObjectStore
 from lance_core.table.filled_slices import SLICE_NAMES_KEY, SLICES_KEY, FilledSlice, read_slices, slice_properties
-from lance_core.table.operations import KeyExistenceFilter, Update
-from lance_core.table.refs import BranchRef, TagRef
+from lance_core.table.operations import KeyExistenceFilter, Overwrite, Restore, Update
+from lance_core.table.refs import BranchRef, TagRef, check_tag_name
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, TAKES_BACK_KEY, Transaction
 from lance_core.table.watermarks import is_watermark
 from lance_core.verbs.refs.changes import Branch
@@ -37,7 +39,9 @@ __all__ = [
     "is_promoted",
     "is_promotion_tag",
     "merged_properties",
+    "promotion_tag",
     "promotion_token",
+    "reject_taken_back",
 ]
 
 PROMOTED_FROM_KEY: Final = "promoted_from"
@@ -85,6 +89,70 @@ def commits_between(store: ObjectStore, after: int, until: int) -> dict[int, Tra
         for versions in (list_versions(store), list_removed_versions(store))
     )
     return load_transactions(store, present, removed)
+
+
+def promotion_tag(branch: Branch, tag: str | bool) -> str | None:
+    """The tag on the version that a promotion makes; None for no tag.
+
+    Args:
+        branch: The branch.
+        tag: Its name; True for a name made of the branch's, False for no tag.
+    """
+    if isinstance(tag, str):
+        return check_tag_name(tag)
+    if not tag:
+        return None
+    slug = re.sub(r"[^A-Za-z0-9_]+", "-", branch.name).strip("-") or "branch"
+    unique = branch.ref.identifier[-1][1][:8] if branch.ref.identifier else str(branch.ref.created_at)
+    return f"{PROMOTION_TAG_PREFIX}{slug}.{unique}"
+
+
+def reject_taken_back(parent: ObjectStore, branch: str, version: int, commits: Mapping[int, Transaction]) -> None:
+    """Make sure that the parent of a branch still has the rows that a promotion added.
+
+    Args:
+        parent: The store of the parent.
+        branch: The branch.
+        version: The version of the parent that the promotion made.
+        commits: The later commits of the parent; earlier ones do not matter.
+
+    Raises:
+        BranchConflictError: A later version is without the rows.
+    """
+    later = taken_back_by(version, commits)
+    if later is not None:
+        raise BranchConflictError(
+            f"the promotion of branch {branch!r}, version {version} of {parent.root}, was taken back by version "
+            f"{later}: an undo, a restore or an overwrite. A branch is promoted once, and nothing was committed or "
+            "discarded. Run again what wrote to the branch, which begins it again from the table as it is "
+            "now, and promote that"
+        )
+
+
+def taken_back_by(version: int, commits: Mapping[int, Transaction]) -> int | None:
+    """The version that undid a version, restored an older one or overwrote the table; None if the rows are there.
+
+    Args:
+        version: The version that added rows.
+        commits: The later commits; earlier ones do not matter.
+    """
+    taken_back: int | None = None
+    after: dict[int, int | None] = {version: None}
+    for number in sorted(number for number in commits if number > version):
+        operation, properties = commits[number].operation, commits[number].properties
+        undone = properties.get(TAKES_BACK_KEY, "").split(",")
+        if isinstance(operation, Restore) and operation.version >= version:
+            taken_back = after.get(operation.version, taken_back)
+        elif taken_back is not None:
+            taken_back = None if str(taken_back) in undone else taken_back
+        elif (
+            str(version) in undone
+            or isinstance(operation, Restore)
+            or (isinstance(operation, Overwrite) and SLICES_KEY not in properties)
+        ):
+            taken_back = number
+        after[number] = taken_back
+    return taken_back
 
 
 def merged_properties(commits: Iterable[Transaction]) -> dict[str, str]:

@@ -1,0 +1,75 @@
+"""A promotion that an undo, a restore or an overwrite took back: it is not reported as done again."""
+
+import pytest
+from click.testing import CliRunner
+
+import lance_core as lance
+from lance_core.cli.app import cli
+from lance_core.errors import BranchConflictError
+
+
+@pytest.fixture
+def main(tmp_path):
+    """A table with a row, at version 2 with that of the branch `x`, which was promoted."""
+    table = lance.write_dataset({"id": [1]}, tmp_path / "t.lance")
+    table.create_branch("x").insert({"id": [2]})
+    table.branches.promote("x")
+    return lance.dataset(table.uri)
+
+
+def restore(main, version):
+    lance.dataset(main.uri, version=version).restore()
+
+
+def undo(main, version):
+    properties = {"lance.takes_back": str(version)}
+    lance.write_dataset({"id": [7]}, main.uri, mode="append", transaction_properties=properties)
+
+
+TAKEN_BACK = {
+    "restore": lambda main: restore(main, 1),
+    "undo": lambda main: undo(main, 2),
+    "overwrite": lambda main: lance.write_dataset({"id": [1]}, main.uri, mode="overwrite"),
+    "restored to a version after the undo": lambda main: (undo(main, 2), restore(main, 2), restore(main, 3)),
+    "undo of another version": lambda main: (undo(main, 2), undo(main, 9)),
+}
+
+
+@pytest.mark.parametrize("case", TAKEN_BACK)
+def test_promotion_again_names_the_version(main, case):
+    TAKEN_BACK[case](main)
+    rows = lance.dataset(main.uri).to_table().to_pylist()
+    for dry_run in (True, False):
+        with pytest.raises(BranchConflictError, match=r"version 2 of .*taken back by version 3"):
+            lance.dataset(main.uri).branches.promote("x", dry_run=dry_run)
+    result = CliRunner().invoke(cli, ["promote", main.uri, "x", "--discard"])
+    assert result.exit_code != 0
+    assert list(main.branches.list()) == ["x"]
+    assert lance.dataset(main.uri).to_table().to_pylist() == rows
+    with pytest.raises(BranchConflictError, match="version 3"):
+        lance.dataset(main.uri).branches.check_promotion("x", 2)
+
+
+STILL_THERE = {
+    "append": lambda main: lance.dataset(main.uri).insert({"id": [3]}),
+    "restore of the promotion": lambda main: (restore(main, 1), restore(main, 2)),
+    "undo of the undo": lambda main: (undo(main, 2), undo(main, 3)),
+    "undo of another version": lambda main: undo(main, 1),
+    "compaction": lambda main: lance.dataset(main.uri).optimize.compact_files(),
+}
+
+
+@pytest.mark.parametrize("case", STILL_THERE)
+def test_promotion_whose_rows_are_in_main(main, case):
+    STILL_THERE[case](main)
+    done = lance.dataset(main.uri).branches.promote("x")
+    assert (done.deduplicated, done.version) == (True, 2)
+    lance.dataset(main.uri).branches.check_promotion("x", 2)
+
+
+def test_a_new_run_begins_the_branch_again(main):
+    restore(main, 1)
+    latest = lance.dataset(main.uri)
+    latest.ensure_branch("x", renew_promoted=True).insert({"id": [2]})
+    assert not latest.branches.promote("x").deduplicated
+    assert sorted(lance.dataset(main.uri).to_table()["id"].to_pylist()) == [1, 2]
