@@ -59,6 +59,7 @@ def build_maintenance_job(  # noqa: PLR0913 - each is a choice of its own, most 
     engine: Engine = "process",
     io_manager_key: str = "io_manager",
     payload_io_manager: Any = None,
+    unknown_runs: bool = False,
 ) -> dg.JobDefinition:
     """Make a job that keeps tables small and fast; the head of the module draws its steps.
 
@@ -84,6 +85,8 @@ def build_maintenance_job(  # noqa: PLR0913 - each is a choice of its own, most 
         io_manager_key: The resource that knows where the tables are: a `LanceIOManager` or a `LanceTableResource`.
         payload_io_manager: The IO manager that passes small records between steps; local files by default. Steps that
             run on several machines need one that they all can reach.
+        unknown_runs: Whether old outputs of ops are removed also if the Dagster instance does not know their run: one
+            that was deleted, or one of another instance that has the same root, which may still need them.
 
     Raises:
         DagsterInvalidDefinitionError: A reference to a table, its metadata, a policy, the root, the budget or `name` is
@@ -116,6 +119,7 @@ def build_maintenance_job(  # noqa: PLR0913 - each is a choice of its own, most 
         io_manager_key=io_manager_key,
         lake=lake,
         budget=checked_budget(budget),
+        unknown_runs=unknown_runs,
     )
     lance_tables = [ref.name for ref in refs if not is_foreign(ref)]
     what = f"{len(lance_tables)} Lance tables" if lake is None else "all Lance tables below a root"

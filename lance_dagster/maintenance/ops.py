@@ -64,6 +64,7 @@ class MaintenanceOps:
     io_manager_key: str
     lake: Lake | None = None
     budget: LanceMaintenanceBudget = field(default_factory=LanceMaintenanceBudget)
+    unknown_runs: bool = False
 
     def op(self, step: str, description: str, **options: Any) -> Callable[[Callable[..., Any]], dg.OpDefinition]:
         """`dg.op` for a step of this job, whose output the payload IO manager stores."""
@@ -334,7 +335,10 @@ def op_outputs_op(job: MaintenanceOps) -> dg.OpDefinition:
 
         policy, root = surveyed.policy, job.root(context)
         is_shared = root.branch_of_job(context) is not None  # with production, whose runs another instance records
-        cleanup = clean_op_outputs(context.instance, root, policy.age, dry_run=policy.dry_run, of_known_runs=is_shared)
+        unknown_runs = job.unknown_runs and not is_shared
+        cleanup = clean_op_outputs(
+            context.instance, root, policy.age, dry_run=policy.dry_run, unknown_runs=unknown_runs
+        )
         verb = "due" if policy.dry_run else "removed"
         numbers = {
             f"op_output_runs_{verb}": cleanup.runs,

@@ -7,6 +7,7 @@ The folder {root_uri}/_ops/{run} is kept
   Dagster never finishes such a run.
 - until the age of the policy has passed since the run ended, or since its newest output if the instance does not know
   the run or its end.
+- for ever if the instance does not know the run, as another instance may know it, except with `unknown_runs`.
 
 Uncommitted files of a killed op are removed with the outputs of its run. They are kept if the instance does not know
 the run, because it may still be writing.
@@ -61,7 +62,7 @@ def clean_op_outputs(
     age: timedelta | None,
     *,
     dry_run: bool,
-    of_known_runs: bool = False,
+    unknown_runs: bool = False,
 ) -> OpOutputs:
     """Remove the outputs of ops of runs that ended longer ago than an age.
 
@@ -70,7 +71,7 @@ def clean_op_outputs(
         root: The root of the tables.
         age: The time for which outputs are kept; None keeps all outputs.
         dry_run: Whether only to count.
-        of_known_runs: Whether outputs of runs that the instance does not know are kept, whatever their age.
+        unknown_runs: Whether outputs of runs that the instance does not know are removed as well.
     """
     done = OpOutputs()
     if age is None:
@@ -85,7 +86,7 @@ def clean_op_outputs(
     before = ago(age)
     for run, tables in names.items():
         record = records.get(_plain(run))
-        if of_known_runs if record is None else _root(record.dagster_run) in busy:
+        if not unknown_runs if record is None else _root(record.dagster_run) in busy:
             done.kept_runs += 1
             continue
         uris = [below_root(root.root_uri, f"{RESERVED_FOLDER}/{table}") for table in tables]

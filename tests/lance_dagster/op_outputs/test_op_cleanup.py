@@ -43,8 +43,8 @@ def outputs(lake):
     return lance_core.list_tables(f"{lake.root}/_ops")
 
 
-def clean(lake, policy, config=None):
-    job = build_maintenance_job([numbers], policy)
+def clean(lake, policy, config=None, **options):
+    job = build_maintenance_job([numbers], policy, **options)
     defs = dg.Definitions(jobs=[job], resources={"io_manager": lake.manager()})
     result = defs.resolve_job_def(job.name).execute_in_process(
         instance=lake.instance, run_config={**QUIET, **(config or {})}
@@ -101,8 +101,8 @@ def test_outputs_stay_while_a_run_may_read_them(lake):
     add_run(lake, ids["was"], done)  # its re-execution is at work, and may load what it gave
     add_run(lake, ids["again"], open_, root_run_id=ids["was"], parent_run_id=ids["was"])
     found = clean(lake, LanceMaintenancePolicy(cleanup_older_than=NOW))
-    assert (found["op_output_runs_removed"], found["op_output_runs_kept"]) == (1, 3)
-    assert {name.split("/")[0] for name in outputs(lake)} == {ids["runs"], ids["was"], ids["again"]}
+    assert (found["op_output_runs_removed"], found["op_output_runs_kept"]) == (0, 4)
+    assert {name.split("/")[0] for name in outputs(lake)} == set(ids.values())
 
 
 def test_outputs_of_a_killed_run_go_in_the_end(lake, monkeypatch):
@@ -122,7 +122,7 @@ def test_what_a_killed_op_began_goes_with_its_run(lake):
     add_run(lake, at_work, dg.DagsterRunStatus.STARTED)
     for run_id in (ended, at_work, "unknown"):
         lance_core.write_fragments(pa.table({"n": [1]}), f"{lake.root}/_ops/{run_id}/killed/result.lance")
-    found = clean(lake, LanceMaintenancePolicy(cleanup_older_than=NOW))
+    found = clean(lake, LanceMaintenancePolicy(cleanup_older_than=NOW), unknown_runs=True)
     assert (found["op_output_runs_removed"], found["op_output_tables_removed"]) == (1, 3)
     assert found["op_output_runs_kept"] == 2
     assert sorted(path.name for path in Path(f"{lake.root}/_ops").iterdir()) == [at_work, "unknown"]
@@ -134,9 +134,21 @@ def test_what_a_killed_op_began_goes_with_its_run(lake):
 
 def test_outputs_of_unknown_runs_go_by_their_own_age(lake):
     lance_core.write_dataset(pa.table({"n": [1]}), f"{lake.root}/_ops/who=20knows/begin/result.lance")
-    assert clean(lake, LanceMaintenancePolicy())["op_output_runs_kept"] == 1
-    assert clean(lake, LanceMaintenancePolicy(cleanup_older_than=NOW))["op_output_tables_removed"] == 1
+    assert clean(lake, LanceMaintenancePolicy(), unknown_runs=True)["op_output_runs_kept"] == 1
+    assert (
+        clean(lake, LanceMaintenancePolicy(cleanup_older_than=NOW), unknown_runs=True)["op_output_tables_removed"] == 1
+    )
     assert outputs(lake) == []
+
+
+def test_outputs_of_another_instance_stay(lake):
+    """A run of an instance that shares the root, such as staging beside production."""
+    other_run = "00000000-0000-0000-0000-000000000001"
+    lance_core.write_dataset(pa.table({"n": [1]}), f"{lake.root}/_ops/{other_run}/begin/result.lance")
+    make_outputs(lake)
+    found = clean(lake, LanceMaintenancePolicy(cleanup_older_than=NOW))
+    assert (found["op_output_runs_removed"], found["op_output_runs_kept"]) == (1, 1)
+    assert outputs(lake) == [f"{other_run}/begin/result.lance"]
 
 
 def test_only_a_run_that_began_and_has_not_ended_can_be_silent(lake):
