@@ -24,6 +24,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from lance_core.errors import CorruptFileError, InvalidInputError, TornFileError
+from lance_core.table.paths import FOLDERS
 
 __all__ = [
     "MAIN",
@@ -179,9 +180,16 @@ def check_branch_name(name: str) -> str:
 
     Raises:
         InvalidInputError: The name has characters other than ASCII letters, digits, '.', '-' and '_', or a form that
-            readers reject.
+            readers reject; or a part after the first is a folder of the format, such as `data`.
     """
-    return _check_name(_reject_main(name), name.split("/"), "branch")
+    parts = _check_name(_reject_main(name), name.split("/"), "branch").split("/")
+    folder = next((part for part in parts[1:] if f"{part}/" in FOLDERS), None)
+    if folder is not None:
+        raise InvalidInputError(
+            f"Ref is invalid: the branch {name!r} would lie in the folder {folder!r} of another one, whose cleanup "
+            f"deletes files there; {name.replace('/', '-')!r} is possible"
+        )
+    return name
 
 
 def check_known_branch_name(name: str) -> str:

@@ -293,7 +293,9 @@ class Branches:
         return last_commit(self._refs, name, load_branch(self._refs.root, name))
 
     def orphans(self, older_than: timedelta = ORPHAN_AGE) -> Names:
-        """Names below `tree/` without a reference: branches whose creation or removal was interrupted.
+        """Names of branches that do not exist, of which files or automatic tags are left.
+
+        Their creation or removal was interrupted, or another library removed them and left the tags.
 
         Args:
             older_than: Leave out names below which a file was written within this time, as these may be branches that

@@ -1,7 +1,8 @@
 """Find branches to discard: stale branches, and remains of branches whose creation or removal was interrupted.
 
 stale     a branch whose latest commit is old, without forks and without tags
-orphan    files below tree/<name>/ without _refs/branches/<name>.json, all of them old
+orphan    files below tree/<name>/, or tags that were created with the branch, without _refs/branches/<name>.json, all
+          of them old
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from lance_core.table.paths import (
 )
 from lance_core.table.refs import BranchRef, TagRef, is_branch_name
 from lance_core.times import ago
-from lance_core.verbs.context.references import TableRefs
-from lance_core.verbs.refs.promotion.record import is_promotion_tag
+from lance_core.verbs.context.references import TableRefs, read_tags
+from lance_core.verbs.refs.promotion.record import PROMOTED_FROM_KEY, is_promotion_tag
 from lance_core.verbs.refs.readers import is_reader_tag
 from lance_core.verbs.refs.tags import load_tags
 
@@ -59,7 +60,7 @@ class Sweep:
 
     Attributes:
         stale: Names of stale branches.
-        orphans: Names below `tree/` without a branch.
+        orphans: Names of branches that do not exist, of which files or tags are left.
         kept: Stale branches that are kept, each with the reason.
     """
 
@@ -101,13 +102,22 @@ def is_made_tag(name: str, tag: TagRef) -> bool:
     return is_fork_tag(name, tag) or is_reader_tag(name, tag) or is_promotion_tag(name, tag)
 
 
+def branch_of_made_tag(name: str, tag: TagRef) -> str | None:
+    """The branch without which an automatic tag is useless; None for other tags, and for readers of main."""
+    if is_fork_tag(name, tag):
+        return tag.metadata[FORKED_KEY]
+    if is_promotion_tag(name, tag):
+        return tag.metadata[PROMOTED_FROM_KEY]
+    return tag.branch if is_reader_tag(name, tag) else None
+
+
 def is_fork_tag(name: str, tag: TagRef) -> bool:
     """Whether a tag was created with a branch, to keep the version that the branch was forked from."""
     return name.startswith(FORK_TAG_PREFIX) and FORKED_KEY in tag.metadata
 
 
 def find_orphans(table: TableRefs, refs: Collection[str], older_than: timedelta) -> list[str]:
-    """Names below `tree/` without a branch, where nothing was written for some time."""
+    """Names without a branch, below `tree/` or in tags that were created with it, all of them old."""
     newest: dict[str, float] = {}
     branch_roots = {branch_root(name) + "/" for name in refs}
     for meta in table.root.list(TREE_PREFIX):
@@ -118,6 +128,11 @@ def find_orphans(table: TableRefs, refs: Collection[str], older_than: timedelta)
         name = _find_name(meta.key)
         if name is not None and name not in refs:
             newest[name] = max(newest.get(name, 0.0), meta.modified)
+    for tag_name, tag in read_tags(table.root)[0].items():
+        name = branch_of_made_tag(tag_name, tag)
+        if name is not None and name not in refs and tag.created_at is not None:
+            created = datetime.fromisoformat(tag.created_at).timestamp()
+            newest[name] = max(newest.get(name, 0.0), created)
     limit = time.time() - older_than.total_seconds()
     return sorted(name for name, modified in newest.items() if modified <= limit)
 

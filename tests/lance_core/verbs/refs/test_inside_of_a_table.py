@@ -13,7 +13,7 @@ def table(tmp_path):
     return lance.write_dataset({"id": [1]}, tmp_path / "t.lance")
 
 
-@pytest.mark.parametrize("name", ["x", "x/tree/y"])
+@pytest.mark.parametrize("name", ["x", "x/y"])
 @pytest.mark.parametrize("is_torn", [False, True])
 def test_drop_of_a_branch_names_the_verb_that_removes_it(table, name, is_torn):
     branch = table.create_branch(name)
