@@ -199,8 +199,9 @@ def cleanup(dataset: LanceDataset, output: CommandOutput, dry_run: bool, **argum
 
 @command("verify")
 @click.option("--all", "all_versions", is_flag=True, help="Check all versions.")
-def verify(dataset: LanceDataset, output: CommandOutput, all_versions: bool) -> None:
-    """Check that the files agree with the manifest.
+@click.option("--rows", is_flag=True, help="Also read all rows.")
+def verify(dataset: LanceDataset, output: CommandOutput, all_versions: bool, rows: bool) -> None:
+    """Check that the files agree with the manifest, and with --rows that all pages can be decoded.
 
     The exit code is 4 if there is a problem.
     """
@@ -218,13 +219,12 @@ def verify(dataset: LanceDataset, output: CommandOutput, all_versions: bool) -> 
             problems.append(Problem(version=number, fragment_id=None, path="", message=str(error)))
             continue
         with output.progress(f"version {number}: fragments checked") as progress:
-            problems += [
-                problem for problem in verify_version(chosen, progress) if problem not in problems
-            ]  # of all: the history's
+            new = verify_version(chosen, progress, rows=rows)
+            problems += [problem for problem in new if problem not in problems]  # of all: the history's
         checked += len(chosen.source.manifest.fragments)
-    rows = [dataclasses.asdict(problem) for problem in problems]
-    if rows or output.as_json:
-        output.rows(rows, ["version", "fragment_id", "path", "message"])
+    listed = [dataclasses.asdict(problem) for problem in problems]
+    if listed or output.as_json:
+        output.rows(listed, ["version", "fragment_id", "path", "message"])
     output.line(f"{len(numbers)} version(s), {checked} fragment(s): {len(problems)} problem(s)")
     if problems:
         sys.exit(FOUND_PROBLEMS)

@@ -43,6 +43,7 @@ def build_lance_integrity_checks(
     *,
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
     blocking: bool = False,
+    rows: bool = False,
     io_manager_key: str = "io_manager",
 ) -> list[dg.AssetChecksDefinition]:
     """Checks that tables are complete.
@@ -54,6 +55,7 @@ def build_lance_integrity_checks(
         assets: Assets, specs or keys.
         severity: The severity of a failed check.
         blocking: Whether a failed check stops the assets downstream in the same run.
+        rows: Whether all rows are read, which finds pages that cannot be decoded.
         io_manager_key: The resource that knows where the tables are.
 
     Examples:
@@ -61,11 +63,11 @@ def build_lance_integrity_checks(
         >>> [key.name for check in checks for key in check.check_keys]
         ['lance_integrity']
     """
-    return [_integrity_check(ref, severity, blocking, io_manager_key) for ref in table_refs(assets)]
+    return [_integrity_check(ref, severity, blocking, io_manager_key, rows=rows) for ref in table_refs(assets)]
 
 
 def _integrity_check(
-    ref: TableRef, severity: dg.AssetCheckSeverity, blocking: bool, io_manager_key: str
+    ref: TableRef, severity: dg.AssetCheckSeverity, blocking: bool, io_manager_key: str, *, rows: bool
 ) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=ref.key,
@@ -81,7 +83,7 @@ def _integrity_check(
             dataset = open_or_none(context, ref, io_manager_key)
             if dataset is None:
                 return dg.AssetCheckResult(**missing_table(context, ref, severity))
-            problems = [*_file_problems(dataset), *_row_problems(context, ref, dataset)]
+            problems = [*_file_problems(dataset, rows=rows), *_row_problems(context, ref, dataset)]
             numbers = {
                 "lance/version": dataset.version,
                 "lance/fragments": len(dataset.fragment_ids()),
@@ -99,10 +101,10 @@ def _integrity_check(
     return integrity
 
 
-def _file_problems(dataset: "lance_core.LanceDataset") -> Iterator[str]:
+def _file_problems(dataset: "lance_core.LanceDataset", *, rows: bool) -> Iterator[str]:
     from lance_core.maintenance.verify.files import verify  # noqa: PLC0415 - heavy imports at first use
 
-    for problem in verify(dataset):
+    for problem in verify(dataset, rows=rows):
         where = "" if problem.fragment_id is None else f"fragment {problem.fragment_id}, "
         yield f"{where}{problem.path or 'manifest'} {problem.message}"
     listed = dataset.all_files().read_all()
