@@ -418,9 +418,11 @@ def create_branch(table: TableRefs, branch: str, reference: Reference, opened: M
         DatasetExistsError: Files of an unfinished or removed branch of that name are left.
     """
     check_branch_name(branch)
-    table.reject_successor()
     fork = table.resolve(reference)
-    source = opened if (fork.branch, fork.version) == (opened.branch, opened.version) else fork.manifest()
+    is_opened = (fork.branch, fork.version) == (opened.branch, opened.version)
+    if not (is_opened and fork.store.put_is_a_request):  # there `write_tag` looks at the version, at no further request
+        table.reject_successor()
+    source = opened if is_opened else fork.manifest()
     source.check_writable()
     parent = None if fork.branch is None else load_branch(table.root, fork.branch)
     ref = BranchRef(
