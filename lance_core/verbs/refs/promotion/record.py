@@ -142,7 +142,8 @@ def taken_back_by(version: int, commits: Mapping[int, Transaction]) -> int | Non
         operation, properties = commits[number].operation, commits[number].properties
         undone = properties.get(TAKES_BACK_KEY, "").split(",")
         if isinstance(operation, Restore) and operation.version >= version:
-            taken_back = after.get(operation.version, taken_back)
+            restored = max(earlier for earlier in after if earlier <= operation.version)  # others kept rows
+            taken_back = after[restored]
         elif taken_back is not None:
             taken_back = None if str(taken_back) in undone else taken_back
         elif (

@@ -6,6 +6,9 @@ from click.testing import CliRunner
 import lance_core as lance
 from lance_core.cli.app import cli
 from lance_core.errors import BranchConflictError
+from lance_core.table.operations import Append, Restore
+from lance_core.table.transaction import Transaction
+from lance_core.verbs.refs.promotion.record import taken_back_by
 
 
 @pytest.fixture
@@ -73,3 +76,14 @@ def test_a_new_run_begins_the_branch_again(main):
     latest.ensure_branch("x", renew_promoted=True).insert({"id": [2]})
     assert not latest.branches.promote("x").deduplicated
     assert sorted(lance.dataset(main.uri).to_table()["id"].to_pylist()) == [1, 2]
+
+
+def test_restore_of_a_version_whose_commit_is_not_known():
+    """A cleanup has removed version 4, which followed an undo; the promotion was restored, and then version 4."""
+    commits = {
+        3: Transaction(read_version=2, operation=Append(fragments=()), properties={"lance.takes_back": "2"}),
+        5: Transaction(read_version=4, operation=Restore(version=2)),
+        6: Transaction(read_version=5, operation=Restore(version=4)),
+    }
+    assert taken_back_by(2, commits) == 3
+    assert taken_back_by(2, {number: commits[number] for number in (3, 5)}) is None
