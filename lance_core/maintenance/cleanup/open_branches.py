@@ -5,7 +5,8 @@
     kept      deletion files       of the fragments that a compaction since then replaced: they say which rows it moved
 
 A branch is open until its promotion has marked it, or until it is deleted. Its own commits since the fork are stored as
-well when it is cleaned up itself: they say which slices and keys it filled.
+well when it is cleaned up itself: they say which slices and keys it filled. Of a promoted branch, those commits of its
+parent are stored that can have taken the promotion back.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from lance_core.table.operations import Rewrite, UnknownOperation
 from lance_core.table.paths import is_detached
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Handle
-from lance_core.verbs.refs.promotion.record import is_promoted
+from lance_core.verbs.refs.promotion.record import MARK_VERSION, is_promoted, may_take_back
 
 __all__ = ["BranchNeeds", "RemovedCommit", "removed_commits"]
 
@@ -74,6 +75,21 @@ class BranchNeeds:
             for versions in (readable - expected.keys(), stored, expected)
         )
         commits = load_transactions(store, present, removed) | {version: expected[version] for version in added}
+        marks = (
+            int(ref.metadata[MARK_VERSION])
+            for ref in referred.branches.values()
+            if branch == ref.parent_branch and is_promoted(ref)
+        )
+        published = min(marks, default=sys.maxsize)
+        present, removed = (
+            {version for version in versions if published < version <= since}
+            for versions in (readable.intersection(selected) - expected.keys(), stored)
+        )
+        commits |= {
+            version: transaction
+            for version, transaction in load_transactions(store, present, removed).items()
+            if may_take_back(transaction)
+        }
         files = References({removed_key(version) for version in commits.keys() & stored})
         for transaction in commits.values():
             operation = transaction.operation

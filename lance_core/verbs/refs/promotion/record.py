@@ -38,6 +38,7 @@ __all__ = [
     "inserted_keys_of",
     "is_promoted",
     "is_promotion_tag",
+    "may_take_back",
     "merged_properties",
     "promotion_tag",
     "promotion_token",
@@ -129,6 +130,16 @@ def reject_taken_back(parent: ObjectStore, branch: str, version: int, commits: M
         )
 
 
+def may_take_back(commit: Transaction) -> bool:
+    """Whether a commit can remove the rows of earlier ones: an undo, a restore or an overwrite of the whole table."""
+    return TAKES_BACK_KEY in commit.properties or _replaces_all(commit)
+
+
+def _replaces_all(commit: Transaction) -> bool:
+    is_overwrite = isinstance(commit.operation, Overwrite) and SLICES_KEY not in commit.properties
+    return is_overwrite or isinstance(commit.operation, Restore)
+
+
 def taken_back_by(version: int, commits: Mapping[int, Transaction]) -> int | None:
     """The version that undid a version, restored an older one or overwrote the table; None if the rows are there.
 
@@ -146,11 +157,7 @@ def taken_back_by(version: int, commits: Mapping[int, Transaction]) -> int | Non
             taken_back = after[restored]
         elif taken_back is not None:
             taken_back = None if str(taken_back) in undone else taken_back
-        elif (
-            str(version) in undone
-            or isinstance(operation, Restore)
-            or (isinstance(operation, Overwrite) and SLICES_KEY not in properties)
-        ):
+        elif str(version) in undone or _replaces_all(commits[number]):
             taken_back = number
         after[number] = taken_back
     return taken_back

@@ -1,5 +1,7 @@
 """A promotion that an undo, a restore or an overwrite took back: it is not reported as done again."""
 
+from datetime import timedelta
+
 import pytest
 from click.testing import CliRunner
 
@@ -38,9 +40,13 @@ TAKEN_BACK = {
 }
 
 
+@pytest.mark.parametrize("is_cleaned", [False, True])
 @pytest.mark.parametrize("case", TAKEN_BACK)
-def test_promotion_again_names_the_version(main, case):
+def test_promotion_again_names_the_version(main, case, is_cleaned):
     TAKEN_BACK[case](main)
+    for _ in range(3 if is_cleaned else 0):
+        lance.dataset(main.uri).insert({"id": [8]})
+        lance.dataset(main.uri).cleanup_old_versions(timedelta(0), error_if_tagged_old_versions=False)
     rows = lance.dataset(main.uri).to_table().to_pylist()
     for dry_run in (True, False):
         with pytest.raises(BranchConflictError, match=r"version 2 of .*taken back by version 3"):
