@@ -790,3 +790,17 @@ def test_a_dry_run_raises_what_a_promotion_would_raise_and_commits_nothing(tmp_p
         table.branches.promote("work", dry_run=True)
     with pytest.raises(BranchConflictError, match="has changed what the branch changed"):
         table.branches.promote("work")
+
+
+def test_a_promoted_branch_that_was_maintained_is_promoted_already(uri):
+    branch = lance_core.dataset(uri).create_branch("work")
+    for number in range(2):
+        fill(branch.uri, number, idempotency_key=("fill", str(number)))
+    done = promoted(uri)
+    lance_core.dataset(branch.uri).optimize.compact_files()
+    lance_core.dataset(branch.uri).cleanup_old_versions(dt.timedelta(0), delete_unverified=True)
+    again = lance_core.dataset(uri).branches.promote("work")
+    assert (again.deduplicated, again.version) == (True, done.version)
+    lance_core.dataset(branch.uri).delete("n = 100")
+    with pytest.raises(InvalidInputError, match="has changed since"):
+        lance_core.dataset(uri).branches.promote("work")

@@ -395,6 +395,23 @@ def test_a_commit_whose_column_is_dropped_at_once_is_acknowledged(monkeypatch, v
     assert verify(opened) == []
 
 
+def test_a_delete_of_no_rows_that_another_verb_follows_at_once_is_acknowledged(monkeypatch):
+    real, after = MemoryStore.put_if_absent, []
+
+    def followed(self, key, data, *, durable=True):
+        result = real(self, key, data, durable=durable)
+        if key.startswith("_versions/") and after:
+            after.pop()()
+        return result
+
+    monkeypatch.setattr(MemoryStore, "put_if_absent", followed)
+    uri = "memory://deleted/nothing"
+    dataset = lance_core.write_dataset(wide_rows(1, 2, 3), uri)
+    after.append(lambda: lance_core.dataset(uri).add_columns({"other": "v + 2"}))
+    dataset.delete("k = 9")
+    assert lance_core.dataset(uri).schema.names == ["k", "v", "x", "y", "other"]
+
+
 def test_a_dropped_column_whose_id_another_gets_at_once_is_acknowledged(monkeypatch):
     real, after = MemoryStore.put_if_absent, []
 

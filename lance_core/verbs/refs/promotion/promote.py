@@ -76,6 +76,7 @@ from lance_core.verbs.refs.promotion.record import (
     PROMOTED_IDENTITY_KEY,
     PROMOTED_VERSION_KEY,
     commits_between,
+    find_change_after,
     inserted_keys_of,
     merged_properties,
     promotion_tag,
@@ -206,13 +207,12 @@ def _check_rows_of(branch: Branch, version: int) -> None:
         RetryableConflictError: The branch has other rows, or it is not known whether it has.
     """
     head = branch.head.manifest.version
-    since = commits_between(branch.head.store, version, head)
-    changed = [at for at in range(version + 1, head + 1) if at not in since or changes_rows(since[at])]
-    if changed or version > head:
+    changed = find_change_after(branch, version, commits_between(branch.head.store, version, head))
+    if changed is not None:
         raise RetryableConflictError(
             f"branch {branch.name!r} was to be promoted as it was at version {version}, and its latest version is "
             f"{head}"
-            + (f": version {changed[0]} may have changed its rows" if changed else "")
+            + (f": version {changed} may have changed its rows" if version < head else "")
             + ". Nothing was committed; look at the latest version, and promote that"
         )
 
@@ -323,12 +323,12 @@ class _PromotionCall:
             )
 
     def _find_promoted(self, latest: Manifest, commits: Mapping[int, Transaction]) -> int | None:
-        """The parent's version that an earlier promotion of this version of the branch committed; None without one.
+        """The parent's version that an earlier promotion of these rows of the branch committed; None without one.
 
         The version may be cleaned up: then the mark on the branch, or the proof in the parent, shows it.
 
         Raises:
-            InvalidInputError: An earlier version of the branch was promoted.
+            InvalidInputError: The branch was promoted, and has other rows since.
             BranchConflictError: A later version of the parent took the promotion back.
         """
         branch, unique = self.branch, self.token.rpartition("@")[0]
@@ -340,7 +340,7 @@ class _PromotionCall:
             unique_part, _, promoted = token.rpartition("@")
             if unique_part != unique:
                 continue
-            if promoted != str(self.head_version):
+            if find_change_after(branch, int(promoted), self.commits) is not None:
                 raise InvalidInputError(
                     f"branch {branch.name!r} was promoted to version {version} of {branch.parent_name} when it was at "
                     f"version {promoted}, and has changed since: its version {self.head_version} cannot be promoted as "

@@ -16,12 +16,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from lance_core.commit import REPLACES_KEY, list_removed_versions, list_versions, load_transactions
+from lance_core.commit import REPLACES_KEY, changes_rows, list_removed_versions, list_versions, load_transactions
 from lance_core.errors import BranchConflictError
 from lance_core.store import ObjectStore
 from lance_core.table.filled_slices import SLICE_NAMES_KEY, SLICES_KEY, FilledSlice, read_slices, slice_properties
 from lance_core.table.operations import KeyExistenceFilter, Overwrite, Restore, Update
 from lance_core.table.refs import BranchRef, TagRef, check_tag_name
+from lance_core.table.row_changes import RowChange
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, TAKES_BACK_KEY, Transaction
 from lance_core.table.watermarks import is_watermark
 from lance_core.verbs.refs.changes import Branch
@@ -35,6 +36,7 @@ __all__ = [
     "PROMOTED_VERSION_KEY",
     "PROMOTION_TAG_PREFIX",
     "commits_between",
+    "find_change_after",
     "inserted_keys_of",
     "is_promoted",
     "is_promotion_tag",
@@ -210,3 +212,15 @@ def _parse_strings(value: str | None) -> list[str]:
     except ValueError:
         return []
     return [str(item) for item in content] if isinstance(content, list) else []
+
+
+def find_change_after(branch: Branch, version: int, commits: Mapping[int, Transaction]) -> int | None:
+    """The first version of a branch after another one that may have changed rows; None if only maintenance came."""
+    head = branch.head.manifest
+    if version > head.version:
+        return version
+    row_change = RowChange.of(head.config)
+    if row_change is not None and row_change.version <= version:
+        version = max(version, row_change.known_to)
+    later = range(version + 1, head.version + 1)
+    return next((at for at in later if at not in commits or changes_rows(commits[at])), None)
