@@ -234,3 +234,29 @@ def test_rows_and_columns_are_insertions(tmp_path):
         2,
         3,
     ]
+
+
+@pytest.mark.parametrize("new_column", [{"late": "n + 1000"}, pa.field("late", pa.int64())], ids=["values", "nulls"])
+def test_new_rows_have_no_value_in_a_column_with_the_id_of_a_dropped_one(tmp_path, maker, new_column):
+    uri = str(tmp_path / "t")
+    lance_core.write_dataset(day(0), uri).add_columns({"late": "n + 1"})
+    lance_core.dataset(uri).create_branch("work")
+    new = day(1).append_column("late", pa.array([1, 2, 3]))
+    maker.write_dataset(new, on_branch(maker, uri), mode="append")
+    maker.dataset(uri).drop_columns(["late"])
+    maker.dataset(uri).add_columns(new_column)
+    with pytest.raises(BranchConflictError, match="has its field id now"):
+        lance_core.dataset(uri).branches.promote("work")
+    assert lance_core.dataset(uri).count_rows() == 3
+
+
+def test_new_rows_follow_a_column_that_was_dropped_and_added_if_they_lack_it(tmp_path):
+    uri = str(tmp_path / "t")
+    lance_core.write_dataset(day(0), uri).create_branch("work")
+    lance.write_dataset(day(1), on_branch(lance, uri), mode="append")
+    for _ in range(2):
+        lance_core.dataset(uri).add_columns({"late": "n + 1"})
+        lance_core.dataset(uri).drop_columns(["late"])
+    lance_core.dataset(uri).add_columns({"late": "n + 1"})
+    lance_core.dataset(uri).branches.promote("work")
+    assert lance.dataset(uri).count_rows() == 6

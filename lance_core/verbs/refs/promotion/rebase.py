@@ -26,7 +26,7 @@ from lance_core.schema import Schema
 from lance_core.table.filled_slices import read_slices
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import Delete, Merge, Operation, Rewrite, Update, UpdateMode
+from lance_core.table.operations import Delete, Merge, Operation, Project, Rewrite, Update, UpdateMode
 from lance_core.table.operations.rewrite import RewriteGroup
 from lance_core.table.rowids import decode_row_ids
 from lance_core.table.transaction import Transaction
@@ -72,6 +72,7 @@ def rebase_by_commits(
     operation = transaction.operation
     assert isinstance(operation, Update)
     columns.check_names(latest)
+    _check_same_columns(branch, operation, latest, commits)
     followed = _FollowedChanges.of(branch, changes, columns, transaction)
     for version, other in commits.items():
         followed.follow(version, other)
@@ -98,6 +99,20 @@ def rebase_by_commits(
         updated_fragment_offset_bitmaps={i: bitmap for i, bitmap in fitted.rows.items() if i in updated},
     )
     return replace(transaction, operation=changed, read_version=latest.version), removal.affected_rows
+
+
+def _check_same_columns(
+    branch: Branch, operation: Update, latest: Manifest, commits: Mapping[int, Transaction]
+) -> None:
+    """Check that no column that the branch has values for was dropped, and its field id given to another one."""
+    stored_ids = frozenset[int]().union(*map(_stored_fields, operation.new_fragments))
+    ids = stored_ids & branch.parent.manifest.schema.by_id().keys() & latest.schema.by_id().keys()
+    for version, other in commits.items():
+        if isinstance(other.operation, Merge | Project) and not ids <= other.operation.schema.by_id().keys():
+            raise RetryableConflictError(
+                f"version {version} ({other.operation.name}) dropped a column that the branch has values for, and "
+                "another column has its field id now"
+            )
 
 
 @dataclass(slots=True, kw_only=True)
