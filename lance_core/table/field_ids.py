@@ -171,7 +171,7 @@ def files_with_others(operation: Operation, latest: Manifest, field_ids: Abstrac
         latest: The version that it would follow.
         field_ids: Ids of fields.
     """
-    return [file for file in data_files(_new_fragments(operation, latest)) if not field_ids.issuperset(file.fields)]
+    return [file for file in data_files(_new_fragments(operation, latest)) if not field_ids >= {*file.fields}]
 
 
 def field_ids_of(schema: Schema) -> frozenset[int]:

@@ -27,7 +27,7 @@ from lance_core.table.rowids import decode_versions
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.delta.fitted import fitted
-from lance_core.verbs.delta.same_columns import same_columns
+from lance_core.verbs.delta.same_columns import SameColumns
 from lance_core.verbs.delta.version_of_branch import BranchHistory, version_before
 from lance_core.verbs.expressions.arrow import columns_of, matching, true_places
 from lance_core.verbs.scan.fragment_scan import FragmentScan
@@ -100,6 +100,13 @@ class ChangeColumns:
         row_id = [row_field(ROW_ID)] if self.with_row_id else []
         return pa.schema([*data, *_FEED_FIELDS, *row_id], metadata=data.metadata)
 
+    def read(self, manifest: Manifest) -> list[str]:
+        """Names of the columns that are read, those of the filter included."""
+        filtered = [] if self.filter is None else columns_of(self.filter)
+        return [field.name for field in self.options(manifest).schema.fields] + [
+            path.split(".")[0] for path in filtered
+        ]
+
     def options(self, manifest: Manifest) -> ScanOptions:
         """The scan options by which the columns are read from the later version."""
         names = None if self.names is None else list(self.names)
@@ -119,6 +126,7 @@ class ChangeTask:
         rows: Offsets of the rows, as a serialized roaring bitmap.
         columns: What is read.
         identity: The identity of the version that has the rows.
+        same: The columns that the feed and the version that has the rows have in common.
         commit_version: The version that changed all rows of the task; None where each row records its own.
         row_versions: The version that last updated each row, serialized, for "update_preimage": the rows themselves
             record earlier ones.
@@ -132,6 +140,7 @@ class ChangeTask:
     rows: bytes
     columns: ChangeColumns
     identity: str
+    same: SameColumns = field(compare=False)
     commit_version: int | None = None
     row_versions: bytes | None = None
 
@@ -152,7 +161,7 @@ class ChangeTask:
             dataset: The table, at any version; other versions are opened where they are needed.
 
         Raises:
-            VersionNotFoundError: A version that has the rows, or is needed to match columns, was cleaned up.
+            VersionNotFoundError: A version that has the rows was cleaned up.
             IncompatibleConflictError: The table was dropped and created again since the plan.
             SchemaError: A column had another type in the version that has the rows, and a value does not fit the
                 column's type in the feed.
@@ -168,7 +177,7 @@ class ChangeTask:
         feed, source = at(self.feed_version), at(self.version)
         reject_another(source.store, source.manifest, self.identity)  # fragments of another table have the same ids
         schema = self.columns.schema(feed.manifest)
-        columns = self._match_columns(dataset, feed, source)
+        columns = self._match_columns(feed, source)
         history = BranchHistory(dataset)
         times = _begin_times(history, source)
         offsets, done = self._filter_offsets(dataset), 0
@@ -204,26 +213,12 @@ class ChangeTask:
         """The task for the same rows with only the columns of the filter."""
         return replace(self, columns=ChangeColumns(names=tuple(columns_of(condition))))
 
-    def check_columns(self, dataset: Handle) -> None:
-        """Check that the columns of the feed can be matched to those of the version that has the rows.
-
-        Args:
-            dataset: A handle of the table.
-
-        Raises:
-            VersionNotFoundError: A version that is needed to match columns was cleaned up.
-        """
-        at = _make_opener(dataset)
-        self._match_columns(dataset, at(self.feed_version), at(self.version))
-        if self.columns.filter is not None:
-            self._of_filter(self.columns.filter).check_columns(dataset)
-
-    def _match_columns(self, dataset: Handle, feed: Snapshot, source: Snapshot) -> _Columns:
+    def _match_columns(self, feed: Snapshot, source: Snapshot) -> _Columns:
         feed_fields = self.columns.options(feed.manifest).schema.fields
-        same = same_columns(dataset, self.version, self.feed_version, tuple(field.name for field in feed_fields))
         source_fields = {field.name: field for field in source.manifest.schema.fields}
         return _Columns(
-            tuple((field, source_fields.get(same.names.get(field.name, ""))) for field in feed_fields), same.fields
+            tuple((field, source_fields.get(self.same.names.get(field.name, ""))) for field in feed_fields),
+            self.same.fields,
         )
 
     def _commit_versions(self, rows: pa.RecordBatch, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

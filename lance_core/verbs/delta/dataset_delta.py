@@ -26,6 +26,7 @@ from lance_core.table.operations import (
     Operation,
     Project,
     ReserveFragments,
+    Restore,
     Rewrite,
     UpdateBases,
     UpdateConfig,
@@ -35,6 +36,7 @@ from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.delta.change_task import ChangeColumns, ChangeTask, ChangeType, rows_of_fragment
 from lance_core.verbs.delta.row_differences import RowDifferences, row_differences
+from lance_core.verbs.delta.same_columns import FieldHistory, SameColumns, same_columns
 from lance_core.verbs.delta.version_of_branch import BranchHistory, version_before
 from lance_core.verbs.delta.written_columns import only_written
 from lance_core.verbs.expressions.arrow import check_filter, columns_of
@@ -313,16 +315,23 @@ class DatasetDelta:
         return BranchHistory(self._dataset)
 
     @cached_property
+    def _columns(self) -> FieldHistory:
+        return FieldHistory(self._dataset)
+
+    @cached_property
     def _begin_source(self) -> Snapshot | None:
         return self._open_version(self._begin)
 
     @cached_property
     def _differences(self) -> RowDifferences:
-        return self._compare_versions(self._begin_source, self._end)
+        return self._compare_versions(self._begin_source, self._end, may_renew=True)
 
-    def _compare_versions(self, begin: Snapshot | None, end: Snapshot) -> RowDifferences:
+    def _compare_versions(self, begin: Snapshot | None, end: Snapshot, *, may_renew: bool) -> RowDifferences:
+        renewed = []
+        if begin is not None and may_renew and end.manifest.uses_stable_row_ids:
+            renewed = self._columns.renewed_fragments(begin.manifest.version, end.manifest.version)
         try:
-            return row_differences(begin, end, self._history)
+            return row_differences(begin, end, self._history, renewed)
         except VersionNotFoundError as error:
             raise self._missing_version(0 if begin is None else begin.manifest.version + 1) from error
 
@@ -407,8 +416,6 @@ class DatasetDelta:
             differences = self._of_columns(self._begin_source, self._end, self._differences, counted)
             steps = [(self._begin, self.end_version, differences)]
         tasks = tuple(task for step in steps for task in self._build_tasks(columns, *step, **options))
-        for task in {task.version: task for task in tasks}.values():
-            task.check_columns(self._dataset)
         return ChangePlan(schema=schema, tasks=tasks)
 
     def _build_tasks(
@@ -436,10 +443,12 @@ class DatasetDelta:
         order = np.argsort(differences.updates[2])
         outdated, updated_in = differences.updates[2][order], differences.updates[3][order]
         identities: dict[int, str] = {}
+        same: dict[int, SameColumns] = {}
         for kind, version, rows in parts:
             read = begin if kind in ("update_preimage", "delete") else end
             if rows and read not in identities and (source := self._open_version(read)):
                 identities[read] = identity_of(source.manifest)
+                same[read] = same_columns(self._columns, read, self.end_version, columns.read(self._end.manifest))
             for fragment_id, offsets in rows.items():
                 for part in _split_offsets(offsets, most):
                     versions = None
@@ -455,6 +464,7 @@ class DatasetDelta:
                         rows=part.serialize(),
                         columns=columns,
                         identity=identities[read],
+                        same=same[read],
                         commit_version=version,
                         row_versions=versions,
                     )
@@ -475,11 +485,11 @@ class DatasetDelta:
 
     def _compare_steps(self) -> Iterator[tuple[Snapshot | None, Snapshot, RowDifferences]]:
         """Yield each version that changed rows, after the version before it, with the differences."""
-        for before, after in self._open_steps():
-            yield before, after, self._compare_versions(before, after)
+        for operation, before, after in self._open_steps():
+            yield before, after, self._compare_versions(before, after, may_renew=isinstance(operation, Restore))
 
-    def _open_steps(self) -> Iterator[tuple[Snapshot | None, Snapshot]]:
-        """Yield pairs of versions of one branch: each version that changed rows, after the version before it."""
+    def _open_steps(self) -> Iterator[tuple[Operation, Snapshot | None, Snapshot]]:
+        """Yield the operation of each version that changed rows, the version before it, and the version."""
         before: Snapshot | None = None
         for version in range(self._begin + 1, self.end_version + 1):
             transaction = self._load_transaction(version)
@@ -492,7 +502,7 @@ class DatasetDelta:
                 raise self._missing_version(version) from error
             if before is None or before.store.root != after.store.root:
                 before = self._open_before(after, transaction.operation)
-            yield before, after
+            yield transaction.operation, before, after
             before = after
 
 

@@ -2,7 +2,8 @@
 
     stable row ids   inserted   only the later version has the id
                      deleted    only the earlier version has the id
-                     updated    both have the id, with different `_row_last_updated_at_version`
+                     updated    both have the id, with different `_row_last_updated_at_version`, or in a fragment with
+                                other columns of the same names, or with restored columns
     without          the same, with the first address of each row as its id (`row_moves`); updates raise an error
 
 Fragments that both versions record in the same bytes are skipped.
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_core.errors import CorruptFileError
-from lance_core.row_addresses import row_addresses, rows_by_fragment
+from lance_core.row_addresses import fragment_ids, row_addresses, rows_by_fragment
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array, decode_versions, row_ids_of
 from lance_core.threads import ThreadPool
@@ -75,13 +76,16 @@ class RowSide:
         return np.where(other.ids[at] == self.ids, at, -1)
 
 
-def row_differences(begin: Snapshot | None, end: Snapshot, history: BranchHistory) -> RowDifferences:
+def row_differences(
+    begin: Snapshot | None, end: Snapshot, history: BranchHistory, renewed: Sequence[int] = ()
+) -> RowDifferences:
     """Compare two versions.
 
     Args:
         begin: The earlier version; None for no rows.
         end: The later version.
         history: The versions in between.
+        renewed: Ids of fragments of the later version whose rows got other values without being updated.
 
     Raises:
         VersionNotFoundError: A version in between was cleaned up, and the table has no stable row ids.
@@ -95,12 +99,13 @@ def row_differences(begin: Snapshot | None, end: Snapshot, history: BranchHistor
         moves = RowMoves(begin)
         moves.follow(end, history)
         ids = moves.ids
-    before = row_side(begin, end, ids) if begin is not None else _build_side(end, (), ids)
-    after = row_side(end, begin, ids)
+    before = row_side(begin, None if renewed else end, ids) if begin is not None else _build_side(end, (), ids)
+    after = row_side(end, None if renewed else begin, ids)
     partners, lost = after.partners(before), before.partners(after) < 0
     changed = partners >= 0
-    if stable:
-        changed &= after.updated != before.updated[partners] if len(before.ids) else False
+    if stable and len(before.ids):
+        is_renewed = np.isin(fragment_ids(after.addresses), renewed) if renewed else np.False_
+        changed &= (after.updated != before.updated[partners]) | is_renewed
     else:
         changed[:] = False
     updates = after.ids[changed], after.addresses[changed], before.addresses[partners[changed]], after.updated[changed]

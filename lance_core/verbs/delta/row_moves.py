@@ -8,6 +8,7 @@ A row is identified by its first address. Only a Rewrite gives unchanged rows ne
     Update of a partition or an attempt  rows are replaced: some are deleted, others inserted
     other Updates, DataReplacement,      rows have new values, and nothing records which: an error names the version
     Merge and Restore with other files,
+    Restore of columns that were dropped,
     Merge that adds and removes rows     (the promotion of a branch that added columns)
 """
 
@@ -119,6 +120,7 @@ class RowMoves:
             raise self._unknown_error(after.version, "was committed by an operation that is not known")
         replaces = not {SLICES_KEY, REPLACES_KEY}.isdisjoint(transaction.properties)
         in_place = isinstance(operation, Merge | Restore) and _has_other_files(before, after)
+        in_place |= isinstance(operation, Restore) and _regains_columns(before, after)
         updates = moves or _may_update(operation)
         if in_place or isinstance(operation, DataReplacement) or (updates and not replaces):
             raise self._unknown_error(after.version, f"updated rows ({operation.name})")
@@ -184,6 +186,16 @@ def _has_other_files(before: Manifest, after: Manifest) -> bool:
     return any(
         old is not None and new is not None and _fragment_files(old) != _fragment_files(new) for old, new in pairs
     )
+
+
+def _regains_columns(before: Manifest, after: Manifest) -> bool:
+    """Whether a fragment that both versions have holds values of a field that only the later one has."""
+    gained = after.schema.by_id().keys() - before.schema.by_id().keys()
+    if not gained:
+        return False
+    shared_ids = set(before.fragments.ids)
+    fragments = (message for message in after.fragments.messages() if message.id in shared_ids)
+    return any(not gained.isdisjoint(file.fields) for message in fragments for file in message.files)
 
 
 def _fragment_files(fragment: Fragment) -> set[tuple[int, str]]:

@@ -1,36 +1,44 @@
 """Match the columns of one version to those of another.
 
-Field ids alone do not identify columns: an overwrite renumbers them, and a restore goes back to earlier numbers, so
-one id may stand for different columns. A column of the later version is matched to one of these columns of the
-earlier version:
+Field ids alone do not identify columns: an overwrite renumbers them, a restore goes back to earlier numbers, and a
+column gets the id of a dropped one that no data file has any more. An id stands for the same column in two versions if
+these share a data file with this id or a higher one: ids that are used again are higher than those of all files.
+A column of the later version is matched to one of these columns of the earlier version:
 
     columns of both versions                      matched by
     ------------------------------------------    -------------------------------------------------------------------
-    all have the same ids, names and types        these
-    some differ, data files are shared            the ids, names and types of the others, whose ids are in shared files
-    some differ, and files do not suffice         renames, casts, overwrites and restores of the versions in between
+    all have the same ids, names and types        these, if the ids stand for the same columns
+    some differ, the ids of the others stand      the ids, names and types of the others
+    for the same columns, and none is left
+    others                                        renames, casts, overwrites and restores of the versions in between
 
 If there is none, the column was added later, whatever its name. An overwrite continues columns by their names. Children
 of a column are followed in the same way, by their paths instead of their names. If one of the versions in between was
-cleaned up, an error names the columns.
+cleaned up, columns with the same id, name and type are taken for the same, and an error names the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from lance_core.errors import VersionNotFoundError
 from lance_core.schema import Field, Schema
-from lance_core.table.fragment import DataFile, Fragment
-from lance_core.table.operations import Clone, Operation, Overwrite, Restore, UnknownOperation
+from lance_core.table.fragment import DataFile
+from lance_core.table.fragment_list import FragmentList
+from lance_core.table.operations import Clone, Merge, Operation, Overwrite, Project, Restore, UnknownOperation
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.delta.version_of_branch import BranchHistory, version_before
 
-__all__ = ["SameColumns", "same_columns"]
+__all__ = ["FieldHistory", "SameColumns", "same_columns"]
 
 _Origins = dict[int, int]
 """Ids of fields of a version, each with the id of the same field in an earlier version."""
+
+
+_MAX_OPENED: Final = 4
+"""How many versions are kept open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +55,11 @@ class SameColumns:
     fields: Mapping[int, int] = field(default_factory=dict)
 
 
-def same_columns(dataset: Handle, source: int, feed: int, names: Collection[str]) -> SameColumns:
+def same_columns(history: FieldHistory, source: int, feed: int, names: Collection[str]) -> SameColumns:
     """Match the columns of two versions of a table.
 
     Args:
-        dataset: The table, at any version.
+        history: The columns of the table's versions.
         source: The version that has the rows.
         feed: The version that has the wanted columns.
         names: Names of columns of `feed` that are wanted.
@@ -60,27 +68,31 @@ def same_columns(dataset: Handle, source: int, feed: int, names: Collection[str]
         VersionNotFoundError: A version in between was cleaned up, and columns were renamed, replaced or given other
             types.
     """
-    history = _History(dataset)
     source_schema, feed_schema = history.schema(source), history.schema(feed)
     names_by_shape = {_shape(field): field.name for field in source_schema.fields}
     same_names = {
         field.name: names_by_shape[_shape(field)] for field in feed_schema.fields if _shape(field) in names_by_shape
     }
+    if source == feed:
+        return SameColumns(same_names)
     missing = [field for field in feed_schema.fields if field.name not in same_names]
     left = [field for field in source_schema.fields if field.name not in same_names.values()]
     open_names = [field.name for field in missing if field.name in names]
-    if not open_names:
-        return SameColumns(same_names)
-    shared = history.shared_fields(source, feed)
-    if not left and all(field.id in shared for field in feed_schema.fields if field.name in same_names):
+    highest = history.highest_shared_id(source, feed)
+    unsure = {
+        field.name
+        for field in feed_schema.fields
+        if field.name in same_names and any(node.id > highest for node, _ in field.walk())
+    }
+    if unsure.isdisjoint(names) and not (open_names and (left or unsure)):
         return SameColumns(same_names)
     try:
         origins = history.origins(source, feed)
     except VersionNotFoundError as error:
-        if not left:
+        if not left or not open_names:
             return SameColumns(same_names)
         raise VersionNotFoundError(
-            f"{dataset.uri}: it is not known which columns of version {source} became {open_names} of version {feed}: "
+            f"{history.uri}: it is not known which columns of version {source} became {open_names} of version {feed}: "
             f"{error}. Leave these columns out (columns=[...]), or compare later versions"
         ) from error
     by_id = {field.id: field.name for field in source_schema.fields}
@@ -88,11 +100,11 @@ def same_columns(dataset: Handle, source: int, feed: int, names: Collection[str]
     return SameColumns({now: then for now, then in pairs.items() if then is not None}, origins)
 
 
-class _History:
+class FieldHistory:
     """Follows the columns of a table through its versions.
 
     Args:
-        dataset: The table.
+        dataset: The table, at any version.
     """
 
     def __init__(self, dataset: Handle) -> None:
@@ -100,19 +112,39 @@ class _History:
         self._commits = BranchHistory(dataset)
         self._steps: dict[int, _Origins] = {}
         self._operations: dict[int, Operation | None] = {}
+        self._shared_ids: dict[tuple[int, int], int] = {}
+        self._opened: dict[int, Handle] = {}
+
+    @property
+    def uri(self) -> str:
+        """Where the table is."""
+        return self._dataset.uri
 
     def schema(self, version: int) -> Schema:
         """The columns of a version."""
         return self._open_version(version).source.manifest.schema
 
-    def shared_fields(self, version: int, other_version: int) -> set[int]:
-        """The ids of fields in data files that two versions share: in both, such an id stands for the same column."""
-        files = {_place(file): file.fields for fragment in self._load_fragments(version) for file in fragment.files}
-        other_files = (file for fragment in self._load_fragments(other_version) for file in fragment.files)
-        return {number for file in other_files for number in {*file.fields} & {*files.get(_place(file), ())}}
+    def highest_shared_id(self, version: int, other_version: int) -> int:
+        """The highest field id of a data file that two versions share; -1 for none.
 
-    def _load_fragments(self, version: int) -> Iterable[Fragment]:
-        return self._open_version(version).source.manifest.fragments
+        The search ends at an id that no field of the other version exceeds.
+        """
+        pair = version, other_version
+        if pair not in self._shared_ids:
+            self._shared_ids[pair] = self._find_shared_id(version, other_version)
+        return self._shared_ids[pair]
+
+    def _find_shared_id(self, version: int, other_version: int) -> int:
+        other = self._open_version(other_version).source.manifest
+        highest, enough = -1, other.schema.max_field_id
+        for fragment in self._load_fragments(version):
+            other_fragment = other.fragments.get(fragment.id)
+            fields = {} if other_fragment is None else {_place(file): file.fields for file in other_fragment.files}
+            for file in fragment.files:
+                highest = max(highest, *{*file.fields} & {*fields.get(_place(file), ())}, -1)
+            if highest >= enough:
+                break
+        return highest
 
     def origins(self, source: int, feed: int) -> _Origins:
         """The fields of a version by id, each with its id in another version that is earlier or later.
@@ -122,25 +154,87 @@ class _History:
         """
         if source > feed:
             return {before: now for now, before in self.origins(feed, source).items()}
+        ids, restored = self._trace_back(source, feed)
+        if restored is None:
+            return ids
+        step = self.origins(source, restored)
+        return {now: step[then] for now, then in ids.items() if then in step}
+
+    def renewed_fragments(self, source: int, feed: int) -> list[int]:
+        """The ids of fragments of a version whose rows have other values than in an earlier one, but were not updated.
+
+        These are all fragments if a column has the name of another one of the earlier version, and those with values of
+        restored columns that the earlier version lacks.
+        """
+        if self._has_taken_names(source, feed):
+            return list(self._load_fragments(feed).ids)
+        fields = self._find_regained(source, feed)
+        if not fields:
+            return []
+        fragments = self._load_fragments(feed)
+        return [f.id for f in fragments if any(not fields.isdisjoint(file.fields) for file in f.files)]
+
+    def _has_taken_names(self, source: int, feed: int) -> bool:
+        """Whether a column has the name of another one of an earlier version, or a field the path and id."""
+        before = {path: node.id for path, node in _walk_paths(self.schema(source).fields)}
+        after = [(path, node.id) for path, node in _walk_paths(self.schema(feed).fields)]
+        pairs = [(now, before[path]) for path, now in after if path in before and (now == before[path] or not path[1:])]
+        has_same_ids = all(now == then for now, then in pairs)
+        if has_same_ids and max((now for now, _ in pairs), default=-1) <= self.highest_shared_id(source, feed):
+            return False
+        try:
+            origins = self.origins(source, feed)
+        except VersionNotFoundError:
+            return not has_same_ids
+        return any(origins.get(now) != then for now, then in pairs)
+
+    def _find_regained(self, source: int, feed: int) -> frozenset[int]:
+        """The fields of a version by id that an earlier one lacks, and that were restored since then.
+
+        If a version in between was cleaned up, all fields whose ids the earlier version lacks.
+        """
+        before, fields = self.schema(source).by_id().keys(), self.schema(feed).by_id().keys()
+        lacking = frozenset(fields - before)
+        if not lacking and self.highest_shared_id(source, feed) >= max(fields, default=-1):
+            return lacking
+        try:
+            ids, restored = self._trace_back(source, feed)
+            step = {} if restored is None else self.origins(source, restored)
+        except VersionNotFoundError:
+            return lacking
+        return frozenset() if restored is None else frozenset(now for now, then in ids.items() if then not in step)
+
+    def _trace_back(self, source: int, feed: int) -> tuple[_Origins, int | None]:
+        """Follow fields to an earlier version, or to one before that which was restored in between.
+
+        Returns:
+            The fields of `feed` by id, each with its id in the version that was reached; and that version if it is
+            before `source`.
+        """
         ids = {node.id: node.id for node, _ in self.schema(feed).walk()}
         version = feed
         while version > source:
-            restored = self._find_restored(version)
-            if restored is not None and restored >= source:
-                version = restored
+            operation = self._load_operation(version)
+            if isinstance(operation, Restore):
+                version = operation.version
                 continue
-            step = self._trace_step(version) if restored is None else self.origins(source, restored)
-            ids = {now: step[then] for now, then in ids.items() if then in step}
-            version = version - 1 if restored is None else source
-        return ids
+            if operation is None or isinstance(operation, Merge | Project | Overwrite | Clone | UnknownOperation):
+                step = self._trace_step(version)
+                ids = {now: step[then] for now, then in ids.items() if then in step}
+            version -= 1
+        return ids, None if version == source else version
+
+    def _load_fragments(self, version: int) -> FragmentList:
+        return self._open_version(version).source.manifest.fragments
 
     def _open_version(self, version: int) -> Handle:
-        return self._dataset if version == self._dataset.version else version_before(self._dataset, version)
-
-    def _find_restored(self, version: int) -> int | None:
-        """The version that another one restored; None for other versions."""
-        operation = self._load_operation(version)
-        return operation.version if isinstance(operation, Restore) else None
+        if version == self._dataset.version:
+            return self._dataset
+        if version not in self._opened:
+            if len(self._opened) == _MAX_OPENED:
+                del self._opened[next(iter(self._opened))]
+            self._opened[version] = version_before(self._dataset, version)
+        return self._opened[version]
 
     def _load_operation(self, version: int) -> Operation | None:
         if version not in self._operations:

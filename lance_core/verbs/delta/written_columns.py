@@ -18,14 +18,15 @@ import numpy as np
 from lance_core.errors import VersionNotFoundError
 from lance_core.schema import Schema
 from lance_core.table.fragment import Fragment
+from lance_core.table.operations import Operation
 from lance_core.table.rowids import U64Array
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.delta.row_differences import RowDifferences, row_side, stable_ids, with_updates
 
 __all__ = ["only_written"]
 
-Steps = Iterable[tuple[Snapshot | None, Snapshot]]
-"""The versions in between that did more than move rows, each after the one before it."""
+Steps = Iterable[tuple[Operation, Snapshot | None, Snapshot]]
+"""The versions in between that did more than move rows, each after its operation and the one before it."""
 
 
 def only_written(
@@ -49,7 +50,7 @@ def only_written(
         return differences
     unwritten = differences.updates[0]
     try:
-        for before, after in steps():
+        for _, before, after in steps():
             if before is not None:
                 unwritten = np.setdiff1d(unwritten, _find_written_ids(before, after, fields))
             if not len(unwritten):
@@ -61,7 +62,10 @@ def only_written(
 
 def _find_written_ids(before: Snapshot, after: Snapshot, fields: frozenset[int]) -> U64Array:
     """The ids of rows whose place, or whose files with values of some fields, differ between two versions."""
-    old, new = row_side(before, after, stable_ids), row_side(after, before, stable_ids)
+    gained = fields & after.manifest.schema.by_id().keys() - before.manifest.schema.by_id().keys()
+    # A column that was dropped and restored is in the same fragments as before.
+    old = row_side(before, None if gained else after, stable_ids)
+    new = row_side(after, None if gained else before, stable_ids)
     shared = np.unique(new.addresses >> np.uint64(32)).tolist()
     same_files = np.array([*_with_same_files(before, after, fields, shared)], np.uint64)
     partners = new.partners(old)
@@ -82,7 +86,9 @@ def _with_same_files(
         return
     for fragment_id in fragment_ids:
         old, new = (snapshot.manifest.fragments.get(fragment_id) for snapshot in (before, after))
-        if old is not None and new is not None and _field_places(old, fields) == _field_places(new, fields):
+        if old is None or new is None:
+            continue
+        if _field_places(old, fields & old_types.keys()) == _field_places(new, fields & new_types.keys()):
             yield fragment_id
 
 

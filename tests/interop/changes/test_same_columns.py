@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lance_core
-from lance_core.errors import VersionNotFoundError
+from lance_core.errors import UnsupportedError, VersionNotFoundError
 
 BOTH = pytest.mark.parametrize("library", [lance, lance_core], ids=["pylance", "ours"])
 FEED = ["_change_type", "_commit_version", "_commit_timestamp"]
@@ -275,7 +275,12 @@ def test_no_row_has_the_value_of_another_column(tmp_path_factory, steps, seed, s
     dataset = lance_core.dataset(uri)
     begin = int(history.rng.integers(1, dataset.version + 1))
     for each in (False, True):
-        feed = dataset.delta(begin).get_changes(preimages=True, each_version=each).read_all()
+        try:
+            feed = dataset.delta(begin).get_changes(preimages=True, each_version=each).read_all()
+        except UnsupportedError as error:  # a dropped column was restored
+            if stable or "updated rows (Restore)" not in str(error):
+                raise
+            continue
         for row in feed.to_pylist():
             is_old = row["_change_type"] in ("delete", "update_preimage")
             end = row["_commit_version"] if each else dataset.version
