@@ -131,7 +131,8 @@ def _check_others(pending: PendingColumns, latest: Manifest) -> None:
     """
     before = pending.source
     known_ids = before.manifest.schema.by_id().keys()
-    fields = [field for field, _ in pending.columns.walk() if field.id in known_ids]
+    columns = [column for column in pending.columns.fields if column.name not in pending.added]
+    fields = [field for column in columns for field, _ in column.walk() if field.id in known_ids]
     for version in range(before.manifest.version + 1, latest.version + 1):
         other = find_transaction(before.store, version)
         if other is None:

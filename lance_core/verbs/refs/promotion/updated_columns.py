@@ -86,11 +86,12 @@ def fit_updated_columns(
     """
     fork = _with_columns(branch.parent, branch.parent.manifest, added)
     after = _with_columns(branch.parent, latest, added)
+    added_names = frozenset(field.name for field in added)
     live = {before.id: live_offsets(branch.head, head_fragment) for before, head_fragment in changes.updated}
     fragment_files: dict[int, dict[str, DataFile]] = defaultdict(dict)
     for column, written in _by_column(fork.manifest.schema, operation, live):
         pending = PendingColumns(
-            source=fork, columns=Schema(fields=(column,)), added=frozenset(), written=tuple(written)
+            source=fork, columns=Schema(fields=(column,)), added=added_names, written=tuple(written)
         )
         try:
             fitted = rebased_columns(pending, after.manifest)
