@@ -146,6 +146,8 @@ def bounds(array: Any) -> tuple[int, Any, Any]:
     if pa.types.is_floating(kind):
         return (nulls, *_float_bounds(array))
     extremes = pc.min_max(array)
+    if pa.types.is_date(kind) and extremes["min"].is_valid:
+        return nulls, extremes["min"], extremes["max"]  # Python's calendar ends before Arrow's
     lowest, highest = extremes["min"].as_py(), extremes["max"].as_py()
     if pa.types.is_boolean(kind):
         return (nulls, False, True) if lowest is None else (nulls, lowest, highest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -57,12 +57,14 @@ def drop_columns(source: Snapshot, columns: Sequence[str]) -> Manifest:
     Raises:
         SchemaError: A column does not exist.
         InvalidInputError: No column would be left.
+        UnsupportedError: A map would lose its keys or values.
     """
     schema = source.manifest.schema
     removed = {_find_field(schema, path).id for path in columns}
     fields = tuple(left_field for field in schema.fields if (left_field := _without(field, removed)) is not None)
     if not fields:
         raise InvalidInputError("Cannot drop all columns from a dataset")
+    _check_maps(schema, fields, removed)
     return _commit_projection(source, replace(schema, fields=fields), preserves_nullability=True)
 
 
@@ -72,7 +74,8 @@ def alter_columns(source: Snapshot, alterations: Sequence[Mapping[str, Any]]) ->
     Raises:
         SchemaError: A column does not exist, two would have one name, or a cast is not possible.
         InvalidInputError: A column that would no longer allow nulls has nulls, or an alteration is invalid.
-        UnsupportedError: A field of a list or map would no longer allow nulls.
+        UnsupportedError: A field of a list or map would no longer allow nulls, a field inside of a map is cast, or a
+            map's keys would allow nulls.
     """
     schema = source.manifest.schema
     changes = [_parse_change(schema, alteration) for alteration in alterations]
@@ -90,6 +93,7 @@ def alter_columns(source: Snapshot, alterations: Sequence[Mapping[str, Any]]) ->
     for change in sorted(changes, key=lambda change: change.cast is not None):  # a cast gives the column a new id
         altered = _alter_field(altered, change.old.id, change.apply)
     _check_names(altered.fields)
+    _check_maps(schema, altered.fields)
     for name in {field.name for field in altered.fields} - {field.name for field in schema.fields}:
         check_column_name(name)
     if any(change.nullable for change in changes):
@@ -228,6 +232,28 @@ def _check_cast_alone(changes: Sequence[_Alteration], casts: Sequence[_Alteratio
                 )
 
 
+def _check_maps(schema: Schema, altered: Sequence[Field], removed: Collection[int] = ()) -> None:
+    """Check that each map that stays has its keys, which allow no nulls, and its values, all of their old types."""
+    after = {node.id: node for top in altered for node, _ in top.walk()}
+    for column in schema.fields:
+        for node, _ in column.walk():
+            if node.logical_type != "map":
+                continue
+            (entries,) = node.children
+            parts = {entries.id, *(child.id for child in entries.children)}
+            if node.id not in after and parts.isdisjoint(removed):
+                continue
+            key = after.get(entries.children[0].id)
+            # A cast field has no id yet; a struct that loses its last field is dropped itself.
+            is_whole = parts <= after.keys()
+            is_cast = is_whole and any(inside.id == UNASSIGNED for inside, _ in after[node.id].walk())
+            if is_cast or not is_whole or (key is not None and key.nullable and not entries.children[0].nullable):
+                raise UnsupportedError(
+                    f"column {column.name!r}: the entries, keys and values of the map {node.name!r} cannot be dropped "
+                    "or cast, and its keys cannot allow nulls: add a column with the new map, and drop the old one"
+                )
+
+
 def _commit_projection(source: Snapshot, schema: Schema, *, preserves_nullability: bool) -> Manifest:
     operation = Project(schema=schema, preserves_nullability=preserves_nullability)
     transaction = Transaction(read_version=source.manifest.version, operation=operation)
@@ -252,9 +278,10 @@ def _cast(
     old_ids = {node.id for change in casts for node, _ in change.old.walk()}
     before = source.manifest.schema.by_id().keys()
     new_ids = {node.id for node, _ in schema.walk() if node.id not in before}
-    if source.manifest.data_storage_version in ("0.1", "2.0"):
-        # Readers of these versions fail on a struct whose fields lie in several files.
-        new_ids, old_ids = _find_whole_columns(schema, new_ids), _find_whole_columns(source.manifest.schema, old_ids)
+    # Readers fail on a list whose fields lie in several files, and those of 0.1 and 2.0 on such a struct.
+    splits_structs = source.manifest.data_storage_version not in ("0.1", "2.0")
+    new_ids = _with_whole_columns(schema, new_ids, splits_structs=splits_structs)
+    old_ids = _with_whole_columns(source.manifest.schema, old_ids, splits_structs=splits_structs)
     written = schema.only_ids(new_ids)
     read = source.manifest.schema.only_ids(old_ids)
     live = {node.id for node, _ in schema.walk()}
@@ -268,10 +295,15 @@ def _cast(
         return commit_merge(files, fragments, schema, preserves_nullability=True, properties=properties)
 
 
-def _find_whole_columns(schema: Schema, ids: set[int]) -> set[int]:
-    """The ids of all fields of the columns that have a field with one of these ids."""
-    columns = [{node.id for node, _ in top.walk()} for top in schema.fields]
-    return set().union(*(column for column in columns if not ids.isdisjoint(column)))
+def _with_whole_columns(schema: Schema, ids: set[int], *, splits_structs: bool) -> set[int]:
+    """Add all fields of the columns that have some of these fields and cannot lie in several files."""
+    whole = set(ids)
+    for top in schema.fields:
+        nodes = {node.id: node for node, _ in top.walk()}
+        parents = [node for node in nodes.values() if not splits_structs or node.logical_type != "struct"]
+        if any(parent.id not in ids and not ids.isdisjoint(node.id for node, _ in parent.walk()) for parent in parents):
+            whole |= nodes.keys()
+    return whole
 
 
 def _cast_rows(

@@ -182,7 +182,7 @@ class _Lenience(NamedTuple):
         return (self.keeps_structs and not self.fills_structs) or (self.fills_structs and field.nullable)
 
 
-def _fit_field(dataset: Field, data: Field, path: str, lenience: _Lenience) -> Field:
+def _fit_field(dataset: Field, data: Field, path: str, lenience: _Lenience, *, is_entries: bool = False) -> Field:
     if is_blob_v2(dataset) and data.logical_type in ("large_binary", "binary", "string", "large_string"):
         return dataset
     if dataset.logical_type != data.logical_type:
@@ -192,8 +192,8 @@ def _fit_field(dataset: Field, data: Field, path: str, lenience: _Lenience) -> F
         )
     if not dataset.children:
         return dataset
-    if dataset.logical_type != "struct":
-        # The one child of a list or map is matched by position: writers name it "item" or "element".
+    if dataset.logical_type != "struct" or is_entries:
+        # Children of lists and maps are matched by position: writers name them "item" or "element", "key" or "keys".
         if len(dataset.children) != len(data.children):
             raise SchemaError(
                 f"`{path}`: a {dataset.logical_type} has {len(dataset.children)} fields in the dataset, and "
@@ -201,7 +201,9 @@ def _fit_field(dataset: Field, data: Field, path: str, lenience: _Lenience) -> F
             )
         pairs = zip(dataset.children, data.children, strict=True)
         inside = _Lenience(False, False) if lenience.keeps_structs else lenience
-        return replace(dataset, children=tuple(_fit_field(a, b, f"{path}.{a.name}", inside) for a, b in pairs))
+        is_map = dataset.logical_type == "map"
+        children = (_fit_field(a, b, f"{path}.{a.name}", inside, is_entries=is_map) for a, b in pairs)
+        return replace(dataset, children=tuple(children))
     by_name = {child.name: child for child in data.children}
     unexpected = sorted(by_name.keys() - {child.name for child in dataset.children})
     missing = [

@@ -27,7 +27,7 @@ from lance_core.schema import Schema, schema_from_arrow
         (pa.array([True, True]), (0, True, True)),
         (pa.array(["b", "a"]), (0, "a", "b")),
         (pa.array([None], pa.string()), (1, None, None)),
-        (pa.array([dt.date(2020, 1, 2), None]), (1, dt.date(2020, 1, 2), dt.date(2020, 1, 2))),
+        (pa.array([dt.date(2020, 1, 2), None]), (1, pa.scalar(dt.date(2020, 1, 2)), pa.scalar(dt.date(2020, 1, 2)))),
         (pa.array([decimal.Decimal("1.50")]), (0, decimal.Decimal("1.50"), decimal.Decimal("1.50"))),
     ],
     ids=str,
