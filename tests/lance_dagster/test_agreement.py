@@ -137,7 +137,7 @@ def promoted_again_after_main_moved(story):
     promoted(story)
     story.write(5, "a")
     before = len(story.events())
-    again = story.promote()
+    again = story.promote(fails=story.name == "whole" and story.mode != "append")  # main was overwritten
     assert len(story.events()) == before
     assert not [one for one in again.all_events if one.event_type_value == "ASSET_OBSERVATION"]
 

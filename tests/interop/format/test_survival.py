@@ -150,6 +150,11 @@ def upsert(dataset):
     dataset.merge_insert("a").when_matched_update_all().when_not_matched_insert_all().execute(fitted(dataset, KEYED))
 
 
+def clone_uri(dataset):
+    """A place beside the table of a branch."""
+    return f"{dataset.uri.partition('/tree/')[0]}-clone"
+
+
 VERBS = {
     "append": lambda library, dataset: library.write_dataset(fitted(dataset, ROWS), dataset.uri, mode="append"),
     "delete": lambda _, dataset: dataset.delete("a = 20000"),
@@ -171,10 +176,10 @@ VERBS = {
     "restore": lambda _, dataset: dataset.restore(),
     "overwrite": lambda library, dataset: library.write_dataset(pa.table({"z": [1]}), dataset.uri, mode="overwrite"),
     "branch": lambda _, dataset: dataset.create_branch("child"),
-    "shallow clone": lambda _, dataset: dataset.shallow_clone(f"{dataset.uri}-clone", dataset.version),
-    "deep clone": lambda _, dataset: dataset.deep_clone(f"{dataset.uri}-clone", dataset.version),
+    "shallow clone": lambda _, dataset: dataset.shallow_clone(clone_uri(dataset), dataset.version),
+    "deep clone": lambda _, dataset: dataset.deep_clone(clone_uri(dataset), dataset.version),
 }
-PLACES = {"branch": "{root}/tree/child", "shallow clone": "{uri}-clone", "deep clone": "{uri}-clone"}
+PLACES = {"branch": "{root}/tree/child", "shallow clone": "{root}-clone", "deep clone": "{root}-clone"}
 """Where the new version is, if not beside the old one."""
 
 

@@ -154,7 +154,8 @@ class ExternalCommitConformance:
 
         for each in (place, beside("2")):
             each.write(1).create_branch("b")
-        beside("/tree/x").write(1)  # a branch without a reference, as an unfinished one is
+        lance_core.dataset(place.uri, storage_options=place.options).create_branch("x")
+        place.store.delete(branch_ref_key("x"))  # a branch without a reference, as an unfinished one is
         # Names that lead elsewhere are no branches'.
         name = place.uri.partition("?")[0].rpartition("/")[2] + "2"
         place.store.put(branch_ref_key(f"../../{name}"), b"{}")

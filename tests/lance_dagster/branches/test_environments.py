@@ -299,4 +299,7 @@ class TestOutsideOfRuns:
         assert lance_core.dataset(folder).count_rows() == 1
         monkeypatch.setenv("LANCE_BRANCH", "main")
         run(staging, job)
+        assert lance_core.dataset(folder).count_rows() == 1
+        policy = LanceMaintenancePolicy(cleanup_older_than="1s")
+        run(staging, build_maintenance_job([orders], policy, unknown_runs=True))
         assert lance_core.list_tables(f"{staging.root}/_ops") == []
