@@ -65,10 +65,10 @@ def maintain_command(
     dry_run: bool | None,
     **arguments: Any,
 ) -> None:
-    """Do what is due for a table, or for a root's tables.
+    """Compact, index and clean tables by a policy.
 
-    These are compaction, deletions, indices and cleanup. The exit code is 1 if a table failed; the others are finished
-    all the same. Runs on a root append their results to the table _maintenance/log.lance below it.
+    It does all that is due for a table, or for those below a root. The exit code is 1 if one failed; the rest goes
+    on. Runs on a root append their results to the table _maintenance/log.lance below it.
     """
     options = {name: value for name, value in arguments.items() if value is not None}
     budget = MaintenanceBudget(**{name: options.pop(name) for name in MaintenanceBudget.__slots__ if name in options})

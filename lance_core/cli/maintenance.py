@@ -201,7 +201,9 @@ def cleanup(dataset: LanceDataset, output: CommandOutput, dry_run: bool, **argum
 @click.option("--all", "all_versions", is_flag=True, help="Check all versions.")
 @click.option("--rows", is_flag=True, help="Also read all rows.")
 def verify(dataset: LanceDataset, output: CommandOutput, all_versions: bool, rows: bool) -> None:
-    """Check that the files agree with the manifest, and with --rows that all pages can be decoded.
+    """Check that the files agree with the manifest.
+
+    With --rows all pages are decoded as well.
 
     The exit code is 4 if there is a problem.
     """
