@@ -98,8 +98,12 @@ def holds_change(later: Manifest, version: Manifest, base: Manifest | None) -> b
     if any(isinstance(fact, str) for fact in added & newest):
         return True
     if base is not None and not added and not removed and _next_id(base) == _next_id(version):
-        # A delete of no rows has had its effect, unless it left a proof that a retry would look for.
-        return all(version.config[key] == base.config.get(key) for key in version.config.keys() - {ROWS_KEY})
+        # A delete of no rows has had its effect, if the proof that a retry would look for is there.
+        return all(
+            value in (base.config.get(key), later.config.get(key))
+            for key, value in version.config.items()
+            if key != ROWS_KEY
+        )
     return added <= newest and removed.isdisjoint(newest) and _next_id(version) <= _next_id(later)
 
 

@@ -5,6 +5,7 @@ import errno
 import os
 import shutil
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 import lance_core
 from lance_core.commit import handler, list_versions
+from lance_core.commit.relation import holds_change
 from lance_core.errors import (
     CommitConflictError,
     DatasetExistsError,
@@ -343,17 +345,23 @@ def wide_rows(*values):
     )
 
 
-@pytest.mark.parametrize("verb", FOLLOWED)
-def test_a_commit_that_another_verb_follows_at_once_is_acknowledged(monkeypatch, verb):
-    real, after = MemoryStore.put_if_absent, []
+@pytest.fixture
+def followers(monkeypatch):
+    """Changes in memory by others: the last of the list is made at once after the next put of a manifest."""
+    real, changes = MemoryStore.put_if_absent, []
 
     def followed(self, key, data, *, durable=True):
         result = real(self, key, data, durable=durable)
-        if key.startswith("_versions/") and after:
-            after.pop()()
+        if key.startswith("_versions/") and changes:
+            changes.pop()()
         return result
 
     monkeypatch.setattr(MemoryStore, "put_if_absent", followed)
+    return changes
+
+
+@pytest.mark.parametrize("verb", FOLLOWED)
+def test_a_commit_that_another_verb_follows_at_once_is_acknowledged(followers, verb):
     for follower in ("config", "add columns", "add nulls", "drop", "rename", "cast", "nulls"):
         change = FOLLOWED[follower]
         if follower == verb and verb in ("add columns", "add nulls", "drop", "rename"):
@@ -362,12 +370,12 @@ def test_a_commit_that_another_verb_follows_at_once_is_acknowledged(monkeypatch,
         dataset = lance_core.write_dataset(wide_rows(1, 2, 3), uri)
         dataset.insert(wide_rows(4))
         dataset = lance_core.dataset(uri)
-        after.append(lambda uri=uri, change=change: change(lance_core.dataset(uri)))
+        followers.append(lambda uri=uri, change=change: change(lance_core.dataset(uri)))
         try:
             FOLLOWED[verb](dataset)
         except CommitConflictError:
             assert verb == "compaction"  # its ids are reserved first
-        assert not after, follower
+        assert not followers, follower
         assert verify(lance_core.dataset(uri)) == [], follower
 
 
@@ -375,59 +383,41 @@ def test_a_commit_that_another_verb_follows_at_once_is_acknowledged(monkeypatch,
     ("verb", "column"),
     [("cast", "y"), ("rename", "z"), ("add nulls", "n"), ("add columns", "w"), ("index", "k"), ("metadata", "k")],
 )
-def test_a_commit_whose_column_is_dropped_at_once_is_acknowledged(monkeypatch, verb, column):
-    real, after = MemoryStore.put_if_absent, []
-
-    def followed(self, key, data, *, durable=True):
-        result = real(self, key, data, durable=durable)
-        if key.startswith("_versions/") and after:
-            after.pop()()
-        return result
-
-    monkeypatch.setattr(MemoryStore, "put_if_absent", followed)
+def test_a_commit_whose_column_is_dropped_at_once_is_acknowledged(followers, verb, column):
     uri = f"memory://dropped/{verb}"
     dataset = lance_core.write_dataset(wide_rows(1, 2, 3), uri)
-    after.append(lambda: lance_core.dataset(uri).drop_columns([column]))
+    followers.append(lambda: lance_core.dataset(uri).drop_columns([column]))
     FOLLOWED[verb](dataset)
-    assert not after
+    assert not followers
     opened = lance_core.dataset(uri)
     assert column not in opened.schema.names
     assert verify(opened) == []
 
 
-def test_a_delete_of_no_rows_that_another_verb_follows_at_once_is_acknowledged(monkeypatch):
-    real, after = MemoryStore.put_if_absent, []
-
-    def followed(self, key, data, *, durable=True):
-        result = real(self, key, data, durable=durable)
-        if key.startswith("_versions/") and after:
-            after.pop()()
-        return result
-
-    monkeypatch.setattr(MemoryStore, "put_if_absent", followed)
+def test_a_delete_of_no_rows_that_another_verb_follows_at_once_is_acknowledged(followers):
     uri = "memory://deleted/nothing"
     dataset = lance_core.write_dataset(wide_rows(1, 2, 3), uri)
-    after.append(lambda: lance_core.dataset(uri).add_columns({"other": "v + 2"}))
+    followers.append(lambda: lance_core.dataset(uri).add_columns({"other": "v + 2"}))
     dataset.delete("k = 9")
     assert lance_core.dataset(uri).schema.names == ["k", "v", "x", "y", "other"]
 
 
-def test_a_dropped_column_whose_id_another_gets_at_once_is_acknowledged(monkeypatch):
-    real, after = MemoryStore.put_if_absent, []
-
-    def followed(self, key, data, *, durable=True):
-        result = real(self, key, data, durable=durable)
-        if key.startswith("_versions/") and after:
-            after.pop()()
-        return result
-
-    monkeypatch.setattr(MemoryStore, "put_if_absent", followed)
+def test_a_dropped_column_whose_id_another_gets_at_once_is_acknowledged(followers):
     uri = "memory://dropped/nulls"
     dataset = lance_core.write_dataset(wide_rows(1, 2, 3), uri)
     dataset.add_columns(pa.field("n", pa.int64()))
-    after.append(lambda: lance_core.dataset(uri).add_columns({"other": "v + 2"}))
+    followers.append(lambda: lance_core.dataset(uri).add_columns({"other": "v + 2"}))
     lance_core.dataset(uri).drop_columns(["n"])
     assert lance_core.dataset(uri).schema.names == ["k", "v", "x", "y", "other"]
+
+
+def test_a_version_that_changes_nothing_and_leaves_a_proof_is_looked_for():
+    base = lance_core.write_dataset(wide_rows(1), "memory://proof").source.manifest
+    later = replace(base, version=3)
+    assert holds_change(later, replace(base, version=2), base)
+    with_proof = replace(base, version=2, config={**base.config, "lance-dagster.idempotency.key": "{}"})
+    assert not holds_change(later, with_proof, base)
+    assert holds_change(replace(with_proof, version=3), with_proof, base)
 
 
 def put_aside(uri, tmp_path):
