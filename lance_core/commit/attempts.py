@@ -189,15 +189,15 @@ def reject_later(write: WriteAttempt, root: str, version: int, number: tuple[int
     """
     if number <= write.number:
         return
-    later, own = _dotted(number), _dotted(write.number)
+    later_number, write_number = _dotted(number), _dotted(write.number)
     if is_same_write:
         raise SupersededError(
-            f"{root}: version {version} was committed by a later attempt of the same write (attempt {later}, this one "
-            f"is {own}); nothing of this one was committed, and its files are removed"
+            f"{root}: version {version} was committed by a later attempt of the same write (attempt {later_number}, "
+            f"this one is {write_number}); nothing of this one was committed, and its files are removed"
         )
     raise SupersededError(
         f"{root}: version {version} was committed by a later write of the same rows, since this one began (its number "
-        f"is {later}, this one's {own}); nothing of this one was committed"
+        f"is {later_number}, this one's {write_number}); nothing of this one was committed"
     )
 
 

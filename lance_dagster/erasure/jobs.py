@@ -174,7 +174,7 @@ def _erase(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: o
         erasure_events(context, root, sharing, reports[uri], config.request, rows)
     if stopped:
         places = [
-            f"{_names(tables[uri][1])}: {', '.join(f'{one.kind} {one.path}' for one in obstacles)}"
+            f"{_names(tables[uri][1])}: {', '.join(f'{obstacle.kind} {obstacle.path}' for obstacle in obstacles)}"
             for uri, obstacles in stopped.items()
         ]
         raise dg.Failure(

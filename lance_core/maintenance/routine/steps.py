@@ -144,13 +144,16 @@ def run_rewriter(
 def rewrite_tasks(
     open_table: Callable[[], Handle], tasks: Sequence[CompactionTask], rewriter: Rewriter, deadline: float | None
 ) -> tuple[Rewrites, Exception | None]:
-    """Run tasks of a plan if the deadline has not passed; returns also the first error, for a caller that tries again.
+    """Run tasks of a plan, unless the deadline has passed: then they are put off.
 
     Args:
         open_table: Opens the table.
         tasks: The tasks.
         rewriter: Runs them.
         deadline: The time, in seconds since 1970, after which they do not begin; None for no limit.
+
+    Returns:
+        The results, and the first error, by which a caller decides whether to try again.
     """
     started, results, errors = time.monotonic(), list[RewriteResult](), list[Exception]()
     if not tasks:
