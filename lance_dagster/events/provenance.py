@@ -20,7 +20,7 @@ import lance_core
 from lance_core.errors import NotFoundError
 from lance_dagster._context.check_log import read_provenance_log
 from lance_dagster.events.event_order import branch_of_event, version_of_event
-from lance_dagster.lineage.history import TableInput, TableVersion, data_version, read_history
+from lance_dagster.lineage.history import TableInput, TableVersion, data_version, last_data_change, read_history
 from lance_dagster.lineage.table_life import table_id_in
 from lance_dagster.properties import (
     CODE_VERSION,
@@ -203,5 +203,4 @@ def _published_version(table: lance_core.LanceDataset, branch: str, version: int
         head = table.checkout_version((branch, int(promoted)))
     except NotFoundError:
         return None  # the branch was discarded, and what it changed since is not known
-    since = read_history(head, after=version, count_changes=False)
-    return None if any(commit.changes_rows for commit in since) else number
+    return number if last_data_change(head) <= version else None

@@ -91,6 +91,19 @@ def test_a_promotion_of_rows_that_were_made_from_older_rows_of_the_branch(lake):
     assert stale_causes(lake, (outside, base, made)) != []
 
 
+def test_a_promotion_of_rows_beside_a_commit_that_changed_none(lake):
+    assets = assets_of(partitioned=True)
+
+    @dg.asset(name="base", partitions_def=PARTS, metadata={"partition_expr": "part"})
+    def without_rows() -> pa.Table:
+        return pa.table({"part": pa.array([], pa.string())})
+
+    lake.run(*assets, partition="a", **WORK)
+    lake.run(without_rows, partition="b", **WORK)
+    promote(lake, assets)
+    assert stale_causes(lake, assets, "a") == []
+
+
 def test_a_promotion_of_rows_from_main(lake):
     assets = outside, base, made = assets_of()
     lake.run(outside, base, select=[outside, base], **TAGGED)
