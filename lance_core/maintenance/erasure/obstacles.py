@@ -17,7 +17,7 @@ from lance_core.table.refs import BranchRef
 from lance_core.verbs.context.references import TableRefs
 from lance_core.verbs.refs.clones import CLONE_KEY, is_clone_tag
 from lance_core.verbs.refs.readers import is_reader_tag
-from lance_core.verbs.refs.sweep import FORKED_KEY, find_orphans, is_fork_tag
+from lance_core.verbs.refs.sweep import find_orphans, is_fork_tag
 from lance_core.verbs.rows.removal import each_matching
 from lance_core.verbs.scan.blob_view import described_columns
 
@@ -71,7 +71,7 @@ def forked_from(refs: Mapping[str, BranchRef], versions: Mapping[str | None, Col
 def _find_tags(
     facts: ErasureSurvey, options: ErasureOptions, removed: Mapping[str | None, Collection[int]]
 ) -> Iterator[ErasureFinding]:
-    """The tags of versions that have to be removed, but those of readers, and of the forks of branches that exist."""
+    """The tags of versions that have to be removed, but those of readers and of the forks of branches."""
     for name, ref in sorted(facts.tags.items()):
         if ref.version not in removed.get(ref.branch, ()) or is_reader_tag(name, ref):
             continue
@@ -81,14 +81,9 @@ def _find_tags(
             remedy = f"erase there, or drop the clone; then clones.release({clone!r})"
             message = f"the clone {clone} refers to files of {where}: {remedy}"
             yield ErasureFinding(kind="clone", path=clone, message=message)
-        elif not is_fork_tag(name, ref):
-            if not options.retag:
-                message = f"the tag names {where}: retag moves it to the version after the erasure"
-                yield ErasureFinding(kind="tag", path=name, message=message)
-        elif ref.metadata[FORKED_KEY] not in facts.refs and not options.release_branches:
-            remedy = f"let it finish, or remove what is left of it by tags.delete({name!r}) if it was interrupted"
-            message = f"its creation on {where}, was not finished: {remedy}"
-            yield ErasureFinding(kind="branch", path=ref.metadata[FORKED_KEY], message=message)
+        elif not options.retag and not is_fork_tag(name, ref):
+            message = f"the tag names {where}: retag moves it to the version after the erasure"
+            yield ErasureFinding(kind="tag", path=name, message=message)
 
 
 def _find_renamed(facts: ErasureSurvey, version: SurveyedVersion) -> Iterator[ErasureFinding]:

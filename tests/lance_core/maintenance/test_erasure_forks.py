@@ -62,9 +62,9 @@ def test_what_is_left_of_the_creation_of_a_branch_is_an_obstacle_with_a_remedy(t
     table.tags.replace_metadata(name, {FORKED_KEY: "b"})
     for dry_run in (True, False):
         stopped = table.erase_rows("id = 0", dry_run=dry_run, delete_unverified=True, retag=True)
-        assert [(one.kind, one.path) for one in stopped.obstacles] == [("branch", "b")]
-        assert f"tags.delete('{name}')" in stopped.obstacles[0].message
-    table.tags.delete(name)
+        assert [(one.kind, one.path) for one in stopped.obstacles] == [("orphan branch", "b")]
+        assert "branches.discard('b')" in stopped.obstacles[0].message
+    table.branches.discard("b")
     assert table.erase_rows("id = 0").proven
 
 
