@@ -20,7 +20,7 @@ from pydantic import ConfigDict, Field
 
 from lance_dagster._context.roots import began
 from lance_dagster._context.steps import AnyContext, RunFacts, asset_definition, is_external_asset
-from lance_dagster.properties import RUN_ID, properties_of
+from lance_dagster.properties import CREATED_BY, PROMOTION_RUN_ID, RUN_ID, properties_of, several
 from lance_dagster.tables.branch_policy import BranchPolicy, branch_of_job, branch_of_run
 from lance_dagster.tables.location import TableLocation, locate_table
 from lance_dagster.tables.lost_writes import reject_lost_input
@@ -296,10 +296,13 @@ def _main_at_begin(main: lance_core.LanceDataset, facts: RunFacts, since: dateti
 
 
 def _is_of_earlier_run(main: lance_core.LanceDataset, version: int, facts: RunFacts) -> bool:
-    """Whether a run that was created before the root run committed a version."""
-    root = facts.record(facts.root_run_id)
-    writer = facts.record(properties_of(main.read_transaction(version)).get(RUN_ID, ""))
-    return root is not None and writer is not None and writer.storage_id < root.storage_id
+    """Whether runs that were created before the root run committed a version, or the run that promoted it was."""
+    root, properties = facts.record(facts.root_run_id), properties_of(main.read_transaction(version))
+    run_ids = next(
+        (ids for name in (PROMOTION_RUN_ID, RUN_ID, CREATED_BY) if (ids := several(properties.get(name)))), []
+    )
+    writers = [facts.record(run_id) for run_id in run_ids]
+    return bool(writers) and all(root and writer and writer.storage_id < root.storage_id for writer in writers)
 
 
 def on_branch(main: lance_core.LanceDataset | None, branch: str | None) -> lance_core.LanceDataset | None:

@@ -63,12 +63,15 @@ class TestMainAsItWas:
         assert again.status is dg.DagsterRunStatus.FAILURE
         assert "was cleaned up; launch a new run" in deployment.errors(again)
 
-    def test_the_table_was_created_by_a_machine_whose_clock_is_ahead(self, deployment, monkeypatch):
-        deployment.says(policy=("off",))
+    @pytest.mark.parametrize("policy", ["off", "per_run"])
+    def test_the_table_was_created_by_a_machine_whose_clock_is_ahead(self, deployment, monkeypatch, policy):
+        deployment.says(policy=(policy,))
         now = time.time_ns
         with monkeypatch.context() as patch:
             patch.setattr(time, "time_ns", lambda: now() + 90 * 10**9)
-            deployment.run("first", partition="x")
+            created = deployment.run("first", partition="x")
+        if policy == "per_run":
+            assert deployment.promote(f"dagster/run/{created.run_id}").success
         run = deployment.says(policy=("per_run",)).run("second", partition="x")
         assert run.status is dg.DagsterRunStatus.SUCCESS
         assert deployment.rows("second", f"dagster/run/{run.run_id}") == {"x": 10}

@@ -214,8 +214,10 @@ def discard(world: "World", branch: str) -> str:
 def state_of(world: "World", branch: str) -> str:
     """How the backfill or the chain of runs that writes a branch has ended; `unknown` where no page says so."""
     runs = [run for run in world.model.runs.values() if run.branch == branch and run.selection]
-    if any(run.state in ("launched", "running") or world.will_retry(run) for run in runs):
+    if any(run.state in ("launched", "running") for run in runs) or (runs and world.will_retry(runs[-1])):
         return "running"
+    if any(world.will_retry(run) for run in runs):
+        return "unknown"  # somebody re-executed it before Dagster did
     if branch.startswith("dagster/backfill/"):
         root = branch.removeprefix("dagster/backfill/")
         chain = [name for name, backfill in world.backfills.items() if backfill["root"] == root]
@@ -223,7 +225,7 @@ def state_of(world: "World", branch: str) -> str:
             return "unknown"  # one of its runs was re-executed by itself
         return STATES[world.stage.instance.get_backfill(chain[-1]).status.value]
     if branch.startswith("dagster/run/") and runs:
-        return "running" if world.will_retry(runs[-1]) else runs[-1].state
+        return runs[-1].state
     return "unknown"
 
 

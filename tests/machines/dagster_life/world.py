@@ -378,7 +378,8 @@ class World(contextlib.AbstractContextManager):
         if error is not None:
             self.excuses.add(run.run_id)
             name = type(error).__name__
-            if expected not in ("any", "lost") and name not in EXPECTED_ERRORS.get(expected, ()):
+            is_canceled = isinstance(error, dg.DagsterExecutionInterruptedError)
+            if expected not in ("any", "lost") and not is_canceled and name not in EXPECTED_ERRORS.get(expected, ()):
                 self.problems.append(f"{where} had to be {expected}, but: {name}: {error}")
             lines = self.model.lines[write.asset]
             if (
