@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import lance_core
-from lance_core import LanceDataset, WriteResult
+from lance_core import LanceDataset, LanceFragment, WriteAttempt, WriteResult
 from lance_core.dataset import LANCE_COMMIT_MESSAGE_KEY
 from lance_core.errors import (
     DatasetNotFoundError,
@@ -267,7 +267,7 @@ def merging_again_is_exact(request: WriteRequest, keys: Callable[[], pa.Table]) 
     is_alike = merges_again_alike(request.output)
     # Clauses may have changed rows whose keys the output lacks, so that these keys do not show what was inserted.
     counts = is_alike or request.output.merge_clauses is None
-    left = _only_of_earlier(dataset, write.earlier, request.output.merge_key, keys) if counts else 0
+    left = _only_of_earlier(dataset, write, request.output.merge_key, keys) if counts else 0
     if left == 0 and is_alike:
         return True
     if write.on_earlier_attempt == "adopt":
@@ -294,7 +294,7 @@ def _replaces(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
         return True
     try:
         return merges_again_alike(request.output) and not _only_of_earlier(
-            dataset, write.earlier, request.output.merge_key, keys
+            dataset, write, request.output.merge_key, keys
         )
     except EarlierAttemptError:  # the version of an attempt was cleaned up
         return False
@@ -314,31 +314,49 @@ def adopted(request: WriteRequest) -> WriteResult:
 
 
 def _only_of_earlier(
-    dataset: LanceDataset, versions: Sequence[int], key: Sequence[str], keys: Callable[[], pa.Table]
+    dataset: LanceDataset, write: WriteAttempt, key: Sequence[str], keys: Callable[[], pa.Table]
 ) -> int:
     """The number of keys that only earlier attempts wrote.
 
     Raises:
-        EarlierAttemptError: The version of an attempt was cleaned up.
+        EarlierAttemptError: The version of an attempt was cleaned up, or does not say what the attempt wrote.
     """
     now = keys()
     left = 0
-    for version in versions:
+    for version in write.earlier:
         try:
             earlier_version = dataset.checkout_version(version)
         except VersionNotFoundError as error:
-            raise EarlierAttemptError(
-                f"an earlier attempt of this write merged rows into {dataset.uri} in version {version}, which was "
-                "cleaned up, so that its keys are unknown. Nothing was written. Set lance/on_earlier_attempt to "
-                "append, to merge on top of it"
-            ) from error
-        transaction = earlier_version.read_transaction(version)
-        operation: Any = None if transaction is None else transaction.operation
-        added = [*getattr(operation, "new_fragments", ()), *getattr(operation, "fragments", ())]
-        names = {file.path for fragment in added for file in fragment.files}
-        mine = [f for f in earlier_version.get_fragments() if names & {file.path for file in f.data_files()}]
-        if mine:
-            tried = earlier_version.scanner(columns=list(key), fragments=mine).to_table()
+            raise _unknown_keys(dataset, version, "was cleaned up") from error
+        fragments = _fragments_of_attempts(earlier_version, write)
+        if fragments is None:
+            raise _unknown_keys(dataset, version, "does not record which rows are its own")
+        if fragments:
+            tried = earlier_version.scanner(columns=list(key), fragments=fragments).to_table()
             current_keys = now.cast(tried.schema) if now.schema != tried.schema else now
             left += tried.join(current_keys, keys=list(key), join_type="left anti").num_rows
     return left
+
+
+def _fragments_of_attempts(dataset: LanceDataset, write: WriteAttempt) -> list[LanceFragment] | None:
+    """The fragments that attempts of a write added in the version of the dataset; None if that is not recorded.
+
+    A branch begins with a copy of a version, whose transaction adds no fragments: those of attempts that a promotion
+    published are in the record of attempts.
+    """
+    version, transaction = dataset.version, dataset.read_transaction(dataset.version)
+    if transaction is not None and transaction.operation.name != "Clone":
+        operation: Any = transaction.operation
+        added = [*getattr(operation, "new_fragments", ()), *getattr(operation, "fragments", ())]
+        names = {file.path for fragment in added for file in fragment.files}
+        return [f for f in dataset.get_fragments() if names & {file.path for file in f.data_files()}]
+    attempts = [attempt for attempt in dataset.committed_attempts(write.token) if attempt.version == version]
+    ranges = [range(*attempt.fragments) for attempt in attempts if attempt.fragments is not None]
+    return [f for f in dataset.get_fragments() if any(f.fragment_id in ids for ids in ranges)] if ranges else None
+
+
+def _unknown_keys(dataset: LanceDataset, version: int, why: str) -> EarlierAttemptError:
+    return EarlierAttemptError(
+        f"an earlier attempt of this write merged rows into {dataset.uri} in version {version}, which {why}, so that "
+        "its keys are unknown. Nothing was written. Set lance/on_earlier_attempt to append, to merge on top of it"
+    )

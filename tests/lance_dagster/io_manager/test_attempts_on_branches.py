@@ -38,7 +38,9 @@ class Runs:
         tags = {"n": str(n)}
         tags |= {"fails": ""} if fails is True else {"fails before": ""} if fails == "before" else {}
         tags |= {} if of is None else {"dagster/root_run_id": of.run_id, "dagster/parent_run_id": of.run_id}
-        return self.lake.run(*self.assets, tags=tags, fails=bool(fails), **self.config | config)
+        return self.lake.run(
+            *self.assets, tags=tags, fails=None if fails is None else bool(fails), **self.config | config
+        )
 
     def branch(self, run):
         return f"dagster/run/{run.run_id}"
@@ -80,6 +82,18 @@ def test_of_two_attempts_that_were_promoted_at_once_the_failed_one_is_replaced(l
     assert runs.values(runs.branch(first)) == [1, 3]
     lake.table("events").branches.promote(runs.branch(first))
     assert runs.values() == [1, 3]
+
+
+@pytest.mark.parametrize("stable", [False, True])
+def test_keys_that_only_a_promoted_attempt_had_are_not_left_silently(lake, stable):
+    runs = Runs(lake, "merge")
+    runs.config["stable_row_ids"] = stable
+    first = runs.run(1)
+    runs.run(2, of=first, fails=True)
+    lake.table("events").branches.promote(runs.branch(first))
+    again = runs.run(1, of=first, fails=None)
+    assert "merged 1 keys that this attempt lacks" in errors(again)
+    assert runs.values() == [1, 2]
 
 
 @pytest.mark.parametrize("committed", [False, True])
