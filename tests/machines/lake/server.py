@@ -117,6 +117,10 @@ def _error(start: Callable[..., Any], status: str, code: str, method: str) -> li
     return [body]
 
 
+_PROBE = "/.conditional-put-"
+"""In the keys by which a writer finds out whether the server knows conditional puts."""
+
+
 class _Gate:
     """The application in front of moto."""
 
@@ -137,7 +141,7 @@ class _Gate:
         if action in lacking:
             self.server.denied.add(f"s3:{action}")
             return _error(start, "403 Forbidden", "AccessDenied", method)
-        kind = None if role == "machine" else self._kind()
+        kind = None if role == "machine" else self._kind(environ["PATH_INFO"])
         if kind == "throttle":
             return _error(start, "503 Slow Down", "SlowDown", method)
         if kind == "late":
@@ -152,10 +156,12 @@ class _Gate:
         start(status, headers)
         return data
 
-    def _kind(self) -> str | None:
+    def _kind(self, path: str) -> str | None:
         """What happens to this request."""
         with self.lock:
             number, rule = self.server.number, self.server.rule
+            if rule is not None and rule.kind == "meanwhile" and _PROBE in path:
+                return None  # one writer probes at a time: another one waits for it
             self.server.number += 1
             if rule is None or not rule.at <= number < rule.at + rule.times:
                 return None
