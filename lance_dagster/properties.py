@@ -36,7 +36,6 @@ __all__ = [
     "CODE_VERSION",
     "COLUMNS",
     "COLUMN_TYPE",
-    "CREATED_BY",
     "DATA_VERSION",
     "ERASURE",
     "INPUT_PREFIX",
@@ -89,8 +88,6 @@ COLUMN_TYPE: Final = "dagster.column_type"
 """On a commit that changes the type of a column, or adds columns without values: the columns and the change."""
 BEGUN_EMPTY: Final = ("lance/branch", "begun empty")
 """The property, with its value, of a commit that creates a table without rows, from which branches are forked."""
-CREATED_BY: Final = "lance/begun_by"
-"""Property of the commit that creates a table without rows, from which a branch forks: the run."""
 PROMOTION_RUN_ID: Final = "dagster.promotion_run_id"
 PROMOTION_JOB_NAME: Final = "dagster.promotion_job_name"
 UNDO_RUN_ID: Final = "dagster.undo.run_id"

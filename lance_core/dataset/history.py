@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import islice
 from typing import Any, Final, Literal, Self, get_args
 
@@ -26,6 +26,7 @@ from lance_core.commit import (
 from lance_core.errors import CorruptFileError, InvalidInputError, VersionNotFoundError
 from lance_core.table import transaction as records
 from lance_core.table.idempotency import CommittedAttempt, CommittedBatch, CommittedFill, Kind, Proofs
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.manifest.version_summary import FragmentCounter, VersionSummary
 from lance_core.table.operations import Restore
 from lance_core.table.row_changes import TABLE_KEY, RowChange
@@ -379,10 +380,17 @@ class HistoryVerbs(Handle):
             raise InvalidInputError(f"kind is {kind!r}; there are {', '.join(map(repr, get_args(Kind)))}")
         return Proofs.of(self._manifest.config).complete_after(kind)
 
-    def version_as_of(self, asof: Timestamp) -> int:
+    def version_as_of(self, asof: Timestamp, *, clock: Literal["writer", "storage"] = "writer") -> int:
         """The latest version that is not newer than a time, such as one that `versions` lists.
 
-        A day, or a string without a zone, is in UTC; a `datetime` without a zone is local time, as in `versions`.
+        Args:
+            asof: A day, or a string without a zone, is in UTC; a `datetime` without a zone is local time, as in
+                `versions`.
+            clock: "writer" compares the times that `versions` lists, which writers took from their clocks; "storage"
+                also takes versions whose manifest the storage has had by then, as a writer's clock may be ahead.
+
+        Raises:
+            VersionNotFoundError: All versions are newer.
 
         Examples:
             >>> from datetime import datetime, timezone
@@ -395,9 +403,13 @@ class HistoryVerbs(Handle):
         except InvalidInputError as error:
             raise InvalidInputError(f"{self._uri}: {error}") from error
         for number in newest_versions(self._store):
-            time_ns = load_version_header(self._store, number).timestamp_ns
-            if since_epoch(min(time_ns, _listed_ns(time_ns))) <= limit:
+            header = load_version_header(self._store, number)
+            if since_epoch(min(header.timestamp_ns, _listed_ns(header.timestamp_ns))) <= limit:
                 return number
+            if clock == "storage" and isinstance(header, Manifest) and header.location is not None:
+                stored = self._store.head(header.location.key).modified
+                if datetime.fromtimestamp(stored, UTC) <= limit:
+                    return number
         raise VersionNotFoundError(f"{self._uri} has no version as old as {limit.isoformat()}")
 
 

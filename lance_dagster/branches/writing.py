@@ -20,10 +20,13 @@ from lance_dagster.handlers import LanceTypeHandler
 from lance_dagster.handlers.arrow_schema import with_known_types, with_vectors, without_owners
 from lance_dagster.handlers.arrow_write import write_arrow
 from lance_dagster.handlers.base import WriteRequest
-from lance_dagster.properties import ASSET_KEY, BEGUN_EMPTY, CREATED_BY, PROMOTED_FROM, RUN_ID, properties_of
+from lance_dagster.properties import ASSET_KEY, BEGUN_EMPTY, PROMOTED_FROM, RUN_ID, properties_of
 from lance_dagster.tables.branch_policy import BRANCH_TAG, MAIN
 
 __all__ = ["NEUTRAL", "branch_for_writing", "branch_metadata", "create_empty", "discard_branch", "is_created_empty"]
+
+_CREATED_BY: Final = "lance/begun_by"
+"""Property of the commit that creates a table without rows, from which a branch forks: the run."""
 
 NEUTRAL: Final = ("UpdateConfig", "ReserveFragments", "Rewrite", "CreateIndex")
 """Names of operations that keep the rows as they are."""
@@ -65,7 +68,7 @@ def is_created_empty(main: lance_core.LanceDataset, has_ended: Callable[[str], b
     except NotFoundError:  # a version was cleaned up
         return False
     for transaction in transactions:
-        run = properties_of(transaction).get(CREATED_BY)
+        run = properties_of(transaction).get(_CREATED_BY)
         if (
             transaction is None
             or not (_is_empty_creation(transaction) or transaction.operation.name in NEUTRAL)
@@ -91,7 +94,7 @@ def create_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) -
     """
     owner = {key: asset_name for key, asset_name in request.properties.items() if key == ASSET_KEY}
     if RUN_ID in request.properties:
-        owner[CREATED_BY] = request.properties[RUN_ID]
+        owner[_CREATED_BY] = request.properties[RUN_ID]
     output = replace(request.output, empty_output="write", write_mode="create_only")
     again = request.existing is not None
     empty = replace(

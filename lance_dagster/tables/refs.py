@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
@@ -20,7 +19,6 @@ from pydantic import ConfigDict, Field
 
 from lance_dagster._context.roots import began
 from lance_dagster._context.steps import AnyContext, RunFacts, asset_definition, is_external_asset
-from lance_dagster.properties import CREATED_BY, PROMOTION_RUN_ID, RUN_ID, properties_of, several
 from lance_dagster.tables.branch_policy import BranchPolicy, branch_of_job, branch_of_run
 from lance_dagster.tables.location import TableLocation, locate_table
 from lance_dagster.tables.lost_writes import reject_lost_input
@@ -264,14 +262,11 @@ def branch_for_reading(
         return main
     reject_lost_input(facts, branch, key, main)
     since = began(facts)
-    return main if since is None else _main_at_begin(main, facts, since)
+    return main if since is None else _main_at_begin(main, since)
 
 
-def _main_at_begin(main: lance_core.LanceDataset, facts: RunFacts, since: datetime) -> lance_core.LanceDataset:
+def _main_at_begin(main: lance_core.LanceDataset, since: datetime) -> lance_core.LanceDataset:
     """Main as it was when the root backfill or the root run began.
-
-    The clock of the machine that created the table may be ahead: then the first versions count that runs committed
-    which were created before the root run.
 
     Raises:
         DatasetNotFoundError: The table did not exist.
@@ -283,26 +278,12 @@ def _main_at_begin(main: lance_core.LanceDataset, facts: RunFacts, since: dateti
     when = (
         f"when the root run or the backfill began ({since:%Y-%m-%d %H:%M:%S %Z}), as which a run on a branch reads it"
     )
-    try:
-        return main.checkout_version(main.version_as_of(since))
+    try:  # the clocks of machines that write may be ahead of that of the instance
+        return main.checkout_version(main.version_as_of(since, clock="storage"))
     except VersionNotFoundError as error:
-        versions = [version["version"] for version in main.version_refs()]
-        before = list(takewhile(lambda version: _is_of_earlier_run(main, version, facts), sorted(versions)))
-        if before:
-            return main.checkout_version(before[-1])
-        if min(versions) > 1:
+        if min(version["version"] for version in main.version_refs()) > 1:
             raise VersionNotFoundError(f"{main.uri}: the version {when}, was cleaned up; {remedy}") from error
         raise DatasetNotFoundError(f"{main.uri} did not exist {when}; {remedy}") from error
-
-
-def _is_of_earlier_run(main: lance_core.LanceDataset, version: int, facts: RunFacts) -> bool:
-    """Whether runs that were created before the root run committed a version, or the run that promoted it was."""
-    root, properties = facts.record(facts.root_run_id), properties_of(main.read_transaction(version))
-    run_ids = next(
-        (ids for name in (PROMOTION_RUN_ID, RUN_ID, CREATED_BY) if (ids := several(properties.get(name)))), []
-    )
-    writers = [facts.record(run_id) for run_id in run_ids]
-    return bool(writers) and all(root and writer and writer.storage_id < root.storage_id for writer in writers)
 
 
 def on_branch(main: lance_core.LanceDataset | None, branch: str | None) -> lance_core.LanceDataset | None:

@@ -237,7 +237,7 @@ class Branches:
         return done
 
     def check_promotion(self, name: str, version: int) -> None:
-        """Check that this branch, or main, has the rows of a promotion: no undo, restore or overwrite followed it.
+        """Check that this branch, or main, has the rows of a promotion, or newer ones: no undo or restore followed it.
 
         Args:
             name: The branch that was promoted; it may have been discarded since.

@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
@@ -12,7 +13,7 @@ import lance
 
 from lance_core.store.local import LocalStore
 from tests.machines.dagster_life.judging import run_again, run_job, snapshot
-from tests.machines.dagster_life.model import MAIN, Commit, Run, of_partitions
+from tests.machines.dagster_life.model import MAIN, Commit, Line, Run, of_partitions
 from tests.machines.dagster_life.project import PARTITIONS, TABLES, to_table
 from tests.machines.dagster_life.world import World
 
@@ -41,7 +42,7 @@ def is_written(world: World, table: str) -> bool:
 def commit_of_another(world: World, rows: Counter, mode: str) -> None:
     """Another library writes rows to main of `events`."""
     made = lance.write_dataset(to_table(rows), uri(world, "events"), mode=mode)
-    line = world.model.lines["events"][MAIN]
+    line = world.model.lines["events"].setdefault(MAIN, Line())
     removed = line.rows.copy() if mode == "overwrite" else Counter()
     line.rows = line.rows - removed + rows
     line.changed = made.version
@@ -249,6 +250,20 @@ def erase(world: World, rng: random.Random) -> str | None:
     return f"erase: {run.state}"
 
 
+def drop(world: World, rng: random.Random) -> str | None:
+    """Somebody removes a table with its branches; another library may make it again."""
+    table = rng.choice(TABLES)
+    if not is_written(world, table) or any(actor.at is not None for actor in world.actors.values()):
+        return None
+    shutil.rmtree(uri(world, table))
+    world.forget(table)
+    if table == "totals" or rng.random() < 0.5:
+        return f"drop {table}"
+    rows = Counter([(rng.choice(PARTITIONS), 100 + world.model.now, next(world.numbers))])
+    commit_of_another(world, rows, "create")
+    return f"drop {table}; pylance makes it again with {sorted(rows)}"
+
+
 KEEPER_ACTIONS = {
     pylance_append: 2,
     pylance_overwrite: 1,
@@ -257,4 +272,5 @@ KEEPER_ACTIONS = {
     maintain: 2,
     undo: 2,
     erase: 1,
+    drop: 1,
 }

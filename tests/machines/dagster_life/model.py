@@ -154,6 +154,7 @@ class Model:
         self.results: list[Result] = []
         self.compacted: set[str] = set()
         self.cleaned: set[str] = set()
+        self.dropped: set[str] = set()
         self.is_unordered = False
         """Whether an event was recorded after that of a newer version of its line."""
         self.discarded: dict[str, list[Commit]] = {}
@@ -174,6 +175,22 @@ class Model:
     def rows(self, table: str, branch: str | None) -> Counter:
         line = self.lines[table].get(branch)
         return Counter() if line is None else line.rows
+
+    def forget(self, table: str) -> None:
+        """The table is not there any more, and no version that was recorded of it."""
+        for branch, line in self.lines[table].items():
+            if branch is not MAIN and not line.promoted:
+                self.discarded.setdefault(branch, []).extend(line.own_commits())
+        self.lines[table] = {}
+        self.results = [result for result in self.results if result.asset != table]
+        self.compacted.discard(table)
+        self.cleaned.discard(table)
+        self.dropped.add(table)
+        for facts in (self.recorded, self.shown, self.reported_changes):
+            for key in [key for key in facts if key[0] == table]:
+                del facts[key]
+        for run in self.runs.values():
+            run.main_at_begin[table] = Counter()
 
     # Runs
 

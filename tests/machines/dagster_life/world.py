@@ -123,6 +123,12 @@ class World(contextlib.AbstractContextManager):
             return 0
         return self.open(table, branch).version
 
+    def forget(self, table: str) -> None:
+        """The table was dropped."""
+        self.model.forget(table)
+        for key in [key for key in self.compared if key[0] == table]:
+            del self.compared[key]
+
     # Runs
 
     def scope(self, partitions: tuple[str, ...] | None) -> dict[str, str]:
@@ -217,7 +223,8 @@ class World(contextlib.AbstractContextManager):
             return  # Dagster fails before an input is loaded
         is_reader = self.config.checks or is_of_totals
         may_lack = is_reader and not of_partitions(self.model.readable("events", run), run.partitions)
-        is_lost = run.branch in self.model.discarded or (run.branch is not None and bool(self.model.cleaned))
+        is_lost = self.config.read == "materialized" and "events" in self.model.dropped
+        is_lost |= run.branch in self.model.discarded or (run.branch is not None and bool(self.model.cleaned))
         if run.is_audited:
             judged, is_sure = judging.verdict(self, run.branch)
             is_lost |= bool(judged) or not is_sure or any(run.branch not in self.model.lines[name] for name in TABLES)
@@ -409,6 +416,7 @@ class World(contextlib.AbstractContextManager):
             self.due += [
                 (None, run, asset, partition, nothing | {"is_skipped": True})
                 for partition in write.partitions or (None,)
+                if not run.is_audited
             ]
             return
         parts = None if write.partitions is None else frozenset(write.partitions)

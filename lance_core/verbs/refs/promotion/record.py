@@ -111,7 +111,9 @@ def promotion_tag(branch: Branch, tag: str | bool) -> str | None:
 
 
 def reject_taken_back(parent: ObjectStore, branch: str, version: int, commits: Mapping[int, Transaction]) -> None:
-    """Make sure that the parent of a branch still has the rows that a promotion added.
+    """Make sure that nobody took back the rows that a promotion added to the parent of a branch.
+
+    A write that replaces all rows takes nothing back: it is newer than the promotion.
 
     Args:
         parent: The store of the parent.
@@ -120,13 +122,14 @@ def reject_taken_back(parent: ObjectStore, branch: str, version: int, commits: M
         commits: The later commits of the parent; earlier ones do not matter.
 
     Raises:
-        BranchConflictError: A later version is without the rows.
+        BranchConflictError: An undo or a restore removed the rows.
     """
     later = taken_back_by(version, commits)
-    if later is not None:
+    is_newer = later is not None and isinstance(commits[later].operation, Overwrite)
+    if later is not None and (not is_newer or TAKES_BACK_KEY in commits[later].properties):
         raise BranchConflictError(
             f"the promotion of branch {branch!r}, version {version} of {parent.root}, was taken back by version "
-            f"{later}: an undo, a restore or an overwrite. A branch is promoted once, and nothing was committed or "
+            f"{later}: an undo or a restore. A branch is promoted once, and nothing was committed or "
             "discarded. Run again what wrote to the branch, which begins it again from the table as it is "
             "now, and promote that"
         )
