@@ -42,6 +42,7 @@ __all__ = [
     "JOB_NAME",
     "MAINTENANCE",
     "MAINTENANCE_METADATA",
+    "OUT_OF_PARTITION",
     "PARTITION_HASH",
     "PARTITION_KEYS",
     "PROMOTED_FORK",
@@ -82,6 +83,8 @@ INPUT_PREFIX: Final = "dagster.input."
 MAINTENANCE: Final = "dagster.maintenance"
 MAINTENANCE_METADATA: Final = "dagster.maintenance_metadata"
 DATA_VERSION: Final = "dagster.data_version"
+OUT_OF_PARTITION: Final = "dagster.out_of_partition"
+"""On a commit that may have changed rows outside of its partitions: "allow"."""
 ERASURE: Final = "dagster.erasure"
 """On the commits of an erasure: "true"."""
 COLUMN_TYPE: Final = "dagster.column_type"

@@ -24,6 +24,7 @@ from lance_dagster.lineage.history import read_history
 from lance_dagster.properties import (
     ASSET_KEY,
     ATTEMPT,
+    OUT_OF_PARTITION,
     PARTITION_HASH,
     RUN_ID,
     STEP_KEY,
@@ -104,6 +105,11 @@ class BranchChecks:
             )
         else:
             why = f"it last read version {last.version}, in run {last.run_id}"
+            if last.partitions is not None and not problem.partitions:
+                why += (
+                    ", and not all of its rows: let it open the table by LanceTableResource.open, without a version, "
+                    "if rows lie outside of the partitions"
+                )
         if self.cleaned_up and not problem.partitions:
             return (
                 f"{asset}: the check {problem.check} has not passed on all rows of version {self.version}: {why}; "
@@ -263,6 +269,8 @@ def _changed_rows(
     for commit in reversed([commit for commit in history if not commit.assets or asset in commit.assets]):
         names = partition_names(commit.properties) or partition_lists.get(commit.properties.get(PARTITION_HASH, ""), ())
         parts: Sequence[str | None] = [*names] or [REST]
+        if OUT_OF_PARTITION in commit.properties:
+            changed[REST] = commit.version
         changed |= dict.fromkeys(parts, commit.version)
         if _SLICES in commit.properties:
             replaced |= dict.fromkeys(parts, commit.version)

@@ -25,7 +25,7 @@ from lance_dagster.lineage.spark_columns import remember_frame
 from lance_dagster.lineage.step_inputs import remember_input
 from lance_dagster.lineage.watermarks import updates_unknown
 from lance_dagster.loading.changes import CHANGES
-from lance_dagster.loading.inputs import read_requests
+from lance_dagster.loading.inputs import partition_filter, read_requests
 from lance_dagster.op_outputs.store import load_op_output
 from lance_dagster.tables.branch_policy import branch_of_run
 from lance_dagster.tables.location import locate_table
@@ -74,7 +74,7 @@ def load_input(context: dg.InputContext, settings: TableSettings) -> Any:
         declared_schema = known_schema(upstream, type_metadata(context), where)
         return _empty(context, loading, declared_schema, settings)
     values = {}
-    _record_check_read(context, facts, settings, requests)
+    _record_check_read(context, facts, settings, requests, upstream.get("partition_expr"))
     for key, request in requests.items():
         remember_input(step, context.asset_key.to_user_string(), request.dataset)
         context.log.debug("%s: version %s of %s", where, request.dataset.version, location.uri)
@@ -91,18 +91,21 @@ def _record_check_read(
     facts: RunFacts | None,
     settings: TableSettings,
     requests: Mapping[str | None, ReadRequest],
+    partition_expr: object,
 ) -> None:
-    """Record what a step that evaluates checks reads; all partitions of the asset count as all rows."""
+    """Record what a step that evaluates checks reads; partitions are all rows if no row lies outside of them."""
     if facts is None or not facts.evaluates_checks:
         return
     if any(context.definition_metadata.get(pin) is not None for pin in INPUT_PINS):
         return
-    keys = None
-    if context.has_asset_partitions:
-        every = context.asset_partitions_def.get_partition_keys(dynamic_partitions_store=facts.instance)
-        keys = None if set(every) <= set(context.asset_partition_keys) else list(context.asset_partition_keys)
-    for request in list(requests.values())[:1]:  # all of one version
-        record_check_read(facts, branch_of_run(settings.branching, facts), request.dataset, keys)
+    dataset = next(iter(requests.values())).dataset if requests else None  # all are of one version
+    if dataset is None or dataset.branch is None:
+        return
+    keys = list(context.asset_partition_keys) if context.has_asset_partitions else None
+    if keys is not None:
+        rows = partition_filter(context, keys, partition_expr, dataset.schema)
+        keys = keys if dataset.count_rows(filter=rows) < dataset.count_rows() else None
+    record_check_read(facts, branch_of_run(settings.branching, facts), dataset, keys)
 
 
 def _load(loading: Loading, request: ReadRequest, where: str) -> Any:

@@ -299,6 +299,7 @@ class LanceTableIOManager(dg.IOManager):
             code_version=code_version(context),
             metadata=definition,
             sets_columns=settings.write_mode == "columns",
+            outside=settings.out_of_partition == "allow",
         )
         try:
             existing = self._open(location.uri)

@@ -48,6 +48,7 @@ from lance_dagster.properties import (
     COLUMNS,
     JOB_NAME,
     MAINTENANCE_METADATA,
+    OUT_OF_PARTITION,
     PARTITION_HASH,
     PARTITION_KEYS,
     ROOT_RUN_ID,
@@ -135,6 +136,7 @@ def commit_tags(
     code_version: str | None,
     metadata: Mapping[str, Any],
     sets_columns: bool = False,
+    outside: bool = False,
 ) -> CommitTags:
     """Build the properties of a commit.
 
@@ -147,6 +149,7 @@ def commit_tags(
             replaces the earlier rows.
         metadata: The definition metadata of the asset.
         sets_columns: Whether the asset owns columns of another asset's table, so that its commits write no rows.
+        outside: Whether the write may change rows outside of the partitions.
     """
     keys = None if partition_keys is None else json.dumps(sorted(partition_keys))
     asset, token = asset_key.to_user_string(), None
@@ -156,6 +159,7 @@ def commit_tags(
     optional_properties[COLUMNS] = "[]" if sets_columns else None
     if keys is not None:
         optional_properties |= {PARTITION_KEYS: listed_keys(keys), PARTITION_HASH: hashed(keys)}
+        optional_properties[OUT_OF_PARTITION] = "allow" if outside else None
     if facts is not None:
         token, number = hashed(json.dumps([facts.root_run_id, asset, output_name, keys])), (facts.number, facts.attempt)
         optional_properties |= {

@@ -46,7 +46,7 @@ from lance_dagster.tables.partitions import plan_partitions
 from lance_dagster.tables.refs import as_moment, branch_for_reading
 from lance_dagster.tables.settings import INPUT_PINS, TableSettings, check_input, plain_metadata
 
-__all__ = ["read_requests"]
+__all__ = ["partition_filter", "read_requests"]
 
 _KEYS_SHOWN = 3
 
@@ -90,7 +90,7 @@ def read_requests(
     input_filter = wanted_rows(metadata.get("lance/filter"), dataset, where)
 
     def filter_of_keys(partitions: Sequence[str] | None) -> pc.Expression | None:
-        return _partition_filter(context, partitions, upstream.get("partition_expr"), dataset.schema)
+        return partition_filter(context, partitions, upstream.get("partition_expr"), dataset.schema)
 
     def filter_of(partitions: Sequence[str] | None) -> pc.Expression | None:
         return _both(filter_of_keys(partitions), input_filter)
@@ -389,7 +389,7 @@ def _materialized(
         return equal
 
 
-def _partition_filter(
+def partition_filter(
     context: dg.InputContext, keys: Sequence[str] | None, partition_expr: object, schema: pa.Schema
 ) -> pc.Expression | None:
     """The condition of the rows of partitions; None for an asset without partitions, and false for no partitions."""
