@@ -14,7 +14,7 @@ from lance_core import progress as progress
 from lance_core import sampler as sampler
 from lance_core import udf as udf
 from lance_core.blob import Blob, BlobColumn, blob_array, blob_field
-from lance_core.commit import AttemptProperties, ConflictPolicy, WriteAttempt
+from lance_core.commit import AttemptProperties, Commit, ConflictPolicy, WriteAttempt
 from lance_core.dataset.fragment import LanceFragment
 from lance_core.dataset.lance_dataset import LanceDataset, dataset
 from lance_core.dataset.writing import CommitResult, WriteResult, commit_fragments, commit_transaction, write_dataset
@@ -31,7 +31,7 @@ from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.context.session import Session
 from lance_core.verbs.delta.change_task import ChangeTask
 from lance_core.verbs.delta.dataset_delta import ChangePlan, DatasetDelta
-from lance_core.verbs.files.fragment_writer import FragmentWriter
+from lance_core.verbs.files.fragment_writer import FileOptions, FragmentWriter
 from lance_core.verbs.files.slice_writer import SliceWriter
 from lance_core.verbs.files.slices import Between, Equals, Slice, Slices
 from lance_core.verbs.files.uncommitted import delete_uncommitted_files
@@ -63,6 +63,7 @@ __all__ = [
     "ColumnPlan",
     "ColumnTask",
     "ColumnsResult",
+    "Commit",
     "CommitResult",
     "ConflictPolicy",
     "DataFile",
@@ -73,6 +74,7 @@ __all__ = [
     "Equals",
     "FieldStatistics",
     "FileCopy",
+    "FileOptions",
     "FragmentMetadata",
     "FragmentWriter",
     "Index",

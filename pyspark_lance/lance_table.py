@@ -148,11 +148,7 @@ class LanceTable:
             >>> pyspark_lance.LanceTable.forPath(spark, "t.lance").delete("id % 2 = 1").rows_deleted
             2
         """
-        options = ChangeOptions(
-            storage_options=self.storage_options,
-            transaction_properties=transaction_properties,
-            commit_message=commit_message,
-        )
+        options = ChangeOptions.of({**locals(), "storage_options": self.storage_options})
         return delete_where(self._open(), self._where(condition), options)
 
     def update(
@@ -183,11 +179,7 @@ class LanceTable:
         """
         if not set:
             raise InvalidInputError("update: set gives no column a value")
-        options = ChangeOptions(
-            storage_options=self.storage_options,
-            transaction_properties=transaction_properties,
-            commit_message=commit_message,
-        )
+        options = ChangeOptions.of({**locals(), "storage_options": self.storage_options})
         return update_where(self._open(), set, self._where(condition), options)
 
     def merge(self, source: DataFrame, condition: Value) -> LanceMergeBuilder:
@@ -408,14 +400,6 @@ class LanceMergeBuilder:
             >>> merge.execute(commit_message="new ids").version
             2
         """
-        options = ChangeOptions(
-            storage_options=self.table.storage_options,
-            transaction_properties=transaction_properties,
-            commit_message=commit_message,
-            idempotency_key=idempotency_key,
-            max_rows_per_file=max_rows_per_file,
-            max_bytes_per_file=max_bytes_per_file,
-            conflict_retries=conflict_retries,
-        )
+        options = ChangeOptions.of({**locals(), "storage_options": self.table.storage_options})
         merge = ClauseMerge(source=self.source, condition=self.condition, clauses=self.clauses, alias=self.table.name)
         return merge.run(self.table._open(), options)  # noqa: SLF001 - a class of this module

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self, TypeAlias
 
-from lance_core.commit.attempts import WriteAttempt
+from lance_core.commit.attempts import AttemptProperties, WriteAttempt
 from lance_core.commit.conflict import AffectedRows
 from lance_core.commit.rebase import Prepare
 from lance_core.errors import ArgumentTypeError, InvalidInputError
@@ -65,6 +65,25 @@ class Commit:
         for key, value in (self.properties or {}).items():
             if not isinstance(key, str) or not isinstance(value, str):
                 raise ArgumentTypeError(f"transaction_properties must be strings, not {key!r:.80}: {value!r:.80}")
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> Self:
+        """The commit from arguments of a public function, such as `commit_message`; other entries are ignored."""
+        attributes = {option.name: arguments[option.name] for option in fields(cls) if option.name in arguments}
+        return cls(
+            message=arguments.get("commit_message"), properties=arguments.get("transaction_properties"), **attributes
+        )
+
+    def as_attempt(self, dataset: Any, mode: str) -> Commit:
+        """The commit with the attempt to which its properties belong, if they are `AttemptProperties`.
+
+        Args:
+            dataset: The newest version of the table, a `LanceDataset`; None if there is no table yet.
+            mode: The mode of the write.
+        """
+        if self.write_attempt is not None or not isinstance(self.properties, AttemptProperties):
+            return self
+        return replace(self, write_attempt=self.properties.write_attempt_for(dataset, mode))
 
     @property
     def identity(self) -> dict[str, str]:

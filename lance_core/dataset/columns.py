@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.commit import AttemptProperties, Commit, WriteAttempt
+from lance_core.commit import Commit, WriteAttempt
 from lance_core.schema import schema_to_bytes
 from lance_core.verbs.columns.add import add_columns, commit_made, with_null_columns
 from lance_core.verbs.columns.alter import alter_columns, drop_columns
@@ -158,15 +158,7 @@ class ColumnVerbs(Handle):
             >>> table.to_table()["length"].to_pylist()
             [10, None, 30]
         """
-        if isinstance(transaction_properties, AttemptProperties):
-            write_attempt = write_attempt or transaction_properties.write_attempt_for(self, "columns")
-        how = Commit(
-            message=commit_message,
-            properties=transaction_properties,
-            idempotency_key=idempotency_key,
-            write_attempt=write_attempt,
-            max_retries=max_retries,
-        )
+        how = Commit.of(locals()).as_attempt(self, "columns")
         self._manifest, result = write_matched_columns(
             self.source,
             data,
@@ -211,12 +203,7 @@ class ColumnVerbs(Handle):
         self,
         plan: ColumnPlan,
         written: Sequence[WrittenColumns | None],
-        *,
-        transaction_properties: Mapping[str, str] | None = None,
-        commit_message: str | None = None,
-        idempotency_key: tuple[str, str] | None = None,
-        write_attempt: WriteAttempt | None = None,
-        max_retries: int = 20,
+        commit: Commit | None = None,
     ) -> ColumnsResult:
         """Commit the columns that the tasks of a plan have written, as one version. Not in pylance.
 
@@ -225,11 +212,7 @@ class ColumnVerbs(Handle):
         Args:
             plan: The plan, of any version.
             written: The results of its tasks.
-            transaction_properties: Strings for the history, by key.
-            commit_message: A message for the history.
-            idempotency_key: A key and a value of the transaction's properties; an earlier commit with them is adopted.
-            write_attempt: The attempt of a write that may be executed several times.
-            max_retries: Attempts of each commit, at least one; then the columns are fitted to the latest version.
+            commit: How it is committed. After `max_retries` attempts the columns are fitted to the latest version.
 
         Raises:
             InvalidInputError: Two files are for one fragment, or one is for a fragment that is not in the plan.
@@ -245,15 +228,7 @@ class ColumnVerbs(Handle):
             >>> table.commit_columns(plan, [task.write(table, values) for task in plan.tasks]).version
             2
         """
-        if isinstance(transaction_properties, AttemptProperties):
-            write_attempt = write_attempt or transaction_properties.write_attempt_for(self, "columns")
-        how = Commit(
-            message=commit_message,
-            properties=transaction_properties,
-            idempotency_key=idempotency_key,
-            write_attempt=write_attempt,
-            max_retries=max_retries,
-        )
+        how = (commit or Commit()).as_attempt(self, "columns")
         same = plan.version == self.version
         source = self.source if same else self.checkout_version(plan.version).source
         self._manifest, result = commit_columns(source, plan, written, how)

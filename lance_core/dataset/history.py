@@ -273,7 +273,8 @@ class HistoryVerbs(Handle):
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
             >>> fragments, key = lance.write_fragments(pa.table({"id": [4]}), "t.lance"), ("batch", "2026-01-01")
-            >>> done = lance.commit_fragments("t.lance", fragments, table.schema, idempotency_key=key)
+            >>> once = lance.Commit(idempotency_key=key)
+            >>> done = lance.commit_fragments("t.lance", fragments, table.schema, commit=once)
             >>> version, transaction = lance.dataset("t.lance").find_idempotent_commit(*key)
             >>> version, transaction.operation.name
             (2, 'Append')

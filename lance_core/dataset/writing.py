@@ -14,20 +14,18 @@ from lance_core.commit import (
     AttemptProperties,
     Commit,
     Committed,
-    WriteAttempt,
     already_exists,
-    commit,
     committed_or_raise,
 )
+from lance_core.commit import commit as commit_record
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import DatasetNotFoundError, InvalidInputError
 from lance_core.file import FileVersion
 from lance_core.store import CommitLock
-from lance_core.table.paths import TableFormat
 from lance_core.table.transaction import FIRST_ADDED_KEY
 from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.context.handle import Handle, TableTarget, table_target
-from lance_core.verbs.files.fragment_writer import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE, ReaderLike
+from lance_core.verbs.files.fragment_writer import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE, FileOptions, ReaderLike
 from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.files.slices import Slices
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
@@ -118,14 +116,12 @@ def write_dataset(
     reject("write_dataset", unsupported)
     target = table_target(uri, storage_options, commit_lock)
     if isinstance(transaction_properties, AttemptProperties):
-        target, options = _with_attempt(target, options, transaction_properties)
+        target, options = _with_attempt(target, options)
     new_target = write_version(data_obj, schema, target, options)
     return LanceDataset(new_target.uri, storage_options=new_target.options, manifest=new_target.base)
 
 
-def _with_attempt(
-    target: TableTarget, options: WriteOptions, properties: AttemptProperties
-) -> tuple[TableTarget, WriteOptions]:
+def _with_attempt(target: TableTarget, options: WriteOptions) -> tuple[TableTarget, WriteOptions]:
     """The target and options of a write that replaces the rows of earlier attempts, found by their properties.
 
     Raises:
@@ -144,14 +140,16 @@ def _with_attempt(
         existing = LanceDataset(target.uri, storage_options=target.options)
     except DatasetNotFoundError:
         existing = None
-    attempt, write = properties.write_attempt_for(existing, options.write.mode), options.write
+    commit, write = options.commit.as_attempt(existing, options.write.mode), options.write
+    attempt = commit.write_attempt
+    assert attempt is not None, "the properties belong to an attempt"
     if existing is not None:
         target = table_target(existing, target.options)
         if write.mode == "create":
             if not attempt.earlier or existing.version != max(attempt.earlier):
                 raise already_exists(target.uri)
             attempt, write = replace(attempt, conflict_policy="exclusive"), Write(mode="overwrite")
-    return target, replace(options, write=write, commit=replace(options.commit, write_attempt=attempt))
+    return target, replace(options, write=write, commit=replace(commit, write_attempt=attempt))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,19 +291,11 @@ def commit_fragments(
     slices: Slices | None = None,
     read_version: int | None = None,
     identity: str | None = None,
-    transaction_properties: Mapping[str, str] | None = None,
-    commit_message: str | None = None,
-    idempotency_key: tuple[str, str] | None = None,
-    stream_batch: tuple[str, int] | None = None,
-    write_attempt: WriteAttempt | None = None,
+    commit: Commit | None = None,
+    files: FileOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
-    data_storage_version: str | None = None,
-    enable_stable_row_ids: bool = False,
     table_config: Mapping[str, str] | None = None,
     add_columns: bool = False,
-    max_retries: int = 20,
-    initial_bases: Sequence[DatasetBasePath] = (),
-    enable_v2_manifest_paths: bool = True,
     require_empty: bool = False,
 ) -> CommitResult:
     """Make fragments part of a dataset.
@@ -320,29 +310,18 @@ def commit_fragments(
             latest now, or that of the dataset given. 0: there was no dataset yet.
         identity: `LanceDataset.identity` of `read_version` when it was read, if `uri` is not a dataset; it detects a
             table that was dropped and made again since, which has versions of the same numbers.
-        transaction_properties: Strings for the history, by key.
-        commit_message: A string for the history.
-        idempotency_key: A transaction property (key, value) that at most one commit may carry. If a commit after
-            `read_version` carries it, or the table has a proof of an older one, that commit is adopted and nothing is
-            committed. Otherwise the new commit carries it. The table keeps a proof in its configuration, so that the
-            version may be cleaned up.
-        stream_batch: A stream, and the number of its batch: if the table has a proof that this batch or a later one was
-            committed, nothing is committed.
-        write_attempt: The write and the number of the attempt, if the write may be attempted several times: rows that
-            earlier attempts committed are replaced, and the commit fails if a later attempt has committed.
+        commit: How it is committed: message, properties, and how the commit is recognized if it is made again. If a
+            commit after `read_version` has the `idempotency_key`, or the table has a proof of an older one, that commit
+            is adopted. Rows that earlier attempts of `write_attempt` committed are replaced.
+        files: The version of the files, stable row ids, base paths and names of manifests of a dataset that is created.
         storage_options: Credentials and options of the storage, under object_store's names; None for those of the
             dataset given.
-        data_storage_version: Version of the files; for a dataset that is created.
-        enable_stable_row_ids: Give rows ids that survive compaction; for a dataset that is created.
         table_config: Table configuration to set, unless it has these values already. It is part of the same commit if
             that creates or overwrites the dataset; otherwise a version before it sets the configuration, as
             transactions of appends and replacements cannot hold configuration.
         add_columns: Add the columns that the dataset lacks, in the same version; they are null in its rows. A column
             of the type null gets the type that it has in `schema`. The fragments must be written with the schema of
             `LanceDataset.lance_schema_with`.
-        max_retries: Attempts of the commit, at least one; if another writer commits first, it is rebased and put again.
-        initial_bases: Base paths of a dataset that is created.
-        enable_v2_manifest_paths: False gives a dataset that is created the old names of manifests.
         require_empty: With "append" or "replace": the slices must have no rows other than those of earlier attempts,
             also in versions that other writers commit meanwhile.
 
@@ -363,24 +342,18 @@ def commit_fragments(
         >>> lance.commit_fragments("t.lance", fragments, rows.schema, mode="create").dataset.version
         1
     """
-    storage_version = None if data_storage_version is None else FileVersion.from_string(data_storage_version).value
+    files = files or FileOptions()
+    if files.data_storage_version is not None:
+        files = replace(files, data_storage_version=FileVersion.from_string(files.data_storage_version).value)
     request = CommitRequest(
         fragments=tuple(fragment.to_record() for fragment in fragments),
         schema=schema,
         write=Write(mode=mode, slices=slices, add_columns=add_columns, require_empty=require_empty),
-        commit=Commit(
-            message=commit_message,
-            properties=transaction_properties,
-            idempotency_key=idempotency_key,
-            stream_batch=stream_batch,
-            write_attempt=write_attempt,
-            max_retries=max_retries,
-        ),
+        commit=commit or Commit(),
+        files=files,
         read_version=read_version,
         identity=identity,
         table_config=table_config,
-        table_format=TableFormat.of(storage_version, enable_stable_row_ids, enable_v2_manifest_paths),
-        initial_bases=initial_bases,
     )
     target = table_target(uri, storage_options)
     return _make_result(target, committed_or_raise(commit_request(target, request)))
@@ -396,26 +369,16 @@ def _make_result(target: TableTarget, done: Committed) -> CommitResult:
 def commit_transaction(
     dataset: LanceDataset,
     transaction: Transaction,
-    *,
-    idempotency_key: tuple[str, str] | None = None,
-    stream_batch: tuple[str, int] | None = None,
-    write_attempt: WriteAttempt | None = None,
-    checked_through: int | None = None,
+    commit: Commit | None = None,
 ) -> CommitResult:
     """Commit a transaction that was computed from a version, unless it was committed already. Not in pylance.
 
     Args:
         dataset: The dataset at that version, which does not move.
         transaction: The change.
-        idempotency_key: A transaction property (key, value) that at most one commit may carry. If a commit after the
-            dataset's version carries it, or the table has a proof of an older one, that commit is adopted and nothing
-            is committed. The result has the version of that commit, or the latest one if it was cleaned up.
-        stream_batch: A stream, and the number of its batch: if the table has a proof that this batch or a later one was
-            committed, nothing is committed.
-        write_attempt: The write and the number of the attempt, if the write may be attempted several times: of two
-            concurrent attempts the later one wins.
-        checked_through: Version up to which the caller has looked for `idempotency_key` and other attempts of
-            `write_attempt`; None for the version of the dataset.
+        commit: How it is committed; its message and properties are added to those of the transaction. If a commit after
+            the dataset's version has the `idempotency_key`, or the table has a proof of an older one, that commit is
+            adopted; the result has its version, or the latest one if it was cleaned up.
 
     Raises:
         CommitConflictError: Another writer's commit rules this one out.
@@ -427,28 +390,23 @@ def commit_transaction(
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
         >>> append = lance.write_fragments(pa.table({"id": [4]}), "t.lance", return_transaction=True)
-        >>> key = ("batch", "2026-01-01")
-        >>> lance.commit_transaction(table, append, idempotency_key=key).deduplicated
+        >>> once = lance.Commit(idempotency_key=("batch", "2026-01-01"))
+        >>> lance.commit_transaction(table, append, once).deduplicated
         False
-        >>> lance.commit_transaction(table, append, idempotency_key=key).deduplicated
+        >>> lance.commit_transaction(table, append, once).deduplicated
         True
         >>> lance.dataset("t.lance").count_rows()
         4
     """
     record = transaction.to_record()
-    options = Commit(
-        idempotency_key=idempotency_key,
-        stream_batch=stream_batch,
-        write_attempt=write_attempt,
-        checked_through=checked_through,
-    )
-    target, affected_rows = table_target(dataset, None), transaction.affected_rows
+    options = commit or Commit()
+    target = table_target(dataset, None)
     check_against_base(target.store, record.operation, target.base, record.read_version)
-    done = commit(
+    done = commit_record(
         target.store,
-        replace(record, properties={**record.properties, **options.identity}),
+        replace(record, properties={**record.properties, **options.texts, **options.identity}),
         base=target.base,
         options=options,
-        affected_rows=affected_rows,
+        affected_rows=transaction.affected_rows,
     )
     return _make_result(target, done)

@@ -92,9 +92,8 @@ def create_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) -
         value: The value that will be written to the branch.
         request: The write of the value, with main's URI.
     """
-    owner = {key: asset_name for key, asset_name in request.properties.items() if key == ASSET_KEY}
-    if RUN_ID in request.properties:
-        owner[_CREATED_BY] = request.properties[RUN_ID]
+    names = {ASSET_KEY: ASSET_KEY, RUN_ID: _CREATED_BY}
+    owner = {names[key]: value for key, value in (request.commit.properties or {}).items() if key in names}
     output = replace(request.output, empty_output="write", write_mode="create_only")
     again = request.existing is not None
     empty = replace(
@@ -103,6 +102,7 @@ def create_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) -
         slices=None,
         require_empty=False,
         output=replace(output, schema_mode="overwrite") if again else output,
+    ).changed_commit(
         properties={**dict([BEGUN_EMPTY]), **owner},
         write_attempt=lance_core.WriteAttempt(token=BEGUN_EMPTY, conflict_policy="exclusive") if again else None,
     )
@@ -129,9 +129,8 @@ def _emptied(frame: pa.Schema, request: WriteRequest) -> lance_core.LanceDataset
         [],
         with_vectors(schema, request.output.vector_columns),
         mode="overwrite",
-        transaction_properties=dict(request.properties),
-        write_attempt=request.write_attempt,
-        data_storage_version=request.data_storage_version,
+        commit=request.commit,
+        files=request.files,
     ).dataset
 
 

@@ -153,8 +153,14 @@ def _commit(
             request.uri if request.existing is None else request.existing,
             fragments,
             schema,
+            mode=request.mode,
             slices=request.slices if request.mode == "replace" or request.require_empty else None,
-            **request.write_arguments,
+            require_empty=request.require_empty,
+            read_version=request.read_version,
+            table_config=request.table_config,
+            storage_options=request.storage_options,
+            commit=request.commit,
+            files=request.files,
             add_columns=request.output.schema_mode == "add_columns" or bool(_without_type(schema, request)),
         )
     except CommitConflictError:
@@ -171,14 +177,8 @@ def _writer(schema: pa.Schema, request: WriteRequest) -> SliceWriter:
     slices, field_ids = request.slices, _field_ids(schema, request)
 
     def new_writer() -> lance_core.FragmentWriter:
-        return lance_core.FragmentWriter(
-            request.uri,
-            schema,
-            storage_options=request.storage_options,
-            data_storage_version=request.data_storage_version,
-            dataset_schema=field_ids,
-            **request.file_options,
-        )
+        options = request.storage_options
+        return request.files.writer(request.uri, schema, storage_options=options, dataset_schema=field_ids)
 
     def assign(rows: pa.RecordBatch | pa.Table) -> np.ndarray:
         assert slices is not None

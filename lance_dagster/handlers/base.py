@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
+import lance_core
 from lance_core.errors import DatasetNotFoundError, InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    import lance_core
     from lance_dagster.tables.settings import OutputSettings, TableSettings
 
 __all__ = [
@@ -61,8 +61,7 @@ class WriteRequest:
         slices: The run's partitions; None for an asset without partitions.
         output: The settings of the output, such as for the schema, empty frames and rows outside of the slices.
         table: The settings of the table, such as storage options and file options.
-        properties: Transaction properties of the commit.
-        write_attempt: The write and the number of the attempt; None outside of a run.
+        commit: How the write is committed; its attempt is None outside of a run.
         require_empty: Whether the commit requires that the slices have no rows except for those of earlier attempts.
         known: The columns that the asset's metadata `lance/schema` or its annotation declares.
         deletes: For a merge, rows whose keys are deleted, as the handler's `split_changes` returned them; or None.
@@ -76,8 +75,7 @@ class WriteRequest:
     slices: lance_core.Slices | None
     output: OutputSettings
     table: TableSettings
-    properties: Mapping[str, str]
-    write_attempt: lance_core.WriteAttempt | None
+    commit: lance_core.Commit
     require_empty: bool = False
     known: pa.Schema = field(default_factory=no_columns)
     deletes: Any = None
@@ -99,43 +97,34 @@ class WriteRequest:
         return dict(self.table.storage_options) or None
 
     @property
-    def file_options(self) -> dict[str, Any]:
-        """The options of data files that are set; lance_core has defaults for the others."""
+    def files(self) -> lance_core.FileOptions:
+        """How data files are made: as the settings say; files of an existing table have its version."""
+        existing, version = self.existing, self.table.data_storage_version
         options = {
             "max_rows_per_file": self.table.max_rows_per_file,
             "max_bytes_per_file": self.table.max_bytes_per_file,
+            "data_storage_version": existing.data_storage_version if version is None and existing else version,
+            "enable_stable_row_ids": self.output.stable_row_ids and existing is None,
         }
-        return {name: value for name, value in options.items() if value is not None}
+        return lance_core.FileOptions.of(options)
+
+    @property
+    def table_config(self) -> dict[str, str] | None:
+        """The configuration of the table to set; None for none."""
+        return dict(self.table.table_config) or None
 
     @property
     def commit_arguments(self) -> dict[str, Any]:
-        """How the write is committed, as arguments of lance_core and pyspark_lance."""
+        """The commit as arguments of `write_columns` and `merge`."""
         return {
-            "transaction_properties": dict(self.properties),
-            "commit_message": self.output.commit_message,
-            "write_attempt": self.write_attempt,
+            "transaction_properties": self.commit.properties,
+            "commit_message": self.commit.message,
+            "write_attempt": self.commit.write_attempt,
         }
 
-    @property
-    def write_arguments(self) -> dict[str, Any]:
-        """What is written to which table, and how it is committed, as arguments of lance_core and pyspark_lance."""
-        return {
-            **self.commit_arguments,
-            "mode": self.mode,
-            "require_empty": self.require_empty,
-            "read_version": self.read_version,
-            "storage_options": self.storage_options,
-            "data_storage_version": self.data_storage_version,
-            "enable_stable_row_ids": self.output.stable_row_ids and self.existing is None,
-            "table_config": dict(self.table.table_config) or None,
-        }
-
-    @property
-    def data_storage_version(self) -> str | None:
-        """The version of the data files: as configured, else the table's own; None for lance_core's default."""
-        if self.table.data_storage_version is not None or self.existing is None:
-            return self.table.data_storage_version
-        return self.existing.data_storage_version
+    def changed_commit(self, **changes: Any) -> WriteRequest:
+        """The request with other attributes of its commit."""
+        return replace(self, commit=replace(self.commit, **changes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,7 +103,7 @@ def stored_columns(schema: pa.Schema, request: WriteRequest, *, without_rows: bo
                 f"column {field.name!r} is new, and null in all rows, so that its type is not known; give the asset "
                 f'the metadata {{"lance/schema": {{"{field.name}": "string", ...}}}}'
             )
-        owner = {ASSET_KEY: request.properties[ASSET_KEY]}
+        owner = {ASSET_KEY: request.commit.texts[ASSET_KEY]}
         fields.append(field.with_nullable(True).with_metadata({**(field.metadata or {}), **owner}))
     return pa.schema(fields)
 
@@ -208,7 +208,7 @@ def is_kept(request: WriteRequest, key: Sequence[str], keys: Callable[[], pa.Tab
     Raises:
         EarlierAttemptError: Cells that only an earlier attempt set may be kept, and `on_earlier_attempt` is replace.
     """
-    write = request.write_attempt
+    write = request.commit.write_attempt
     if write is None or not write.earlier or request.output.missing != "keep":
         return False
     if write.on_earlier_attempt == "replace":
@@ -230,12 +230,12 @@ def _only_of_earlier(request: WriteRequest, key: Sequence[str], keys: Callable[[
     They are known for tables with stable row ids, which record the last change of each row, until the versions of the
     attempts are cleaned up.
     """
-    existing, write = request.existing, request.write_attempt
+    existing, write = request.existing, request.commit.write_attempt
     assert existing is not None
     assert write is not None
     if not existing.has_stable_row_ids or "_rowaddr" in key:
         return ", if there are any: this is known only of tables with stable row ids, and not with _rowaddr as key"
-    names, columns, current_keys = list(key), set(several(request.properties.get(COLUMNS))), keys().select(list(key))
+    names, columns, current_keys = list(key), set(several(request.commit.texts.get(COLUMNS))), keys().select(list(key))
     for version in write.earlier:
         try:
             earlier_version = existing.checkout_version((existing.branch, version))
@@ -307,5 +307,5 @@ def columns_result(
     if not done.operation:
         return ColumnsWritten(dataset=dataset, operation="None", **facts)
     result = ColumnsWritten.of_transaction(dataset, dataset.read_transaction(done.version), **facts)
-    earlier = () if request.write_attempt is None else request.write_attempt.earlier
+    earlier = () if request.commit.write_attempt is None else request.commit.write_attempt.earlier
     return replace(result, replaced_versions=earlier)

@@ -26,7 +26,6 @@ import pyarrow.compute as pc
 
 import lance_core
 from lance_core import LanceDataset, LanceFragment, WriteAttempt, WriteResult
-from lance_core.dataset import LANCE_COMMIT_MESSAGE_KEY
 from lance_core.errors import (
     DatasetNotFoundError,
     EarlierAttemptCommittedError,
@@ -45,7 +44,6 @@ __all__ = [
     "adopted",
     "after_creation",
     "check_keys",
-    "commit_properties",
     "configure",
     "confined_to",
     "may_insert",
@@ -65,9 +63,9 @@ def merge_arrow(table: pa.Table, request: WriteRequest) -> WriteResult:
     dataset, output, plain = request.existing, request.output, plain_merge(request.output)
     assert dataset is not None
     set_types(dataset, table.schema)
-    merge = dataset.merge_insert(output.merge_key).record_keys().commit_properties(commit_properties(request))
-    if request.write_attempt is not None:
-        merge = merge.write_attempt(request.write_attempt)
+    merge = dataset.merge_insert(output.merge_key).record_keys().commit_properties(request.commit.texts)
+    if request.commit.write_attempt is not None:
+        merge = merge.write_attempt(request.commit.write_attempt)
     if plain.matched == "update":
         merge = merge.when_matched_update_all(plain.condition)
     elif plain.matched == "delete":
@@ -109,15 +107,6 @@ def confined_to(request: WriteRequest) -> lance_core.Slices | None:
     return request.slices if request.output.out_of_partition == "error" else None
 
 
-def commit_properties(request: WriteRequest) -> dict[str, str]:
-    """The transaction properties of a merge."""
-    message = request.output.commit_message
-    return {
-        **request.properties,
-        **({} if message is None else {LANCE_COMMIT_MESSAGE_KEY: message}),
-    }
-
-
 def configure(request: WriteRequest) -> None:
     """Set the entries of the configured `table_config` that the table lacks, in a version of their own.
 
@@ -153,7 +142,7 @@ def merge_result(dataset: LanceDataset, request: WriteRequest, **facts: Any) -> 
     """
     transaction = dataset.read_transaction(dataset.version)
     assert transaction is not None  # lance_core records one with each commit
-    earlier = () if request.write_attempt is None else request.write_attempt.earlier
+    earlier = () if request.commit.write_attempt is None else request.commit.write_attempt.earlier
     return WriteResult.of_transaction(dataset, transaction, replaced_versions=earlier, **facts)
 
 
@@ -210,12 +199,12 @@ def merge_on_attempts(
         try:
             return merge(request) if _replaces(request, keys) else replace(merge(request), replaced_versions=())
         except EarlierAttemptCommittedError as error:
-            write = request.write_attempt
+            write = request.commit.write_attempt
             assert write is not None  # the error is only raised for a write with attempts
             # The commits before `error.version` were checked; the commit of the next merge checks those after it.
             committed = lance_core.dataset(request.uri, error.version, storage_options=request.storage_options)
             write = replace(write, earlier=(*write.earlier, error.version))
-            request = replace(request, existing=committed, mode="merge", write_attempt=write)
+            request = replace(request, existing=committed, mode="merge").changed_commit(write_attempt=write)
 
 
 def after_creation(request: WriteRequest) -> WriteRequest:
@@ -225,7 +214,7 @@ def after_creation(request: WriteRequest) -> WriteRequest:
         SupersededError: A later attempt has committed.
     """
     existing = lance_core.dataset(request.uri, storage_options=request.storage_options)
-    write = request.write_attempt
+    write = request.commit.write_attempt
     if write is not None:
         earlier_commits, _ = existing.find_transactions(*write.token)
         for version, transaction in earlier_commits.items():
@@ -244,7 +233,7 @@ def after_creation(request: WriteRequest) -> WriteRequest:
         alive = {attempt.version for attempt in committed if not attempt.is_removed}
         versions = alive | (set(earlier_commits) - {attempt.version for attempt in committed})
         write = replace(write, earlier=tuple(sorted(versions)))
-    return replace(request, existing=existing, mode="merge", write_attempt=write)
+    return replace(request, existing=existing, mode="merge").changed_commit(write_attempt=write)
 
 
 def merging_again_is_exact(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
@@ -261,7 +250,7 @@ def merging_again_is_exact(request: WriteRequest, keys: Callable[[], pa.Table]) 
     Raises:
         EarlierAttemptError: The result would differ, and `on_earlier_attempt` is replace.
     """
-    write, dataset = request.write_attempt, request.existing
+    write, dataset = request.commit.write_attempt, request.existing
     if write is None or not write.earlier or dataset is None or write.on_earlier_attempt == "append":
         return True
     is_alike = merges_again_alike(request.output)
@@ -289,7 +278,7 @@ def merging_again_is_exact(request: WriteRequest, keys: Callable[[], pa.Table]) 
 
 def _replaces(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
     """Whether the result of the merge is that of the last attempt alone, so that it replaces the earlier ones."""
-    write, dataset = request.write_attempt, request.existing
+    write, dataset = request.commit.write_attempt, request.existing
     if write is None or not write.earlier or dataset is None or write.on_earlier_attempt != "append":
         return True
     try:
@@ -303,9 +292,9 @@ def _replaces(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
 def adopted(request: WriteRequest) -> WriteResult:
     """The result of the earlier commit, which is kept."""
     assert request.existing is not None
-    assert request.write_attempt is not None
+    assert request.commit.write_attempt is not None
     try:
-        earlier_version = request.existing.checkout_version(request.write_attempt.earlier[-1])
+        earlier_version = request.existing.checkout_version(request.commit.write_attempt.earlier[-1])
     except VersionNotFoundError:  # the version was cleaned up; the table's configuration has recorded the attempt
         return WriteResult.of_transaction(request.existing, None, deduplicated=True)
     transaction = earlier_version.read_transaction(earlier_version.version)

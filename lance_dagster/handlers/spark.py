@@ -28,7 +28,6 @@ from lance_dagster.handlers.merge_clauses import changes_others, plain_merge
 from lance_dagster.handlers.merging import (
     adopted,
     check_keys,
-    commit_properties,
     configure,
     confined_to,
     merge_on_attempts,
@@ -121,24 +120,29 @@ class SparkHandler(LanceTypeHandler):
             return self._write(with_null_columns(value, request.existing.schema), request)
 
     def _write(self, value: DataFrame, request: WriteRequest) -> WriteResult | None:
-        import pyspark_lance  # noqa: PLC0415 - optional
+        from pyspark_lance.writing.options import WriteArguments  # noqa: PLC0415 - optional
+        from pyspark_lance.writing.write import write_with  # noqa: PLC0415 - optional
 
         assert request.mode != "merge"
         assert request.mode != "columns"
-        return pyspark_lance.write(
-            value,
-            request.uri,
+        options = WriteArguments(
+            mode=request.mode,
             slices=request.slices,
             cluster=request.output.cluster,
             out_of_partition=request.output.out_of_partition,
             vector_columns={**_vectors(value, request), **request.output.vector_columns} or None,
-            identity=request.identity,
             schema_mode=request.output.schema_mode,
             empty_output=request.output.empty_output,
             partition_overwrite="static",
-            **request.write_arguments,
-            **request.file_options,
+            require_empty=request.require_empty,
+            read_version=request.read_version,
+            identity=request.identity,
+            table_config=request.table_config,
+            storage_options=request.storage_options,
+            commit=request.commit,
+            files=request.files,
         )
+        return write_with(value, request.uri, options)
 
     def load(self, request: ReadRequest) -> Any:
         """A lazy frame over the pinned version."""
@@ -229,7 +233,7 @@ def _write_columns(value: DataFrame, request: WriteRequest) -> WriteResult | Non
             missing=output.missing,
             vector_columns={name: width for name, width in vectors.items() if name not in existing.schema.names}
             or None,
-            field_metadata={ASSET_KEY: request.properties[ASSET_KEY]},
+            field_metadata={ASSET_KEY: request.commit.texts[ASSET_KEY]},
             read_version=request.read_version,
             identity=request.identity,
             storage_options=request.storage_options,
@@ -377,18 +381,17 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
             attempted.uri,
             on=output.merge_key,
             **_clauses(output),
-            transaction_properties=commit_properties(attempted),
             storage_options=attempted.storage_options,
             within=confined_to(attempted),
-            write_attempt=attempted.write_attempt,
             read_version=attempted.read_version,
             identity=attempted.identity,
             deletes=attempted.deletes,
-            **attempted.file_options,
+            max_rows_per_file=attempted.files.max_rows_per_file,
+            max_bytes_per_file=attempted.files.max_bytes_per_file,
+            **attempted.commit_arguments,
         )
-        return replace(
-            done, replaced_versions=() if attempted.write_attempt is None else attempted.write_attempt.earlier
-        )
+        write = attempted.commit.write_attempt
+        return replace(done, replaced_versions=() if write is None else write.earlier)
 
     return merge_on_attempts(request, lambda: value.select(*output.merge_key).toArrow(), merge)
 

@@ -143,7 +143,8 @@ def columns_request(output: TableOutput) -> WriteRequest:
     attempt = output.tags.write_attempt(
         earlier=output.attempts.versions, on_earlier_attempt=settings.on_earlier_attempt
     )
-    return replace(request, write_attempt=attempt, properties={**request.properties, **columns}, read=read)
+    properties = {**(request.commit.properties or {}), **columns}
+    return replace(request.changed_commit(write_attempt=attempt, properties=properties), read=read)
 
 
 def columns_on_branch(output: TableOutput, main: lance_core.LanceDataset | None) -> TableOutput:
@@ -181,7 +182,9 @@ def _add(main: lance_core.LanceDataset, fields: Sequence[pa.Field]) -> None:
         return
     said = f"without values: {', '.join(field.name for field in fields)}"
     schema = pa.schema([*main.schema, *fields])
-    lance_core.commit_fragments(main, [], schema, add_columns=True, transaction_properties={COLUMN_TYPE: said})
+    lance_core.commit_fragments(
+        main, [], schema, add_columns=True, commit=lance_core.Commit(properties={COLUMN_TYPE: said})
+    )
     main.checkout_latest()
 
 

@@ -445,7 +445,7 @@ class LanceTableIOManager(dg.IOManager):
             begun=0 if output.step in self._missed_begins else self._begun.get((output.step, output.location.uri)),
         )
         try:
-            return handler.write(obj, replace(request, write_attempt=attempt))
+            return handler.write(obj, request.changed_commit(write_attempt=attempt))
         except DatasetExistsError as error:
             raise DatasetExistsError(f"{error}. The write_mode is {settings.write_mode}") from error
 

@@ -169,6 +169,7 @@ def write_request(
         )
     # The table's configuration belongs to main: a promotion does not copy it there.
     on_branch = existing is not None and output.branch is not None
+    properties = {**output.tags.properties, **input_properties(output.step), **output.watermark_properties}
     return WriteRequest(
         uri=output.uri,
         mode=mode,
@@ -176,8 +177,7 @@ def write_request(
         slices=None if plan is None else plan.slices,
         output=settings,
         table=replace(output.table, table_config={}) if on_branch else output.table,
-        properties={**output.tags.properties, **input_properties(output.step), **output.watermark_properties},
-        write_attempt=None,
+        commit=lance_core.Commit(message=settings.commit_message, properties=properties),
         require_empty=plan is not None and settings.write_mode == "error" and mode in ("append", "replace"),
         known=known_schema(output.metadata, type_metadata(output.context), output.where),
         deletes=output.deletes if mode == "merge" else None,

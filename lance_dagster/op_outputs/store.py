@@ -57,15 +57,17 @@ def store_op_output(context: dg.OutputContext, obj: Any, settings: TableSettings
     if handler is None:
         obj, handler = _pickled(obj, where), handler_for_value(_EMPTY, where=where)
     uri = _uri(context, settings)
+    output = _settings(context, where)
     request = WriteRequest(
         uri=uri,
         mode="overwrite",
         existing=_open(uri, settings),
         slices=None,
-        output=_settings(context, where),
+        output=output,
         table=settings,
-        properties={RUN_ID: context.run_id, STEP_KEY: context.step_key},
-        write_attempt=None,
+        commit=lance_core.Commit(
+            message=output.commit_message, properties={RUN_ID: context.run_id, STEP_KEY: context.step_key}
+        ),
     )
     outcome = handler.write(obj, request)
     assert outcome is not None  # an output without rows is written

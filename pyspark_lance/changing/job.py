@@ -150,7 +150,7 @@ class RowLevelChange:
                 self.dataset,
                 new_fragments,
                 deleted,
-                self.options,
+                self.options.commit,
                 inserted=inserted_keys(self.dataset, reports, self.on, repeats=self.repeats, is_exact=self.is_exact),
                 checked_through=self.checked_through,
             )
@@ -199,7 +199,6 @@ class RowLevelChange:
                     within.reject_match(key, row, self.dataset.uri)
 
     def _task(self) -> RowLevelTask:
-        options = replace(self.options, data_storage_version=self.dataset.data_storage_version)
         return RowLevelTask(
             uri=self.dataset.uri,
             job=uuid.uuid4().hex,
@@ -210,7 +209,9 @@ class RowLevelChange:
             most_keys=MAX_EXACT_KEYS if all(has_bytes(self.dataset.schema.field(name)) for name in self.on) else 0,
             repeats=self.repeats,
             finer=FinerColumns.of(self.dataset, self.options.storage_options) if len(self.stored) else None,
-            options=options.of_writer(self.dataset.lance_schema_bytes, None),  # rows keep their blobs by URI
+            files=replace(self.options.files, data_storage_version=self.dataset.data_storage_version),
+            storage_options=self.options.storage_options,
+            dataset_schema=self.dataset.lance_schema_bytes,
         )
 
 
@@ -224,8 +225,8 @@ def run_change(
 
     If a version has the `idempotency_key` of the options already, nothing is computed.
     """
-    if options.idempotency_key is not None:
-        commit = dataset.find_idempotent_commit(*options.idempotency_key)
+    if options.commit.idempotency_key is not None:
+        commit = dataset.find_idempotent_commit(*options.commit.idempotency_key)
         if commit is not None:
             return ChangeResult.of_transaction(dataset.checkout_version(commit[0]), commit[1], deduplicated=True)
     checked = dataset.version if checked_through is None else checked_through

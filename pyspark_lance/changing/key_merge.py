@@ -65,7 +65,10 @@ class KeyMergeJob:
             stable=self.stable,
             most_keys=None,  # rows of a key may be in two tasks
             finer=FinerColumns.of(base, options),
-            options=plain.options,
+            files=plain.files,
+            storage_options=options,
+            dataset_schema=plain.dataset_schema,
+            external_places=plain.external_places,
         )
         return KeyLookup().task(self.write.base_version, change, options)
 
@@ -111,7 +114,7 @@ class KeyMergeJob:
                 begin[0],
                 new_fragments,
                 begin[1],
-                options,
+                options.commit,
                 inserted=inserted,
                 checked_through=self.write.base_version,
             )

@@ -47,8 +47,9 @@ from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.types.column_names import case_sensitive, check_spellings, matched_names, names_of, quoted
 from pyspark_lance.types.spark_types import batch_schema, spark_schema
 from pyspark_lance.writing.job import open_version
+from pyspark_lance.writing.options import WriteArguments
 from pyspark_lance.writing.schema_plan import plan_write
-from pyspark_lance.writing.write import write
+from pyspark_lance.writing.write import write_with
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -151,16 +152,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
     keys = _spelled(on, df)
     _check_clauses(keys, when_matched, when_not_matched, when_not_matched_by_source)
     parsed = _parsed(clauses, (when_matched, when_not_matched, when_not_matched_by_source, condition))
-    options = ChangeOptions(
-        storage_options=storage_options,
-        transaction_properties=transaction_properties,
-        commit_message=commit_message,
-        max_rows_per_file=max_rows_per_file,
-        max_bytes_per_file=max_bytes_per_file,
-        conflict_retries=conflict_retries,
-        write_attempt=write_attempt,
-        within=within,
-    )
+    options = ChangeOptions.of(locals())
     _check_source(df, keys, "merge")
     reject_memory(uri)
     table = open_version(uri, read_version, storage_options, identity)
@@ -307,12 +299,7 @@ def delete(
         >>> lance.dataset("t.lance").count_rows()
         2
     """
-    options = ChangeOptions(
-        storage_options=storage_options,
-        transaction_properties=transaction_properties,
-        commit_message=commit_message,
-        conflict_retries=conflict_retries,
-    )
+    options = ChangeOptions.of(locals())
     reject_memory(uri)
     dataset = lance_core.dataset(uri, storage_options=storage_options)
     if not isinstance(where, str):
@@ -374,12 +361,7 @@ def update(
         >>> lance.dataset("t.lance").count_rows("id = 13")
         1
     """
-    options = ChangeOptions(
-        storage_options=storage_options,
-        transaction_properties=transaction_properties,
-        commit_message=commit_message,
-        conflict_retries=conflict_retries,
-    )
+    options = ChangeOptions.of(locals())
     reject_memory(uri)
     dataset = lance_core.dataset(uri, storage_options=storage_options)
     session = session_of(spark)
@@ -444,17 +426,10 @@ def _created(
     check_keys_of("on", map(plan_write(batch_schema(df.schema), None).stored.field, keys))
     reject_duplicate_keys(df, keys)
     try:
-        write_result = write(
-            df,
-            uri,
-            mode="create",
-            transaction_properties=options.transaction_properties,
-            commit_message=options.commit_message,
-            write_attempt=options.write_attempt,
-            storage_options=options.storage_options,
-            max_rows_per_file=options.max_rows_per_file,
-            max_bytes_per_file=options.max_bytes_per_file,
+        creation = WriteArguments(
+            mode="create", storage_options=options.storage_options, commit=options.commit, files=options.files
         )
+        write_result = write_with(df, uri, creation)
     except DatasetExistsError:
         if open_version(uri, None, options.storage_options) is None:
             raise  # only an external manifest store knows the table

@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import and_
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 import lance_core
-from lance_core import ColumnPlan, ColumnsResult, LanceDataset, WriteAttempt, WrittenColumns
+from lance_core import ColumnPlan, ColumnsResult, Commit, LanceDataset, WriteAttempt, WrittenColumns
 from lance_core.errors import (
     DatasetNotFoundError,
     InvalidInputError,
@@ -129,6 +129,7 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
         >>> lance.dataset("t.lance").to_table()["score"].to_pylist()
         [0.5, None, 0.75]
     """
+    commit = Commit.of(locals())
     reject_memory(uri)
     dataset = open_version(lance_core.canonical_uri(uri), read_version, storage_options, identity)
     if dataset is None:
@@ -151,13 +152,7 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
     )
     frame = _addressed(df, dataset, keys, stored.names, scope, storage_options)
     reports = _written(frame, plan, task)
-    how = {
-        "transaction_properties": transaction_properties,
-        "commit_message": commit_message,
-        "idempotency_key": idempotency_key,
-        "write_attempt": write_attempt,
-    }
-    return _commit(dataset, plan, task, reports, how)
+    return _commit(dataset, plan, task, reports, commit)
 
 
 def _written(frame: DataFrame, plan: ColumnPlan, task: ColumnsTask) -> list[ColumnsReport]:
@@ -172,7 +167,7 @@ def _commit(
     plan: ColumnPlan,
     task: ColumnsTask,
     reports: Sequence[ColumnsReport],
-    how: Mapping[str, Any],
+    commit: Commit,
 ) -> ColumnsResult:
     """Commit what the tasks report; files that no version uses are deleted."""
     written = [columns for report in reports for columns in report.written]
@@ -180,7 +175,7 @@ def _commit(
         for report in reports:
             report.reject()
         written += _without_rows(dataset, plan, written, task.stored)
-        return dataset.commit_columns(plan, written, **how)
+        return dataset.commit_columns(plan, written, commit)
     except StoreError:
         raise  # the commit may have taken effect, or may still do so
     except LanceError:

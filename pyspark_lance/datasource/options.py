@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 import lance_core
-from lance_core import LanceDataset
+from lance_core import Commit, FileOptions, LanceDataset
 from lance_core.errors import DatasetNotFoundError, InvalidInputError
 from lance_core.times import moment, zone_named
 from pyspark_lance.engine.lexing import in_lance_sql
@@ -112,6 +112,7 @@ _REMEDIES: Final = {
 }
 """What to do instead, by the use of the data source for which an option is not."""
 
+_FILE_FLAGS: Final = ("enable_stable_row_ids", "allow_external_blob_outside_bases")
 _BLOBS: Final = {"descriptions": "blobs_descriptions", "bytes": "all_binary"}
 _NAMES: Final = [option.name for option in OPTIONS]
 _KNOWN: Final = frozenset(name.replace("_", "").lower() for name in _NAMES)
@@ -243,16 +244,20 @@ class SourceOptions:
             partition_by=self.names("partition_by"),
             partition_overwrite=dynamic,  # type: ignore[arg-type]  # one of the three
             merge_on=self.names("merge_on"),
-            transaction_properties=self._properties(),
-            commit_message=self.value("commit_message"),
-            idempotency_key=self._pair("idempotency_key"),
+            commit=Commit(
+                message=self.value("commit_message"),
+                properties=self._properties(),
+                idempotency_key=self._pair("idempotency_key"),
+            ),
             idempotency_since=self.integer("idempotency_since") or 0,
             storage_options=self.storage,
-            max_rows_per_file=self.integer("max_rows_per_file"),
-            max_bytes_per_file=self.integer("max_bytes_per_file"),
-            data_storage_version=self.value("data_storage_version"),
-            enable_stable_row_ids=self.boolean("enable_stable_row_ids"),
-            allow_external_blob_outside_bases=self.boolean("allow_external_blob_outside_bases"),
+            files=FileOptions.of(
+                {
+                    "data_storage_version": self.value("data_storage_version"),
+                    **{name: self.integer(name) for name in ("max_rows_per_file", "max_bytes_per_file")},
+                    **{name: self.boolean(name) for name in _FILE_FLAGS},
+                }
+            ),
         )
 
     @property

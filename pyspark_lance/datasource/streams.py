@@ -129,10 +129,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def _of(self, message: _StreamMessage, batch: int) -> WriteJob:
         """The write of the tasks, which is committed on the latest version as this batch of its query."""
-        options = self._job.options
-        properties = {**(options.transaction_properties or {}), QUERY: message.query, BATCH: str(batch)}
-        options = replace(options, transaction_properties=properties, stream_batch=(message.query, batch))
-        return replace(self._job, job=message.job, options=options)
+        commit = self._job.options.commit
+        properties = {**(commit.properties or {}), QUERY: message.query, BATCH: str(batch)}
+        commit = replace(commit, properties=properties, stream_batch=(message.query, batch))
+        return replace(self._job, job=message.job, options=replace(self._job.options, commit=commit))
 
     def _clean(self, job: WriteJob, *, failed: bool = False) -> None:
         dataset = self._options.open_or_none()

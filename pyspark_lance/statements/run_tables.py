@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 import lance_core
-from lance_core import LanceDataset
+from lance_core import FileOptions, LanceDataset
 from lance_core.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
@@ -112,8 +112,7 @@ def _create_empty(
         mode="overwrite" if statement.replaces else "create",
         table_config=properties.config or None,
         storage_options=location.storage_options,
-        data_storage_version=properties.version,
-        enable_stable_row_ids=properties.stable,
+        files=FileOptions(data_storage_version=properties.version, enable_stable_row_ids=properties.stable),
     )
     return context.nothing()
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from lance_core import LanceDataset, LanceOperation, Transaction, commit_transaction
+from lance_core import Commit, LanceDataset, LanceOperation, Transaction, commit_transaction
 from lance_core.errors import UndecidedWriteError
 
 __all__ = ["BATCH", "DECISIONS", "QUERY", "STREAM_BATCH", "CommittedBatches", "batch_of"]
@@ -89,7 +89,7 @@ class CommittedBatches:
         change = LanceOperation.UpdateConfig()
         properties = {QUERY: self.query, BATCH: str(batch)}
         transaction = Transaction(dataset.version, change, transaction_properties=properties)
-        commit_transaction(dataset, transaction, stream_batch=(self.query, batch))
+        commit_transaction(dataset, transaction, Commit(stream_batch=(self.query, batch)))
 
     def _missing(self) -> list[int]:
         """Versions that were cleaned up and may have been commits of the query."""

@@ -88,7 +88,10 @@ class WriteJob:
             allow_out_of_partition=options.out_of_partition == "allow",
             rules=self.rules,
             max_open=_SORTED_OPEN if options.cluster else None,
-            options=options.of_writer(self.dataset_schema, self.external_places),
+            files=options.files,
+            storage_options=options.storage_options,
+            dataset_schema=self.dataset_schema,
+            external_places=self.external_places,
         )
 
     def finish(self, messages: Iterable[bytes]) -> WriteResult | None:
@@ -161,6 +164,7 @@ class WriteJob:
 
     def _commit_fragments(self, fragments: list[FragmentMetadata], mode: str, slices: Slices | None) -> CommitResult:
         options = self.options
+        stream_batch = options.commit.stream_batch or batch_of(options.commit.properties)
         return lance_core.commit_fragments(
             self.uri,
             fragments,
@@ -170,14 +174,9 @@ class WriteJob:
             require_empty=options.require_empty,
             read_version=self.base_version,
             identity=self.base_identity,
-            transaction_properties=options.transaction_properties,
-            commit_message=options.commit_message,
-            idempotency_key=options.idempotency_key,
-            stream_batch=options.stream_batch or batch_of(options.transaction_properties),
-            write_attempt=options.write_attempt,
+            commit=replace(options.commit, stream_batch=stream_batch),
+            files=options.files,
             storage_options=options.storage_options,
-            data_storage_version=options.data_storage_version,
-            enable_stable_row_ids=options.enable_stable_row_ids,
             table_config=options.table_config,
             add_columns=options.schema_mode == "add_columns" or bool(self.plan.grown_columns),
         )
@@ -267,12 +266,13 @@ def find_earlier_write(uri: str | PathLike[str], options: WriteArguments) -> tup
         The result of the earlier write, or None; and the options for the write, based on the version up to which the
         history was searched, so that the commit searches the versions after it.
     """
-    if options.idempotency_key is None or options.read_version is not None:
+    key = options.commit.idempotency_key
+    if key is None or options.read_version is not None:
         return None, options
     latest = open_version(uri, None, options.storage_options)
     if latest is None:
         return None, replace(options, read_version=0)
-    earlier_commit = latest.find_idempotent_commit(*options.idempotency_key, newer_than=options.idempotency_since)
+    earlier_commit = latest.find_idempotent_commit(*key, newer_than=options.idempotency_since)
     if earlier_commit is None:
         return None, replace(options, read_version=latest.version)
     version, transaction = earlier_commit
@@ -299,7 +299,7 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteArg
     options = with_mode_of_session(options, base)
     if base is not None and options.mode in ("create", "error"):
         raise DatasetExistsError(f"there is already a table at {uri}; mode 'append' or 'overwrite' writes to it")
-    if base is not None and options.enable_stable_row_ids and not base.has_stable_row_ids:
+    if base is not None and options.files.enable_stable_row_ids and not base.has_stable_row_ids:
         raise InvalidInputError(
             f"enable_stable_row_ids: {uri} was created without stable row ids, and a table keeps what it was created "
             "with. Leave the option out, or write to a new table"
@@ -324,7 +324,7 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteArg
         check_columns("slices", map(plan.stored.field, options.slices.columns), PLAIN_SLICES)
     rules = row_rules(options, plan.stored) if options.has_rules else None
     if base is not None and adds:
-        options = replace(options, data_storage_version=_version_to_add(base, options))
+        options = replace(options, files=replace(options.files, data_storage_version=_version_to_add(base, options)))
     return WriteJob(
         uri=uri,
         job=uuid.uuid4().hex,
@@ -356,7 +356,7 @@ def _schema_to_add(base: LanceDataset, plan: WritePlan) -> bytes:
 
 def _version_to_add(base: LanceDataset, options: WriteArguments) -> str:
     """The file version of fragments that are added to a table: the table's."""
-    file_version = options.data_storage_version
+    file_version = options.files.data_storage_version
     if file_version is not None and file_version != base.data_storage_version:
         raise InvalidInputError(
             f"data_storage_version {file_version!r}: the table has {base.data_storage_version!r}; leave it out, or "

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, get_args
+from dataclasses import dataclass, field, fields
+from typing import Any, Self, get_args
 
-from lance_core import Slices, WriteAttempt
+from lance_core import Commit, FileOptions, Slices
 from lance_core.errors import InvalidInputError
 from pyspark_lance.writing.option_values import EmptyOutput, Mode, OutOfPartition, PartitionOverwrite, SchemaMode
 
@@ -15,38 +15,23 @@ __all__ = ["JobOptions", "WriteArguments"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """The arguments that writes and changes of rows share; `pyspark_lance.write` describes them."""
+    """What writes and changes of rows share.
+
+    Attributes:
+        storage_options: Credentials and options of the storage.
+        commit: How the write or change is committed.
+        files: How data files are made.
+    """
 
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
-    transaction_properties: Mapping[str, str] | None = None
-    commit_message: str | None = None
-    idempotency_key: tuple[str, str] | None = None
-    write_attempt: WriteAttempt | None = None
-    max_rows_per_file: int | None = None
-    max_bytes_per_file: int | None = None
-    data_storage_version: str | None = None
-    enable_stable_row_ids: bool = False
-    allow_external_blob_outside_bases: bool = False
+    commit: Commit = field(default_factory=Commit)
+    files: FileOptions = field(default_factory=FileOptions)
 
-    def of_writer(self, dataset_schema: bytes | None, external_places: tuple[str, ...] | None) -> dict[str, Any]:
-        """The options of `FragmentWriter` in a task.
-
-        Args:
-            dataset_schema: The table's schema with its field ids, if fragments are added to the table.
-            external_places: Prefixes of the URIs by which blobs may be given; None for rows of the table.
-        """
-        writer_options = {
-            "storage_options": dict(self.storage_options) if self.storage_options else None,
-            "data_storage_version": self.data_storage_version,
-            "max_rows_per_file": self.max_rows_per_file,
-            "max_bytes_per_file": self.max_bytes_per_file,
-            "dataset_schema": dataset_schema,
-        }
-        defined_options = {name: value for name, value in writer_options.items() if value is not None}
-        return {
-            **defined_options,
-            "external_places": ("",) if self.allow_external_blob_outside_bases else external_places,
-        }
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> Self:
+        """The options from the arguments of a public function, each in the record that it belongs to."""
+        own_arguments = {option.name: arguments[option.name] for option in fields(cls) if option.name in arguments}
+        return cls(**{"commit": Commit.of(arguments), "files": FileOptions.of(arguments), **own_arguments})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +51,6 @@ class WriteArguments(JobOptions):
     vector_columns: Mapping[str, int] | None = None
     schema_mode: SchemaMode = "strict"
     empty_output: EmptyOutput = "write"
-    stream_batch: tuple[str, int] | None = None
     idempotency_since: int = 0
     read_version: int | None = None
     identity: str | None = None
@@ -119,7 +103,7 @@ def check_together(options: WriteArguments) -> None:
     Raises:
         InvalidInputError: Two arguments cannot be combined, or an argument needs another one.
     """
-    if options.idempotency_since and options.idempotency_key is None:
+    if options.idempotency_since and options.commit.idempotency_key is None:
         raise InvalidInputError("idempotency_since limits the search for idempotency_key: give idempotency_key as well")
     if options.replace_where is not None and options.mode != "overwrite":
         raise InvalidInputError(f"replaceWhere needs mode 'overwrite', not {options.mode!r}")

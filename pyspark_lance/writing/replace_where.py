@@ -96,9 +96,8 @@ def replace_rows(
     def attempt(base: tuple[LanceDataset, WriteAttempt | None], number: int) -> WriteResult:
         latest, write = base
         deleted = rows_where(latest, options.replace_where or "")
-        done = commit_update(
-            latest, fragments, deleted, replace(options, write_attempt=write), checked_through=dataset.version
-        )
+        commit = replace(options.commit, write_attempt=write)
+        done = commit_update(latest, fragments, deleted, commit, checked_through=dataset.version)
         write_result = WriteResult.of(done, fragments, sum(fragment.physical_rows for fragment in fragments), {})
         return replace(
             write_result,
@@ -115,7 +114,7 @@ def replace_rows(
         return lance_core.dataset(dataset.uri, storage_options=options.storage_options), write
 
     return lance_core.retrying(
-        (dataset, options.write_attempt),
+        (dataset, options.commit.write_attempt),
         attempt,
         following,
         is_retryable=lambda error: isinstance(error, RetryableConflictError | HistoryGapError),

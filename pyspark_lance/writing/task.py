@@ -16,13 +16,13 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, Self
+from typing import Final, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core import FragmentMetadata, FragmentWriter, Slices, SliceWriter
+from lance_core import FileOptions, FragmentMetadata, FragmentWriter, Slices, SliceWriter
 from lance_core.errors import InvalidInputError, LanceError, SchemaError, UnsupportedError
 from pyspark_lance.engine.sessions import use_cores_of_task
 from pyspark_lance.types.batch_convert import ConverterTo
@@ -105,13 +105,19 @@ class PartitionTask(ABC):
         uri: The table.
         job: Start of the names of all files of the job.
         stored: Schema of the fragments; without columns if no rows are written.
-        options: Further arguments of `FragmentWriter`.
+        files: How data files are made.
+        storage_options: Credentials and options of the storage.
+        dataset_schema: The table's schema with its field ids, as bytes, if fragments are added to the table.
+        external_places: Prefixes of the URIs by which blobs may be given; None for rows of the table.
     """
 
     uri: str
     job: str
     stored: pa.Schema
-    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    files: FileOptions = field(default_factory=FileOptions)
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+    dataset_schema: bytes | None = None
+    external_places: tuple[str, ...] | None = None
 
     @abstractmethod
     def output(self, prefix: str) -> TaskOutput:
@@ -119,8 +125,14 @@ class PartitionTask(ABC):
 
     def writer(self, prefix: str) -> FragmentWriter:
         """A writer of new fragments."""
-        return FragmentWriter(
-            self.uri, self.stored, file_prefix=prefix, max_buffered_bytes=BUFFERED_BYTES, **self.options
+        return self.files.writer(
+            self.uri,
+            self.stored,
+            storage_options=self.storage_options,
+            dataset_schema=self.dataset_schema,
+            external_places=("",) if self.files.allow_external_blob_outside_bases else self.external_places,
+            file_prefix=prefix,
+            max_buffered_bytes=BUFFERED_BYTES,
         )
 
     def __call__(self, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> bytes:

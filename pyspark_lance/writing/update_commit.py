@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pyroaring import BitMap
 
 import lance_core
-from lance_core import CommitResult, FragmentMetadata, LanceDataset, Transaction
-from lance_core.dataset import LANCE_COMMIT_MESSAGE_KEY
+from lance_core import Commit, CommitResult, FragmentMetadata, LanceDataset, Transaction
 from lance_core.errors import CommitConflictError, RetryableConflictError
-from pyspark_lance.writing.options import JobOptions
 
 __all__ = ["commit_update", "lost_each_time"]
 
@@ -20,7 +19,7 @@ def commit_update(
     dataset: LanceDataset,
     new_fragments: Sequence[FragmentMetadata],
     deleted: Mapping[int, BitMap],
-    options: JobOptions,
+    commit: Commit,
     *,
     inserted: Any = None,
     checked_through: int | None = None,
@@ -31,7 +30,7 @@ def commit_update(
         dataset: The version that the change is based on.
         new_fragments: The new fragments.
         deleted: Offsets of the deleted rows, by fragment id.
-        options: The options of the change.
+        commit: How the change is committed.
         inserted: Inserted keys, as `lance_core.key_filter` returns them: concurrent inserts of one of them conflict.
         checked_through: Version up to which the history was searched for `idempotency_key` and other attempts; None for
             the version of `dataset`.
@@ -42,23 +41,9 @@ def commit_update(
         EarlierAttemptCommittedError: An earlier attempt, which `write_attempt` does not name, has committed.
     """
     operation = dataset.update_operation(new_fragments, deleted, inserted_rows=inserted)
-    properties = dict(options.transaction_properties or {})
-    if options.commit_message is not None:
-        properties[LANCE_COMMIT_MESSAGE_KEY] = options.commit_message
-    transaction = Transaction(
-        read_version=dataset.version,
-        operation=operation,
-        transaction_properties=properties,
-        affected_rows=dict(deleted),
-    )
-    is_searched = options.write_attempt is not None or options.idempotency_key is not None
-    return lance_core.commit_transaction(
-        dataset,
-        transaction,
-        idempotency_key=options.idempotency_key,
-        write_attempt=options.write_attempt,
-        checked_through=checked_through if is_searched else None,
-    )
+    transaction = Transaction(read_version=dataset.version, operation=operation, affected_rows=dict(deleted))
+    checked_through = checked_through if commit.identity else None
+    return lance_core.commit_transaction(dataset, transaction, replace(commit, checked_through=checked_through))
 
 
 def lost_each_time(uri: str) -> Callable[[int, CommitConflictError], RetryableConflictError]:

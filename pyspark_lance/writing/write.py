@@ -7,9 +7,8 @@ from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, get_args
 
-import lance_core
-from lance_core import Slices, WriteAttempt, WriteResult
-from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError
+from lance_core import AttemptProperties, Slices, WriteAttempt, WriteResult
+from lance_core.errors import DatasetExistsError, InvalidInputError
 from pyspark_lance.engine.lexing import has_escapes, in_lance_sql
 from pyspark_lance.engine.partitions import Transport, run_on_partitions
 from pyspark_lance.engine.sessions import check_frame, is_connect, is_utc, reject_memory, session_zone
@@ -138,14 +137,13 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
     """
     arguments = {name: value for name, value in locals().items() if name not in ("df", "uri")}
     arguments["mode"] = "error" if mode in ("errorifexists", "ignore") else mode
-    arguments["write_attempt"] = write_attempt or _attempt(uri, mode, transaction_properties, storage_options)
     arguments["partition_by"] = None if partition_by is None else tuple(names_of("partition_by", partition_by))
-    return _write_as(mode, df, uri, WriteArguments(**arguments))
-
-
-def _write_as(mode: SaveMode, df: DataFrame, uri: str | PathLike[str], options: WriteArguments) -> WriteResult | None:
+    options = WriteArguments.of(arguments)
     if mode not in get_args(SaveMode):
         raise InvalidInputError(f"mode {mode!r} is none of {', '.join(get_args(SaveMode))}")
+    if isinstance(transaction_properties, AttemptProperties):
+        existing = open_version(uri, None, storage_options)
+        options = replace(options, commit=options.commit.as_attempt(existing, mode))
     try:
         return write_with(df, uri, options)
     except DatasetExistsError:
@@ -185,16 +183,3 @@ def write_with(
         job.clean((), failed=True)
         raise
     return job.finish([answer.message for answer in answers])
-
-
-def _attempt(
-    uri: str | PathLike[str], mode: str, properties: Mapping[str, str] | None, storage_options: Mapping[str, str] | None
-) -> WriteAttempt | None:
-    """The attempt that the properties of a commit belong to; None for plain properties."""
-    if not isinstance(properties, lance_core.AttemptProperties):
-        return None
-    try:
-        existing = lance_core.dataset(uri, storage_options=dict(storage_options or {}) or None)
-    except DatasetNotFoundError:
-        existing = None
-    return properties.write_attempt_for(existing, mode)

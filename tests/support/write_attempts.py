@@ -4,7 +4,7 @@ import lance
 import pyarrow as pa
 
 import lance_core
-from lance_core import WriteAttempt, commit_fragments, write_fragments
+from lance_core import Commit, WriteAttempt, commit_fragments, write_fragments
 
 TOKEN = ("app.token", "x")
 
@@ -29,7 +29,7 @@ def write(uri, data, write_attempt, *, mode="append", base=None, **options):
         data.schema,
         mode=mode,
         read_version=0 if base is None else base.version,
-        write_attempt=write_attempt,
+        commit=Commit(write_attempt=write_attempt),
         **options,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from os import PathLike
 from types import TracebackType
 from typing import Any, Final, Self
@@ -21,8 +21,8 @@ from lance_core.file.writer import TOTAL_BUFFERED, DataFileWriter
 from lance_core.schema import Schema, schema_from_arrow, schema_from_bytes
 from lance_core.store import ObjectStore, PendingWrites, note_begun, open_store, sync_names
 from lance_core.table import fragment as records
-from lance_core.table.paths import DATA_PREFIX, data_key, new_data_file_name
-from lance_core.verbs.context.bases import WriteTarget
+from lance_core.table.paths import DATA_PREFIX, TableFormat, data_key, new_data_file_name
+from lance_core.verbs.context.bases import DatasetBasePath, WriteTarget
 from lance_core.verbs.context.uncommitted_files import remove_files
 from lance_core.verbs.files.conform import (
     check_column_name,
@@ -44,6 +44,7 @@ __all__ = [
     "CLOSING_AT_A_TIME",
     "MAX_BYTES_PER_FILE",
     "MAX_ROWS_PER_FILE",
+    "FileOptions",
     "FragmentWriter",
     "ReaderLike",
     "data_file_record",
@@ -60,6 +61,51 @@ _VERSION_NUMBERS: Final = {version: version.manifest_numbers for version in File
 ReaderLike = Any
 """A table, batch, reader, scanner or dataset of Arrow, a pandas or polars frame, a dict of columns, a list of dicts, or
 an iterable of batches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileOptions:
+    """How data files are made, and where; `lance_core.write_dataset` describes the attributes."""
+
+    max_rows_per_file: int = MAX_ROWS_PER_FILE
+    max_bytes_per_file: int = MAX_BYTES_PER_FILE
+    progress: FragmentWriteProgress | None = None
+    data_storage_version: str | None = None
+    enable_stable_row_ids: bool = False
+    enable_v2_manifest_paths: bool = True
+    initial_bases: Sequence[DatasetBasePath] | None = None
+    target_bases: Sequence[str] | None = None
+    target_all_bases: bool | None = None
+    allow_external_blob_outside_bases: bool = False
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> Self:
+        """The options from arguments of a public function, where None is the default; other entries are ignored."""
+        names = [option.name for option in fields(cls)]
+        options = cls(**{name: arguments[name] for name in names if arguments.get(name) is not None})
+        legacy = arguments.get("use_legacy_format")
+        return options if legacy is None else replace(options, data_storage_version="legacy" if legacy else "stable")
+
+    @property
+    def table_format(self) -> TableFormat:
+        """The format of a table that is created."""
+        return TableFormat(
+            data_storage_version=self.data_storage_version,
+            stable_row_ids=self.enable_stable_row_ids,
+            v2_manifest_paths=self.enable_v2_manifest_paths,
+        )
+
+    def writer(self, uri: str | PathLike[str], schema: pa.Schema, **arguments: Any) -> FragmentWriter:
+        """A writer of such files; `arguments` are the other arguments of `FragmentWriter`."""
+        return FragmentWriter(
+            uri,
+            schema,
+            data_storage_version=self.data_storage_version,
+            max_rows_per_file=self.max_rows_per_file,
+            max_bytes_per_file=self.max_bytes_per_file,
+            progress=self.progress,
+            **arguments,
+        )
 
 
 @checked_methods

@@ -72,12 +72,11 @@ class MergeInsertBuilder:
         self._version: str | None = None
         self._target_bases: Sequence[str] | None = None
         self._target_all_bases: bool | None = None
-        self._properties: Mapping[str, str] = {}
-        self._write: WriteAttempt | None = None
+        self._commit = Commit()
 
     def commit_properties(self, properties: Mapping[str, str]) -> Self:
         """Set the transaction properties of the commit. Not in pylance."""
-        self._properties = dict(properties)
+        self._commit = replace(self._commit, properties=dict(properties))
         return self
 
     def write_attempt(self, write: WriteAttempt) -> Self:
@@ -87,7 +86,7 @@ class MergeInsertBuilder:
         earlier attempt has committed a version that is not in `write.earlier`, because the rows of the source decide
         whether a second merge changes the result. To merge again nevertheless, add that version to `earlier`.
         """
-        self._write = write
+        self._commit = replace(self._commit, write_attempt=write)
         return self
 
     def when_matched_update_all(self, condition: str | pc.Expression | None = None) -> Self:
@@ -236,8 +235,8 @@ class MergeInsertBuilder:
             SupersededError, EarlierAttemptCommittedError: See `write_attempt`.
         """
         table = self._read_source(data_obj, schema)
-        began = self._dataset.source.manifest.version
-        options = Commit(write_attempt=self._write, checked_through=None if self._write is None else began)
+        has_attempts, began = self._commit.write_attempt is not None, self._dataset.source.manifest.version
+        options = replace(self._commit, checked_through=began if has_attempts else None)
 
         def attempt(base: Snapshot) -> tuple[Manifest, Merged]:
             with staged(base) as files:
@@ -333,7 +332,7 @@ class MergeInsertBuilder:
     @property
     def _transaction_properties(self) -> dict[str, str]:
         """The properties of the commit."""
-        return {**self._properties, **({} if self._write is None else self._write.properties)}
+        return {**self._commit.texts, **self._commit.identity}
 
     def _read_source(self, data_obj: ReaderLike, schema: pa.Schema | None) -> SourceRows:
         self._clauses.check()

@@ -145,7 +145,7 @@ class _FragmentsCommit:
         """The change on the version that the request is based on."""
         base, write = self._base(), self.request.attempt
         if base is None:
-            operation = replace(self._overwrite(), initial_bases=numbered(self.request.initial_bases))
+            operation = replace(self._overwrite(), initial_bases=numbered(self.request.files.initial_bases or ()))
             return self._change(None, operation, self.request.properties())
         begun = write is not None and write.begun is not None
         overruled = overruled_fills(self.request, write, base) if write is not None and begun else frozenset[int]()
@@ -287,7 +287,7 @@ class _FragmentsCommit:
             base=base,
             new_files=self._new_files,
             pending=self.pending,
-            table_format=self.request.table_format,
+            table_format=self.request.files.table_format,
             fills=self.request.filled_slices(),
         )
 

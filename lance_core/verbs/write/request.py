@@ -27,11 +27,10 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Merge
 from lance_core.table.operations.base import next_fragment_id, number_fragments
-from lance_core.table.paths import TableFormat
 from lance_core.verbs.columns.add import lacking_fields, with_null_columns
-from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
+from lance_core.verbs.files.fragment_writer import FileOptions
 from lance_core.verbs.files.slices import Slices
 from lance_core.verbs.rows.removal import Removal, RowsByFragment, with_deletions
 from lance_core.verbs.write.earlier_attempts import rows_of_attempts
@@ -87,6 +86,7 @@ class CommitRequest:
     """What to commit: the arguments of `lance_core.commit_fragments`, which describes them.
 
     Attributes:
+        files: The options by which a dataset is created.
         first_field_id: Id of the first field, if the fragments define the columns of the dataset.
     """
 
@@ -94,11 +94,10 @@ class CommitRequest:
     schema: pa.Schema
     write: Write
     commit: Commit = field(default_factory=Commit)
+    files: FileOptions = field(default_factory=FileOptions)
     read_version: int | None = None
     identity: str | None = None
     table_config: Mapping[str, str] | None = None
-    table_format: TableFormat = field(default_factory=TableFormat)
-    initial_bases: Sequence[DatasetBasePath] = ()
     first_field_id: int = 0
 
     @property
@@ -144,7 +143,7 @@ class CommitRequest:
         for fragment in self.fragments[:1]:
             for file in fragment.files[:1]:
                 return FileVersion.from_numbers(file.file_major_version, file.file_minor_version)
-        return FileVersion.from_string(self.table_format.data_storage_version)
+        return FileVersion.from_string(self.files.data_storage_version)
 
 
 def schema_with_added_columns(request: CommitRequest, base: Manifest) -> Schema:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Self, TypedDict
 
 import pyarrow as pa
@@ -37,26 +37,21 @@ from lance_core.store import PendingWrites, canonical_uri
 from lance_core.store.memory import MemoryStore
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.paths import TableFormat
-from lance_core.verbs.context.bases import DatasetBasePath, WriteTarget, numbered, write_targets
+from lance_core.verbs.context.bases import WriteTarget, numbered, write_targets
 from lance_core.verbs.context.handle import TableTarget
 from lance_core.verbs.context.uncommitted_files import remove_files
 from lance_core.verbs.files.conform import external_places
 from lance_core.verbs.files.fragment_writer import (
-    MAX_BYTES_PER_FILE,
-    MAX_ROWS_PER_FILE,
-    FragmentWriter,
+    FileOptions,
     ReaderLike,
     to_batches,
 )
-from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.write.commit_fragments import commit_request
 from lance_core.verbs.write.request import CommitRequest, Write
 
 __all__ = [
     "OPTION_NAMES",
     "AutoCleanupConfig",
-    "FileOptions",
     "PreparedWrite",
     "WriteOptions",
     "auto_cleanup_keys",
@@ -69,32 +64,9 @@ _logger = logging.getLogger(__name__)
 WRITE_MODES: Final = ("create", "append", "overwrite")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileOptions:
-    """How data files are made, and where; `lance_core.write_dataset` describes the attributes.
-
-    Attributes:
-        table_format: The version of the files; for a table that is created, also its further format.
-    """
-
-    max_rows_per_file: int | None = None
-    max_bytes_per_file: int | None = None
-    progress: FragmentWriteProgress | None = None
-    table_format: TableFormat = field(default_factory=TableFormat)
-    initial_bases: Sequence[DatasetBasePath] | None = None
-    target_bases: Sequence[str] | None = None
-    target_all_bases: bool | None = None
-    allow_external_blob_outside_bases: bool = False
-
-
-FILE_OPTIONS: Final = tuple(option.name for option in fields(FileOptions) if option.name != "table_format")
-
-OPTION_NAMES: Final = frozenset(FILE_OPTIONS) | {
+OPTION_NAMES: Final = frozenset(option.name for option in fields(FileOptions)) | {
     "auto_cleanup_options",
     "commit_message",
-    "data_storage_version",
-    "enable_stable_row_ids",
-    "enable_v2_manifest_paths",
     "transaction_properties",
     "use_legacy_format",
 }
@@ -127,15 +99,10 @@ class WriteOptions:
         mode = "create" if mode is None else mode.lower()  # None as in pylance
         if mode not in WRITE_MODES:
             raise InvalidInputError(f'mode must be "create", "append" or "overwrite", not {mode!r}')
-        version, legacy = arguments.get("data_storage_version"), arguments.get("use_legacy_format")
-        if legacy is not None:
-            version = "legacy" if legacy else "stable"
-        files = {name: arguments[name] for name in FILE_OPTIONS if name in arguments}
-        stable_row_ids, v2_names = arguments.get("enable_stable_row_ids"), arguments.get("enable_v2_manifest_paths")
         return cls(
             write=Write(mode=mode),
-            files=FileOptions(table_format=TableFormat.of(version, stable_row_ids, v2_names), **files),
-            commit=Commit(message=arguments.get("commit_message"), properties=arguments.get("transaction_properties")),
+            files=FileOptions.of(arguments),
+            commit=Commit.of(arguments),
             table_config=auto_cleanup_keys(arguments.get("auto_cleanup_options")),
         )
 
@@ -172,12 +139,6 @@ class PreparedWrite:
         return self.target.base if self.options.write.mode == "append" else None
 
     @property
-    def table_format(self) -> TableFormat:
-        """The format of the dataset that the write creates; an append keeps the file version of its dataset."""
-        version = None if self.appended_to is not None else self.version.value
-        return replace(self.options.files.table_format, data_storage_version=version)
-
-    @property
     def _external_places(self) -> Sequence[str]:
         """Prefixes of the URIs that external blobs may have."""
         if self.options.files.allow_external_blob_outside_bases:
@@ -206,17 +167,12 @@ class PreparedWrite:
         if dataset_schema is None and self.appended_to is not None:
             dataset_schema = self.appended_to.schema
         row_schema, batches = to_batches(data, schema)
-        rows, size = self.options.files.max_rows_per_file, self.options.files.max_bytes_per_file
-        with FragmentWriter(
+        with replace(self.options.files, data_storage_version=self.version.value).writer(
             self.target.uri,
             row_schema,
             storage_options=self.target.options,
-            data_storage_version=self.version.value,
-            max_rows_per_file=MAX_ROWS_PER_FILE if rows is None else rows,
-            max_bytes_per_file=MAX_BYTES_PER_FILE if size is None else size,
             dataset_schema=dataset_schema,
             targets=self.targets,
-            progress=self.options.files.progress,
             first_field_id=self.first_field_id,
             external_places=self._external_places,
         ) as writer:
@@ -287,7 +243,7 @@ def prepare(target: TableTarget, options: WriteOptions) -> PreparedWrite:
 
 def _file_version(base: Manifest | None, files: FileOptions) -> FileVersion:
     """The version of new files: the requested version, else that of the dataset, else the default."""
-    version = files.table_format.data_storage_version
+    version = files.data_storage_version
     if version is None and base is not None:
         version = base.data_storage_version
     return FileVersion.from_string(version)
@@ -332,8 +288,8 @@ def write_version(
         commit=options.commit,
         read_version=prepared.base_version,
         table_config=options.table_config if is_new else {},
-        table_format=prepared.table_format,
-        initial_bases=options.files.initial_bases or (),
+        # An append keeps the file version of its dataset.
+        files=replace(options.files, data_storage_version=None if prepared.appended_to else prepared.version.value),
         first_field_id=prepared.first_field_id,
     )
 

@@ -304,7 +304,7 @@ def test_a_commit_that_finds_itself_keeps_its_files(tmp_path):
     values = pa.table({"_rowaddr": found["_rowaddr"], "v": [7]})
     written = [task.write(dataset, values.to_reader()) for task in plan.tasks]
     for is_again in (False, True):
-        done = dataset.commit_columns(plan, written, idempotency_key=("batch", "1"))
+        done = dataset.commit_columns(plan, written, lance_core.Commit(idempotency_key=("batch", "1")))
         assert (done.version, done.deduplicated) == (3, is_again)
         assert column(dataset.uri, "v")[3] == 7
     lance_core.dataset(dataset.uri).validate()

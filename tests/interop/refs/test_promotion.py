@@ -48,11 +48,13 @@ def slices(*numbers):
     )
 
 
-def fill(uri, number, count=3, start=100, **options):
+def fill(uri, number, count=3, start=100, commit=None):
     """Replace a day."""
     table = day(number, count, start)
     fragments = lance_core.write_fragments(table, uri, mode="append")
-    return lance_core.commit_fragments(uri, fragments, table.schema, mode="replace", slices=slices(number), **options)
+    return lance_core.commit_fragments(
+        uri, fragments, table.schema, mode="replace", slices=slices(number), commit=commit
+    )
 
 
 @pytest.fixture(scope="session", params=[False, True], ids=["addresses", "stable"])
@@ -159,8 +161,8 @@ class TestUnmovedMain:
         main = lance_core.dataset(uri)
         branch = main.create_branch("work")
         for number in (2, 7):
-            fill(branch.uri, number, transaction_properties={"dagster.run_id": f"r{number}", "same": "s",
-                                                             "dagster.partition_keys": json.dumps([f"d{number}"])})  # fmt: skip
+            properties = {"dagster.run_id": f"r{number}", "dagster.partition_keys": json.dumps([f"d{number}"])}
+            fill(branch.uri, number, commit=lance_core.Commit(properties={**properties, "same": "s"}))
         done = promoted(uri, tag="published-1", transaction_properties={"who": "me"})
         found = lance.dataset(uri).read_transaction(done.version).transaction_properties
         assert found["promoted_from"] == "work"
@@ -795,7 +797,7 @@ def test_a_dry_run_raises_what_a_promotion_would_raise_and_commits_nothing(tmp_p
 def test_a_promoted_branch_that_was_maintained_is_promoted_already(uri):
     branch = lance_core.dataset(uri).create_branch("work")
     for number in range(2):
-        fill(branch.uri, number, idempotency_key=("fill", str(number)))
+        fill(branch.uri, number, commit=lance_core.Commit(idempotency_key=("fill", str(number))))
     done = promoted(uri)
     lance_core.dataset(branch.uri).optimize.compact_files()
     lance_core.dataset(branch.uri).cleanup_old_versions(dt.timedelta(0), delete_unverified=True)

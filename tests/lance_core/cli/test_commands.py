@@ -85,7 +85,9 @@ def test_proofs_of_committed_writes_are_counted_and_no_configuration(tmp_path):
     for number in range(2):
         rows = pa.table({"n": [number]})
         fragments = lance_core.write_fragments(rows, path)
-        lance_core.commit_fragments(path, fragments, rows.schema, mode="append", idempotency_key=("key", str(number)))
+        lance_core.commit_fragments(
+            path, fragments, rows.schema, mode="append", commit=lance_core.Commit(idempotency_key=("key", str(number)))
+        )
     lance_core.dataset(path).update_config({"owner": "me"})
     shown = ask("info", path)
     assert (shown["config"], shown["committed_writes"]) == ({"owner": "me"}, {"keys": 2})

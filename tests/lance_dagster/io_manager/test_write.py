@@ -222,7 +222,9 @@ class TestPartitions:
                     SCHEMA,
                     mode=how,
                     slices=lance_core.Slices([day]) if how == "replace" else None,
-                    write_attempt=lance_core.WriteAttempt(token=("dagster.write_token", "another")),
+                    commit=lance_core.Commit(
+                        write_attempt=lance_core.WriteAttempt(token=("dagster.write_token", "another"))
+                    ),
                 )
                 yield from of_days(context).to_batches()
 

@@ -351,13 +351,13 @@ def test_concurrent_merges_that_insert_other_keys_both_commit(spark, table, lanc
 
 
 def test_a_table_that_another_writer_creates_is_merged_into(spark, uri, lance, monkeypatch):
-    create = verbs.write
+    create = verbs.write_with
 
     def late(*what, **more):
         lance.write_dataset(pa.table({"id": [100], "x": [0], "s": ["old"]}), uri)
         return create(*what, **more)
 
-    monkeypatch.setattr(verbs, "write", late)
+    monkeypatch.setattr(verbs, "write_with", late)
     result = pyspark_lance.merge(source(spark), uri, on="id")
     assert (result.rows_inserted, result.rows_updated) == (9, 1)
     assert lance.dataset(uri).count_rows() == 10

@@ -277,7 +277,7 @@ def test_case_and_underscores_of_options_do_not_matter():
     for name in ("replaceWhere", "replace_where", "REPLACEWHERE"):
         assert SourceOptions({name: "a = 1"}).value("replaceWhere") == "a = 1"
     for name in ("max_rows_per_file", "maxRowsPerFile"):
-        assert SourceOptions({name: "5"}).write_options(overwrite=False).max_rows_per_file == 5
+        assert SourceOptions({name: "5"}).write_options(overwrite=False).files.max_rows_per_file == 5
     assert SourceOptions({"storage.aws_region": "x", "transaction.a_b": "y"}).storage == {"aws_region": "x"}
     with pytest.raises(InvalidInputError, match=r"only one of the options \['mergeSchema', 'merge_schema'\]"):
         SourceOptions({"mergeSchema": "true", "merge_schema": "true"})

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import functions  # noqa: TID253 - what the tests are about
 
 import pyspark_lance
-from lance_core import Equals, Slice, Slices
+from lance_core import Commit, Equals, FileOptions, Slice, Slices
 from lance_core.errors import LanceError, OutcomeUnknownError, RetryableConflictError
 from pyspark_lance.engine import arrow_rdd, partitions
 from pyspark_lance.engine.partitions import run_on_partitions
@@ -163,7 +163,7 @@ def slow_beside_failing(batches):
 def test_no_task_writes_after_the_cleanup_of_a_failed_write(spark, uri, transport):
     frame = spark.range(0, 20_000, 1, 2).mapInArrow(slow_beside_failing, "id long")
     with pytest.raises(Exception, match="upstream is down"):
-        write_with(frame, uri, WriteArguments(max_rows_per_file=50), transport=transport)
+        write_with(frame, uri, WriteArguments(files=FileOptions(max_rows_per_file=50)), transport=transport)
     assert left(uri) == []
     assert active_tasks(spark) == 0
 
@@ -198,7 +198,7 @@ def test_an_interrupted_write_leaves_neither_tasks_nor_files(spark, uri, transpo
     frame = spark.range(0, 200_000, 1, 2).mapInArrow(endless, "id long")
     try:
         with pytest.raises(KeyboardInterrupt):
-            write_with(frame, uri, WriteArguments(max_rows_per_file=50), transport=transport)
+            write_with(frame, uri, WriteArguments(files=FileOptions(max_rows_per_file=50)), transport=transport)
     finally:
         over.set()
     assert left(uri) == []
@@ -310,7 +310,7 @@ def test_two_concurrent_writes_with_one_idempotency_key_make_one_version(spark, 
     frame = spark.range(0, 100, 1, 2)
     source = batch_schema(frame.schema)
     pyspark_lance.write(frame, uri)
-    jobs = [prepare_write(source, uri, WriteArguments(idempotency_key=("token", "a"))) for _ in range(2)]
+    jobs = [prepare_write(source, uri, WriteArguments(commit=Commit(idempotency_key=("token", "a")))) for _ in range(2)]
     answers = [run_on_partitions(frame, job.task(), job.plan.stored) for job in jobs]
     results = [job.finish([one.message for one in answer]) for job, answer in zip(jobs, answers, strict=True)]
     assert [result.deduplicated for result in results] == [False, True]

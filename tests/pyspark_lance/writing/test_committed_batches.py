@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
+from lance_core import Commit
 from lance_core.errors import InvalidInputError, UndecidedWriteError
 from pyspark_lance.datasource.options import SourceOptions
 from pyspark_lance.datasource.streams import BATCH, QUERY, StreamWriter, _StreamMessage
@@ -181,7 +182,7 @@ def test_a_key_is_known_though_its_version_was_cleaned_up(uri, rules):
     def write():
         from pyspark_lance.changing.key_merge import KeyMergeJob
 
-        done, options = find_earlier_write(uri, WriteArguments(idempotency_key=("day", "1"), **rules))
+        done, options = find_earlier_write(uri, WriteArguments(commit=Commit(idempotency_key=("day", "1")), **rules))
         if done is not None:
             return done
         job = prepare_write(SCHEMA, uri, options)
@@ -202,11 +203,11 @@ def test_a_key_that_is_committed_concurrently_and_whose_version_is_cleaned_up(ur
     from pyspark_lance.changing.key_merge import KeyMergeJob
 
     lance.write_dataset(pa.table({"id": [0, 1]}), uri)
-    _, options = find_earlier_write(uri, WriteArguments(idempotency_key=("day", "1"), **rules))
+    _, options = find_earlier_write(uri, WriteArguments(commit=Commit(idempotency_key=("day", "1")), **rules))
     job = prepare_write(SCHEMA, uri, options)
     job = KeyMergeJob.of(job) if rules.get("merge_on") else job
     messages = [job.task()(0, 0, iter(pa.table({"id": [1]}, SCHEMA).to_batches()))]
-    _, rival = find_earlier_write(uri, WriteArguments(idempotency_key=("day", "1")))
+    _, rival = find_earlier_write(uri, WriteArguments(commit=Commit(idempotency_key=("day", "1"))))
     made = prepare_write(SCHEMA, uri, rival)
     made.finish([made.task()(0, 0, iter(pa.table({"id": [7]}, SCHEMA).to_batches()))])
     lance.write_dataset(pa.table({"id": [100]}), uri, mode="append")

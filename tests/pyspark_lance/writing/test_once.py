@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
+from lance_core import Commit
 from lance_core.commit import history
 from lance_core.errors import InvalidInputError, RetryableConflictError
 from pyspark_lance.changing.key_merge import KeyMergeJob
@@ -41,20 +42,25 @@ def opened(monkeypatch):
 
 
 def test_the_search_for_a_key_ends_at_idempotency_since(table, opened):
-    done, _ = find_earlier_write(table, WriteArguments(idempotency_key=TOKEN))
+    done, _ = find_earlier_write(table, WriteArguments(commit=Commit(idempotency_key=TOKEN)))
     assert (done.version, done.deduplicated, opened) == (3, True, [9, 8, 7, 6, 5, 4, 3])
     opened.clear()
-    done, options = find_earlier_write(table, WriteArguments(idempotency_key=TOKEN, idempotency_since=8))
+    done, options = find_earlier_write(table, WriteArguments(commit=Commit(idempotency_key=TOKEN), idempotency_since=8))
     assert (done, options.read_version, opened) == (None, 10, [9])
     opened.clear()
     for since in (10, 11):
-        assert find_earlier_write(table, WriteArguments(idempotency_key=TOKEN, idempotency_since=since))[0] is None
-    assert find_earlier_write(table, WriteArguments(idempotency_key=TOKEN, read_version=10))[0] is None
+        assert (
+            find_earlier_write(table, WriteArguments(commit=Commit(idempotency_key=TOKEN), idempotency_since=since))[0]
+            is None
+        )
+    assert find_earlier_write(table, WriteArguments(commit=Commit(idempotency_key=TOKEN), read_version=10))[0] is None
     assert opened == []
 
 
 def test_a_commit_after_the_search_is_found_by_the_commit(table):
-    _, options = find_earlier_write(table, WriteArguments(idempotency_key=("token", "b"), idempotency_since=8))
+    _, options = find_earlier_write(
+        table, WriteArguments(commit=Commit(idempotency_key=("token", "b")), idempotency_since=8)
+    )
     lance_core.write_dataset(ROWS, table, mode="append", transaction_properties={"token": "b"})
     job = prepare_write(ROWS.schema, table, options)
     assert job.base_version == 10
@@ -67,7 +73,7 @@ def test_a_commit_after_the_search_is_found_by_the_commit(table):
 @pytest.mark.parametrize("changes_rows", [False, True])
 def test_a_commit_after_the_search_is_found_by_a_commit_that_replaces_rows(uri, rules, changes_rows):
     lance_core.write_dataset(ROWS, uri)
-    _, options = find_earlier_write(uri, WriteArguments(idempotency_key=TOKEN, **rules))
+    _, options = find_earlier_write(uri, WriteArguments(commit=Commit(idempotency_key=TOKEN), **rules))
     job = prepare_write(ROWS.schema, uri, options)
     job = KeyMergeJob.of(job) if options.merge_on else job
     messages = [job.task()(0, 0, iter(ROWS.to_batches()))]
@@ -89,7 +95,7 @@ def test_a_commit_after_the_search_is_found_by_a_commit_that_replaces_rows(uri, 
 def test_a_commit_that_finds_itself_keeps_its_files(uri, rules):
     """Spark may call the commit again whose answer was lost."""
     lance_core.write_dataset(ROWS, uri)
-    job = prepare_write(ROWS.schema, uri, WriteArguments(idempotency_key=TOKEN, **rules))
+    job = prepare_write(ROWS.schema, uri, WriteArguments(commit=Commit(idempotency_key=TOKEN), **rules))
     job = KeyMergeJob.of(job) if rules.get("merge_on") else job
     messages = [job.task()(0, 0, iter(pa.table({"id": [1]}).to_batches()))]
     for _ in range(2):
@@ -110,7 +116,7 @@ def test_a_table_that_another_writer_creates_is_neither_replaced_nor_appended_to
 
 
 def test_a_table_that_is_created_after_the_search_is_found_by_the_commit(uri):
-    _, options = find_earlier_write(uri, WriteArguments(idempotency_key=TOKEN))
+    _, options = find_earlier_write(uri, WriteArguments(commit=Commit(idempotency_key=TOKEN)))
     lance_core.write_dataset(ROWS, uri, transaction_properties=dict([TOKEN]))
     job = prepare_write(ROWS.schema, uri, options)
     result = job.finish([job.task().run(0, 0, iter(ROWS.to_batches())).to_bytes()])
@@ -122,7 +128,7 @@ def test_idempotency_since_is_an_option(uri):
     options = SourceOptions({"path": uri, "idempotency_key": "token=a", "idempotency_since": "8"}).write_options(
         overwrite=False
     )
-    assert (options.idempotency_key, options.idempotency_since) == (TOKEN, 8)
+    assert (options.commit.idempotency_key, options.idempotency_since) == (TOKEN, 8)
     with pytest.raises(InvalidInputError, match=r"idempotency_since .*: give idempotency_key as well"):
         WriteArguments(idempotency_since=8)
 

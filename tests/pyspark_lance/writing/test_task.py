@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core import Between, Equals, Slice, Slices
+from lance_core import Between, Equals, FileOptions, Slice, Slices
 from lance_core.errors import IncompatibleConflictError, InvalidInputError, LanceError, SchemaError, StoreError
 from lance_core.file import LanceFileReader
 from pyspark_lance.changing.key_merge import KeyMergeJob
@@ -155,7 +155,7 @@ def test_slices_are_finished_in_parallel(tmp_path, monkeypatch):
 
 
 def test_a_partition_can_fill_several_files(tmp_path):
-    report = run(tmp_path, batches("abc", "abc", "ab"), options={"max_rows_per_file": 3})
+    report = run(tmp_path, batches("abc", "abc", "ab"), files=FileOptions(max_rows_per_file=3))
     assert rows_by_fragment(tmp_path, report) == ["abc", "abc", "ab"]
 
 
@@ -179,7 +179,7 @@ def test_values_of_partitions():
 
 
 def test_options_are_not_shown():
-    task = WriteTask(uri="s3://b/t", job=JOB, stored=SCHEMA, options={"storage_options": {"secret": "hunter2"}})
+    task = WriteTask(uri="s3://b/t", job=JOB, stored=SCHEMA, storage_options={"secret": "hunter2"})
     assert "hunter2" not in repr(task)
 
 

@@ -22,7 +22,9 @@ def test_lists_are_joined(tmp_path, values, joined):
     branch = table.create_branch("b")
     for value in values:
         rows = lance_core.write_fragments({"id": [2]}, branch)
-        lance_core.commit_fragments(branch, rows, table.schema, mode="append", transaction_properties={"list": value})
+        lance_core.commit_fragments(
+            branch, rows, table.schema, mode="append", commit=lance_core.Commit(properties={"list": value})
+        )
         branch = table.checkout_version(("b", None))
     done = table.branches.promote("b")
     found = table.checkout_latest() or table.read_transaction(done.version)

@@ -17,7 +17,12 @@ def fill(table, part, number):
     slices = lance_core.Slices([lance_core.Slice(name=part, conditions={"part": lance_core.Equals(part)})])
     properties = {"list": json.dumps([part])}
     return lance_core.commit_fragments(
-        table.uri, fragments, rows.schema, mode="replace", slices=slices, transaction_properties=properties
+        table.uri,
+        fragments,
+        rows.schema,
+        mode="replace",
+        slices=slices,
+        commit=lance_core.Commit(properties=properties),
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import lance_core
 from lance_core import (
+    Commit,
     Equals,
     FragmentWriter,
     Slice,
@@ -57,7 +58,7 @@ def table(tmp_path):
 
 
 def test_replacing_a_slice_is_one_update(table):
-    result = replace(table.uri, "b", 30, 31, dataset=table, transaction_properties={"run": "r"}, commit_message="again")
+    result = replace(table.uri, "b", 30, 31, dataset=table, commit=Commit(properties={"run": "r"}, message="again"))
     assert content(table.uri) == {"a": [1, 2], "b": [30, 31], "c": [6]}
     assert (result.version, result.operation, result.read_version) == (4, "Update", 3)
     assert (result.rows_added, result.rows_deleted, result.fragments_added, result.fragments_removed) == (2, 3, 1, 1)
@@ -107,14 +108,14 @@ def test_a_replacement_tolerates_an_append(table):
 
 
 def test_once_adopts_the_commit_that_succeeded(table):
-    first = replace(table.uri, "b", 50, dataset=table, idempotency_key=("token", "x"))
-    again = replace(table.uri, "b", 51, dataset=table, idempotency_key=("token", "x"))
+    first = replace(table.uri, "b", 50, dataset=table, commit=Commit(idempotency_key=("token", "x")))
+    again = replace(table.uri, "b", 51, dataset=table, commit=Commit(idempotency_key=("token", "x")))
     assert not first.deduplicated
     assert again.deduplicated
     assert again.version == first.version
     assert again.transaction_uuid == first.transaction_uuid
     assert content(table.uri)["b"] == [50]
-    other = replace(table.uri, "c", 51, dataset=table, idempotency_key=("token", "y"))
+    other = replace(table.uri, "c", 51, dataset=table, commit=Commit(idempotency_key=("token", "y")))
     assert not other.deduplicated
 
 
@@ -123,14 +124,18 @@ def test_once_holds_for_the_first_version_too(tmp_path):
     data = rows("a", 1)
     fragments = write_fragments(data, uri)
     stale = lance_core.verbs.write.commit_fragments.load_latest  # a writer that looked before the table was there
-    commit_fragments(uri, fragments, data.schema, mode="create", idempotency_key=("token", "x"))
+    commit_fragments(uri, fragments, data.schema, mode="create", commit=Commit(idempotency_key=("token", "x")))
     calls = iter([None])
     lance_core.verbs.write.commit_fragments.load_latest = lambda store, *rest: (
         next(calls) if calls.__length_hint__() else stale(store, *rest)
     )
     try:
         again = commit_fragments(
-            uri, write_fragments(data, uri), data.schema, mode="overwrite", idempotency_key=("token", "x")
+            uri,
+            write_fragments(data, uri),
+            data.schema,
+            mode="overwrite",
+            commit=Commit(idempotency_key=("token", "x")),
         )
     finally:
         lance_core.verbs.write.commit_fragments.load_latest = stale
@@ -206,7 +211,7 @@ def test_a_dataset_travels_as_a_pickle(table):
 
 
 def test_finding_a_commit_by_property(table):
-    replace(table.uri, "b", 1, dataset=table, transaction_properties={"run": "r7"})
+    replace(table.uri, "b", 1, dataset=table, commit=Commit(properties={"run": "r7"}))
     lance.write_dataset(rows("z", 1), table.uri, mode="append")
     latest = lance_core.dataset(table.uri)
     version, transaction = latest.find_transaction("run", "r7")
@@ -227,8 +232,7 @@ def test_columns_and_the_rows_that_have_them_come_in_one_version(table, mode):
         mode=mode,
         slices=slices("b") if mode == "replace" else None,
         read_version=table.version,
-        idempotency_key=("token", "x"),
-        transaction_properties={"run": "r"},
+        commit=Commit(idempotency_key=("token", "x"), properties={"run": "r"}),
         add_columns=True,
         table_config={"k": "v"},
     )
@@ -261,7 +265,9 @@ def test_columns_and_rows_beside_an_append_and_a_later_attempt(tmp_path, stable)
             wider.schema,
             read_version=1 if number == 1 else 3,
             add_columns=True,
-            write_attempt=WriteAttempt(token=("t", "x"), number=(number,), earlier=() if number == 1 else (3,)),
+            commit=Commit(
+                write_attempt=WriteAttempt(token=("t", "x"), number=(number,), earlier=() if number == 1 else (3,))
+            ),
         )
         found = lance.dataset(uri)
         assert result.version == found.version == number + 2
@@ -303,11 +309,13 @@ def test_columns_are_not_added_to_a_dataset_that_changed(table):
 def test_what_was_written_counts_for_nothing_where_an_earlier_commit_was_adopted(tmp_path):
     rows = pa.table({"a": [1, 2]})
     fragments = write_fragments(rows, tmp_path / "t")
-    done = commit_fragments(tmp_path / "t", fragments, rows.schema, idempotency_key=("key", "1"))
+    done = commit_fragments(tmp_path / "t", fragments, rows.schema, commit=Commit(idempotency_key=("key", "1")))
     result = WriteResult.of(done, fragments, 2, {"one": 2})
     assert (result.dataset, result.version, result.rows_added) == (done.dataset, 1, 2)
     assert (result.rows_written, result.files, result.slice_rows) == (2, 1, {"one": 2})
     assert result.bytes_written == fragments[0].num_bytes
-    again = commit_fragments(tmp_path / "t", fragments, rows.schema, idempotency_key=("key", "1"), read_version=0)
+    again = commit_fragments(
+        tmp_path / "t", fragments, rows.schema, commit=Commit(idempotency_key=("key", "1")), read_version=0
+    )
     adopted = WriteResult.of(again, fragments, 2, {"one": 2})
     assert (adopted.deduplicated, adopted.rows_written, adopted.files, adopted.slice_rows) == (True, 0, 0, {})

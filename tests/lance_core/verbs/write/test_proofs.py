@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core import WriteAttempt, commit_fragments, write_fragments
+from lance_core import Commit, WriteAttempt, commit_fragments, write_fragments
 from lance_core.errors import (
     CorruptFileError,
     EarlierAttemptError,
@@ -35,7 +35,13 @@ def write(uri, data, **options):
         base = None
     schema = None if base is None else base.lance_schema_bytes
     options = {"read_version": 0 if base is None else base.version, **options}
-    return commit_fragments(uri, write_fragments(data, uri, dataset_schema=schema), data.schema, **options)
+    attributes = {
+        name: options.pop(name)
+        for name in ("idempotency_key", "stream_batch", "write_attempt", "properties")
+        if name in options
+    }
+    fragments = write_fragments(data, uri, dataset_schema=schema)
+    return commit_fragments(uri, fragments, data.schema, commit=Commit(**attributes), **options)
 
 
 def values(uri):
@@ -173,7 +179,11 @@ def test_the_write_that_creates_a_table(tmp_path):
     add(uri, 2)
     clean(uri)
     again = commit_fragments(
-        uri, write_fragments(rows(1), uri), rows(1).schema, read_version=0, idempotency_key=IDEMPOTENCY_KEY
+        uri,
+        write_fragments(rows(1), uri),
+        rows(1).schema,
+        read_version=0,
+        commit=Commit(idempotency_key=IDEMPOTENCY_KEY),
     )
     assert (again.deduplicated, values(uri)) == (True, [1, 2])
 
@@ -231,7 +241,7 @@ def test_writers_beside_each_other_that_leave_proofs(uri):
 def test_a_plain_write_takes_no_note(uri):
     write(uri, rows(1))
     assert lance_core.dataset(uri).config() == {}
-    write(uri, rows(1), mode="overwrite", transaction_properties=dict([TOKEN]))
+    write(uri, rows(1), mode="overwrite", properties=dict([TOKEN]))
     assert lance_core.dataset(uri).config() == {}
 
 
@@ -282,7 +292,11 @@ class TestAttempts:
         add(uri, 50)
         clean(uri)
         commit_fragments(
-            uri, write_fragments(rows(2), uri), rows(2).schema, read_version=0, write_attempt=self.attempt(1)
+            uri,
+            write_fragments(rows(2), uri),
+            rows(2).schema,
+            read_version=0,
+            commit=Commit(write_attempt=self.attempt(1)),
         )
         assert values(uri) == [2, 50]
 
@@ -293,5 +307,5 @@ class TestAttempts:
         add(uri, 50)
         clean(uri)
         with pytest.raises(IncompatibleConflictError, match="version 1 was cleaned up"):
-            commit_fragments(uri, add_to, rows(2).schema, read_version=0, write_attempt=self.attempt(1))
+            commit_fragments(uri, add_to, rows(2).schema, read_version=0, commit=Commit(write_attempt=self.attempt(1)))
         assert values(uri) == [1, 50]

@@ -8,7 +8,7 @@ import pytest
 from pyroaring import BitMap
 
 import lance_core
-from lance_core import Equals, Slice, Slices, WriteAttempt, commit_fragments, write_fragments
+from lance_core import Commit, Equals, Slice, Slices, WriteAttempt, commit_fragments, write_fragments
 from lance_core.errors import (
     DatasetExistsError,
     EarlierAttemptCommittedError,
@@ -182,7 +182,7 @@ class TestTwoAtOnce:
     def test_a_commit_without_a_number_is_an_earlier_one(self, table):
         data = rows(1)
         fragments = write_fragments(data, table.uri, dataset_schema=table.lance_schema_bytes)
-        commit_fragments(table.uri, fragments, data.schema, transaction_properties=dict([TOKEN]))
+        commit_fragments(table.uri, fragments, data.schema, commit=Commit(properties=dict([TOKEN])))
         write(table.uri, rows(2), attempt(0), base=table)
         assert values(table.uri) == [2, 100, 101]
 
@@ -244,7 +244,7 @@ class TestBetween:
             table.insert(rows(200 + value))
         data = pa.concat_tables([rows(*range(20)), rows(*range(20, 40))])
         fragments = write_fragments(data, table.uri, dataset_schema=table.lance_schema_bytes, max_rows_per_file=7)
-        first = commit_fragments(table.uri, fragments, data.schema, write_attempt=attempt(0))
+        first = commit_fragments(table.uri, fragments, data.schema, commit=Commit(write_attempt=attempt(0)))
         table.checkout_latest()
         table.delete("v % 3 = 0 and v < 50")
         lance.dataset(table.uri).optimize.compact_files(target_rows_per_fragment=10)
@@ -436,7 +436,7 @@ def test_a_try_says_what_can_be_used(wrong):
 
 def test_once_and_tries_are_two_things(table):
     with pytest.raises(InvalidInputError, match="idempotency_key"):
-        commit_fragments(table.uri, [], table.schema, idempotency_key=TOKEN, write_attempt=attempt(0))
+        commit_fragments(table.uri, [], table.schema, commit=Commit(idempotency_key=TOKEN, write_attempt=attempt(0)))
 
 
 class TestOverruling:
@@ -535,14 +535,18 @@ def test_a_commit_of_fragments_that_carries_once_is_committed_once(table):
     base, token = latest(table), ("app.batch", "7")
     fragments = write_fragments(rows(1), table.uri, dataset_schema=base.lance_schema_bytes)
     operation = lance_core.LanceOperation.Append(fragments)
-    first = lance_core.commit_transaction(base, lance_core.Transaction(base.version, operation), idempotency_key=token)
-    again = lance_core.commit_transaction(base, lance_core.Transaction(base.version, operation), idempotency_key=token)
+    first = lance_core.commit_transaction(
+        base, lance_core.Transaction(base.version, operation), Commit(idempotency_key=token)
+    )
+    again = lance_core.commit_transaction(
+        base, lance_core.Transaction(base.version, operation), Commit(idempotency_key=token)
+    )
     assert (first.version, again.version) == (2, 2)
     assert (first.attempts, first.deduplicated, again.attempts, again.deduplicated) == (1, False, 0, True)
     assert (first.operation, first.rows_added, again.transaction_uuid) == ("Append", 1, first.transaction_uuid)
     newer = lance_core.write_dataset(rows(2), table.uri, mode="append")
     late = lance_core.commit_transaction(
-        newer, lance_core.Transaction(newer.version, operation), idempotency_key=token, checked_through=1
+        newer, lance_core.Transaction(newer.version, operation), Commit(idempotency_key=token, checked_through=1)
     )
     assert late.version == 2
     assert values(table.uri) == [1, 2, 100, 101]
