@@ -28,7 +28,7 @@ from lance_core.verbs.columns.batch_udf import BatchUDF, batch_udf
 from lance_core.verbs.columns.write_columns.commit import ColumnsResult
 from lance_core.verbs.columns.write_columns.tasks import ColumnPlan, ColumnTask, WrittenColumns
 from lance_core.verbs.context.bases import DatasetBasePath
-from lance_core.verbs.context.session import Session
+from lance_core.verbs.context.snapshot import Session
 from lance_core.verbs.delta.change_task import ChangeTask
 from lance_core.verbs.delta.dataset_delta import ChangePlan, DatasetDelta
 from lance_core.verbs.files.fragment_writer import FileOptions, FragmentWriter

@@ -32,11 +32,11 @@ class Limit(NamedTuple):
 
 
 LIMITS: Final = {
-    "create": Limit(62, 45),
-    "append": Limit(54, 45),
-    "filtered read": Limit(52, 40),
-    "merge": Limit(74, 70),
-    "compaction": Limit(72, 70),
+    "create": Limit(59, 45),
+    "append": Limit(50, 45),
+    "filtered read": Limit(48, 40),
+    "merge": Limit(68, 70),
+    "compaction": Limit(68, 70),
     "lines of code": Limit(80_500, 69_000),
     "generic names": Limit(10, 150),
 }

@@ -25,8 +25,8 @@ from lance_core.commit.claims import keeping
 from lance_core.commit.conflict import AffectedRows, Verdict, judge
 from lance_core.commit.handler import Clock, VersionWriter
 from lance_core.commit.listeners import LISTENERS
-from lance_core.commit.proofs import find_proven, proof_of
-from lance_core.commit.rebase import Prepare, Rebased, rebase
+from lance_core.commit.proofs import TableState, find_proven, proof_of
+from lance_core.commit.rebase import Prepare, Rebased, rebase, reject_replaced_columns
 from lance_core.commit.records import (
     Change,
     Commit,
@@ -37,8 +37,6 @@ from lance_core.commit.records import (
     committed_or_raise,
 )
 from lance_core.commit.repair import repaired
-from lance_core.commit.replaced_columns import reject_replaced_columns
-from lance_core.commit.state import TableState
 from lance_core.commit.versions import (
     Listed,
     already_exists,

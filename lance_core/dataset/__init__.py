@@ -19,7 +19,7 @@ from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.refs.branches import Branches
 from lance_core.verbs.refs.tags import Tags
 from lance_core.verbs.rows.merge_insert import MergeInsertBuilder
-from lance_core.verbs.scan.ordering import ColumnOrdering
+from lance_core.verbs.scan.options import ColumnOrdering
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.write.write_version import AutoCleanupConfig
 

@@ -25,7 +25,7 @@ from lance_core.errors import InvalidInputError, VersionNotFoundError
 from lance_core.store import CommitLock, StorageOptions, open_store
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.context.references import Reference
-from lance_core.verbs.context.session import Session
+from lance_core.verbs.context.snapshot import Session
 
 __all__ = ["LanceDataset", "dataset"]
 

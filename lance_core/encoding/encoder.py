@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from lance_core.encoding.choosing.choices import Choices
 from lance_core.encoding.choosing.options import EncodingOptions, check_packed_values, encoding_options
 from lance_core.encoding.choosing.strategy import (
     Limits,
@@ -33,6 +32,7 @@ from lance_core.encoding.datablock import (
 from lance_core.encoding.levels.paths import items_per_row, leaf_paths
 from lance_core.encoding.levels.repdef import Layer, Levels, ShreddedColumn, null_mask, shred
 from lance_core.encoding.page import EncodedPage
+from lance_core.encoding.repeat import Choices
 from lance_core.encoding.structural import constant, fullzip, miniblock
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Field

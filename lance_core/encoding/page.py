@@ -11,6 +11,13 @@ A decoder that must read an index before the values yields twice. `lock_step` ru
 ranges of all columns reach the store in one request.
 
 The description of a page in the column metadata: a google.protobuf.Any message inside of another.
+
+Pages of 2.2 files may have the draft form of 2.2, which pylance 0.35 to 1.0 wrote:
+
+    mini-block, has_large_chunk     2.2: chunks are described by u32
+    mini-block without it           the draft, and 2.1: chunks are described by u16
+
+This library reads both; the reference library rejects files of 2.2 with such pages.
 """
 
 from __future__ import annotations
@@ -42,11 +49,13 @@ __all__ = [
     "as_bytes",
     "coalesced",
     "empty_bytes",
+    "is_draft",
     "lock_step",
     "merged_ranges",
     "page_encoding",
     "run_steps",
 ]
+
 
 TYPES: Final[dict[str, type[Message]]] = {
     "/lance.encodings.ArrayEncoding": ArrayEncoding,
@@ -229,3 +238,12 @@ def _advance(
         waiting[index] = next(steps) if answer is None else steps.send(answer)
     except StopIteration as stop:
         results[index] = stop.value
+
+
+def is_draft(description: Message) -> bool:
+    """Whether a page of a 2.2 file has the chunks of 2.1."""
+    if not isinstance(description, PageLayout):
+        return False
+    if description.HasField("blob_layout"):
+        description = description.blob_layout.inner_layout
+    return description.HasField("mini_block_layout") and not description.mini_block_layout.has_large_chunk

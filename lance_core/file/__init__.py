@@ -10,9 +10,9 @@ from lance_core.file.description import (
     LancePageMetadata,
 )
 from lance_core.file.lance_file import LanceFileReader, LanceFileWriter, ReaderResults, stable_version
+from lance_core.file.metadata import DEFAULT_VERSION, FileVersion
 from lance_core.file.reader import DataFileReader
 from lance_core.file.session import LanceFileSession, ListResult
-from lance_core.file.version import DEFAULT_VERSION, FileVersion
 from lance_core.file.writer import DataFileWriter
 
 __all__ = [

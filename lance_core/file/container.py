@@ -39,12 +39,12 @@ from lance_core.errors import InvalidInputError
 from lance_core.file.metadata import (
     ALIGNMENT,
     PADDING,
+    FileVersion,
     Footer,
     column_to_bytes,
     descriptor_to_bytes,
     table_to_bytes,
 )
-from lance_core.file.version import FileVersion
 from lance_core.file.write_plan import write_plan
 from lance_core.schema import Field, Schema
 from lance_core.store import ObjectStore, ObjectWriter, remove_leftovers

@@ -29,19 +29,17 @@ import pyarrow as pa
 from lance_core._proto.file2_pb2 import ColumnMetadata, Encoding
 from lance_core.encoding.choosing.strategy import Limits
 from lance_core.encoding.concatenate import concatenate
-from lance_core.encoding.drafts import is_draft
 from lance_core.encoding.encoder import encode_field
 from lance_core.encoding.hidden_nulls import hides_nulls
 from lance_core.encoding.levels.paths import is_blob_v2, items_per_row, leaf_paths, plain_columns
-from lance_core.encoding.page import ByteRange, BytesLike, EncodedPage, page_encoding
+from lance_core.encoding.page import ByteRange, BytesLike, EncodedPage, is_draft, page_encoding
 from lance_core.encoding.structural import blob
 from lance_core.errors import UnsupportedError
 from lance_core.file.container import PageFile, WrittenFile
-from lance_core.file.metadata import ColumnPages
+from lance_core.file.metadata import ColumnPages, FileVersion
 from lance_core.file.pool import num_threads, submit
 from lance_core.file.reader import DataFileReader
 from lance_core.file.regions import Region, regions_of
-from lance_core.file.version import FileVersion
 from lance_core.file.writer import DEFAULT_PAGE_BYTES
 from lance_core.schema import Field, Schema, field_to_arrow
 from lance_core.store import DEFAULT_READ_BYTES, ObjectStore

@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from lance_core.encoding.page import ByteRange
 from lance_core.errors import UnsupportedError
-from lance_core.file.metadata import ColumnPages, FileMetadata
-from lance_core.file.version import FileVersion
+from lance_core.file.metadata import ColumnPages, FileMetadata, FileVersion
 from lance_core.schema import resolve_extensions, schema_to_arrow
 
 __all__ = [

@@ -14,8 +14,8 @@ import pyarrow as pa
 from lance_core.arguments import checked_methods, reject
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.file.description import LanceFileMetadata, LanceFileStatistics, described, measured
+from lance_core.file.metadata import DEFAULT_VERSION, FileVersion
 from lance_core.file.reader import DataFileReader
-from lance_core.file.version import DEFAULT_VERSION, FileVersion
 from lance_core.file.writer import DEFAULT_PAGE_BYTES, TOTAL_BUFFERED, DataFileWriter
 from lance_core.schema import Schema, is_json_type, resolve_extensions, schema_from_arrow, schema_to_arrow
 from lance_core.schema.jsonb import jsonb_array

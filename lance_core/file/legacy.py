@@ -32,8 +32,8 @@ from lance_core.encoding.page import ByteRange, Steps, lock_step, run_steps
 from lance_core.encoding.structural.decoded import RowRuns
 from lance_core.errors import CorruptFileError, SchemaError, UnsupportedError
 from lance_core.file.column import Fetch, PageTask
+from lance_core.file.metadata import FileVersion
 from lance_core.file.statistics import PageBounds, StatisticsCollector
-from lance_core.file.version import FileVersion
 from lance_core.schema import Field, Schema, arrow_type_of, schema_from_protobuf, schema_to_protobuf
 from lance_core.schema.library import LIBRARY, LIBRARY_VERSION
 from lance_core.store import ObjectStore

@@ -35,6 +35,7 @@ from lance_core.file.legacy import LegacyFileReader
 from lance_core.file.metadata import (
     FOOTER_SIZE,
     FileMetadata,
+    FileVersion,
     Footer,
     check_column_table,
     descriptor_from_bytes,
@@ -44,7 +45,6 @@ from lance_core.file.metadata import (
 )
 from lance_core.file.pool import submit
 from lance_core.file.statistics import PageBounds
-from lance_core.file.version import FileVersion
 from lance_core.schema import Field, Schema, schema_to_arrow
 from lance_core.store import ObjectStore
 

@@ -39,7 +39,7 @@ from lance_core.encoding.levels.repdef import has_nulls_inside
 from lance_core.encoding.repeat import Leaf, leaf_of
 from lance_core.encoding.structural import blob
 from lance_core.errors import SchemaError, UnsupportedError
-from lance_core.file.version import FileVersion
+from lance_core.file.metadata import FileVersion
 from lance_core.schema import Field, Schema, schema_to_arrow
 from lance_core.schema.arrow_types import is_any_list
 

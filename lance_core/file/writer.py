@@ -14,21 +14,19 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from lance_core.encoding.choosing.choices import Choices
 from lance_core.encoding.choosing.strategy import TINY_VALUES, Limits
 from lance_core.encoding.concatenate import DictionaryRoom, concatenate, has_narrow_dictionary
 from lance_core.encoding.encoder import encode_field
 from lance_core.encoding.levels.paths import is_blob_v2
 from lance_core.encoding.page import EncodedPage
-from lance_core.encoding.repeat import Leaf
+from lance_core.encoding.repeat import Choices, Leaf
 from lance_core.encoding.structural import blob
 from lance_core.encoding.v2_0 import encoder as v2_0_encoder
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.file.container import BlobFiles, PageFile, WrittenFile, external
 from lance_core.file.legacy import LegacyFileWriter
-from lance_core.file.metadata import plain_encoding
+from lance_core.file.metadata import DEFAULT_VERSION, FileVersion, plain_encoding
 from lance_core.file.pool import num_threads, submit
-from lance_core.file.version import DEFAULT_VERSION, FileVersion
 from lance_core.file.write_plan import Collected, ColumnWritePlan, Releaser, check_nulls, checked_strings, write_plan
 from lance_core.schema import Field, Schema
 from lance_core.schema.relabel import relabel

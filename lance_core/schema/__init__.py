@@ -5,11 +5,13 @@ from lance_core.schema.arrow import (
     arrow_type_of,
     field_from_arrow,
     field_to_arrow,
+    in_storage_types,
     is_json_type,
     resolve_extensions,
     schema_from_arrow,
     schema_to_arrow,
     typed_schema,
+    unwrapped,
 )
 from lance_core.schema.field import (
     CLUSTERING_KEY_POSITION,
@@ -31,7 +33,6 @@ from lance_core.schema.field import (
 from lance_core.schema.json import json_to_schema, rust_name, schema_to_json
 from lance_core.schema.lance_schema import LanceField, LanceSchema
 from lance_core.schema.protobuf import schema_from_bytes, schema_from_protobuf, schema_to_bytes, schema_to_protobuf
-from lance_core.schema.storage import in_storage_types, unwrapped
 
 __all__ = [
     "CLUSTERING_KEY_POSITION",

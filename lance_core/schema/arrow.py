@@ -25,12 +25,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
 from lance_core.errors import CorruptFileError, LanceError, SchemaError, UnsupportedError
-from lance_core.extension_types import exported_metadata, storage_type
+from lance_core.extension_types import exported_metadata, has_extensions, storage_type
 from lance_core.schema.field import (
     MOST_LEVELS,
     NO_MARK,
@@ -40,18 +40,22 @@ from lance_core.schema.field import (
     clustering_key_mark,
     primary_key_mark,
 )
+from lance_core.schema.relabel import relabel
 
 __all__ = [
     "arrow_type_of",
     "check_depth",
     "field_from_arrow",
     "field_to_arrow",
+    "in_storage_types",
     "is_json_type",
     "resolve_extensions",
     "schema_from_arrow",
     "schema_to_arrow",
     "typed_schema",
+    "unwrapped",
 ]
+
 
 _SIMPLE: Final[dict[str, pa.DataType]] = {
     "null": pa.null(),
@@ -397,3 +401,24 @@ def _decode_keys(metadata: Mapping[bytes, bytes] | None) -> dict[str, bytes]:
         return {k.decode(): v for k, v in (metadata or {}).items()}
     except UnicodeDecodeError as error:
         raise SchemaError(f"a key of Arrow metadata is no UTF-8: {error.object!r:.100}") from None
+
+
+_Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
+_Column = TypeVar("_Column", pa.Array, pa.ChunkedArray)
+
+
+def in_storage_types(rows: _Rows) -> _Rows:
+    """The rows in the storage types of their extension types; nothing is copied."""
+    if not any(map(has_extensions, rows.schema.types)):
+        return rows
+    return type(rows).from_arrays([unwrapped(column) for column in rows.columns], rows.schema.names)
+
+
+def unwrapped(column: _Column) -> _Column:
+    """A column in its storage type."""
+    if not has_extensions(column.type):
+        return column
+    kind = storage_type(column.type)
+    if isinstance(column, pa.ChunkedArray):
+        return pa.chunked_array([relabel(chunk, kind) for chunk in column.chunks], kind)
+    return relabel(column, kind)

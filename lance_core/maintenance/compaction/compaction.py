@@ -37,7 +37,7 @@ from lance_core.errors import (
     StoreError,
     UnsupportedError,
 )
-from lance_core.file.version import FileVersion
+from lance_core.file.metadata import FileVersion
 from lance_core.maintenance.compaction.coverage import (
     extend_after_compaction,
     groups_that_keep_coverage,

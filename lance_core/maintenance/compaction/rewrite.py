@@ -24,8 +24,8 @@ from lance_core.encoding.concatenate import has_narrow_dictionary
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.file.container import WrittenFile
 from lance_core.file.copy import CopySource, copy_pages
+from lance_core.file.metadata import FileVersion
 from lance_core.file.reader import DataFileReader
-from lance_core.file.version import FileVersion
 from lance_core.file.writer import DataFileWriter
 from lance_core.maintenance.compaction.dictionary_values import without_unused_values
 from lance_core.maintenance.compaction.options import FORCE_COPY, REENCODE, CompactionOptions

@@ -19,8 +19,7 @@ from lance_core.store import CommitLock, ObjectStore, StorageOptions, canonical_
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.context.branch_roots import dataset_store, dataset_uri
 from lance_core.verbs.context.references import Reference, TableRefs
-from lance_core.verbs.context.session import Session
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.snapshot import Session, Snapshot
 
 __all__ = ["Handle", "TableTarget", "table_target"]
 

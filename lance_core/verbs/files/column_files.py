@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lance_core.errors import InvalidInputError
 from lance_core.file.container import WrittenFile
-from lance_core.file.version import FileVersion
+from lance_core.file.metadata import FileVersion
 from lance_core.file.writer import DataFileWriter
 from lance_core.row_addresses import row_addresses
 from lance_core.schema import Schema, typed_schema

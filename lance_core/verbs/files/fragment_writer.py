@@ -12,11 +12,11 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from lance_core.arguments import checked_methods
-from lance_core.encoding.choosing.choices import Choices
+from lance_core.encoding.repeat import Choices
 from lance_core.errors import ArgumentTypeError, InvalidInputError, SchemaError, UnsupportedError
 from lance_core.extension_types import has_extensions
 from lance_core.file.container import WrittenFile
-from lance_core.file.version import DEFAULT_VERSION, FileVersion
+from lance_core.file.metadata import DEFAULT_VERSION, FileVersion
 from lance_core.file.writer import TOTAL_BUFFERED, DataFileWriter
 from lance_core.schema import Schema, schema_from_arrow, schema_from_bytes
 from lance_core.store import ObjectStore, PendingWrites, note_begun, open_store, sync_names

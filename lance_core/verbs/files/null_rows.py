@@ -11,7 +11,7 @@ from collections.abc import Collection
 import pyarrow as pa
 
 from lance_core.errors import SchemaError, UnsupportedError
-from lance_core.file.version import FileVersion
+from lance_core.file.metadata import FileVersion
 from lance_core.file.writer import DataFileWriter
 from lance_core.schema import Field, Schema, typed_schema
 from lance_core.store.memory import MemoryStore

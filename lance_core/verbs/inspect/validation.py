@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError
+from lance_core.file.metadata import FileVersion
 from lance_core.file.reader import DataFileReader
-from lance_core.file.version import FileVersion
 from lance_core.schema import Schema
 from lance_core.table.fragment import DataFile, Fragment, fields_with_columns
 from lance_core.table.index import IndexMetadata

@@ -36,8 +36,7 @@ from lance_core.verbs.rows.merge_clauses import (
     primary_key,
     with_old_fields,
 )
-from lance_core.verbs.rows.moved_rows import MovedRows
-from lance_core.verbs.rows.removal import Removal, live_rows, matching_rows, parallel_fragments, remove_rows
+from lance_core.verbs.rows.removal import MovedRows, Removal, live_rows, matching_rows, parallel_fragments, remove_rows
 from lance_core.verbs.rows.source_rows import KeyIndex, inserted_keys
 from lance_core.verbs.rows.write_mode import (
     WriteMode,

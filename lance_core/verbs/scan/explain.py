@@ -18,7 +18,7 @@ from typing import Final
 
 import pyarrow.compute as pc
 
-from lance_core.file.version import FileVersion
+from lance_core.file.metadata import FileVersion
 from lance_core.index.selection.candidates import Selection
 from lance_core.schema import Field, Schema, quote_path
 from lance_core.table.fragment import Fragment
@@ -26,8 +26,7 @@ from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.expressions.arrow import calls_of, columns_of
 from lance_core.verbs.expressions.printed import plain_name, printed
 from lance_core.verbs.scan.fragment_scan import FIRST_WINDOW_ROWS, FragmentScan, filter_reads
-from lance_core.verbs.scan.options import STRICT_ROWS, ScanOptions
-from lance_core.verbs.scan.ordering import ColumnOrdering
+from lance_core.verbs.scan.options import STRICT_ROWS, ColumnOrdering, ScanOptions
 from lance_core.verbs.scan.page_pruning import is_prunable, possible_rows
 from lance_core.verbs.scan.projection import Projection
 from lance_core.verbs.scan.read_fragment import files_of

@@ -11,8 +11,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core.file.metadata import FileVersion
 from lance_core.file.statistics import PageBounds
-from lance_core.file.version import FileVersion
 from lance_core.schema import schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.snapshot import Snapshot

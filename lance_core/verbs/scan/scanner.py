@@ -29,8 +29,7 @@ from lance_core.threads import ThreadPool
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.scan.explain import FragmentPart, PlanStep, order_steps, scan_steps
 from lance_core.verbs.scan.fragment_scan import FragmentScan
-from lance_core.verbs.scan.options import STRICT_ROWS, ScanOptions, check_num_rows
-from lance_core.verbs.scan.ordering import order_of
+from lance_core.verbs.scan.options import STRICT_ROWS, ScanOptions, check_num_rows, order_of
 from lance_core.verbs.scan.plan import ScanPlan, until_consistent
 from lance_core.verbs.scan.projection import Projection, rows_without_columns
 from lance_core.verbs.scan.read_counter import ReadCounter, counted

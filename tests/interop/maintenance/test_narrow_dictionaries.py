@@ -13,7 +13,7 @@ import pytest
 import lance_core
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.maintenance.verify.files import verify
-from lance_core.verbs.scan.ordering import ColumnOrdering
+from lance_core.verbs.scan.options import ColumnOrdering
 
 INT8 = pa.dictionary(pa.int8(), pa.string())
 

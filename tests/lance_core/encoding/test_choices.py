@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.encoding.choosing.choices import Choices
 from lance_core.encoding.choosing.strategy import Limits
 from lance_core.encoding.encoder import encode_field
+from lance_core.encoding.repeat import Choices
 from lance_core.schema import schema_from_arrow
 
 LIMITS = Limits(large_chunks=True)

@@ -6,12 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lance_core.encoding.choosing import choices as chosen
-from lance_core.encoding.choosing.choices import Choices
+from lance_core.encoding import repeat as chosen
 from lance_core.encoding.choosing.strategy import Limits
 from lance_core.encoding.encoder import encode_field
 from lance_core.encoding.page import EncodedPage, page_encoding
-from lance_core.encoding.repeat import Pattern, leaf_of, pattern_of, repeated
+from lance_core.encoding.repeat import Choices, Pattern, leaf_of, pattern_of, repeated
 from lance_core.schema import schema_from_arrow
 
 LIMITS = Limits(large_chunks=True)

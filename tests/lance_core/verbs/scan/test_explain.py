@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import lance_core
 from lance_core.file.reader import DataFileReader
 from lance_core.verbs.scan import fragment_scan
-from lance_core.verbs.scan.ordering import ColumnOrdering
+from lance_core.verbs.scan.options import ColumnOrdering
 
 ROWS = pa.table({
     "id": range(1000),

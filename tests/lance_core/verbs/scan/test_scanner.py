@@ -12,7 +12,7 @@ from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.file.reader import DataFileReader
 from lance_core.verbs.expressions import arrow
 from lance_core.verbs.scan import fragment_scan
-from lance_core.verbs.scan.ordering import ColumnOrdering, order_of
+from lance_core.verbs.scan.options import ColumnOrdering, order_of
 
 ROWS = 100_000
 FILTERS = [

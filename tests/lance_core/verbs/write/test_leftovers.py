@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core as lance
-from lance_core.commit import handler, loop, state
+from lance_core.commit import handler, loop, proofs
 from lance_core.errors import (
     DatasetNotFoundError,
     InvalidInputError,
@@ -44,7 +44,7 @@ WAYS = {
     "the put is rejected": lambda m: failing_put(m, StoreError("injected")),
     "the put never answers": lambda m: failing_put(m, lance.errors.RetryableConflictError("busy")),
     "the history is broken": lambda m: m.setattr(
-        state, "load_transaction", lambda *_: (_ for _ in ()).throw(lance.errors.CorruptFileError("x"))
+        proofs, "load_transaction", lambda *_: (_ for _ in ()).throw(lance.errors.CorruptFileError("x"))
     ),
     "a conflict": lambda m: m.setattr(loop, "judge", lambda *_: loop.Verdict.INCOMPATIBLE),
     "always too late": lambda m: m.setattr(handler.VersionWriter, "put", lambda *_: None),
