@@ -32,9 +32,9 @@ class Limit(NamedTuple):
 
 
 LIMITS: Final = {
-    "create": Limit(59, 45),
+    "create": Limit(58, 45),
     "append": Limit(50, 45),
-    "filtered read": Limit(48, 40),
+    "filtered read": Limit(46, 40),
     "merge": Limit(68, 70),
     "compaction": Limit(68, 70),
     "lines of code": Limit(80_500, 69_000),

@@ -17,7 +17,7 @@ from lance_core.arguments import checked_methods
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.verbs.scan.arrow_dataset import ArrowDataset, Readable
 from lance_core.verbs.scan.blob_view import check_blob_handling
-from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID, row_field
+from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID, row_field
 from lance_core.verbs.scan.scanner import LanceScanner
 
 __all__ = ["SqlQuery", "SqlQueryBuilder"]

@@ -31,7 +31,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from lance_core._proto.file2_pb2 import ColumnMetadata, Encoding
-from lance_core.encoding.levels.paths import is_blob_v2
+from lance_core.encoding.levels.paths import is_blob, is_blob_v2
 from lance_core.encoding.page import ByteRange, BytesLike, EncodedPage, page_encoding
 from lance_core.encoding.structural import blob
 from lance_core.encoding.structural.blob import BlobKind, Descriptor
@@ -180,7 +180,7 @@ class PageFile:
             if self._version.has_levels:
                 message = column_to_bytes(own_pages, is_blob=False)
             else:
-                message = column_to_bytes(_merge_struct_pages(own_pages), is_blob=blob.is_blob(field))
+                message = column_to_bytes(_merge_struct_pages(own_pages), is_blob=is_blob(field))
             column_table.append((self._position, self._position + len(message)))
             self._write(message)
         table_position = self._position

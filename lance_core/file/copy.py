@@ -31,9 +31,8 @@ from lance_core.encoding.choosing.strategy import Limits
 from lance_core.encoding.concatenate import concatenate
 from lance_core.encoding.encoder import encode_field
 from lance_core.encoding.hidden_nulls import hides_nulls
-from lance_core.encoding.levels.paths import is_blob_v2, items_per_row, leaf_paths, plain_columns
+from lance_core.encoding.levels.paths import is_blob, is_blob_v2, items_per_row, leaf_paths, plain_columns
 from lance_core.encoding.page import ByteRange, BytesLike, EncodedPage, is_draft, page_encoding
-from lance_core.encoding.structural import blob
 from lance_core.errors import UnsupportedError
 from lance_core.file.container import PageFile, WrittenFile
 from lance_core.file.metadata import ColumnPages, FileVersion
@@ -206,7 +205,7 @@ def _check(source: CopySource, schema: Schema, version: FileVersion) -> None:
             if not 0 <= index < len(reader.metadata.columns):
                 raise UnsupportedError(f"pages of {field.name!r} cannot be copied: {key} has no column {index}")
             pages = reader.metadata.columns[index]
-            if blob.is_blob(field) or is_blob_v2(field) or pages.column.WhichOneof("column_encoding") != "values":
+            if is_blob(field) or is_blob_v2(field) or pages.column.WhichOneof("column_encoding") != "values":
                 raise UnsupportedError(
                     f"pages of {field.name!r} cannot be copied: they contain positions in their file"
                 )

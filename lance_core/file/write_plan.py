@@ -34,10 +34,9 @@ import pyarrow as pa
 
 from lance_core.encoding.choosing.options import Packable, check_writable, encoding_options
 from lance_core.encoding.concatenate import concatenate
-from lance_core.encoding.levels.paths import column_fields, is_blob_v2, plain_columns
+from lance_core.encoding.levels.paths import column_fields, is_blob, is_blob_v2, plain_columns
 from lance_core.encoding.levels.repdef import has_nulls_inside
 from lance_core.encoding.repeat import Leaf, leaf_of
-from lance_core.encoding.structural import blob
 from lance_core.errors import SchemaError, UnsupportedError
 from lance_core.file.metadata import FileVersion
 from lance_core.schema import Field, Schema, schema_to_arrow
@@ -306,7 +305,7 @@ def _compute(schema: Schema, version: FileVersion) -> FileWritePlan:
             first_column=len(fields),
             is_checked=not field.nullable or has_strict_items(field),
             has_strings=has_strings(target),
-            is_blob=blob.is_blob(field) or is_blob_v2(field),
+            is_blob=is_blob(field) or is_blob_v2(field),
             leaf=leaf_of(target) if version.has_levels and not field.children and not field.metadata else None,
         )
         columns.append(plan)
@@ -323,7 +322,7 @@ def _check_blobs(schema: Schema, version: FileVersion) -> None:
     for top in schema.fields:
         for field, _ in top.walk():
             is_inside = field is not top and version is not FileVersion.V0_1
-            if is_inside and (blob.is_blob(field) or is_blob_v2(field)):
+            if is_inside and (is_blob(field) or is_blob_v2(field)):
                 raise UnsupportedError(
                     f"field {field.name!r} of column {top.name!r}: blobs inside of other types cannot be written; "
                     "write rows of this table with pylance, or to a table where the blobs are a column of their own"

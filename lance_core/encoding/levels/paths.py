@@ -21,8 +21,10 @@ from lance_core.errors import UnsupportedError
 from lance_core.schema import Field, Schema
 
 __all__ = [
+    "BLOB_KEY",
     "LIST_TYPES",
     "column_fields",
+    "is_blob",
     "is_blob_v2",
     "is_blob_v2_payload",
     "is_column",
@@ -37,7 +39,8 @@ __all__ = [
 LIST_TYPES: Final = ("list", "list.struct", "large_list", "large_list.struct", "map")
 """Logical types that are a layer of lists."""
 
-_PACKED: Final = ("lance-encoding:packed", "packed", "lance-encoding:blob")
+BLOB_KEY: Final = "lance-encoding:blob"
+_PACKED: Final = ("lance-encoding:packed", "packed", BLOB_KEY)
 BLOB_V2_NAME: Final = "lance.blob.v2"
 
 
@@ -48,6 +51,11 @@ def is_packed(field: Field) -> bool:
     if is_blob_v2(field):
         return True
     return any(field.metadata.get(key, b"").lower() == b"true" for key in _PACKED)
+
+
+def is_blob(field: Field) -> bool:
+    """Whether the values of the field are stored as blobs of 2.0 and 2.1."""
+    return field.logical_type == "large_binary" and field.metadata.get(BLOB_KEY, b"").lower() == b"true"
 
 
 def is_blob_v2(field: Field) -> bool:

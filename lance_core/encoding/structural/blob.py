@@ -31,7 +31,7 @@ from lance_core._proto.encodings_v2_1_pb2 import PageLayout
 from lance_core.encoding.compression import encode_miniblock, encode_per_value
 from lance_core.encoding.compression.chunks import Counts
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, PackedStructBlock, VariableBlock
-from lance_core.encoding.levels.paths import is_blob_v2, is_blob_v2_payload
+from lance_core.encoding.levels.paths import BLOB_KEY, is_blob, is_blob_v2, is_blob_v2_payload
 from lance_core.encoding.levels.repdef import Layer, Levels, count_lists, max_definition, null_mask, wire_layers
 from lance_core.encoding.page import EncodedPage, Steps, as_bytes
 from lance_core.encoding.structural import fullzip, miniblock
@@ -50,11 +50,9 @@ __all__ = [
     "encode_v2",
     "gives_payloads",
     "is_any_blob",
-    "is_blob",
 ]
 
 _MAX_FILE: Final = 2**63
-_METADATA_KEY: Final = "lance-encoding:blob"
 
 DESCRIPTOR_V2: Final = ("kind", "position", "size", "blob_id", "blob_uri")
 """Names of the parts of a descriptor of 2.2."""
@@ -62,14 +60,9 @@ DESCRIPTOR_V2_TYPES: Final = ("uint8", "uint64", "uint64", "uint32", "string")
 """Names of the Arrow types of these parts, in the same order."""
 
 
-def is_blob(field: Field) -> bool:
-    """Whether the values of the field are stored as blobs of 2.0 and 2.1."""
-    return field.logical_type == "large_binary" and field.metadata.get(_METADATA_KEY, b"").lower() == b"true"
-
-
 def is_any_blob(field: Field) -> bool:
     """Whether the values of the field are blobs of any version, in any form in which they are read."""
-    is_described = field.logical_type == "struct" and _METADATA_KEY in field.metadata
+    is_described = field.logical_type == "struct" and BLOB_KEY in field.metadata
     return is_described or is_blob(field) or is_blob_v2(field) or is_blob_v2_payload(field)
 
 

@@ -26,7 +26,7 @@ from lance_core.verbs.files.column_files import live_batches, spread, with_colum
 from lance_core.verbs.files.conform import check_blobs, check_column_name
 from lance_core.verbs.files.null_rows import check_null_is_stored
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
-from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
+from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID
 
 __all__ = [
     "add_columns",

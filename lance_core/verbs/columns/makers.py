@@ -23,7 +23,7 @@ from lance_core.verbs.files.fragment_writer import ReaderLike, to_batches
 from lance_core.verbs.rows.source_rows import KeyIndex
 from lance_core.verbs.scan.conditions import evaluate, to_expression
 from lance_core.verbs.scan.options import ScanOptions
-from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
+from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID
 from lance_core.verbs.scan.scanner import LanceScanner
 
 __all__ = ["ColumnMaker", "Joined", "column_maker", "null_fields"]

@@ -32,7 +32,7 @@ from lance_core.verbs.delta.version_of_branch import BranchHistory, version_befo
 from lance_core.verbs.expressions.arrow import columns_of, matching, true_places
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions, scan_options
-from lance_core.verbs.scan.row_columns import ROW_ID, UPDATED_AT, row_field
+from lance_core.verbs.scan.projection import ROW_ID, UPDATED_AT, row_field
 
 __all__ = [
     "CHANGE_TYPE",

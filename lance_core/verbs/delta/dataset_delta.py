@@ -45,7 +45,7 @@ from lance_core.verbs.rows.removal import RowsByFragment
 from lance_core.verbs.rows.rewritten_rows import fragment_name
 from lance_core.verbs.scan.blob_view import scanned_columns
 from lance_core.verbs.scan.options import scan_options
-from lance_core.verbs.scan.row_columns import CREATED_AT, ROW_ID, UPDATED_AT, row_field
+from lance_core.verbs.scan.projection import CREATED_AT, ROW_ID, UPDATED_AT, row_field
 
 __all__ = ["ChangePlan", "DatasetDelta", "delta_between"]
 

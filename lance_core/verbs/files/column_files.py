@@ -24,9 +24,8 @@ from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.conform import check_dictionaries, conform
 from lance_core.verbs.files.fragment_writer import CLOSING_AT_A_TIME, data_file_record
-from lance_core.verbs.scan.projection import with_types
+from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID, with_types
 from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
-from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
 
 __all__ = ["Mask", "live_batches", "patched", "replaced_columns", "spread", "with_column_file", "write_column_file"]
 

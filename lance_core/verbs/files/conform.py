@@ -44,7 +44,7 @@ from lance_core.store import ObjectStore, canonical_uri, split_uri
 from lance_core.table.dictionaries import map_fields
 from lance_core.table.fragment import BasePath, Fragment
 from lance_core.table.paths import data_key
-from lance_core.verbs.scan.row_columns import ROW_COLUMNS
+from lance_core.verbs.scan.projection import ROW_COLUMNS
 
 __all__ = [
     "check_blobs",

@@ -20,7 +20,7 @@ from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.rows.removal import parallel_fragments
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
-from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
+from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID
 from lance_core.verbs.scan.small_fragments import coalesced
 
 __all__ = ["IndexedField", "build", "indexed_field"]

@@ -31,9 +31,16 @@ from lance_core.verbs.scan.filter_dictionaries import matching_entries, with_dic
 from lance_core.verbs.scan.filter_stages import BufferedRows, Found, Stages, rows_in_mask, stages_of, zipped_columns
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.page_pruning import possible_rows
-from lance_core.verbs.scan.projection import rows_without_columns
+from lance_core.verbs.scan.projection import (
+    ROW_COLUMNS,
+    ROW_OFFSET,
+    RowColumns,
+    row_field,
+    rows_at,
+    rows_without_columns,
+    with_row_columns,
+)
 from lance_core.verbs.scan.read_fragment import Opened, Rows, live_count, physical_rows, read_fragment
-from lance_core.verbs.scan.row_columns import ROW_COLUMNS, ROW_OFFSET, RowColumns, row_field, rows_at, with_row_columns
 
 __all__ = ["FIRST_WINDOW_ROWS", "FilterReads", "FragmentScan", "ReadRows", "filter_reads"]
 

@@ -25,7 +25,7 @@ from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.scan.explain import PlanStep, nearest_steps
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions, check_num_rows
-from lance_core.verbs.scan.row_columns import ROW_ADDRESS
+from lance_core.verbs.scan.projection import ROW_ADDRESS
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.scan.take import take_addresses
 

@@ -31,10 +31,9 @@ from lance_core.verbs.scan.explain import FragmentPart, PlanStep, order_steps, s
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import STRICT_ROWS, ScanOptions, check_num_rows, order_of
 from lance_core.verbs.scan.plan import ScanPlan, until_consistent
-from lance_core.verbs.scan.projection import Projection, rows_without_columns
+from lance_core.verbs.scan.projection import ROW_ADDRESS, Projection, rows_without_columns
 from lance_core.verbs.scan.read_counter import ReadCounter, counted
 from lance_core.verbs.scan.read_fragment import live_count, live_counts
-from lance_core.verbs.scan.row_columns import ROW_ADDRESS
 from lance_core.verbs.scan.small_fragments import FEWEST, coalesced
 from lance_core.verbs.scan.take import in_order, take_addresses, whole_numbers
 from lance_core.verbs.scan.take_blobs import BlobFile, payloads_at_addresses

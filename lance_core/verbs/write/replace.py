@@ -21,7 +21,7 @@ from lance_core.verbs.rows.removal import Removal, each_fragment, remove_rows
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.plan import ScanPlan
-from lance_core.verbs.scan.row_columns import ROW_ADDRESS
+from lance_core.verbs.scan.projection import ROW_ADDRESS
 
 __all__ = ["remove_slices", "rows_in_slices"]
 

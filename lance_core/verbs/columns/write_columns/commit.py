@@ -55,7 +55,7 @@ from lance_core.verbs.context.snapshot import Snapshot, retrying_on_latest
 from lance_core.verbs.context.uncommitted_files import remove_files
 from lance_core.verbs.files.column_files import replaced_columns
 from lance_core.verbs.files.fragment_writer import ReaderLike
-from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
+from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID
 
 __all__ = ["ColumnsResult", "commit_columns", "write_matched_columns"]
 

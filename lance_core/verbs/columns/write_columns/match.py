@@ -20,8 +20,8 @@ from lance_core.verbs.columns.write_columns.tasks import ColumnTask
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.rows.removal import live_rows, parallel_fragments
 from lance_core.verbs.rows.source_rows import KeyIndex
+from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID
 from lance_core.verbs.scan.read_fragment import live_count
-from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
 
 __all__ = ["matched_rows", "same_scope"]
 

@@ -38,8 +38,8 @@ from lance_core.verbs.files.fragment_writer import ReaderLike, to_batches
 from lance_core.verbs.rows.removal import each_matching
 from lance_core.verbs.scan.blob_view import described_columns
 from lance_core.verbs.scan.conditions import to_condition
+from lance_core.verbs.scan.projection import ROW_ADDRESS
 from lance_core.verbs.scan.read_fragment import LOCKSTEP_ROWS, physical_rows, read_fragment
-from lance_core.verbs.scan.row_columns import ROW_ADDRESS
 
 __all__ = ["ColumnPlan", "ColumnTask", "Missing", "WrittenColumns", "as_table", "plan_columns", "write_values"]
 
