@@ -196,7 +196,6 @@ def test_names_are_imported_from_their_home(trees):
 NAMED_BY_OTHERS = {
     "lance_core.table": "records of the format, named by its specification",
     "lance_core.verbs.pylance_types": "classes of the public API, named by pylance",
-    "pyspark_lance.statements.records": "statements of SQL, named by SQL",
 }
 """Packages whose classes have the names of others: a class of each may have the name of one of the others."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lance_core import LanceDataset
 from pyspark_lance.catalog.tables import CatalogTable, TableFinder, TableName
@@ -15,7 +15,7 @@ from pyspark_lance.statements.tokens import Piece
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Context"]
+__all__ = ["Context", "Statement"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +61,6 @@ class Context:
         """A frame with one row: numbers of rows, each in a column of its name."""
         return self.answer(", ".join(f"{name} long" for name in counts), [tuple(counts.values())])
 
-    def table_of(self, facts: Mapping[str, Any]) -> DataFrame:
-        """A frame with a row for each fact, in the columns `key` and `value`."""
-        return self.answer("key string, value string", [(key, str(value)) for key, value in facts.items()])
+
+Statement: TypeAlias = "Callable[[Context], DataFrame]"
+"""A statement that was read as a whole: the function that runs it, with its table and its other parts."""

@@ -1,6 +1,6 @@
 """Messages of errors in the words of SQL: the author of a statement knows neither internal names nor Python's methods.
 
-tags.update moves it                      ->  CREATE OR REPLACE TAG july ON lake.nyc.t moves it
+tags.update moves it                      ->  CALL lake.system.update_tag moves it
 SELECT nope FROM lance_3f0a... AS `src`   ->  SELECT nope FROM lake.nyc.src
 Did you mean ...? [`_rowaddr`]            ->  Did you mean ...? [`id`, `x`]      only `_rowaddr` was read
 """
@@ -23,9 +23,8 @@ __all__ = ["in_words_of_sql"]
 
 _REMEDIES: Final = (
     (r"tag (\S+) already exists in the table (\S+); tags\.update moves it",
-     r"tag \1 already exists in the table \2; CREATE OR REPLACE TAG \1 ON {table} moves it"),
-    (r"\btags\.delete\('([^']*)'\)", r"DROP TAG \1 ON {table}"),
-    (r"\bbranches\.delete\('([^']*)'\)", r"DROP BRANCH \1 ON {table}"),
+     r"tag \1 already exists in the table \2; CALL {catalog}.system.update_tag moves it"),
+    (r"\b(tag|branch)(?:s|es)\.delete\('([^']*)'\)", r"CALL {catalog}.system.delete_\1('{table}', '\2')"),
     (r"\btags\.list\(\) lists", r"SHOW TAGS IN {table} lists"),
     (r"\bbranches\.list\(\) lists", r"SHOW BRANCHES IN {table} lists"),
     (r"version main:(\d+) does not exist in the table (\S+); versions\(\) lists",
@@ -35,6 +34,7 @@ _REMEDIES: Final = (
     (r"(has no version as old as \S+)\Z", r"\1; DESCRIBE HISTORY {table} lists the versions"),
     (r"\A(Cannot cast column \"[^\"]*\" from \S+ to \S+)",
      r"\1: ADD COLUMN of the new type, UPDATE {table} SET it by CAST, then DROP COLUMN and RENAME COLUMN"),
+    (r"; replace=True replaces it", "; replace => true replaces it"),
     (r"\AreplaceWhere ", "REPLACE WHERE "),
     (r"\Avector_columns: ", "TBLPROPERTIES: "),
     (r"\AAmbiguous merge inserts are prohibited: ", "Ambiguous change, which changes one row several times: "),
@@ -71,8 +71,10 @@ def _spelled(message: str, sources: Sources) -> str:
         message = message.replace(frame, name)
     table_names = [name for uri, name in sources.finder.spelled.items() if uri in message]
     table = max(table_names, key=len, default=next(iter(sources.finder.spelled.values()), "the table"))
+    escaped = table.replace("\\", r"\\")
     for pattern, words in _REMEDIES:
-        message = re.sub(pattern, words.replace("{table}", table.replace("\\", r"\\")), message)
+        remedy = words.replace("{table}", escaped).replace("{catalog}", escaped.partition(".")[0])
+        message = re.sub(pattern, remedy, message)
     return _UNRESOLVED.sub(lambda match: _suggesting(match, sources.columns), message)
 
 

@@ -15,7 +15,7 @@ from pyspark_lance.catalog.registry import PATHS
 from pyspark_lance.catalog.tables import TableFinder, TableName
 from pyspark_lance.statements.tokens import QUOTED, STRING, Cursor, Piece, Token
 
-__all__ = ["Mention", "is_path", "mentions_of", "names_lance", "parse_name", "reject_names_in_strings"]
+__all__ = ["Mention", "is_path", "mentions_of", "names_lance", "parse_name", "read_mention", "reject_names_in_strings"]
 
 _TRAVELS: Final = ("VERSION", "TIMESTAMP", "SYSTEM_VERSION", "SYSTEM_TIME")
 
@@ -61,7 +61,7 @@ def mentions_of(piece: str, finder: TableFinder) -> list[Mention]:
     before = ""
     while not cursor.is_done:
         if before != "." and names_lance(cursor, finder):
-            mentions.append(_mention(cursor))
+            mentions.append(read_mention(cursor))
             before = ""
         else:
             before = cursor.token().text
@@ -97,7 +97,8 @@ def _mentions_in(token: Token, finder: TableFinder) -> list[Mention]:
         return []
 
 
-def _mention(cursor: Cursor) -> Mention:
+def read_mention(cursor: Cursor) -> Mention:
+    """Read the name of a Lance table, with its branch and its version."""
     start = cursor.peek().start
     ends = _ends(cursor)
     name = cursor.table()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
-from pyspark_lance.statements import records
+from pyspark_lance.statements import run_rows
+from pyspark_lance.statements.context import Statement
+from pyspark_lance.statements.names import read_mention
+from pyspark_lance.statements.run_rows import MergeWhen, UsingClause
 from pyspark_lance.statements.tokens import Assignment, Cursor, Piece
 
 __all__ = ["delete", "insert", "merge", "truncate", "update"]
@@ -14,7 +18,7 @@ _NO_ALIAS: Final = frozenset(
 )
 
 
-def insert(cursor: Cursor) -> records.Insert:
+def insert(cursor: Cursor) -> Statement:
     """Read an INSERT."""
     cursor.expect("INSERT")
     overwrites = cursor.takes("OVERWRITE")
@@ -28,27 +32,28 @@ def insert(cursor: Cursor) -> records.Insert:
         cursor.fail("a query")
     columns = None
     if cursor.sees("(") and cursor.peek(1).upper not in ("SELECT", "WITH", "VALUES", "FROM", "TABLE", "("):
-        columns = cursor.identifiers()
+        columns = cursor.read_list(cursor.path)
     by_name = cursor.takes("BY NAME")
-    replace_where = None
+    condition = None
     if not overwrites and cursor.takes("REPLACE WHERE"):
-        replace_where = cursor.piece("SELECT", "VALUES", "WITH", "FROM", "TABLE")
+        condition = cursor.piece("SELECT", "VALUES", "WITH", "FROM", "TABLE")
     if cursor.sees("REPLACE"):
         cursor.fail("REPLACE WHERE condition, or MERGE INTO", cursor.peek(1))
     if by_name and columns is not None:
         cursor.fail("either BY NAME or a list of columns")
     _reject_defaults(cursor.copy())
-    return records.Insert(
+    return partial(
+        run_rows.insert,
         table=table,
         query=cursor.query(),
         columns=columns,
         by_name=by_name,
         overwrites=overwrites,
-        replace_where=replace_where,
+        condition=condition,
     )
 
 
-def update(cursor: Cursor) -> records.Update:
+def update(cursor: Cursor) -> Statement:
     """Read an UPDATE."""
     cursor.expect("UPDATE")
     table = cursor.table()
@@ -56,25 +61,25 @@ def update(cursor: Cursor) -> records.Update:
     cursor.expect("SET")
     values = _values(cursor, "WHERE")
     where = cursor.piece() if cursor.takes("WHERE") else None
-    return records.Update(table=table, alias=alias, values=values, where=where)
+    return partial(run_rows.update, table=table, alias=alias, values=values, where=where)
 
 
-def delete(cursor: Cursor) -> records.Delete:
+def delete(cursor: Cursor) -> Statement:
     """Read a DELETE."""
     cursor.expect("DELETE FROM")
     table = cursor.table()
     alias = _alias(cursor)
     where = cursor.piece() if cursor.takes("WHERE") else None
-    return records.Delete(table=table, alias=alias, where=where)
+    return partial(run_rows.delete, table=table, alias=alias, where=where)
 
 
-def truncate(cursor: Cursor) -> records.Truncate:
+def truncate(cursor: Cursor) -> Statement:
     """Read a TRUNCATE TABLE."""
     cursor.expect("TRUNCATE TABLE")
-    return records.Truncate(table=cursor.table())
+    return partial(run_rows.truncate, table=cursor.table())
 
 
-def merge(cursor: Cursor) -> records.Merge:
+def merge(cursor: Cursor) -> Statement:
     """Read a MERGE INTO."""
     cursor.expect("MERGE")
     if cursor.sees("WITH SCHEMA"):
@@ -89,9 +94,11 @@ def merge(cursor: Cursor) -> records.Merge:
         source = cursor.query(is_within=True)
         cursor.expect(")")
     else:
-        source = _name(cursor)
+        first = cursor.peek()
+        read_mention(cursor)
+        source = Piece(cursor.statement[first.start : cursor.peek(-1).end], first.start)
     source_alias = _alias(cursor)
-    columns = cursor.identifiers() if source_alias is not None and cursor.sees("(") else ()
+    columns = cursor.read_list(cursor.path) if source_alias is not None and cursor.sees("(") else ()
     cursor.expect("ON")
     on = cursor.piece("WHEN")
     clauses = []
@@ -99,29 +106,8 @@ def merge(cursor: Cursor) -> records.Merge:
         clauses.append(_when(cursor))
     if not clauses:
         cursor.fail("WHEN")
-    return records.Merge(
-        table=table,
-        alias=alias,
-        source=source,
-        source_is_query=is_query,
-        source_alias=source_alias,
-        source_columns=columns,
-        on=on,
-        clauses=tuple(clauses),
-    )
-
-
-def _name(cursor: Cursor) -> Piece:
-    """Read the name of the source, with its branch and version."""
-    first = cursor.peek()
-    cursor.table()
-    cursor.takes("FOR")
-    if cursor.takes("VERSION AS OF", "TIMESTAMP AS OF", "SYSTEM_VERSION AS OF", "SYSTEM_TIME AS OF"):
-        while not cursor.is_done and not (cursor.sees("ON") or cursor.sees("AS")):
-            if cursor.peek().is_name and cursor.peek(1).upper == "ON":
-                break
-            cursor.token()
-    return Piece(cursor.statement[first.start : cursor.peek(-1).end], first.start)
+    merge_source = UsingClause(piece=source, is_query=is_query, alias=source_alias, columns=columns)
+    return partial(run_rows.merge, table=table, alias=alias, source=merge_source, on=on, clauses=clauses)
 
 
 def _alias(cursor: Cursor) -> str | None:
@@ -170,7 +156,7 @@ def _reject_defaults(cursor: Cursor) -> None:
         before = token.upper
 
 
-def _when(cursor: Cursor) -> records.MergeWhen:
+def _when(cursor: Cursor) -> MergeWhen:
     side = "matched"
     if cursor.takes("NOT MATCHED"):
         side = "not matched by source" if cursor.takes("BY SOURCE") else "not matched"
@@ -191,18 +177,18 @@ def _when(cursor: Cursor) -> records.MergeWhen:
         cursor.fail("INSERT, for rows that the table lacks", cursor.peek(-1))
     if side != "not matched" and action == "INSERT":
         cursor.fail("UPDATE or DELETE, for rows of the table", cursor.peek(-1))
-    return records.MergeWhen(side=side, action=action, condition=condition, values=values)
+    return MergeWhen(side=side, action=action, condition=condition, values=values)
 
 
 def _inserted(cursor: Cursor) -> dict[str, Piece]:
-    names = cursor.identifiers()
+    if not cursor.sees("("):
+        cursor.fail("(")
+    names = cursor.read_list(cursor.path)
     cursor.expect("VALUES")
     opening = cursor.peek()
-    cursor.expect("(")
-    pieces = [_value(cursor)]
-    while cursor.takes(","):
-        pieces.append(_value(cursor))
-    cursor.expect(")")
+    if not cursor.sees("("):
+        cursor.fail("(")
+    pieces = cursor.read_list(partial(_value, cursor))
     if len(pieces) != len(names) or len(set(names)) < len(names):
         cursor.fail(f"a value for each of {len(names)} different columns", opening)
     return dict(zip(names, pieces, strict=True))

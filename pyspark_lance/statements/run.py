@@ -1,28 +1,21 @@
-"""`pyspark_lance.sql`: recognizes statements about Lance tables, parses them into records, and runs them.
+"""`pyspark_lance.sql`: recognizes statements about Lance tables, reads each as a whole, and then runs it.
 
 statement ---- names no Lance table ----------------------> spark.sql(statement, args)
     |
-    +-- its target is a Lance table --> grammar: record --> function of this package
+    +-- its target is a Lance table --> grammar ----------> function of this package, with the parts of the statement
     +-- it reads Lance tables -------> their frames ------> spark.sql, with frames in place of the names
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_lance.statements import maintenance_grammar as maintenance
-from pyspark_lance.statements import (
-    records,
-    rows_grammar,
-    run_describe,
-    run_maintenance,
-    run_refs,
-    run_rows,
-    run_tables,
-)
+from pyspark_lance.statements import procedures
+from pyspark_lance.statements import rows_grammar as rows
 from pyspark_lance.statements import tables_grammar as tables
-from pyspark_lance.statements.context import Context
+from pyspark_lance.statements.context import Context, Statement
 from pyspark_lance.statements.messages import in_words_of_sql
 from pyspark_lance.statements.names import mentions_of, names_lance, reject_names_in_strings
 from pyspark_lance.statements.sources import Sources
@@ -33,93 +26,42 @@ if TYPE_CHECKING:
 
     from pyspark_lance.catalog.tables import TableFinder
 
-__all__ = ["sql"]
+__all__ = ["run_query", "sql"]
 
 
-class _Form(NamedTuple):
-    """A form of statements.
-
-    Attributes:
-        words: Words with which it begins; `...` stands for the name of the table.
-        read: Its grammar.
-    """
-
-    words: str
-    read: Callable[[Cursor], records.Statement]
-
-
-_FORMS: Final = (
-    _Form("INSERT", rows_grammar.insert),
-    _Form("UPDATE", rows_grammar.update),
-    _Form("DELETE", rows_grammar.delete),
-    _Form("MERGE", rows_grammar.merge),
-    _Form("TRUNCATE", rows_grammar.truncate),
-    _Form("CREATE TABLE", tables.create_table),
-    _Form("CREATE OR REPLACE TABLE", tables.create_table),
-    _Form("REPLACE TABLE", tables.create_table),
-    _Form("DROP TABLE", tables.drop_table),
-    _Form("ALTER TABLE ... CREATE", maintenance.alter_refs),
-    _Form("ALTER TABLE ... PROMOTE", maintenance.alter_refs),
-    _Form("ALTER TABLE ... DROP INDEX", maintenance.alter_refs),
-    _Form("ALTER TABLE ... DROP BRANCH", maintenance.alter_refs),
-    _Form("ALTER TABLE ... DROP TAG", maintenance.alter_refs),
-    _Form("ALTER TABLE", tables.alter),
-    _Form("OPTIMIZE", maintenance.optimize),
-    _Form("VACUUM", maintenance.vacuum),
-    _Form("RESTORE", maintenance.restore),
-    _Form("DESCRIBE", tables.describe),
-    _Form("DESC", tables.describe),
-    _Form("SHOW", tables.show),
-    _Form("COMMENT ON", tables.comment),
-    _Form("CREATE INDEX", maintenance.create_or_drop),
-    _Form("CREATE OR REPLACE INDEX", maintenance.create_or_drop),
-    _Form("CREATE BRANCH", maintenance.create_or_drop),
-    _Form("CREATE TAG", maintenance.create_or_drop),
-    _Form("CREATE OR REPLACE TAG", maintenance.create_or_drop),
-    _Form("DROP INDEX", maintenance.create_or_drop),
-    _Form("DROP BRANCH", maintenance.create_or_drop),
-    _Form("DROP TAG", maintenance.create_or_drop),
-    _Form("PROMOTE BRANCH", maintenance.create_or_drop),
+_FORMS: Final[dict[str, Callable[[Cursor], Statement]]] = {
+    "INSERT": rows.insert,
+    "UPDATE": rows.update,
+    "DELETE": rows.delete,
+    "MERGE": rows.merge,
+    "TRUNCATE": rows.truncate,
+    "CREATE TABLE": tables.create_table,
+    "CREATE OR REPLACE TABLE": tables.create_table,
+    "REPLACE TABLE": tables.create_table,
+    "DROP TABLE": tables.drop_table,
+    "ALTER TABLE": tables.alter,
+    "DESCRIBE": tables.describe,
+    "DESC": tables.describe,
+    "SHOW": tables.show,
+    "COMMENT ON": tables.comment,
+    "CALL": procedures.call,
+}
+"""The statements whose target may be a Lance table, by the words with which they begin."""
+_BETWEEN: Final = frozenset({
+    "INTO", "OVERWRITE", "TABLE", "FROM", "IN", "ON", "WITH", "SCHEMA", "EVOLUTION", "IF", "NOT", "EXISTS", "HISTORY",
+    "DETAIL", "EXTENDED", "FORMATTED", "CREATE", "TBLPROPERTIES", "COLUMNS", "INDEXES", "INDEX", "BRANCHES", "BRANCH",
+    "TAGS", "TAG",
+})  # fmt: skip
+"""Words that may stand between the first ones of a statement and the name of its target."""
+_LISTED: Final = tuple(
+    f"{what} {word}" for what in ("TABLES", "NAMESPACES", "SCHEMAS", "DATABASES") for word in ("IN", "FROM")
 )
-"""The statements whose target may be a Lance table; the first matching form is used."""
-
 _VIEWS: Final = tuple(
     f"CREATE {words}" for kind in ("VIEW", "TEMP", "TEMPORARY", "GLOBAL") for words in (kind, f"OR REPLACE {kind}")
 )
 _READERS: Final = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(", "INSERT", "UPDATE", "DELETE", "MERGE", "CREATE")
 """Words with which a statement begins that Spark runs, and that may read Lance tables."""
 _EXPLAINS: Final = ("EXTENDED", "CODEGEN", "COST", "FORMATTED", "LOGICAL")
-
-_RUNNERS: Final[dict[type[records.Statement], Callable[[Context, Any], DataFrame]]] = {
-    records.Query: lambda context, statement: context.sources.query(statement.query, parsed_from=statement.prefix),
-    records.CreateView: run_tables.create_view,
-    records.Insert: run_rows.insert,
-    records.Update: run_rows.update,
-    records.Delete: run_rows.delete,
-    records.Merge: run_rows.merge,
-    records.Truncate: run_rows.truncate,
-    records.CreateTable: run_tables.create_table,
-    records.DropTable: run_tables.drop_table,
-    records.AddColumns: run_tables.add_columns,
-    records.DropColumns: run_tables.drop_columns,
-    records.RenameColumn: run_tables.rename_column,
-    records.AlterColumn: run_tables.alter_column,
-    records.SetProperties: run_tables.set_properties,
-    records.UnsetProperties: run_tables.unset_properties,
-    records.Describe: run_describe.describe,
-    records.Show: run_describe.show,
-    records.ShowTables: run_describe.show_tables,
-    records.Optimize: run_maintenance.optimize,
-    records.Vacuum: run_maintenance.vacuum,
-    records.CreateIndex: run_maintenance.create_index,
-    records.DropIndex: run_maintenance.drop_index,
-    records.CreateBranch: run_refs.create_branch,
-    records.CreateTag: run_refs.create_tag,
-    records.DropRef: run_refs.drop_ref,
-    records.PromoteBranch: run_refs.promote,
-    records.Restore: run_maintenance.restore,
-    records.CloneTable: run_maintenance.clone,
-}
 
 
 def sql(spark: SparkSession, statement: str, **params: Any) -> DataFrame:
@@ -156,96 +98,49 @@ def sql(spark: SparkSession, statement: str, **params: Any) -> DataFrame:
         [Row(x=6)]
     """
     sources = Sources(spark, statement, params)
-    record = read(statement, sources.finder)
-    if record is None:
+    run = read(statement, sources.finder)
+    if run is None:
         return spark.sql(statement, args=params or None)
     with in_words_of_sql(sources), sources.views():
-        return _RUNNERS[type(record)](Context(spark=spark, sources=sources), record)
+        return run(Context(spark=spark, sources=sources))
 
 
-def read(statement: str, finder: TableFinder) -> records.Statement | None:
-    """The record of a statement; None if it names no Lance table.
+def read(statement: str, finder: TableFinder) -> Statement | None:
+    """Read a whole statement; None if it names no Lance table. Nothing is opened or looked up.
 
     Raises:
         InvalidInputError: A part of the statement is not understood; the message has its position.
     """
     cursor = Cursor(statement)
-    if mentions_of(statement, finder):
+    mentions = mentions_of(statement, finder)
+    if mentions:
         cursor.check_single()
     reject_names_in_strings(cursor.copy(), finder)
-    for form in _FORMS:
-        if _begins(cursor.copy(), form.words, finder):
-            record = form.read(cursor)
+    for words, form in _FORMS.items():
+        if _begins(cursor.copy(), words, finder):
+            run = form(cursor)
             cursor.finish()
-            return record
-    if not mentions_of(statement, finder):
+            return run
+    if not mentions:
         return None
-    if any(cursor.sees(words) for words in _VIEWS):
-        return tables.create_view(cursor)
-    return _query(cursor)
+    procedures.reject_old_form(cursor, mentions[0].name.parts[0])
+    return tables.create_view(cursor) if any(cursor.sees(words) for words in _VIEWS) else _query(cursor)
 
 
 def _begins(cursor: Cursor, words: str, finder: TableFinder) -> bool:
-    """Whether a statement begins with words, and its target is a Lance table."""
-    first, _, rest = words.partition(" ... ")
-    if not cursor.takes(first):
+    """Whether a statement begins with words, and its target is a Lance table or a catalog of Lance tables."""
+    if not cursor.takes(words):
         return False
-    if first == "SHOW" and _shows_catalog(cursor, finder):
+    if words == "CALL":
+        return cursor.peek().is_name and finder.names_catalog(cursor.peek().value)
+    if words == "SHOW" and cursor.takes(*_LISTED) and cursor.peek().is_name and finder.catalog(cursor.peek().value):
         return True
-    if first.endswith(("INDEX", "BRANCH", "TAG")):
-        while not cursor.is_done and not names_lance(cursor, finder):
-            if cursor.token().upper not in ("ON", "IN", "FROM", "TABLE") and names_lance(cursor, finder):
-                return False
-        return not cursor.is_done
     while cursor.peek().upper in _BETWEEN and cursor.peek(1).text != ".":
         cursor.token()
-    if not names_lance(cursor, finder):
-        return False
-    cursor.table()
-    return not rest or cursor.sees(rest)
+    return names_lance(cursor, finder)
 
 
-_BETWEEN: Final = frozenset(
-    {
-        "INTO",
-        "OVERWRITE",
-        "TABLE",
-        "FROM",
-        "IN",
-        "ON",
-        "WITH",
-        "SCHEMA",
-        "EVOLUTION",
-        "IF",
-        "NOT",
-        "EXISTS",
-        "HISTORY",
-        "DETAIL",
-        "EXTENDED",
-        "FORMATTED",
-        "CREATE",
-        "TBLPROPERTIES",
-        "COLUMNS",
-        "INDEXES",
-        "INDEX",
-        "INDICES",
-        "BRANCHES",
-        "BRANCH",
-        "TAGS",
-        "TAG",
-    }
-)
-"""Words that may stand between the first ones of a statement and the name of its target."""
-
-
-def _shows_catalog(cursor: Cursor, finder: TableFinder) -> bool:
-    """Whether a SHOW is about a registered catalog."""
-    if not cursor.takes("TABLES", "NAMESPACES", "SCHEMAS", "DATABASES") or not cursor.takes("IN", "FROM"):
-        return False
-    return cursor.peek().is_name and finder.catalog(cursor.peek().value) is not None
-
-
-def _query(cursor: Cursor) -> records.Query:
+def _query(cursor: Cursor) -> Statement:
     start = cursor.peek().start
     prefix = 0
     if cursor.takes("EXPLAIN"):
@@ -261,5 +156,9 @@ def _query(cursor: Cursor) -> records.Query:
         if ahead.sees("INSERT"):
             ahead.fail("the end of the query: INSERT comes first, INSERT INTO t SELECT ... FROM ...")
     rest = cursor.rest()
-    text = cursor.statement[start : rest.start] + rest.text
-    return records.Query(query=Piece(text, start), prefix=prefix)
+    return partial(run_query, piece=Piece(cursor.statement[start : rest.start] + rest.text, start), prefix=prefix)
+
+
+def run_query(context: Context, *, piece: Piece, prefix: int) -> DataFrame:
+    """Run a query, or another statement of Spark's that reads Lance tables; `prefix` characters precede the query."""
+    return context.sources.query(piece, parsed_from=prefix)

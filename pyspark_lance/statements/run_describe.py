@@ -6,15 +6,12 @@ import re
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from lance_core import LanceDataset
 from lance_core.dataset import LANCE_COMMIT_MESSAGE_KEY
 from lance_core.errors import InvalidInputError
 from pyspark_lance.catalog.tables import TableName
-from pyspark_lance.statements import records
 from pyspark_lance.statements.context import Context
 from pyspark_lance.statements.show_create import create_statement
-from pyspark_lance.statements.table_properties import properties_of
-from pyspark_lance.statements.tables_grammar import COMMENT
+from pyspark_lance.statements.table_properties import COMMENT, properties_of
 from pyspark_lance.types.column_names import case_sensitive
 from pyspark_lance.types.spark_types import spark_schema
 from pyspark_lance.writing.partitioning import partition_by
@@ -22,23 +19,30 @@ from pyspark_lance.writing.partitioning import partition_by
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["describe", "show", "show_tables"]
+__all__ = [
+    "describe",
+    "describe_detail",
+    "describe_history",
+    "show_branches",
+    "show_columns",
+    "show_create_table",
+    "show_indices",
+    "show_properties",
+    "show_tables",
+    "show_tags",
+]
 
 
-def describe(context: Context, statement: records.Describe) -> DataFrame:
-    """Run a DESCRIBE."""
-    dataset = context.finder.open(statement.table)
-    if statement.what == "HISTORY":
-        return _history(context, dataset, statement.limit)
-    if statement.what == "DETAIL":
-        return _detail(context, statement.table, dataset)
+def describe(context: Context, *, table: TableName, is_extended: bool) -> DataFrame:
+    """Run a DESCRIBE TABLE [EXTENDED]."""
+    dataset = context.finder.open(table)
     rows: list[tuple[Any, ...]] = []
     for field, stored in zip(spark_schema(dataset.schema), dataset.schema, strict=True):
         comment = (stored.metadata or {}).get(COMMENT.encode())
         rows.append((field.name, field.dataType.simpleString(), None if comment is None else comment.decode()))
-    if statement.what == "EXTENDED":
+    if is_extended:
         facts = {
-            "Name": statement.table,
+            "Name": table,
             "Location": dataset.uri,
             "Provider": "lance",
             "Version": dataset.version,
@@ -50,9 +54,10 @@ def describe(context: Context, statement: records.Describe) -> DataFrame:
     return context.answer("col_name string, data_type string, comment string", rows)
 
 
-def _history(context: Context, dataset: LanceDataset, limit: int | None) -> DataFrame:
+def describe_history(context: Context, *, table: TableName, limit: int | None) -> DataFrame:
+    """Run a DESCRIBE HISTORY [LIMIT n]."""
     rows = []
-    for version, transaction in islice(dataset.history(), limit):
+    for version, transaction in islice(context.finder.open(table).history(), limit):
         properties = dict((transaction.transaction_properties or {}) if transaction is not None else {})
         message = properties.pop(LANCE_COMMIT_MESSAGE_KEY, None)
         operation = None if transaction is None else transaction.operation.name
@@ -63,10 +68,12 @@ def _history(context: Context, dataset: LanceDataset, limit: int | None) -> Data
     return context.answer(schema, rows)
 
 
-def _detail(context: Context, name: TableName, dataset: LanceDataset) -> DataFrame:
+def describe_detail(context: Context, *, table: TableName) -> DataFrame:
+    """Run a DESCRIBE DETAIL."""
+    dataset = context.finder.open(table)
     row = (
         "lance",
-        str(name),
+        str(table),
         dataset.uri,
         partition_by(dataset) or [],
         len(dataset.get_fragments()),
@@ -81,36 +88,49 @@ def _detail(context: Context, name: TableName, dataset: LanceDataset) -> DataFra
     return context.answer(schema, [row])
 
 
-def show(context: Context, statement: records.Show) -> DataFrame:
-    """Run a SHOW about one table."""
-    dataset = context.finder.open(statement.table)
-    if statement.what == "COLUMNS":
-        return context.answer("col_name string", [(name,) for name in dataset.schema.names])
-    if statement.what == "TBLPROPERTIES" and statement.key is not None:
-        lacking = f"Table {statement.table} does not have property: {statement.key}"  # Spark's words
-        return context.table_of({statement.key: properties_of(dataset).get(statement.key, lacking)})
-    if statement.what == "TBLPROPERTIES":
-        return context.table_of(properties_of(dataset))
-    if statement.what == "CREATE TABLE":
-        create_text = create_statement(statement.table, dataset, properties_of(dataset))
-        return context.answer("createtab_stmt string", [(create_text,)])
-    if statement.what == "BRANCHES":
-        branches = [
-            (name, str(branch["parent_branch"] or "main"), branch["parent_version"])
-            for name, branch in sorted(dataset.branches.list().items())
-        ]
-        return context.answer("name string, parent string, parent_version long", branches)
-    if statement.what == "TAGS":
-        tags = [(name, tag["branch"] or "main", tag["version"]) for name, tag in sorted(dataset.tags.list().items())]
-        return context.answer("name string, branch string, version long", tags)
-    indices = [
+def show_columns(context: Context, *, table: TableName) -> DataFrame:
+    """Run a SHOW COLUMNS."""
+    return context.answer("col_name string", [(name,) for name in context.finder.open(table).schema.names])
+
+
+def show_properties(context: Context, *, table: TableName, key: str | None) -> DataFrame:
+    """Run a SHOW TBLPROPERTIES [(key)]."""
+    properties = properties_of(context.finder.open(table))
+    if key is not None:  # a missing one is answered in Spark's words
+        properties = {key: properties.get(key, f"Table {table} does not have property: {key}")}
+    return context.answer("key string, value string", properties.items())
+
+
+def show_create_table(context: Context, *, table: TableName) -> DataFrame:
+    """Run a SHOW CREATE TABLE."""
+    dataset = context.finder.open(table)
+    return context.answer("createtab_stmt string", [(create_statement(table, dataset, properties_of(dataset)),)])
+
+
+def show_branches(context: Context, *, table: TableName) -> DataFrame:
+    """Run a SHOW BRANCHES."""
+    branches = sorted(context.finder.open(table).branches.list().items())
+    rows = [(name, str(branch["parent_branch"] or "main"), branch["parent_version"]) for name, branch in branches]
+    return context.answer("name string, parent string, parent_version long", rows)
+
+
+def show_tags(context: Context, *, table: TableName) -> DataFrame:
+    """Run a SHOW TAGS."""
+    tags = sorted(context.finder.open(table).tags.list().items())
+    rows = [(name, tag["branch"] or "main", tag["version"]) for name, tag in tags]
+    return context.answer("name string, branch string, version long", rows)
+
+
+def show_indices(context: Context, *, table: TableName) -> DataFrame:
+    """Run a SHOW INDEXES."""
+    rows = [
         (index.name, list(index.field_names), index.index_type.lower(), index.num_rows_indexed)
-        for index in dataset.describe_indices()
+        for index in context.finder.open(table).describe_indices()
     ]
-    return context.answer("name string, fields array<string>, index_type string, num_indexed_rows long", indices)
+    return context.answer("name string, fields array<string>, index_type string, num_indexed_rows long", rows)
 
 
-def show_tables(context: Context, statement: records.ShowTables) -> DataFrame:
+def show_tables(context: Context, *, parts: tuple[str, ...], what: str, pattern: str | None) -> DataFrame:
     """Run a SHOW TABLES or SHOW NAMESPACES.
 
     SHOW TABLES of a catalog lists the tables of all its namespaces, that of a namespace only its own.
@@ -118,21 +138,21 @@ def show_tables(context: Context, statement: records.ShowTables) -> DataFrame:
     Raises:
         InvalidInputError: The statement names a path.
     """
-    catalog = context.finder.catalog(statement.parts[0])
-    within = statement.parts[1:]
+    catalog = context.finder.catalog(parts[0])
+    within = parts[1:]
     if catalog is None:
         raise InvalidInputError(
-            f"SHOW {statement.what} lists a catalog, and not the path {'.'.join(within)}: give the folder a name by"
-            f" pyspark_lance.register_catalog(spark, 'lake', {within[0]!r}), then SHOW {statement.what} IN lake"
+            f"SHOW {what} lists a catalog, and not the path {'.'.join(within)}: give the folder a name by"
+            f" pyspark_lance.register_catalog(spark, 'lake', {within[0]!r}), then SHOW {what} IN lake"
         )
     exact = case_sensitive(context.spark)
     names = [name for name in context.finder.tables(catalog) if _is_within(name, within, exact=exact)]
-    if statement.what == "TABLES":
+    if what == "TABLES":
         rows = [(".".join(name[:-1]), name[-1], False) for name in names if len(name) == len(within) + 1 or not within]
-        matching_rows = [row for row in rows if _like(row[1], statement.pattern)]
+        matching_rows = [row for row in rows if _like(row[1], pattern)]
         return context.answer("namespace string, tableName string, isTemporary boolean", matching_rows)
     spaces = sorted({".".join(name[: len(within) + 1]) for name in names if len(name) > len(within) + 1})
-    return context.answer("namespace string", [(space,) for space in spaces if _like(space, statement.pattern)])
+    return context.answer("namespace string", [(space,) for space in spaces if _like(space, pattern)])
 
 
 def _is_within(name: tuple[str, ...], within: tuple[str, ...], *, exact: bool) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -20,7 +21,6 @@ from pyspark_lance.changing.update_values import spelled_values
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.lexing import has_escapes, has_usual_settings
 from pyspark_lance.engine.sessions import has_times_without_zone, session_zone
-from pyspark_lance.statements import records
 from pyspark_lance.statements.context import Context
 from pyspark_lance.statements.names import mentions_of
 from pyspark_lance.statements.replace_condition import replace_condition
@@ -28,14 +28,15 @@ from pyspark_lance.statements.tokens import Assignment, Piece
 from pyspark_lance.types.column_names import case_sensitive, matched_names
 from pyspark_lance.types.null_columns import null_column
 from pyspark_lance.types.spark_types import spark_schema
-from pyspark_lance.writing.partitioning import PARTITIONED_BY, partition_by, partitioned_by
+from pyspark_lance.writing.partitioning import partition_by
 from pyspark_lance.writing.write import write
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 __all__ = [
-    "check_not_partitioned_by",
+    "MergeWhen",
+    "UsingClause",
     "delete",
     "insert",
     "merge",
@@ -46,29 +47,43 @@ __all__ = [
 _ACTIONS: Final = {"UPDATE": UPDATE, "DELETE": DELETE, "INSERT": INSERT}
 
 
-def check_not_partitioned_by(table: TableName, dataset: LanceDataset, names: Iterable[str]) -> None:
-    """Make sure that a table is not partitioned by columns that are to be dropped or renamed.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeWhen:
+    """WHEN [NOT] MATCHED [BY SOURCE] [AND condition] THEN UPDATE | DELETE | INSERT."""
 
-    Raises:
-        InvalidInputError: The table is partitioned by one of them, so that a dynamic overwrite would replace all rows.
-    """
-    partition_columns = sorted(set(names) & set(partitioned_by(dataset)))
-    if partition_columns:
-        raise InvalidInputError(
-            f"{table} is PARTITIONED BY {', '.join(partition_columns)}: to drop or rename the column, first run"
-            f" ALTER TABLE {table} UNSET TBLPROPERTIES ('{PARTITIONED_BY}'); SET TBLPROPERTIES ('{PARTITIONED_BY}' ="
-            " 'column') partitions it again. Nothing was done"
-        )
+    side: str
+    action: str
+    condition: Piece | None
+    values: Mapping[str, Piece] | None
 
 
-def insert(context: Context, statement: records.Insert) -> DataFrame:
-    """Run an INSERT."""
-    dataset, location = context.target(statement.table)
-    rows = _in_columns(context, context.sources.query(statement.query), statement, dataset)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsingClause:
+    """The source of a merge: a query or the name of a table, [alias [(columns)]]."""
+
+    piece: Piece
+    is_query: bool
+    alias: str | None
+    columns: Sequence[str]
+
+
+def insert(
+    context: Context,
+    *,
+    table: TableName,
+    query: Piece,
+    columns: Sequence[str] | None,
+    by_name: bool,
+    overwrites: bool,
+    condition: Piece | None,
+) -> DataFrame:
+    """Run an INSERT INTO | OVERWRITE table [(columns)] [BY NAME] [REPLACE WHERE condition] query."""
+    dataset, location = context.target(table)
+    rows = _in_columns(context, context.sources.query(query), table, dataset, columns, by_name=by_name)
     replace_where = None
-    if statement.replace_where is not None:
+    if condition is not None:
         replace_where = replace_condition(
-            statement.replace_where.text,
+            condition.text,
             context.sources.params,
             dataset.schema,
             exact=case_sensitive(context.spark),
@@ -79,7 +94,7 @@ def insert(context: Context, statement: records.Insert) -> DataFrame:
     done = write(
         rows,
         dataset.uri,
-        mode="overwrite" if statement.overwrites or replace_where is not None else "append",
+        mode="overwrite" if overwrites or replace_where is not None else "append",
         replace_where=replace_where,
         partition_by=partition_by(dataset),
         storage_options=location.storage_options,
@@ -88,7 +103,15 @@ def insert(context: Context, statement: records.Insert) -> DataFrame:
     return context.counts(num_affected_rows=written, num_inserted_rows=written)
 
 
-def _in_columns(context: Context, rows: DataFrame, statement: records.Insert, dataset: LanceDataset) -> DataFrame:
+def _in_columns(
+    context: Context,
+    rows: DataFrame,
+    table: TableName,
+    dataset: LanceDataset,
+    columns: Sequence[str] | None,
+    *,
+    by_name: bool,
+) -> DataFrame:
     """The rows of a query in the columns of the table, in their types.
 
     Raises:
@@ -98,26 +121,26 @@ def _in_columns(context: Context, rows: DataFrame, statement: records.Insert, da
 
     names = dataset.schema.names
     exact = case_sensitive(context.spark)
-    column_names = list(statement.columns or (rows.columns if statement.by_name else names))
+    column_names = list(columns or (rows.columns if by_name else names))
     twice = sorted(name for name, count in Counter(column_names).items() if count > 1)
     if twice:
-        raise SchemaError(f"{statement.table}: the columns {twice} are named more than once: name each column once")
+        raise SchemaError(f"{table}: the columns {twice} are named more than once: name each column once")
     spellings = matched_names(column_names, names, exact=exact)
     unknown = [name for name in column_names if name not in spellings]
     if unknown:
-        raise SchemaError(f"{statement.table} has no columns {unknown}; it has {names}")
+        raise SchemaError(f"{table} has no columns {unknown}; it has {names}")
     if len(column_names) != len(rows.columns):
         raise SchemaError(
-            f"{statement.table}: the query has {len(rows.columns)} columns, {rows.columns}, for {len(column_names)} of"
-            f" the table, {column_names}; name the columns, INSERT INTO {statement.table} (...), or say BY NAME"
+            f"{table}: the query has {len(rows.columns)} columns, {rows.columns}, for {len(column_names)} of"
+            f" the table, {column_names}; name the columns, INSERT INTO {table} (...), or say BY NAME"
         )
     plain = rows.toDF(*[f"__lance_{i}" for i in range(len(column_names))])
     places = {spellings[name]: i for i, name in enumerate(column_names)}
     strict = [field.name for field in dataset.schema if not field.nullable and field.name not in places]
     if strict:
-        raise SchemaError(f"{statement.table}: rows cannot be inserted without values for the columns {strict}")
+        raise SchemaError(f"{table}: rows cannot be inserted without values for the columns {strict}")
     kinds = {field.name: field.dataType for field in spark_schema(dataset.schema)}
-    order = FieldOrder(by_name=statement.by_name, exact=exact)
+    order = FieldOrder(by_name=by_name, exact=exact)
     values: list[Column] = []
     for name in names:
         if name not in places:
@@ -127,25 +150,27 @@ def _in_columns(context: Context, rows: DataFrame, statement: records.Insert, da
         stored = pa.schema([dataset.schema.field(name)])
         name_given = rows.columns[places[name]]
         value = functions.col(field.name)
-        what = f"INSERT INTO {statement.table}"
+        what = f"INSERT INTO {table}"
         value = stored_as(value, name_given, field.dataType, kinds[name], stored, what=what, order=order)
         values.append(value.alias(name))
     return plain.select(*values)
 
 
-def update(context: Context, statement: records.Update) -> DataFrame:
-    """Run an UPDATE."""
-    dataset, location = context.target(statement.table)
-    alias = statement.alias or statement.table.last
-    _check_assignments(context, statement.values, statement.table, alias, dataset)
-    values = {
-        _unqualified_name(name, statement.table): context.sources.expression(piece, statement.table, alias)
-        for name, piece in statement.values.items()
+def update(
+    context: Context, *, table: TableName, alias: str | None, values: Mapping[str, Piece], where: Piece | None
+) -> DataFrame:
+    """Run an UPDATE table [alias] SET column = value, ... [WHERE condition]."""
+    dataset, location = context.target(table)
+    alias = alias or table.last
+    _check_assignments(context, values, table, alias, dataset)
+    expressions = {
+        _unqualified_name(name, table): context.sources.expression(piece, table, alias)
+        for name, piece in values.items()
     }
-    condition = context.expression(statement.where, statement.table, alias)
-    where = RowCondition(session=context.spark, condition=condition, alias=alias)
-    done = update_where(dataset, values, where, context.options(location))
-    return context.counts(num_affected_rows=done.rows_updated)
+    condition = context.expression(where, table, alias)
+    rows = RowCondition(session=context.spark, condition=condition, alias=alias)
+    result = update_where(dataset, expressions, rows, context.options(location))
+    return context.counts(num_affected_rows=result.rows_updated)
 
 
 def _check_assignments(
@@ -168,53 +193,61 @@ def _check_assignments(
             raise SchemaError(f"{context.sources.at(piece.column)}: {error}. Nothing was done") from None
 
 
-def delete(context: Context, statement: records.Delete) -> DataFrame:
-    """Run a DELETE."""
-    dataset, location = context.target(statement.table)
-    alias = statement.alias or statement.table.last
-    condition = context.expression(statement.where, statement.table, alias)
-    where = RowCondition(session=context.spark, condition=condition, alias=alias)
-    done = delete_where(dataset, where, context.options(location))
-    return context.counts(num_affected_rows=done.rows_deleted)
+def delete(context: Context, *, table: TableName, alias: str | None, where: Piece | None) -> DataFrame:
+    """Run a DELETE FROM table [alias] [WHERE condition]."""
+    dataset, location = context.target(table)
+    alias = alias or table.last
+    condition = context.expression(where, table, alias)
+    rows = RowCondition(session=context.spark, condition=condition, alias=alias)
+    result = delete_where(dataset, rows, context.options(location))
+    return context.counts(num_affected_rows=result.rows_deleted)
 
 
-def truncate(context: Context, statement: records.Truncate) -> DataFrame:
+def truncate(context: Context, *, table: TableName) -> DataFrame:
     """Run a TRUNCATE TABLE."""
-    dataset, _ = context.target(statement.table)
+    dataset, _ = context.target(table)
     dataset.truncate_table()
     return context.nothing()
 
 
-def merge(context: Context, statement: records.Merge) -> DataFrame:
-    """Run a MERGE INTO."""
-    dataset, location = context.target(statement.table)
-    alias = statement.alias or statement.table.last
-    source, source_alias = _source(context, statement)
+def merge(
+    context: Context,
+    *,
+    table: TableName,
+    alias: str | None,
+    source: UsingClause,
+    on: Piece,
+    clauses: Sequence[MergeWhen],
+) -> DataFrame:
+    """Run a MERGE INTO table [alias] USING source ON condition WHEN ..."""
+    dataset, location = context.target(table)
+    alias = alias or table.last
+    rows, source_alias = _source_rows(context, source)
     if source_alias is not None:
         if source_alias.lower() == alias.lower():
             raise InvalidInputError(
                 f"merge: the table and the source are both called {alias}: give one of them an alias"
             )
-        source = source.alias(source_alias)
+        rows = rows.alias(source_alias)
 
-    for when in statement.clauses:
-        _check_assignments(context, when.values or {}, statement.table, alias, dataset)
+    for when in clauses:
+        _check_assignments(context, when.values or {}, table, alias, dataset)
 
     def expression(piece: Piece | None) -> Any:
-        return context.expression(piece, statement.table, alias)
+        return context.expression(piece, table, alias)
 
-    clauses = [
+    changes = [
         MergeClause(
             side=when.side,  # type: ignore[arg-type]  # one of the three
             action=_ACTIONS[when.action],
             condition=expression(when.condition),
             values=None
             if when.values is None
-            else {_unqualified_name(name, statement.table): expression(piece) for name, piece in when.values.items()},
+            else {_unqualified_name(name, table): expression(piece) for name, piece in when.values.items()},
         )
-        for when in statement.clauses
+        for when in clauses
     ]
-    job = ClauseMerge(source=source, condition=expression(statement.on), clauses=tuple(clauses), alias=alias)
+    job = ClauseMerge(source=rows, condition=expression(on), clauses=tuple(changes), alias=alias)
     done = job.run(dataset, context.options(location))
     return context.counts(
         num_affected_rows=done.rows_updated + done.rows_deleted + done.rows_inserted,
@@ -224,24 +257,23 @@ def merge(context: Context, statement: records.Merge) -> DataFrame:
     )
 
 
-def _source(context: Context, statement: records.Merge) -> tuple[DataFrame, str | None]:
-    """The source of a merge, and the name that qualifies its columns."""
-    if statement.source_is_query:
-        frame, alias = context.sources.query(statement.source), statement.source_alias
+def _source_rows(context: Context, source: UsingClause) -> tuple[DataFrame, str | None]:
+    """The rows of the source of a merge, and the name that qualifies its columns."""
+    alias = source.alias
+    mentions = [] if source.is_query else mentions_of(source.piece.text, context.finder)
+    if source.is_query:
+        frame = context.sources.query(source.piece)
+    elif mentions:
+        frame = context.sources.frame(mentions[0], source.piece.start)
+        alias = alias or mentions[0].name.last
     else:
-        mentions = mentions_of(statement.source.text, context.finder)
-        if mentions:
-            frame = context.sources.frame(mentions[0], statement.source.start)
-            alias = statement.source_alias or mentions[0].name.last
-        else:
-            with short_errors(context.sources.at(statement.source.start)):
-                frame = context.spark.table(statement.source.text)
-                frame.columns  # noqa: B018 - Spark looks for the table
-            alias = statement.source_alias
-    if statement.source_columns:
-        if len(statement.source_columns) != len(frame.columns):
-            raise SchemaError(f"merge: the source has the columns {frame.columns}, not {statement.source_columns}")
-        frame = frame.toDF(*statement.source_columns)
+        with short_errors(context.sources.at(source.piece.start)):
+            frame = context.spark.table(source.piece.text)
+            frame.columns  # noqa: B018 - Spark looks for the table
+    if source.columns:
+        if len(source.columns) != len(frame.columns):
+            raise SchemaError(f"merge: the source has the columns {frame.columns}, not {source.columns}")
+        frame = frame.toDF(*source.columns)
     return frame, alias
 
 

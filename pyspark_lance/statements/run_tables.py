@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
 
@@ -21,16 +21,13 @@ from lance_core.errors import (
 from pyspark_lance.catalog import manifest
 from pyspark_lance.catalog.tables import CatalogTable, TableName
 from pyspark_lance.engine.errors import short_errors
-from pyspark_lance.statements import records
 from pyspark_lance.statements.context import Context
-from pyspark_lance.statements.run_rows import check_not_partitioned_by
-from pyspark_lance.statements.table_properties import TableProperties, with_encodings
-from pyspark_lance.statements.tables_grammar import COMMENT
+from pyspark_lance.statements.table_properties import COMMENT, TableProperties, with_encodings
 from pyspark_lance.statements.tokens import Piece
 from pyspark_lance.types.arrow_types import SPARK_TYPE
 from pyspark_lance.types.column_names import case_sensitive, matched_names, spelled_path
 from pyspark_lance.types.spark_types import batch_schema
-from pyspark_lance.writing.partitioning import PARTITIONED_BY
+from pyspark_lance.writing.partitioning import PARTITIONED_BY, partitioned_by
 from pyspark_lance.writing.schema_plan import plan_write
 from pyspark_lance.writing.write import write
 
@@ -39,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 __all__ = [
+    "Column",
     "add_columns",
     "alter_column",
     "create_table",
@@ -57,59 +55,81 @@ _BY_UPDATE: Final = "ADD COLUMN of the new type, UPDATE it by CAST, then DROP CO
 _UNITS: Final = ("s", "ms", "us", "ns")
 
 
-def create_table(context: Context, statement: records.CreateTable) -> DataFrame:
-    """Run a CREATE TABLE."""
-    location, exists = new_table(context, statement.table)
-    if exists and statement.if_not_exists:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of CREATE TABLE or ADD COLUMNS."""
+
+    name: str
+    type: Piece
+    nullable: bool = True
+    comment: str | None = None
+
+
+def create_table(
+    context: Context,
+    *,
+    table: TableName,
+    columns: Sequence[Column] | None,
+    query: Piece | None,
+    if_not_exists: bool,
+    replaces: bool,
+    must_exist: bool,
+    partitioned_by: Sequence[str],
+    properties: Mapping[str, str],
+) -> DataFrame:
+    """Run a CREATE [OR REPLACE] TABLE or a REPLACE TABLE, of `columns` or of a query."""
+    location, exists = new_table(context, table)
+    if exists and if_not_exists:
         list_table(location, is_new=False)
         return context.nothing()
-    if exists and not statement.replaces:
-        raise context.finder.exists_error(statement.table, location)
-    if statement.must_exist and not exists:
-        raise DatasetNotFoundError(
-            f"there is no table {statement.table}: CREATE OR REPLACE TABLE creates a missing table"
-        )
-    rows = None if statement.query is None else context.sources.query(statement.query)
-    names = [column.name for column in statement.columns or ()] if rows is None else rows.columns
-    statement = replace(statement, partitioned_by=_partitions(context, statement, names))
-    properties = TableProperties(statement)
-    old = properties.replaced(location.open().config()) if exists else []
+    if exists and not replaces:
+        raise context.finder.exists_error(table, location)
+    if must_exist and not exists:
+        raise DatasetNotFoundError(f"there is no table {table}: CREATE OR REPLACE TABLE creates a missing table")
+    rows = None if query is None else context.sources.query(query)
+    names = [column.name for column in columns or ()] if rows is None else rows.columns
+    partitions = _partitions(context, partitioned_by, names)
+    table_properties = TableProperties(properties, partitions, is_filled=rows is not None)
+    old = table_properties.replaced(location.open().config()) if exists else []
     if PARTITIONED_BY in old:  # no later version of the table has the partitions of the old one
-        properties.config[PARTITIONED_BY] = ""
+        table_properties.config[PARTITIONED_BY] = ""
+    mode: Literal["overwrite", "create"] = "overwrite" if replaces else "create"
     if rows is None:
-        done = _create_empty(context, statement, location, properties)
+        answer = _create_empty(context, columns or (), mode, location, table_properties)
     else:
-        done = _create_as(context, rows, statement, location, properties)
+        answer = _create_as(context, rows, mode, location, table_properties, partitions)
     if old:  # a commit that replaces a table sets keys, and removes none
         location.open().delete_config_keys(old)
     list_table(location, is_new=not exists)
-    return done
+    return answer
 
 
-def create_view(context: Context, statement: records.CreateView) -> DataFrame:
+def create_view(
+    context: Context, *, name: str, columns: Sequence[str], query: Piece, replaces: bool, is_global: bool
+) -> DataFrame:
     """Run a CREATE TEMPORARY VIEW; the view always shows the versions that its query reads now."""
-    rows = context.sources.query(statement.query)
-    rows = rows.toDF(*statement.columns) if statement.columns else rows
-    if statement.is_global and statement.replaces:
-        rows.createOrReplaceGlobalTempView(statement.name)
-    elif statement.is_global:
-        rows.createGlobalTempView(statement.name)
-    elif statement.replaces:
-        rows.createOrReplaceTempView(statement.name)
+    rows = context.sources.query(query)
+    rows = rows.toDF(*columns) if columns else rows
+    if is_global and replaces:
+        rows.createOrReplaceGlobalTempView(name)
+    elif is_global:
+        rows.createGlobalTempView(name)
+    elif replaces:
+        rows.createOrReplaceTempView(name)
     else:
-        rows.createTempView(statement.name)
+        rows.createTempView(name)
     return context.nothing()
 
 
 def _create_empty(
-    context: Context, statement: records.CreateTable, location: CatalogTable, properties: TableProperties
+    context: Context, columns: Iterable[Column], mode: str, location: CatalogTable, properties: TableProperties
 ) -> DataFrame:
-    schema = with_encodings(_schema(context, statement.columns or (), properties.widths), properties.encodings)
+    schema = with_encodings(_schema(context, columns, properties.widths), properties.encodings)
     lance_core.commit_fragments(
         location.uri,
         [],
         schema,
-        mode="overwrite" if statement.replaces else "create",
+        mode=mode,
         table_config=properties.config or None,
         storage_options=location.storage_options,
         files=FileOptions(data_storage_version=properties.version, enable_stable_row_ids=properties.stable),
@@ -120,44 +140,45 @@ def _create_empty(
 def _create_as(
     context: Context,
     rows: DataFrame,
-    statement: records.CreateTable,
+    mode: Literal["overwrite", "create"],
     location: CatalogTable,
     properties: TableProperties,
+    partitions: Sequence[str],
 ) -> DataFrame:
     if properties.encodings:
         columns = sorted(properties.encodings)
         raise InvalidInputError(
             f"TBLPROPERTIES: encodings of {columns} need a table that is created with columns, then filled"
         )
-    done = write(
+    result = write(
         rows,
         location.uri,
-        mode="overwrite" if statement.replaces else "create",
-        schema_mode="overwrite" if statement.replaces else "strict",
+        mode=mode,
+        schema_mode="overwrite" if mode == "overwrite" else "strict",
         vector_columns=properties.widths or None,
-        partition_by=list(statement.partitioned_by) or None,
+        partition_by=list(partitions) or None,
         partition_overwrite="static",
         table_config=properties.config or None,
         data_storage_version=properties.version,
         storage_options=location.storage_options,
     )
-    written = 0 if done is None else done.rows_written
+    written = 0 if result is None else result.rows_written
     return context.counts(num_affected_rows=written, num_inserted_rows=written)
 
 
-def _partitions(context: Context, statement: records.CreateTable, names: Sequence[str]) -> tuple[str, ...]:
+def _partitions(context: Context, partitioned_by: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
     """The columns of PARTITIONED BY as the table spells them."""
-    spellings = matched_names(statement.partitioned_by, names, exact=case_sensitive(context.spark))
-    unknown = set(statement.partitioned_by) - set(spellings)
+    spellings = matched_names(partitioned_by, names, exact=case_sensitive(context.spark))
+    unknown = set(partitioned_by) - set(spellings)
     if unknown:
         raise SchemaError(f"PARTITIONED BY: there are no columns {sorted(unknown)}; the columns are {list(names)}")
-    return tuple(spellings[name] for name in statement.partitioned_by)
+    return tuple(spellings[name] for name in partitioned_by)
 
 
 def new_table(context: Context, name: TableName) -> tuple[CatalogTable, bool]:
     """The location of a table that a statement creates, and whether it already exists."""
     if name.ref is not None:
-        raise InvalidInputError(f"{name}: a branch is created by CREATE BRANCH {name.ref} ON {'.'.join(name.parts)}")
+        raise InvalidInputError(f"{name}: a table has no branches before it exists: leave out @{name.ref}")
     return context.finder.to_create(name)
 
 
@@ -181,11 +202,15 @@ def list_table(location: CatalogTable, *, is_new: bool) -> None:
         raise
 
 
-def _type(column: str, piece: Piece) -> DataType:
-    from pyspark.sql.types import DataType as AnyType
+def _type(context: Context, column: str, piece: Piece) -> DataType:
+    from pyspark.sql.types import StructField, StructType
 
-    with short_errors(f"the type of column {column!r}, {piece}"):
-        spark_type = AnyType.fromDDL(piece.text)
+    at = context.sources.at(piece.start)
+    with short_errors(f"{at}: the type of column {column!r}, {piece}"):
+        row: Any = StructType.fromDDL(f"`c` {piece}")  # alone, `a INT` would be a struct
+    spark_type: DataType = row[0].dataType
+    if row != StructType([StructField("c", spark_type)]):
+        raise InvalidInputError(f"{at}: {piece} is more than the type of column {column!r}. Nothing was done")
     if "char(" in spark_type.simpleString():
         raise UnsupportedError(
             f"column {column!r}: strings have no length here, and {piece} has one: declare it as STRING. Nothing was"
@@ -194,7 +219,7 @@ def _type(column: str, piece: Piece) -> DataType:
     return spark_type
 
 
-def _schema(context: Context, columns: Iterable[records.Column], widths: dict[str, int]) -> pa.Schema:
+def _schema(context: Context, columns: Iterable[Column], widths: dict[str, int]) -> pa.Schema:
     """The columns as they are stored.
 
     Raises:
@@ -211,7 +236,7 @@ def _schema(context: Context, columns: Iterable[records.Column], widths: dict[st
             f"columns {names} differ only in case: Spark distinguishes them by name only with"
             " spark.sql.caseSensitive=true. Nothing was done"
         )
-    fields = [Field(column.name, _type(column.name, column.type), True) for column in declared_columns]
+    fields = [Field(column.name, _type(context, column.name, column.type), True) for column in declared_columns]
     stored = plan_write(batch_schema(StructType(fields)), None, vector_columns=widths or None).stored
     schema_fields = []
     for field, column, spark_field in zip(stored, declared_columns, fields, strict=True):
@@ -238,15 +263,14 @@ def _with_not_null(stored: pa.DataType, spark_type: DataType) -> pa.DataType:
     return stored
 
 
-def drop_table(context: Context, statement: records.DropTable) -> DataFrame:
-    """Run a DROP TABLE."""
-    name = statement.table
-    if name.ref is not None:
-        raise InvalidInputError(f"{name}: a branch is dropped by DROP BRANCH {name.ref} ON {'.'.join(name.parts)}")
+def drop_table(context: Context, *, table: TableName, if_exists: bool) -> DataFrame:
+    """Run a DROP TABLE [IF EXISTS]."""
+    if table.ref is not None:
+        raise InvalidInputError(f"{table}: CALL {table.parts[0]}.system.delete_branch(...) drops a branch")
     try:
-        location = context.finder.to_drop(name)
+        location = context.finder.to_drop(table)
     except DatasetNotFoundError:
-        if statement.if_exists:
+        if if_exists:
             return context.nothing()
         raise
     try:
@@ -259,16 +283,16 @@ def drop_table(context: Context, statement: records.DropTable) -> DataFrame:
     return context.nothing()
 
 
-def add_columns(context: Context, statement: records.AddColumns) -> DataFrame:
+def add_columns(context: Context, *, table: TableName, columns: Sequence[Column]) -> DataFrame:
     """Run an ALTER TABLE ... ADD COLUMNS."""
-    dataset, _ = context.target(statement.table)
-    schema = _schema(context, statement.columns, {})
+    dataset, _ = context.target(table)
+    schema = _schema(context, columns, {})
     strict = [field.name for field in schema if not field.nullable]
     if strict:
         raise SchemaError(f"ADD COLUMNS: {strict} would be null in the existing rows: leave NOT NULL out")
     existing_columns = matched_names(schema.names, dataset.schema.names, exact=case_sensitive(context.spark))
     if existing_columns:
-        raise SchemaError(f"ADD COLUMNS: {statement.table} already has the columns {sorted(existing_columns.values())}")
+        raise SchemaError(f"ADD COLUMNS: {table} already has the columns {sorted(existing_columns.values())}")
     dataset.add_columns(schema)
     return context.nothing()
 
@@ -278,32 +302,47 @@ def spelled_column(context: Context, dataset: LanceDataset, path: str) -> str:
     return path if case_sensitive(context.spark) else spelled_path(dataset.schema, path)
 
 
-def drop_columns(context: Context, statement: records.DropColumns) -> DataFrame:
+def drop_columns(context: Context, *, table: TableName, columns: Sequence[str], if_exists: bool) -> DataFrame:
     """Run an ALTER TABLE ... DROP COLUMNS."""
-    dataset, _ = context.target(statement.table)
-    names = [spelled_column(context, dataset, name) for name in statement.columns]
-    if statement.if_exists:
+    dataset, _ = context.target(table)
+    names = [spelled_column(context, dataset, name) for name in columns]
+    if if_exists:
         names = [name for name in names if name.partition(".")[0] in dataset.schema.names]
-    check_not_partitioned_by(statement.table, dataset, names)
+    _check_not_partitioned_by(table, dataset, names)
     _check_fields_are_left(dataset, names)
     if names:
         dataset.drop_columns(names)
     return context.nothing()
 
 
-def rename_column(context: Context, statement: records.RenameColumn) -> DataFrame:
+def rename_column(context: Context, *, table: TableName, column: str, to: str) -> DataFrame:
     """Run an ALTER TABLE ... RENAME COLUMN."""
-    dataset, _ = context.target(statement.table)
-    name = spelled_column(context, dataset, statement.column)
-    check_not_partitioned_by(statement.table, dataset, [name])
-    twins = [other_name for other_name in _beside(dataset.schema, name) if other_name.lower() == statement.to.lower()]
+    dataset, _ = context.target(table)
+    name = spelled_column(context, dataset, column)
+    _check_not_partitioned_by(table, dataset, [name])
+    twins = [other_name for other_name in _beside(dataset.schema, name) if other_name.lower() == to.lower()]
     if twins and not case_sensitive(context.spark):
         raise SchemaError(
-            f"RENAME COLUMN: {twins[0]!r} and {statement.to!r} differ only in case at most: Spark distinguishes them by"
+            f"RENAME COLUMN: {twins[0]!r} and {to!r} differ only in case at most: Spark distinguishes them by"
             " name only with spark.sql.caseSensitive=true. Nothing was done"
         )
-    dataset.alter_columns({"path": name, "name": statement.to})
+    dataset.alter_columns({"path": name, "name": to})
     return context.nothing()
+
+
+def _check_not_partitioned_by(table: TableName, dataset: LanceDataset, names: Iterable[str]) -> None:
+    """Make sure that a table is not partitioned by columns that are to be dropped or renamed.
+
+    Raises:
+        InvalidInputError: The table is partitioned by one of them, so that a dynamic overwrite would replace all rows.
+    """
+    partition_columns = sorted(set(names) & set(partitioned_by(dataset)))
+    if partition_columns:
+        raise InvalidInputError(
+            f"{table} is PARTITIONED BY {', '.join(partition_columns)}: to drop or rename the column, first run"
+            f" ALTER TABLE {table} UNSET TBLPROPERTIES ('{PARTITIONED_BY}'); SET TBLPROPERTIES ('{PARTITIONED_BY}' ="
+            " 'column') partitions it again. Nothing was done"
+        )
 
 
 def _fields_with(schema: pa.Schema, path: str) -> dict[str, pa.Field]:
@@ -365,41 +404,49 @@ def _check_retype(path: str, stored: pa.Field, new_field: pa.Field) -> None:
         )
 
 
-def alter_column(context: Context, statement: records.AlterColumn) -> DataFrame:
+def alter_column(
+    context: Context,
+    *,
+    table: TableName,
+    column: str,
+    kind: Piece | None = None,
+    nullable: bool | None = None,
+    comment: str | None = None,
+) -> DataFrame:
     """Run an ALTER TABLE ... ALTER COLUMN."""
-    dataset, _ = context.target(statement.table)
-    path = spelled_column(context, dataset, statement.column)
-    if statement.comment is not None:
-        dataset.update_field_metadata({path: {COMMENT: statement.comment}})
+    dataset, _ = context.target(table)
+    path = spelled_column(context, dataset, column)
+    if comment is not None:
+        dataset.update_field_metadata({path: {COMMENT: comment}})
         return context.nothing()
     change: dict[str, Any] = {"path": path}
-    if statement.type is not None:
+    if kind is not None:
         name = path.rpartition(".")[2]
-        new_field = _schema(context, [records.Column(name=name, type=statement.type)], {}).field(0)
+        new_field = _schema(context, [Column(name=name, type=kind)], {}).field(0)
         stored = _fields_with(dataset.schema, path).get(name)
         if stored is not None:  # otherwise `alter_columns` names the existing columns
             _check_retype(path, stored, new_field)
         change["data_type"] = new_field.type
-    if statement.nullable is not None:
-        change["nullable"] = statement.nullable
+    if nullable is not None:
+        change["nullable"] = nullable
     dataset.alter_columns(change)
     return context.nothing()
 
 
-def set_properties(context: Context, statement: records.SetProperties) -> DataFrame:
+def set_properties(context: Context, *, table: TableName, properties: Mapping[str, str]) -> DataFrame:
     """Run an ALTER TABLE ... SET TBLPROPERTIES."""
-    dataset, _ = context.target(statement.table)
-    dataset.update_config(statement.properties)
+    dataset, _ = context.target(table)
+    dataset.update_config(properties)
     return context.nothing()
 
 
-def unset_properties(context: Context, statement: records.UnsetProperties) -> DataFrame:
+def unset_properties(context: Context, *, table: TableName, keys: Sequence[str], if_exists: bool) -> DataFrame:
     """Run an ALTER TABLE ... UNSET TBLPROPERTIES."""
-    dataset, _ = context.target(statement.table)
-    existing_keys = [key for key in statement.keys if key in dataset.config()]
-    if len(existing_keys) < len(statement.keys) and not statement.if_exists:
-        lacking = sorted(set(statement.keys) - set(existing_keys))
-        raise InvalidInputError(f"{statement.table} has no properties {lacking}; UNSET ... IF EXISTS ignores them")
+    dataset, _ = context.target(table)
+    existing_keys = [key for key in keys if key in dataset.config()]
+    if len(existing_keys) < len(keys) and not if_exists:
+        lacking = sorted(set(keys) - set(existing_keys))
+        raise InvalidInputError(f"{table} has no properties {lacking}; UNSET ... IF EXISTS ignores them")
     if existing_keys:
         dataset.delete_config_keys(existing_keys)
     return context.nothing()

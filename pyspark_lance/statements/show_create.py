@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from lance_core import LanceDataset
 from pyspark_lance.catalog.tables import TableName
-from pyspark_lance.statements.table_properties import format_properties
-from pyspark_lance.statements.tables_grammar import COMMENT
+from pyspark_lance.statements.table_properties import COMMENT, format_properties
 from pyspark_lance.types.column_names import quoted
 from pyspark_lance.types.spark_types import spark_schema
 from pyspark_lance.writing.partitioning import partition_by

@@ -116,26 +116,27 @@ class Sources:
 
     def dataset(self, mention: Mention, start: int) -> LanceDataset:
         """The version that a name stands for, the same for each mention in a statement."""
-        dataset = self._version_of(mention, start)
+        dataset = self.version_of(mention, self.at(start))
         report_read(dataset)
         return dataset
 
-    def _version_of(self, mention: Mention, start: int) -> LanceDataset:
+    def version_of(self, mention: Mention, at: str) -> LanceDataset:
+        """The version that a name stands for, without a report of the read; `at` is the position that messages name."""
         if mention.version is None and mention.timestamp is None:
             if mention.name not in self._opened:
-                self._opened[mention.name] = self._open(mention.name, start)
+                self._opened[mention.name] = self._open(mention.name, at)
             return self._opened[mention.name]
-        base = self._open(mention.name, start)
+        base = self._open(mention.name, at)
         if mention.version is not None:
             return base.checkout_version(self._version(mention.version, base))
         assert mention.timestamp is not None, "one of the two"
         return base.checkout_version(base.version_as_of(self.moment(mention.timestamp)))
 
-    def _open(self, name: TableName, start: int) -> LanceDataset:
+    def _open(self, name: TableName, at: str) -> LanceDataset:
         try:
             return self.finder.open(name)
         except DatasetNotFoundError as error:
-            raise DatasetNotFoundError(f"{position(self._statement, start)}: {error}") from None
+            raise DatasetNotFoundError(f"{at}: {error}") from None
 
     def _version(self, piece: Piece, base: LanceDataset) -> Any:
         version: Any = tokens_of(piece.text)[0].value

@@ -10,20 +10,20 @@ SHOW CREATE TABLE prints the same properties.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
 
 from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, SchemaError
-from pyspark_lance.statements import records
-from pyspark_lance.statements.tables_grammar import COMMENT
 from pyspark_lance.types.spark_types import VECTOR_WIDTH
 from pyspark_lance.writing.partitioning import PARTITIONED_BY, stored_partition_by
 
-__all__ = ["TableProperties", "format_properties", "properties_of", "with_encodings"]
+__all__ = ["COMMENT", "TableProperties", "format_properties", "properties_of", "with_encodings"]
 
+COMMENT: Final = "comment"
+"""Key of the metadata of a column, or of the configuration of a table, with its comment."""
 _INTERNAL: Final = "lance-dagster."
 """The beginning of the keys that lance_core, lance_dagster and pyspark_lance keep in a table's configuration."""
 _VECTOR: Final = f".{VECTOR_WIDTH}"
@@ -61,10 +61,15 @@ class TableProperties:
         version: The file version; None for the default.
         stable: Whether rows have stable ids.
         config: The configuration of the table.
+
+    Args:
+        properties: What the statement says.
+        partitioned_by: The columns of PARTITIONED BY.
+        is_filled: Whether the statement has a query.
     """
 
-    def __init__(self, statement: records.CreateTable) -> None:
-        properties = dict(statement.properties)
+    def __init__(self, properties: Mapping[str, str], partitioned_by: Sequence[str], *, is_filled: bool) -> None:
+        properties = dict(properties)
         self.widths: dict[str, int] = {}
         for key in [key for key in properties if key.endswith(_VECTOR)]:
             width = properties.pop(key)
@@ -86,12 +91,10 @@ class TableProperties:
         if stable.lower() not in ("true", "false"):
             raise InvalidInputError(f"TBLPROPERTIES: {_STABLE} is {stable!r}, and must be true or false")
         self.stable = stable.lower() == "true"
-        if self.stable and statement.query is not None:
+        if self.stable and is_filled:
             raise InvalidInputError(f"TBLPROPERTIES: {_STABLE} needs a table that is created with columns, then filled")
-        if statement.comment is not None:
-            properties[COMMENT] = statement.comment
-        if statement.partitioned_by:
-            properties[PARTITIONED_BY] = stored_partition_by(statement.partitioned_by)
+        if partitioned_by:
+            properties[PARTITIONED_BY] = stored_partition_by(partitioned_by)
         self.config = properties
 
     def replaced(self, config: Mapping[str, str]) -> list[str]:

@@ -1,31 +1,39 @@
-"""The grammar of statements about tables and columns: CREATE, DROP, ALTER, DESCRIBE, SHOW."""
+"""The grammar of statements about tables and columns: CREATE, DROP, ALTER, DESCRIBE, SHOW, COMMENT.
+
+Queries and the types of columns stay pieces of the statement, which Spark parses.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
-from pyspark_lance.catalog.tables import TableName
-from pyspark_lance.statements import records
-from pyspark_lance.statements.tokens import Cursor, Piece
+from pyspark_lance.statements import run_describe, run_tables
+from pyspark_lance.statements.context import Statement
+from pyspark_lance.statements.procedures import reject_old_form
+from pyspark_lance.statements.run_tables import Column
+from pyspark_lance.statements.table_properties import COMMENT
+from pyspark_lance.statements.tokens import Cursor
 
-__all__ = ["COMMENT", "alter", "comment", "create_table", "create_view", "describe", "drop_table", "show"]
-
-COMMENT: Final = "comment"
-"""Key of the metadata of a column, or of the configuration of a table, with its comment."""
+__all__ = ["alter", "comment", "create_table", "create_view", "describe", "drop_table", "show"]
 
 _SHOWN: Final = {
-    "INDEXES": "INDEXES",
-    "INDEX": "INDEXES",
-    "INDICES": "INDEXES",
-    "BRANCHES": "BRANCHES",
-    "BRANCH": "BRANCHES",
-    "TAGS": "TAGS",
-    "TAG": "TAGS",
-    "COLUMNS": "COLUMNS",
+    "COLUMNS": run_describe.show_columns,
+    **dict.fromkeys(("INDEXES", "INDEX"), run_describe.show_indices),
+    **dict.fromkeys(("BRANCHES", "BRANCH"), run_describe.show_branches),
+    **dict.fromkeys(("TAGS", "TAG"), run_describe.show_tags),
 }
+_CLAUSES: Final = {
+    "LOCATION": "no LOCATION: the catalog decides it; lance.`path` names a table elsewhere",
+    **dict.fromkeys(
+        ("CLUSTER", "CLUSTERED"),
+        "PARTITIONED BY and columns: rows are not clustered; CALL ... create_scalar_index narrows what is read",
+    ),
+}
+"""Clauses that tables of Spark may have, and what is expected instead."""
 
 
-def create_table(cursor: Cursor) -> records.CreateTable | records.CloneTable:
+def create_table(cursor: Cursor) -> Statement:
     """Read a CREATE TABLE."""
     must_exist = cursor.takes("REPLACE")
     if not must_exist:
@@ -34,61 +42,45 @@ def create_table(cursor: Cursor) -> records.CreateTable | records.CloneTable:
     cursor.expect("TABLE")
     if_not_exists = not must_exist and cursor.takes("IF NOT EXISTS")
     table = cursor.table()
-    if cursor.sees("SHALLOW CLONE") or cursor.sees("DEEP CLONE") or cursor.sees("CLONE"):
-        if replaces:
-            cursor.fail("AS or columns: a clone replaces no table; drop it first")
-        return _clone(cursor, table, if_not_exists=if_not_exists)
-    columns = _columns(cursor) if cursor.sees("(") else None
-    clauses = _Clauses(cursor)
-    query = cursor.query() if cursor.takes("AS") or cursor.sees("SELECT") or cursor.sees("WITH") else None
+    reject_old_form(cursor, table.parts[0])
+    columns = cursor.read_list(partial(_column, cursor)) if cursor.sees("(") else None
+    partitioned_by: tuple[str, ...] = ()
+    properties: dict[str, str] = {}
+    while cursor.peek().upper not in ("AS", "SELECT", "WITH", ""):
+        start = cursor.peek()
+        if cursor.takes("USING"):
+            if cursor.identifier("lance").lower() != "lance":
+                cursor.fail("USING lance, for a table of a Lance catalog", start)
+        elif cursor.takes("PARTITIONED BY"):
+            partitioned_by = _partitions(cursor)
+        elif cursor.takes("TBLPROPERTIES", "OPTIONS"):
+            properties |= cursor.properties()
+        elif cursor.takes("COMMENT"):
+            properties[COMMENT] = cursor.string("the comment")
+        else:
+            cursor.fail(_CLAUSES.get(start.upper, "columns in parentheses, a clause, or AS and a query"))
+    query = cursor.query() if cursor.takes("AS") or not cursor.is_done else None
     if (columns is None) == (query is None):
         cursor.fail("columns in parentheses, or AS and a query" if query is None else "no columns: the query has them")
-    return records.CreateTable(
+    return partial(
+        run_tables.create_table,
         table=table,
         columns=columns,
         query=query,
         if_not_exists=if_not_exists,
         replaces=replaces,
         must_exist=must_exist,
-        partitioned_by=clauses.partitioned_by,
-        properties=clauses.properties,
-        comment=clauses.comment,
+        partitioned_by=partitioned_by,
+        properties=properties,
     )
-
-
-class _Clauses:
-    """The clauses between the columns and the query."""
-
-    def __init__(self, cursor: Cursor) -> None:
-        self.partitioned_by: tuple[str, ...] = ()
-        self.properties: dict[str, str] = {}
-        self.comment: str | None = None
-        while True:
-            start = cursor.peek()
-            if cursor.takes("USING"):
-                if cursor.identifier("lance").lower() != "lance":
-                    cursor.fail("USING lance, for a table of a Lance catalog", start)
-            elif cursor.takes("PARTITIONED BY"):
-                self.partitioned_by = _partitions(cursor)
-            elif cursor.takes("TBLPROPERTIES", "OPTIONS"):
-                self.properties |= cursor.properties()
-            elif cursor.takes("COMMENT"):
-                self.comment = cursor.string("the comment")
-            elif cursor.sees("LOCATION"):
-                cursor.fail("no LOCATION: the catalog decides it; lance.`path` names a table elsewhere")
-            elif cursor.sees("CLUSTER BY") or cursor.sees("CLUSTERED BY"):
-                cursor.fail("PARTITIONED BY and columns: rows are not clustered; CREATE INDEX narrows what is read")
-            else:
-                return
 
 
 def _partitions(cursor: Cursor) -> tuple[str, ...]:
     """Read the columns of PARTITIONED BY."""
-    cursor.expect("(")
-    columns: list[str] = []
-    while not columns or cursor.takes(","):
+
+    def column() -> str:
         start = cursor.peek()
-        columns.append(cursor.path())
+        name = cursor.path()
         if cursor.sees("("):
             cursor.fail(
                 f"a column: tables are partitioned by values of columns, and not by {start.text}(...); give the table"
@@ -97,42 +89,11 @@ def _partitions(cursor: Cursor) -> tuple[str, ...]:
             )
         if cursor.peek().is_name:
             cursor.fail("a comma or ): a column of PARTITIONED BY is declared among the columns of the table")
-    cursor.expect(")")
-    return tuple(columns)
+        return name
 
-
-def _clone(cursor: Cursor, table: TableName, *, if_not_exists: bool) -> records.CloneTable:
-    shallow = cursor.takes("SHALLOW")
-    cursor.takes("DEEP")
-    cursor.expect("CLONE")
-    source = cursor.table()
-    version, timestamp = travel(cursor)
-    return records.CloneTable(
-        table=table,
-        source=source,
-        shallow=shallow,
-        if_not_exists=if_not_exists,
-        version=version,
-        timestamp=timestamp,
-    )
-
-
-def travel(cursor: Cursor) -> tuple[str | None, Piece | None]:
-    """Read VERSION AS OF or TIMESTAMP AS OF, if one comes next."""
-    if cursor.takes("VERSION AS OF"):
-        return cursor.token().value, None
-    if cursor.takes("TIMESTAMP AS OF"):
-        return None, cursor.piece()
-    return None, None
-
-
-def _columns(cursor: Cursor) -> tuple[records.Column, ...]:
-    cursor.expect("(")
-    columns = [_column(cursor)]
-    while cursor.takes(","):
-        columns.append(_column(cursor))
-    cursor.expect(")")
-    return tuple(columns)
+    if not cursor.sees("("):
+        cursor.fail("(")
+    return cursor.read_list(column)
 
 
 _CONSTRAINED: Final = ("PRIMARY KEY", "FOREIGN KEY", "UNIQUE (", "CHECK (")
@@ -151,13 +112,14 @@ _NOT_IN_COLUMNS: Final = {
 """Words that may follow the type of a column in Spark and Delta, and what is expected here instead."""
 
 
-def _column(cursor: Cursor) -> records.Column:
-    if any(cursor.sees(words) for words in _CONSTRAINED):
-        cursor.fail(_NO_CONSTRAINTS)
-    if cursor.sees("CONSTRAINT") and cursor.peek(2).upper in ("PRIMARY", "FOREIGN", "UNIQUE", "CHECK"):
+def _column(cursor: Cursor) -> Column:
+    is_named = cursor.sees("CONSTRAINT") and cursor.peek(2).upper in ("PRIMARY", "FOREIGN", "UNIQUE", "CHECK")
+    if is_named or any(cursor.sees(words) for words in _CONSTRAINED):
         cursor.fail(_NO_CONSTRAINTS)
     name = cursor.identifier("the name of a column")
-    kind = cursor.type()
+    if not cursor.peek().is_name:
+        cursor.fail("a type")
+    kind = cursor.piece(",", "NOT NULL", "COMMENT", *_NOT_IN_COLUMNS, angles=True)
     nullable, comment = True, None
     while True:
         if cursor.takes("NOT NULL"):
@@ -168,10 +130,10 @@ def _column(cursor: Cursor) -> records.Column:
             break
     if (remedy := _NOT_IN_COLUMNS.get(cursor.peek().upper)) is not None:
         cursor.fail(remedy)
-    return records.Column(name=name, type=kind, nullable=nullable, comment=comment)
+    return Column(name=name, type=kind, nullable=nullable, comment=comment)
 
 
-def create_view(cursor: Cursor) -> records.CreateView:
+def create_view(cursor: Cursor) -> Statement:
     """Read a CREATE TEMPORARY VIEW."""
     cursor.expect("CREATE")
     replaces = cursor.takes("OR REPLACE")
@@ -179,147 +141,121 @@ def create_view(cursor: Cursor) -> records.CreateView:
     if not cursor.takes("TEMPORARY VIEW", "TEMP VIEW"):
         cursor.fail("TEMPORARY VIEW: views that outlive the session cannot read Lance tables")
     name = cursor.identifier("the name of the view")
-    columns = cursor.identifiers() if cursor.sees("(") else ()
+    columns = cursor.read_list(cursor.path) if cursor.sees("(") else ()
     cursor.expect("AS")
-    return records.CreateView(name=name, columns=columns, query=cursor.query(), replaces=replaces, is_global=is_global)
+    query = cursor.query()
+    return partial(
+        run_tables.create_view, name=name, columns=columns, query=query, replaces=replaces, is_global=is_global
+    )
 
 
-def drop_table(cursor: Cursor) -> records.DropTable:
+def drop_table(cursor: Cursor) -> Statement:
     """Read a DROP TABLE."""
     cursor.expect("DROP TABLE")
     if_exists = cursor.takes("IF EXISTS")
     table = cursor.table()
     cursor.takes("PURGE")
-    return records.DropTable(table=table, if_exists=if_exists)
+    return partial(run_tables.drop_table, table=table, if_exists=if_exists)
 
 
-def alter(cursor: Cursor) -> records.Statement:
+_CHANGES: Final = "ADD COLUMNS, DROP COLUMNS, RENAME COLUMN, ALTER COLUMN, SET or UNSET TBLPROPERTIES"
+
+
+def alter(cursor: Cursor) -> Statement:
     """Read an ALTER TABLE that changes columns or properties."""
     cursor.expect("ALTER TABLE")
     table = cursor.table()
+    reject_old_form(cursor, table.parts[0])
     if cursor.sees("RENAME TO"):
-        cursor.fail(f"{_CHANGES}; a table keeps its name, and CREATE TABLE ... DEEP CLONE copies it")
+        cursor.fail(f"{_CHANGES}; a table keeps its name, and CALL {table.parts[0]}.system.deep_clone(...) copies it")
     if cursor.takes("ADD COLUMNS", "ADD COLUMN", "ADD"):
-        return records.AddColumns(table=table, columns=_columns(cursor) if cursor.sees("(") else _listed(cursor))
+        return partial(run_tables.add_columns, table=table, columns=cursor.read_list(partial(_column, cursor)))
     if cursor.takes("DROP COLUMNS", "DROP COLUMN"):
         if_exists = cursor.takes("IF EXISTS")
-        names = cursor.identifiers() if cursor.sees("(") else _paths(cursor)
-        return records.DropColumns(table=table, columns=names, if_exists=if_exists)
+        return partial(run_tables.drop_columns, table=table, columns=cursor.read_list(cursor.path), if_exists=if_exists)
     if cursor.takes("RENAME COLUMN"):
         column = cursor.path()
         cursor.expect("TO")
-        return records.RenameColumn(table=table, column=column, to=cursor.identifier("the new name"))
+        return partial(run_tables.rename_column, table=table, column=column, to=cursor.identifier("the new name"))
     if cursor.takes("ALTER COLUMN", "CHANGE COLUMN", "ALTER", "CHANGE"):
-        return _alter_column(cursor, table)
+        return partial(run_tables.alter_column, table=table, column=cursor.path(), **_change_of_column(cursor))
     if cursor.takes("SET TBLPROPERTIES"):
-        return records.SetProperties(table=table, properties=cursor.properties())
+        return partial(run_tables.set_properties, table=table, properties=cursor.properties())
     if cursor.takes("UNSET TBLPROPERTIES"):
         if_exists = cursor.takes("IF EXISTS")
-        return records.UnsetProperties(table=table, keys=_keys(cursor), if_exists=if_exists)
+        if not cursor.sees("("):
+            cursor.fail("(")
+        return partial(run_tables.unset_properties, table=table, keys=cursor.read_list(cursor.key), if_exists=if_exists)
     return cursor.fail(_CHANGES)
 
 
-_CHANGES: Final = (
-    "ADD COLUMNS, DROP COLUMNS, RENAME COLUMN, ALTER COLUMN, SET or UNSET TBLPROPERTIES, CREATE or DROP INDEX,"
-    " BRANCH or TAG, or PROMOTE BRANCH"
-)
-
-
-def _listed(cursor: Cursor) -> tuple[records.Column, ...]:
-    columns = [_column(cursor)]
-    while cursor.takes(","):
-        columns.append(_column(cursor))
-    return tuple(columns)
-
-
-def _paths(cursor: Cursor) -> tuple[str, ...]:
-    paths = [cursor.path()]
-    while cursor.takes(","):
-        paths.append(cursor.path())
-    return tuple(paths)
-
-
-def _keys(cursor: Cursor) -> tuple[str, ...]:
-    cursor.expect("(")
-    keys = [cursor.key()]
-    while cursor.takes(","):
-        keys.append(cursor.key())
-    cursor.expect(")")
-    return tuple(keys)
-
-
-def _alter_column(cursor: Cursor, table: TableName) -> records.AlterColumn:
-    column = cursor.path()
+def _change_of_column(cursor: Cursor) -> dict[str, Any]:
     if cursor.takes("TYPE", "SET DATA TYPE"):
-        return records.AlterColumn(table=table, column=column, type=cursor.type())
+        return {"kind": cursor.rest()}
     if cursor.takes("SET NOT NULL"):
-        return records.AlterColumn(table=table, column=column, nullable=False)
+        return {"nullable": False}
     if cursor.takes("DROP NOT NULL"):
-        return records.AlterColumn(table=table, column=column, nullable=True)
+        return {"nullable": True}
     if cursor.takes("COMMENT"):
-        return records.AlterColumn(table=table, column=column, comment=cursor.string("the comment"))
+        return {"comment": cursor.string("the comment")}
+    remedy = "TYPE, COMMENT, SET NOT NULL or DROP NOT NULL"
     if cursor.sees("FIRST") or cursor.sees("AFTER"):
-        cursor.fail(f"{_ALTERED}: columns keep their order; a query names them in the order that it needs")
+        remedy += ": columns keep their order; a query names them in the order that it needs"
     if cursor.sees("SET DEFAULT") or cursor.sees("DROP DEFAULT"):
-        cursor.fail(f"{_ALTERED}: Lance has no default values; a column that an INSERT leaves out is NULL")
-    return cursor.fail(_ALTERED)
+        remedy += ": Lance has no default values; a column that an INSERT leaves out is NULL"
+    return cursor.fail(remedy)
 
 
-_ALTERED: Final = "TYPE, COMMENT, SET NOT NULL or DROP NOT NULL"
-
-
-def comment(cursor: Cursor) -> records.SetProperties | records.UnsetProperties:
+def comment(cursor: Cursor) -> Statement:
     """Read a COMMENT ON TABLE, which is the property `comment`."""
     cursor.expect("COMMENT ON TABLE")
     table = cursor.table()
     cursor.expect("IS")
     if cursor.takes("NULL"):
-        return records.UnsetProperties(table=table, keys=(COMMENT,), if_exists=True)
-    return records.SetProperties(table=table, properties={COMMENT: cursor.string("the comment")})
+        return partial(run_tables.unset_properties, table=table, keys=(COMMENT,), if_exists=True)
+    return partial(run_tables.set_properties, table=table, properties={COMMENT: cursor.string("the comment")})
 
 
-def describe(cursor: Cursor) -> records.Describe:
+def describe(cursor: Cursor) -> Statement:
     """Read a DESCRIBE of a table."""
     if not cursor.takes("DESCRIBE"):
         cursor.expect("DESC")
-    what = ""
     if cursor.takes("HISTORY"):
-        what = "HISTORY"
-    elif cursor.takes("DETAIL"):
-        what = "DETAIL"
-    else:
-        cursor.takes("TABLE")
-        what = "EXTENDED" if cursor.takes("EXTENDED", "FORMATTED") else "COLUMNS"
-    table = cursor.table()
-    is_limited = what == "HISTORY" and cursor.takes("LIMIT")
-    return records.Describe(table=table, what=what, limit=cursor.whole_number() if is_limited else None)
+        table = cursor.table()
+        limit = cursor.whole_number() if cursor.takes("LIMIT") else None
+        return partial(run_describe.describe_history, table=table, limit=limit)
+    if cursor.takes("DETAIL"):
+        return partial(run_describe.describe_detail, table=cursor.table())
+    cursor.takes("TABLE")
+    is_extended = cursor.takes("EXTENDED", "FORMATTED")
+    return partial(run_describe.describe, table=cursor.table(), is_extended=is_extended)
 
 
-def show(cursor: Cursor) -> records.Show | records.ShowTables:
+def show(cursor: Cursor) -> Statement:
     """Read a SHOW."""
     cursor.expect("SHOW")
     if cursor.takes("TABLES", "NAMESPACES", "SCHEMAS", "DATABASES"):
         what = "TABLES" if cursor.peek(-1).upper == "TABLES" else "NAMESPACES"
         if not cursor.takes("IN", "FROM"):
             cursor.fail("IN and a catalog")
-        table = cursor.table()
-        if table.ref is not None:
-            cursor.fail(f"a catalog or a namespace, which has no branches: leave out @{table.ref}", cursor.peek(-1))
+        space = cursor.table()
+        if space.ref is not None:
+            cursor.fail(f"a catalog or a namespace, which has no branches: leave out @{space.ref}", cursor.peek(-1))
         cursor.takes("LIKE")
         pattern = None if cursor.is_done else cursor.string("a pattern")
-        return records.ShowTables(parts=table.parts, what=what, pattern=pattern)
+        return partial(run_describe.show_tables, parts=space.parts, what=what, pattern=pattern)
     if cursor.takes("CREATE TABLE"):
-        return records.Show(table=cursor.table(), what="CREATE TABLE")
+        return partial(run_describe.show_create_table, table=cursor.table())
     if cursor.takes("TBLPROPERTIES"):
         table, key = cursor.table(), None
         if cursor.takes("("):
             key = cursor.key()
             cursor.expect(")")
-        return records.Show(table=table, what="TBLPROPERTIES", key=key)
-    what = _SHOWN.get(cursor.peek().upper, "")
-    if not what:
+        return partial(run_describe.show_properties, table=table, key=key)
+    shown = _SHOWN.get(cursor.peek().upper)
+    if shown is None:
         cursor.fail("TABLES, NAMESPACES, CREATE TABLE, TBLPROPERTIES, COLUMNS, INDEXES, BRANCHES or TAGS")
     cursor.token()
     if not cursor.takes("IN", "FROM", "ON"):
         cursor.fail("IN or FROM, and a table")
-    return records.Show(table=cursor.table(), what=what)
+    return partial(shown, table=cursor.table())

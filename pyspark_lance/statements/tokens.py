@@ -10,9 +10,9 @@ start of one token to the end of another, which Spark parses.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeVar
 
 from lance_core.errors import InvalidInputError
 from pyspark_lance.catalog.tables import TableName
@@ -20,6 +20,8 @@ from pyspark_lance.engine.lexing import QUOTED_NAME, position, string_value, wit
 from pyspark_lance.engine.lexing import STRING as STRING_PATTERN
 
 __all__ = ["STRING", "Assignment", "Cursor", "Piece", "Token", "tokens_of"]
+
+_Item = TypeVar("_Item")
 
 WORD: Final = "word"
 QUOTED: Final = "quoted"
@@ -215,14 +217,15 @@ class Cursor:
             self.fail(what)
         return self.token().value
 
-    def identifiers(self) -> tuple[str, ...]:
-        """Read a list of names in parentheses."""
-        self.expect("(")
-        paths = [self.path()]
+    def read_list(self, read: Callable[[], _Item]) -> tuple[_Item, ...]:
+        """Read a list, in parentheses if one comes next, of what `read` reads."""
+        is_enclosed = self.takes("(")
+        items = [read()]
         while self.takes(","):
-            paths.append(self.path())
-        self.expect(")")
-        return tuple(paths)
+            items.append(read())
+        if is_enclosed:
+            self.expect(")")
+        return tuple(items)
 
     def path(self) -> str:
         """Read the name of a column, or a dotted path to a field."""
@@ -257,29 +260,18 @@ class Cursor:
             self.fail(what)
         return self.token().value
 
-    def number(self) -> float:
-        """Read a number that is not negative."""
-        number_text = ""
-        start = self.peek()
-        while self.peek().text and (not number_text or self.peek().start == self.peek(-1).end):
-            if not (self.peek().kind == WORD or self.peek().text == "."):
-                break
-            number_text += self.token().text
-        if not number_text[:1].isdecimal():  # neither nan nor inf
-            self.fail("a number", start)
-        try:
-            return float(number_text)
-        except ValueError:
-            self.fail("a number", start)
-
     def whole_number(self, what: str = "a whole number") -> int:
         """Read a whole number that is not negative."""
         if not self.peek().text.isdecimal():
             self.fail(what)
         return int(self.token().text)
 
-    def piece(self, *stops: str) -> Piece:
+    def piece(self, *stops: str, angles: bool = False) -> Piece:
         """Read up to one of these sequences of words outside of parentheses and CASE, a closing parenthesis or the end.
+
+        Args:
+            stops: The sequences of words.
+            angles: Whether < and > are parentheses, as in the names of types.
 
         Raises:
             InvalidInputError: There is nothing to read, or a parenthesis is not closed.
@@ -291,8 +283,8 @@ class Cursor:
             if not open_ and (any(self.sees(stop) for stop in stops) or token.text in (")", "]")):
                 break
             self._at += 1
-            if token.text in _OPENING:
-                open_.append(_OPENING[token.text])
+            if token.text in _OPENING or (angles and token.text == "<"):
+                open_.append(_OPENING.get(token.text, ">"))
             elif token.upper == "CASE" and self.peek(-2).text != ".":
                 open_.append("END")
             elif open_ and token.upper == open_[-1]:
@@ -303,38 +295,14 @@ class Cursor:
             self.fail("an expression")
         return Piece(self.statement[first.start : self.peek(-1).end], first.start)
 
-    def type(self) -> Piece:
-        """Read a type, such as `decimal(10, 2)` or `struct<a: int, b: array<string>>`."""
-        first = self.peek()
-        word = self.identifier("a type").upper()
-        if self.peek().text in ("<", "("):
-            self._balanced("<" if self.peek().text == "<" else "(")
-        if word == "INTERVAL":
-            self.identifier("a unit of time")
-            if self.takes("TO"):
-                self.identifier("a unit of time")
-        elif self.takes("COLLATE"):
-            self.identifier("a collation")
-        return Piece(self.statement[first.start : self.peek(-1).end], first.start)
-
-    def _balanced(self, opening: str) -> None:
-        depth = 0
-        while True:
-            text = self.token().text
-            depth += {opening: 1, {"<": ">", "(": ")"}[opening]: -1}.get(text, 0)
-            if not depth:
-                return
-
     def properties(self) -> dict[str, str]:
         """Read `('key' = 'value', key.part = 5)`."""
         self.expect("(")
         properties: dict[str, str] = {}
-        while not self.sees(")"):
+        while not properties or self.takes(","):
             key = self.key()
             self.expect("=")
             properties[key] = self._constant()
-            if not self.takes(","):
-                break
         self.expect(")")
         return properties
 
@@ -343,17 +311,14 @@ class Cursor:
         return self.token().value if self.peek().kind == STRING else self.path()
 
     def _constant(self) -> str:
+        """Read a string, a number or a boolean, as the string that Spark makes of it."""
         if self.peek().kind == STRING:
             return self.token().value
-        sign = "-" if self.takes("-") else ""
-        if self.sees("TRUE") or self.sees("FALSE"):
-            return self.token().text.lower()
-        number = self.number()
-        return sign + (str(int(number)) if number.is_integer() else str(number))
-
-    def arguments(self) -> Mapping[str, str]:
-        """Read the options `WITH (...)` or `OPTIONS (...)`, if they come next."""
-        return self.properties() if self.takes("WITH", "OPTIONS") else {}
+        start = self.peek()
+        text = self.piece(",").text.lower()
+        if not re.fullmatch(r"true|false|-?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", text):
+            self.fail("a string, a number, true or false", start)
+        return text
 
     def rest(self) -> Piece:
         """Read everything up to the end."""

@@ -107,8 +107,9 @@ def on_s3(folder: str, root: str) -> None:
     ) == [(10, 0, 5, 5)]
     assert sql("SELECT count(*), count(day) FROM lake.a.t") == [(110, 105)]
     assert sql("SELECT count(*) FROM lake.a.t VERSION AS OF 1") == [(100,)]
-    for statement in ("DESCRIBE EXTENDED", "DESCRIBE HISTORY", "DESCRIBE DETAIL", "SHOW CREATE TABLE", "OPTIMIZE"):
+    for statement in ("DESCRIBE EXTENDED", "DESCRIBE HISTORY", "DESCRIBE DETAIL", "SHOW CREATE TABLE"):
         sql(f"{statement} lake.a.t")
+    sql("CALL lake.system.compact('a.t')")
     sql("SHOW TABLES IN lake")
     for mode in ("extended", "codegen", "cost", "formatted"):
         sql(f"EXPLAIN {mode.upper()} SELECT * FROM lake.a.t WHERE day = 2")

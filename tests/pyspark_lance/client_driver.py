@@ -44,21 +44,21 @@ def statements(spark: Any) -> None:
     assert sql("SELECT s FROM lake.a.u WHERE id = 5") == [("o'clocknew",)]
     sql("INSERT INTO lake.a.u REPLACE WHERE day = 7 VALUES (10, 7, 'r')")
     sql("ALTER TABLE lake.a.u ADD COLUMNS (extra STRING)")
-    sql("CREATE BRANCH dev ON lake.a.u")
+    sql("CALL lake.system.create_branch('a.u', 'dev')")
     sql("INSERT INTO lake.a.u@dev (id) VALUES (11)")
     assert sql("SELECT count(*) FROM lake.a.u@dev") == [(6,)]
-    sql("PROMOTE BRANCH dev ON lake.a.u")
-    sql("CREATE TAG kept ON lake.a.u")
-    sql("OPTIMIZE lake.a.u")
-    sql("CREATE INDEX ON lake.a.u USING bitmap (day)")
+    sql("CALL lake.system.promote_branch('a.u', 'dev')")
+    sql("CALL lake.system.create_tag('a.u', 'kept')")
+    sql("CALL lake.system.compact('a.u')")
+    sql("CALL lake.system.create_scalar_index('a.u', 'day', 'BITMAP')")
     assert [row[0] for row in sql("SHOW INDEXES IN lake.a.u")] == ["day_idx"]
-    sql("RESTORE TABLE lake.a.u TO VERSION AS OF 1")
-    sql("VACUUM lake.a.u RETAIN 0 HOURS")
+    sql("CALL lake.system.restore('a.u@v1')")
+    sql("CALL lake.system.cleanup_old_versions('a.u', INTERVAL 0 DAYS, error_if_tagged_old_versions => false)")
     assert sql("SELECT count(*) FROM lake.a.u") == [(6,)]
     assert sql("SELECT q.id FROM lake.a.u AS q(day, id, s) WHERE q.id = 1") == [(1,)] * 3
     pyspark_lance.sql(spark, "CREATE TEMPORARY VIEW v AS SELECT * FROM lake.a.u")
     assert spark.table("v").count() == 6
-    assert "line 1, column 19" in error_of(lambda: sql("OPTIMIZE lake.a.u ZORDER BY (id)"))
+    assert "CALL lake.system.compact" in error_of(lambda: sql("OPTIMIZE lake.a.u ZORDER BY (id)"))
     assert ("a", "u", False) in sql("SHOW TABLES IN lake")
     sql("DROP TABLE lake.a.u")
     assert read

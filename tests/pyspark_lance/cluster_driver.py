@@ -213,8 +213,8 @@ def statements(master: str, folder: Path) -> None:
     assert sql("DELETE FROM lake.a.t WHERE id >= 100000 AND x <> 9") == [(99_989,)]
     assert sql("SELECT count(*), sum(x) FILTER (WHERE x IN (-1, 9)) FROM lake.a.t") == [(100_001, -1)]
     assert sql("SELECT count(*) FROM lake.a.t VERSION AS OF 2 JOIN lake.a.t@v3 AS b USING (id)") == [(100_000,)]
-    sql("CREATE INDEX by_id ON lake.a.t USING btree (id)")
-    sql("OPTIMIZE lake.a.t")
+    sql("CALL lake.system.create_scalar_index('a.t', 'id', 'BTREE', name => 'by_id')")
+    sql("CALL lake.system.compact('a.t')")
     assert sql("SELECT x FROM lake.a.t WHERE id = 199989") == [(9,)]
     lance_core.dataset(uri).validate()
     pyspark_lance.sql(spark, "SELECT * FROM lake.a.t").explain(extended=True)

@@ -87,10 +87,10 @@ STATEMENTS = {
     "delete": "DELETE FROM lake.counted WHERE key IN (SELECT id * 2 FROM range(5))",
     "add column": "ALTER TABLE lake.counted ADD COLUMNS (note string)",
     "retype": "ALTER TABLE lake.counted ALTER COLUMN n TYPE int",
-    "optimize": "OPTIMIZE lake.counted",
-    "index": "CREATE INDEX by_key ON lake.counted USING BTREE (key)",
-    "restore": "RESTORE TABLE lake.counted TO VERSION AS OF 1",
-    "promote": "PROMOTE BRANCH edits ON lake.counted",
+    "optimize": "CALL lake.system.compact('counted')",
+    "index": "CALL lake.system.create_scalar_index('counted', 'key', 'BTREE', name => 'by_key')",
+    "restore": "CALL lake.system.restore('counted@v1')",
+    "promote": "CALL lake.system.promote_branch('counted', 'edits')",
 }
 
 

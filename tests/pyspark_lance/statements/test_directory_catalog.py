@@ -81,8 +81,8 @@ def test_created_tables_are_listed_and_dropped_ones_are_not(sql, namespace, lake
     sql("CREATE TABLE lake.nyc.t (a BIGINT)")
     sql("INSERT INTO lake.nyc.t VALUES (4)")
     sql("CREATE TABLE lake.top AS SELECT a FROM lake.nyc.t")
-    sql("CREATE TABLE lake.nyc.deep.shallow SHALLOW CLONE lake.nyc.t")
-    sql("CREATE TABLE lake.nyc.copy DEEP CLONE lake.other")
+    sql("CALL lake.system.shallow_clone('nyc.t', 'nyc.deep.shallow')")
+    sql("CALL lake.system.deep_clone('other', 'lake.nyc.copy')")
     assert namespace.tables() == ["other", "top"]
     assert namespace.tables("nyc") == ["copy", "t"]
     assert namespace.namespaces() == ["nyc"]
@@ -152,9 +152,10 @@ def test_a_table_without_an_entry_is_found_and_listed_by_a_repeat(sql, namespace
 
 def test_a_namespace_s_name_is_no_table_s(sql, namespace, lake):
     namespace.call("create_namespace", "nyc")
-    for statement in ("(a INT)", "AS SELECT 1 AS a", "SHALLOW CLONE lake.other"):
+    creations = ("CREATE TABLE lake.nyc (a INT)", "CREATE TABLE lake.nyc AS SELECT 1 AS a")
+    for statement in (*creations, "CALL lake.system.shallow_clone('other', 'nyc')"):
         with pytest.raises(DatasetExistsError, match=r"lake\.nyc is a namespace"):
-            sql(f"CREATE TABLE lake.nyc {statement}")
+            sql(statement)
     assert not Path(lake, "nyc.lance").exists()
 
 
@@ -164,10 +165,12 @@ def test_deregistered_tables_are_neither_created_over_nor_dropped(sql, lake):
 
     lance_core.write_dataset(pa.table({"a": [1]}), f"{lake}/old.lance")
     DirectoryNamespace(root=lake, manifest_enabled="false").deregister_table(DeregisterTableRequest(id=["old"]))
-    creations = ("TABLE lake.old (a INT)", "TABLE IF NOT EXISTS lake.old (a INT)", "OR REPLACE TABLE lake.old (a INT)")
-    for statement in (*creations, "TABLE lake.old CLONE lake.old", "TABLE IF NOT EXISTS lake.old CLONE lake.old"):
+    creations = ("CREATE TABLE", "CREATE TABLE IF NOT EXISTS", "CREATE OR REPLACE TABLE")
+    clones = [f"CALL lake.system.deep_clone('{source}', 'old')" for source in ("old", "sound")]
+    lance_core.write_dataset(pa.table({"a": [1]}), f"{lake}/sound.lance")
+    for statement in (*(f"{words} lake.old (a INT)" for words in creations), *clones):
         with pytest.raises((DatasetExistsError, DatasetNotFoundError), match="deregistered"):
-            sql(f"CREATE {statement}")
+            sql(statement)
     with pytest.raises(DatasetNotFoundError, match="deregistered"):
         sql("DROP TABLE lake.old")
     sql("DROP TABLE IF EXISTS lake.old")

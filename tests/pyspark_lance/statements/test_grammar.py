@@ -7,7 +7,7 @@ import pytest
 
 from lance_core.errors import InvalidInputError
 from pyspark_lance.catalog.registry import Catalog
-from pyspark_lance.statements import records, run
+from pyspark_lance.statements import procedures, run, run_describe, run_rows, run_tables
 from pyspark_lance.statements.names import mentions_of
 from pyspark_lance.statements.parameters import literal, parameters_in
 from pyspark_lance.statements.tokens import Cursor, tokens_of
@@ -58,13 +58,13 @@ def test_comments_end_where_spark_ends_them(statement, tokens):
 
 @pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
 def test_a_condition_behind_a_comment_is_no_part_of_it(end):
-    assert read(f"DELETE FROM lake.t -- old rows{end}WHERE id = 1").where.text == "id = 1"
-    assert read(f"UPDATE lake.t SET v = 0 -- reset{end}WHERE id = 1").where.text == "id = 1"
-    assert read("DELETE FROM lake.t /* /*+ a */ WHERE id = 1 /* b */ -- */").where.text == "id = 1"
+    assert read(f"DELETE FROM lake.t -- old rows{end}WHERE id = 1").keywords["where"].text == "id = 1"
+    assert read(f"UPDATE lake.t SET v = 0 -- reset{end}WHERE id = 1").keywords["where"].text == "id = 1"
+    assert read("DELETE FROM lake.t /* /*+ a */ WHERE id = 1 /* b */ -- */").keywords["where"].text == "id = 1"
     merge = read(f"MERGE INTO lake.t USING s ON t.id = s.id WHEN MATCHED -- c{end}AND s.x > 0\nTHEN DELETE")
-    assert merge.clauses[0].condition.text == "s.x > 0"
+    assert merge.keywords["clauses"][0].condition.text == "s.x > 0"
     insert = read(f"INSERT INTO lake.t -- c{end}REPLACE WHERE day = 1\nSELECT 1")
-    assert insert.replace_where.text == "day = 1"
+    assert insert.keywords["condition"].text == "day = 1"
 
 
 @pytest.mark.parametrize("text", ["select 'a", "select `a", "select /* /* */ 1", 'select "'])
@@ -117,62 +117,57 @@ def test_a_parameter_without_a_literal_is_rejected():
 
 
 @pytest.mark.parametrize(
-    ("statement", "kind"),
+    ("statement", "function"),
     [
-        ("INSERT INTO lake.t SELECT 1", records.Insert),
-        ("insert overwrite table lake.t (a, b) values (1, 2)", records.Insert),
-        ("UPDATE lake.s.t AS x SET a = case when b = 1 then 2 end, `c d` = (1, 2).col1 WHERE x.a = 1;", records.Update),
-        ("DELETE FROM lance.`/data/t.lance`", records.Delete),
-        ("MERGE INTO lake.t USING (SELECT 1 AS id) s ON t.id = s.id WHEN MATCHED THEN DELETE WHEN NOT MATCHED BY TARGET THEN INSERT *", records.Merge),
-        ("TRUNCATE TABLE lake.t", records.Truncate),
-        ("CREATE TABLE IF NOT EXISTS lake.t (a decimal(10, 2) NOT NULL COMMENT 'c', b struct<x: int, y: array<map<string, int>>>) USING lance PARTITIONED BY (a)", records.CreateTable),
-        ("CREATE OR REPLACE TABLE lake.t TBLPROPERTIES (a.b = 5, 'c' = true) AS SELECT 1 AS x", records.CreateTable),
-        ("CREATE TABLE lake.t DEEP CLONE lake.u VERSION AS OF 3", records.CloneTable),
-        ("DROP TABLE IF EXISTS lake.t PURGE", records.DropTable),
-        ("ALTER TABLE lake.t ADD COLUMNS (a int, b string)", records.AddColumns),
-        ("ALTER TABLE lake.t ADD COLUMN a interval day to second", records.AddColumns),
-        ("ALTER TABLE lake.t DROP COLUMN IF EXISTS a, b", records.DropColumns),
-        ("ALTER TABLE lake.t RENAME COLUMN a.b TO c", records.RenameColumn),
-        ("ALTER TABLE lake.t ALTER COLUMN a TYPE string COLLATE UTF8_LCASE", records.AlterColumn),
-        ("ALTER TABLE lake.t CHANGE COLUMN a DROP NOT NULL", records.AlterColumn),
-        ("ALTER TABLE lake.t SET TBLPROPERTIES ('a' = 'b')", records.SetProperties),
-        ("ALTER TABLE lake.t UNSET TBLPROPERTIES IF EXISTS ('a', b)", records.UnsetProperties),
-        ("OPTIMIZE lake.t WITH (target_rows_per_fragment = 20000)", records.Optimize),
-        ("VACUUM lake.t RETAIN 168 HOURS DRY RUN", records.Vacuum),
-        ("ALTER TABLE lake.t CREATE INDEX i USING zonemap (a.b) WITH (rows_per_zone = 4)", records.CreateIndex),
-        ("CREATE INDEX ON lake.t (a)", records.CreateIndex),
-        ("CREATE INDEX i ON TABLE lake.t USING zonemap (a)", records.CreateIndex),
-        ("FROM lake.t SELECT a", records.Query),
-        ("DROP INDEX IF EXISTS i ON lake.t", records.DropIndex),
-        ("CREATE BRANCH IF NOT EXISTS feature/a-1 ON lake.t AS OF VERSION 3", records.CreateBranch),
-        ("CREATE OR REPLACE TAG july ON lake.t", records.CreateTag),
-        ("DROP BRANCH dev ON lake.t", records.DropRef),
-        ("ALTER TABLE lake.t PROMOTE BRANCH dev", records.PromoteBranch),
-        ("DESCRIBE HISTORY lake.t", records.Describe),
-        ("DESC HISTORY lake.t@dev LIMIT 5;", records.Describe),
-        ("SHOW TBLPROPERTIES lake.t (a.b)", records.Show),
-        ("COMMENT ON TABLE lake.t IS 'x'", records.SetProperties),
-        ("COMMENT ON TABLE lake.t IS NULL", records.UnsetProperties),
-        ("ALTER TABLE lake.t ALTER COLUMN a.b COMMENT 'x'", records.AlterColumn),
-        ("TABLE lake.t", records.Query),
-        ("INSERT INTO lake.t TABLE lake.u", records.Insert),
-        ("INSERT INTO plain TABLE lake.t", records.Query),
-        ("INSERT INTO lake.t SELECT default FROM plain", records.Insert),
-        ("UPDATE lake.t SET a = default.b, c = `default`", records.Update),
-        ("DROP INDEX i ON TABLE lake.t", records.DropIndex),
-        ("DESC TABLE EXTENDED lake.t@dev", records.Describe),
-        ("SHOW TABLES IN lake", records.ShowTables),
-        ("SHOW NAMESPACES FROM lake.s LIKE 'a*'", records.ShowTables),
-        ("SHOW CREATE TABLE lake.t", records.Show),
-        ("SHOW INDEXES IN lake.t", records.Show),
-        ("RESTORE TABLE lake.t TO TIMESTAMP AS OF '2026-01-01'", records.Restore),
-        ("CREATE TEMP VIEW v (a) AS SELECT 1 FROM lake.t", records.CreateView),
-        ("EXPLAIN EXTENDED SELECT * FROM lake.t", records.Query),
-        ("INSERT INTO spark_table SELECT * FROM lake.t", records.Query),
+        ("INSERT INTO lake.t SELECT 1", run_rows.insert),
+        ("insert overwrite table lake.t (a, b) values (1, 2)", run_rows.insert),
+        ("UPDATE lake.s.t AS x SET a = case when b = 1 then 2 end, `c d` = (1, 2).col1 WHERE x.a = 1;", run_rows.update),
+        ("DELETE FROM lance.`/data/t.lance`", run_rows.delete),
+        ("MERGE INTO lake.t USING (SELECT 1 AS id) s ON t.id = s.id WHEN MATCHED THEN DELETE WHEN NOT MATCHED BY TARGET THEN INSERT *", run_rows.merge),
+        ("TRUNCATE TABLE lake.t", run_rows.truncate),
+        ("CREATE TABLE IF NOT EXISTS lake.t (a decimal(10, 2) NOT NULL COMMENT 'c', b struct<x: int, y: array<map<string, int>>>) USING lance PARTITIONED BY (a)", run_tables.create_table),
+        ("CREATE OR REPLACE TABLE lake.t TBLPROPERTIES (a.b = 5, 'c' = true) AS SELECT 1 AS x", run_tables.create_table),
+        ("DROP TABLE IF EXISTS lake.t PURGE", run_tables.drop_table),
+        ("ALTER TABLE lake.t ADD COLUMNS (a int, b string)", run_tables.add_columns),
+        ("ALTER TABLE lake.t ADD COLUMN a interval day to second", run_tables.add_columns),
+        ("ALTER TABLE lake.t DROP COLUMN IF EXISTS a, b", run_tables.drop_columns),
+        ("ALTER TABLE lake.t RENAME COLUMN a.b TO c", run_tables.rename_column),
+        ("ALTER TABLE lake.t ALTER COLUMN a TYPE string COLLATE UTF8_LCASE", run_tables.alter_column),
+        ("ALTER TABLE lake.t CHANGE COLUMN a DROP NOT NULL", run_tables.alter_column),
+        ("ALTER TABLE lake.t SET TBLPROPERTIES ('a' = 'b')", run_tables.set_properties),
+        ("ALTER TABLE lake.t UNSET TBLPROPERTIES IF EXISTS ('a', b)", run_tables.unset_properties),
+        ("CALL lake.system.compact('t')", procedures.run),
+        ("call LAKE.SYSTEM.Compact(table => lake.t@dev, target_rows_per_fragment => 20000);", procedures.run),
+        ("CALL lance.system.drop_index('`/data/t.lance`', 'i')", procedures.run),
+        ("DESCRIBE DETAIL lake.t", run_describe.describe_detail),
+        ("SHOW BRANCH IN lake.t", run_describe.show_branches),
+        ("SHOW TAGS IN lake.t", run_describe.show_tags),
+        ("SHOW COLUMNS IN lake.t", run_describe.show_columns),
+        ("CREATE TABLE lake.t (a int COMMENT 'c' NOT NULL, b string COLLATE UTF8_LCASE NOT NULL)", run_tables.create_table),
+        ("FROM lake.t SELECT a", run.run_query),
+        ("DESCRIBE HISTORY lake.t", run_describe.describe_history),
+        ("DESC HISTORY lake.t@dev LIMIT 5;", run_describe.describe_history),
+        ("SHOW TBLPROPERTIES lake.t (a.b)", run_describe.show_properties),
+        ("COMMENT ON TABLE lake.t IS 'x'", run_tables.set_properties),
+        ("COMMENT ON TABLE lake.t IS NULL", run_tables.unset_properties),
+        ("ALTER TABLE lake.t ALTER COLUMN a.b COMMENT 'x'", run_tables.alter_column),
+        ("TABLE lake.t", run.run_query),
+        ("INSERT INTO lake.t TABLE lake.u", run_rows.insert),
+        ("INSERT INTO plain TABLE lake.t", run.run_query),
+        ("INSERT INTO lake.t SELECT default FROM plain", run_rows.insert),
+        ("UPDATE lake.t SET a = default.b, c = `default`", run_rows.update),
+        ("DESC TABLE EXTENDED lake.t@dev", run_describe.describe),
+        ("SHOW TABLES IN lake", run_describe.show_tables),
+        ("SHOW NAMESPACES FROM lake.s LIKE 'a*'", run_describe.show_tables),
+        ("SHOW CREATE TABLE lake.t", run_describe.show_create_table),
+        ("SHOW INDEXES IN lake.t", run_describe.show_indices),
+        ("CREATE TEMP VIEW v (a) AS SELECT 1 FROM lake.t", run_tables.create_view),
+        ("EXPLAIN EXTENDED SELECT * FROM lake.t", run.run_query),
+        ("INSERT INTO spark_table SELECT * FROM lake.t", run.run_query),
     ],
 )  # fmt: skip
-def test_statements_become_records(statement, kind):
-    assert type(read(statement)) is kind
+def test_statements_are_read_as_a_whole(statement, function):
+    assert read(statement).func is function
 
 
 @pytest.mark.parametrize(
@@ -210,14 +205,31 @@ def test_statements_without_lance_tables_are_spark_s(statement):
         ("CREATE TABLE lake.t (a int) USING parquet", "USING lance"),
         ("ALTER TABLE lake.t ADD PARTITION (a = 1)", "is not understood"),
         ("ALTER TABLE lake.t RENAME TO lake.u", "expected ADD COLUMNS"),
-        ("VACUUM lake.t RETAIN 5 DAYS", "expected HOURS"),
-        ("OPTIMIZE lake.t ZORDER BY (a)", "expected WITH"),
-        ("CREATE INDEX i ON lake.t (a, b)", "one column"),
+        ("OPTIMIZE lake.t ZORDER BY (a)", r"column 1: 'OPTIMIZE' .* expected CALL lake.system.compact\(table => '...', ...\)"),
+        ("VACUUM lake.t RETAIN 5 HOURS", "CALL lake.system.cleanup_old_versions"),
+        ("CREATE INDEX i ON lake.t (a)", "CALL lake.system.create_scalar_index"),
+        ("DROP INDEX i ON lake.t", "CALL lake.system.drop_index"),
+        ("CREATE BRANCH IF NOT EXISTS b ON lake.t", "CALL lake.system.create_branch"),
+        ("DROP BRANCH b ON lake.t", "CALL lake.system.delete_branch"),
+        ("ALTER TABLE lake.t PROMOTE BRANCH b", "column 20: 'PROMOTE' .*CALL lake.system.promote_branch"),
+        ("ALTER TABLE lake.t CREATE OR REPLACE TAG july", "column 20: 'CREATE' .*CALL lake.system.update_tag"),
+        ("CREATE TABLE lake.t SHALLOW CLONE lake.u", "column 21: 'SHALLOW' .*CALL lake.system.shallow_clone"),
+        ("CALL lake.system.vacuum('t')", "column 6: 'lake' .*one of the verbs cleanup_old_versions, compact, "),
+        ("CALL lake.maintenance.compact('t')", r"expected lake.system.<verb>\(table"),
+        ("CALL lake.system.compact", r"the statement ends; expected \("),
+        ("CALL lake.system.compact()", "column 26: .*expected the table"),
+        ("CALL lake.system.compact('t'", r"the statement ends; expected \)"),
+        ("CALL lake.system.compact('t',)", "expected an expression"),
+        ("CALL lake.system.compact('t') x", "'x' is not understood; expected the end"),
+        ("CALL lake.system.compact(table => 't', table => 'u')", "column 40: .*expected each argument once"),
+        ("CALL lake.system.compact(table => 't', 5)", "column 40: '5' .*expected name => value"),
+        ("CREATE TABLE lake.t (a: int)", "column 23: ':' is not understood; expected a type"),
+        ("CREATE TABLE lake.t (a int) TBLPROPERTIES (a = 1 + 1)", "column 48: '1' .*expected a string, a number"),
         ("CREATE VIEW v AS SELECT * FROM lake.t", "TEMPORARY VIEW"),
         ("CACHE TABLE lake.t", "column 1: 'CACHE' is not understood"),
         ("ANALYZE TABLE lake.t COMPUTE STATISTICS", "'ANALYZE' is not understood"),
         ("DROP TABLE lake.t CASCADE", "'CASCADE' is not understood"),
-        ("RESTORE lake.t TO 5", "VERSION AS OF or TIMESTAMP AS OF"),
+        ("RESTORE lake.t TO 5", "CALL lake.system.restore"),
         ("SELECT 1 FROM lake.t; SELECT 2", "line 1, column 21: ';' is not understood; expected one statement"),
         ("SELECT 1;\nDELETE FROM lake.t", "line 1, column 9: ';'"),
         ("INSERT INTO lake.t REPLACE USING (a) SELECT 1", "column 28: 'USING' is not understood; expected REPLACE WHERE"),
@@ -226,7 +238,6 @@ def test_statements_without_lance_tables_are_spark_s(statement):
         ("SELECT * FROM IDENTIFIER('lake.t')", "column 15: 'IDENTIFIER' is not understood; expected the name itself"),
         ("SELECT * FROM table_changes('lake.t', 1)", "column 15: 'table_changes'.*read_changes"),
         ("EXECUTE IMMEDIATE 'SELECT * FROM lake.t'", "column 1: 'EXECUTE' is not understood; expected the statement itself"),
-        ("CREATE INDEX i ON lake.t USING ivf_pq (a)", "column 32: 'ivf_pq' is not understood; expected btree"),
     ],
 )  # fmt: skip
 def test_what_is_not_understood_is_rejected_by_name_and_position(statement, message):

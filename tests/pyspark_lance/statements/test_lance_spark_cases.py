@@ -8,7 +8,7 @@ import pytest
 
 import lance_core
 import pyspark_lance
-from lance_core.errors import DatasetNotFoundError, InvalidInputError, LanceError, NotFoundError, SchemaError
+from lance_core.errors import DatasetNotFoundError, LanceError, NotFoundError, SchemaError
 
 PEOPLE = "(1, 'Alice', 10), (2, 'Bob', 20), (3, 'Charlie', 30), (4, 'Diana', 40)"
 
@@ -112,8 +112,7 @@ def test_encodings_that_are_not_possible(sql, lake, properties, message):
 
 def test_indices(sql, people):
     for kind, column in (("btree", "id"), ("btree", "name"), ("zonemap", "value")):
-        made = sql(f"ALTER TABLE lake.default.people CREATE INDEX idx_{column} USING {kind} ({column})")
-        assert [name for _, name in made] == [f"idx_{column}"]
+        sql(f"CALL lake.system.create_scalar_index('default.people', '{column}', '{kind}', 'idx_{column}')")
     shown = {row[0]: row[1:] for row in sql("SHOW INDEX FROM lake.default.people")}
     assert shown == {
         "idx_id": (["id"], "btree", 4),
@@ -121,38 +120,48 @@ def test_indices(sql, people):
         "idx_value": (["value"], "zonemap", 4),
     }
     assert sql("SELECT id FROM lake.default.people WHERE name = 'Bob' AND value = 20") == [(2,)]
-    sql("ALTER TABLE lake.default.people DROP INDEX idx_id")
+    sql("CALL lake.system.drop_index('default.people', 'idx_id')")
     assert len(sql("SHOW INDEXES IN lake.default.people")) == 2
     with pytest.raises(NotFoundError):
-        sql("ALTER TABLE lake.default.people DROP INDEX idx_id")
+        sql("CALL lake.system.drop_index('default.people', 'idx_id')")
 
 
 def test_optimize_and_vacuum(spark, sql, people):
     sql("CREATE TABLE lake.default.empty (id INT)")
-    (optimized,) = pyspark_lance.sql(spark, "OPTIMIZE lake.default.empty").collect()
-    assert (optimized.fragments_removed, optimized.fragments_added) == (0, 0)
+    (optimized,) = pyspark_lance.sql(spark, "CALL lake.system.compact('default.empty')").collect()
+    assert (optimized.metrics.fragments_removed, optimized.metrics.fragments_added) == (0, 0)
     for batch in range(5):
         sql(
             "INSERT INTO lake.default.people SELECT id + 10 * :batch, name, value FROM lake.default.people WHERE id < 5",
             batch=batch + 1,
         )
     (optimized,) = pyspark_lance.sql(
-        spark, "OPTIMIZE lake.default.people WITH (target_rows_per_fragment = 100)"
+        spark, "CALL lake.system.compact('default.people', target_rows_per_fragment => 100)"
     ).collect()
-    assert optimized.fragments_removed > 5
-    assert optimized.fragments_added == 1
+    assert optimized.metrics.fragments_removed > 5
+    assert optimized.metrics.fragments_added == 1
     sql("UPDATE lake.default.people SET value = 150 WHERE id = 1")
-    (vacuumed,) = pyspark_lance.sql(spark, "VACUUM lake.default.people RETAIN 0 HOURS").collect()
+    (vacuumed,) = pyspark_lance.sql(
+        spark, "CALL lake.system.cleanup_old_versions('default.people', INTERVAL 0 HOURS, age_from => 'replacement')"
+    ).collect()
     assert vacuumed.old_versions == lance_core.dataset(people).version - 1
     assert vacuumed.bytes_removed > 0
     assert sql("SELECT count(*), max(value) FROM lake.default.people") == [(24, 150)]
 
 
-def test_a_vacuum_passes_over_tagged_versions(sql, people):
-    sql("CREATE TAG kept ON lake.default.people AS OF VERSION 1")
+def test_a_vacuum_passes_over_tagged_versions(spark, sql, people):
+    sql("CALL lake.system.create_tag('default.people@v1', 'kept')")
     sql("DELETE FROM lake.default.people WHERE id = 1")
-    assert sql("VACUUM lake.default.people RETAIN 0 HOURS DRY RUN")
-    assert sql("VACUUM lake.default.people RETAIN 0 HOURS")[0][1] == 1
+    with pytest.raises(LanceError, match="tagged"):
+        sql("CALL lake.system.cleanup_old_versions('default.people', INTERVAL 0 HOURS)")
+    arguments = "('default.people', INTERVAL 0 HOURS, error_if_tagged_old_versions => false"
+    (dry,) = pyspark_lance.sql(
+        spark, f"CALL lake.system.explain_cleanup_old_versions{arguments}, include_files => true)"
+    ).collect()
+    assert dry.stats.old_versions == 1
+    assert {file.kind for file in dry.candidate_files} >= {"manifest", "transaction"}
+    (vacuumed,) = pyspark_lance.sql(spark, f"CALL lake.system.cleanup_old_versions{arguments})").collect()
+    assert vacuumed.old_versions == 1
     assert sql("SELECT count(*) FROM lake.default.people@kept") == [(0,)]
 
 
@@ -211,16 +220,20 @@ def test_merges(spark, sql, people, lance):
 
 def test_branches_and_tags(sql, people):
     sql("DELETE FROM lake.default.people WHERE id = 4")
-    sql("ALTER TABLE lake.default.people CREATE TAG first AS OF VERSION 2")
-    alter = "ALTER TABLE lake.default.people"
-    assert sql(f"{alter} CREATE BRANCH IF NOT EXISTS latest") == [("latest",)]
-    assert sql(f"{alter} CREATE BRANCH IF NOT EXISTS latest") == [("latest",)]
-    assert sql(f"{alter} CREATE BRANCH old AS OF VERSION 2") == [("old",)]
-    assert sql(f"{alter} CREATE BRANCH `source-branch` AS OF TAG first") == [("source-branch",)]
+    sql("CALL lake.system.create_tag('default.people VERSION AS OF 2', 'first')")
+
+    def create(source, *arguments, verb="create_branch"):
+        quoted = ", ".join(f"'{argument}'" for argument in (f"default.people{source}", *arguments))
+        return sql(f"CALL lake.system.{verb}({quoted})")
+
+    assert create("", "latest", verb="ensure_branch") == [(3,)]
+    assert create("", "latest", verb="ensure_branch") == [(3,)]
+    assert create("@v2", "old") == [(2,)]
+    assert create("@first", "source-branch") == [(2,)]
     sql("DELETE FROM lake.default.people@`source-branch` WHERE id = 1")
-    assert sql(f"{alter} CREATE BRANCH child AS OF BRANCH `source-branch`") == [("child",)]
-    assert sql(f"{alter} CREATE BRANCH child_v2 AS OF BRANCH `source-branch` VERSION 2") == [("child_v2",)]
-    assert sql("CREATE BRANCH again ON lake.default.people AS OF BRANCH main VERSION 2") == [("again",)]
+    assert create("@source-branch", "child") == [(3,)]
+    assert create("@source-branch VERSION AS OF 2", "child_v2") == [(2,)]
+    assert create("@main VERSION AS OF 2", "again") == [(2,)]
     shown = {name: (parent, version) for name, parent, version in sql("SHOW BRANCH IN lake.default.people")}
     assert shown == {
         "latest": ("main", 3), "old": ("main", 2), "source-branch": ("main", 2), "again": ("main", 2),
@@ -228,37 +241,42 @@ def test_branches_and_tags(sql, people):
     }  # fmt: skip
     counts = {name: sql(f"SELECT count(*) FROM lake.default.people@`{name}`")[0][0] for name in shown}
     assert counts == {"latest": 3, "old": 4, "source-branch": 3, "again": 4, "child": 3, "child_v2": 4}
-    for source in ("BRANCH missing", "TAG missing", "VERSION 1000", "BRANCH main VERSION 1000"):
+    for source in ("@missing", " VERSION AS OF missing", "@v1000", "@main VERSION AS OF 1000"):
         with pytest.raises(NotFoundError):
-            sql(f"{alter} CREATE BRANCH never AS OF {source}")
+            create(source, "never")
     with pytest.raises(LanceError, match="latest"):
-        sql(f"{alter} CREATE BRANCH latest")
-    assert sql(f"{alter} DROP BRANCH child") == [("child",)]
-    assert sql(f"{alter} DROP BRANCH IF EXISTS child") == [("child",)]
+        create("", "latest")
+    create("", "child", verb="delete_branch")
+    create("", "child", verb="discard_branch")
     with pytest.raises(LanceError, match="child"):
-        sql(f"{alter} DROP BRANCH child")
+        create("", "child", verb="delete_branch")
     assert "never" not in {row[0] for row in sql("SHOW BRANCHES FROM lake.default.people")}
-    assert sql(f"{alter} CREATE TAG copied AS OF BRANCH `source-branch`") == [("copied",)]
+    create("@source-branch", "copied", verb="create_tag")
     assert ("copied", "source-branch", 3) in sql("SHOW TAGS IN lake.default.people")
+    create("@v1", "copied", verb="update_tag")
+    assert ("copied", "main", 1) in sql("SHOW TAGS IN lake.default.people")
 
 
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
-        ("ALTER TABLE lake.default.people ADD COLUMNS doubled FROM v", "line 1, column 58: 'v'"),
+        (
+            "ALTER TABLE lake.default.people ADD COLUMNS doubled FROM v",
+            "line 1, column 53: the type of column 'doubled', FROM v",
+        ),
         ("ALTER TABLE lake.default.people UPDATE COLUMNS value FROM v", "line 1, column 33: 'UPDATE'"),
         ("ALTER TABLE lake.default.people SET UNENFORCED PRIMARY KEY (id)", "line 1, column 33: 'SET'"),
         ("ALTER TABLE lake.default.people RENAME TO lake.default.others", "line 1, column 33: 'RENAME'"),
         ("ALTER TABLE lake.default.people ADD COLUMNS (age INT FIRST)", "line 1, column 54: 'FIRST'"),
         ("ALTER TABLE lake.default.people ADD COLUMNS (age INT DEFAULT 3)", "line 1, column 54: 'DEFAULT'"),
-        ("VACUUM lake.default.people WITH (before_version = 3)", "retain_versions, and not before_version"),
+        ("CALL lake.system.cleanup_old_versions('default.people', before_version => 3)", "before_version"),
         ("CREATE NAMESPACE lake.more", "line 1, column 8: .*once it has a table"),
         ("DROP NAMESPACE lake.default", "line 1, column 1: 'DROP'"),
     ],
 )
 def test_what_is_rejected_by_name(sql, people, statement, message):
     before = lance_core.dataset(people).version
-    with pytest.raises(InvalidInputError, match=message):
+    with pytest.raises(LanceError, match=message):
         sql(statement)
     assert lance_core.dataset(people).version == before
 

@@ -9,8 +9,7 @@ from pyspark_lance.catalog.tables import TableFinder, TableName
 
 def test_case_of_columns_counts_if_the_session_says_so(spark, sql, table, lance):
     statements = (
-        "CREATE INDEX i ON lake.nyc.t USING zonemap (X)",
-        "ALTER TABLE lake.nyc.t CREATE INDEX i USING btree (X)",
+        "CALL lake.system.create_scalar_index('nyc.t', 'X', 'zonemap')",
         "ALTER TABLE lake.nyc.t ALTER COLUMN X TYPE decimal(30, 0)",
         "ALTER TABLE lake.nyc.t ALTER COLUMN X COMMENT 'c'",
         "ALTER TABLE lake.nyc.t RENAME COLUMN X TO y",
@@ -34,7 +33,7 @@ def test_case_of_columns_counts_if_the_session_says_so(spark, sql, table, lance)
     finally:
         spark.conf.unset("spark.sql.caseSensitive")
     assert lance.dataset(table).version == 1
-    sql("CREATE INDEX i ON lake.nyc.t USING zonemap (X)")
+    sql("CALL lake.system.create_scalar_index('nyc.t', 'X', 'zonemap')")
     assert sql("SHOW INDEXES IN lake.nyc.t")[0][1] == ["x"]
 
 
@@ -63,10 +62,13 @@ def test_each_statement_takes_the_path_of_a_table_or_rejects_it_in_a_sentence(sq
     statements = (
         "SELECT count(*) FROM {t}", "SHOW CREATE TABLE {t}", "SHOW TBLPROPERTIES {t}", "SHOW COLUMNS IN {t}",
         "SHOW INDEXES IN {t}", "SHOW BRANCHES IN {t}", "SHOW TAGS IN {t}", "DESCRIBE {t}", "DESCRIBE HISTORY {t}",
-        "DESCRIBE DETAIL {t}", "DESCRIBE EXTENDED {t}", "INSERT INTO {t} SELECT 1L, 1L, 'a'", "OPTIMIZE {t}", "VACUUM {t}",
+        "DESCRIBE DETAIL {t}", "DESCRIBE EXTENDED {t}", "INSERT INTO {t} SELECT 1L, 1L, 'a'", "CALL lake.system.compact({t})",
+        "CALL lake.system.cleanup_old_versions({t})", "CALL lake.system.compact('{t}')",
         "UPDATE {t} SET x = 1 WHERE id = 1", "DELETE FROM {t} WHERE id = 100", "COMMENT ON TABLE {t} IS 'c'",
-        "CREATE BRANCH dev ON {t}", "CREATE TAG july ON {t}", "DROP TAG july ON {t}", "DROP BRANCH dev ON {t}",
-        "CREATE INDEX i ON {t} USING zonemap (id)", "DROP INDEX i ON {t}", "RESTORE {t} TO VERSION AS OF 1",
+        "CALL lake.system.create_branch({t}, 'dev')", "CALL lake.system.create_tag({t}, 'july')",
+        "CALL lake.system.delete_tag({t}, 'july')", "CALL lance.system.delete_branch({t}, 'dev')",
+        "CALL lake.system.create_scalar_index({t}, 'id', 'zonemap', 'i')", "CALL lake.system.drop_index({t}, 'i')",
+        "CALL lake.system.restore({t} VERSION AS OF 1)",
         "ALTER TABLE {t} SET TBLPROPERTIES ('a' = 'b')", "ALTER TABLE {t} UNSET TBLPROPERTIES ('a')",
         "ALTER TABLE {t} ADD COLUMN n INT", "ALTER TABLE {t} DROP COLUMN n", "TRUNCATE TABLE {t}", "DROP TABLE {t}",
     )  # fmt: skip
@@ -75,7 +77,11 @@ def test_each_statement_takes_the_path_of_a_table_or_rejects_it_in_a_sentence(sq
             with pytest.raises(LanceError):
                 sql(statement.format(t=name))
         sql(statement.format(t=path))
-    for statement in ("CREATE TABLE {t} (a INT)", "CREATE TABLE {t} SHALLOW CLONE {s}", "CREATE TABLE {t} AS SELECT 1"):
+    for statement in (
+        "CREATE TABLE {t} (a INT)",
+        "CALL lake.system.shallow_clone({s}, '{t}')",
+        "CREATE TABLE {t} AS SELECT 1",
+    ):
         with pytest.raises(LanceError):
             sql(statement.format(t=f"{path}.x", s=path))
     sql(f"CREATE TABLE {missing} (a INT)")

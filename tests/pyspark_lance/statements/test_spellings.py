@@ -59,13 +59,18 @@ def test_names_are_listed_by_the_patterns_of_spark(spark, sql, lake, table):
 
 
 def test_a_branch_with_branches_names_them(sql, table):
-    sql("CREATE BRANCH dev ON lake.nyc.t")
-    sql("CREATE BRANCH child ON lake.nyc.t@dev")
-    with pytest.raises(InvalidInputError, match=r"the branches child, .*; DROP BRANCH child ON lake\.nyc\.t deletes"):
-        sql("DROP BRANCH dev ON lake.nyc.t")
-    sql("CREATE TAG july ON lake.nyc.t@child")
-    with pytest.raises(InvalidInputError, match=r"the tags july, .*; DROP TAG july ON lake\.nyc\.t deletes"):
-        sql("DROP BRANCH child ON lake.nyc.t")
+    sql("CALL lake.system.create_branch('nyc.t', 'dev')")
+    sql("CALL lake.system.create_branch('nyc.t@dev', 'child')")
+    with pytest.raises(
+        InvalidInputError,
+        match=r"the branches child, .*; CALL lake\.system\.delete_branch\('lake\.nyc\.t', 'child'\) deletes",
+    ):
+        sql("CALL lake.system.delete_branch('nyc.t', 'dev')")
+    sql("CALL lake.system.create_tag('nyc.t@child', 'july')")
+    with pytest.raises(
+        InvalidInputError, match=r"the tags july, .*; CALL lake\.system\.delete_tag\('lake\.nyc\.t', 'july'\) deletes"
+    ):
+        sql("CALL lake.system.delete_branch('nyc.t', 'child')")
 
 
 def test_comments_of_columns_and_tables_are_kept(sql, lake, table, lance):
@@ -83,7 +88,7 @@ def test_comments_of_columns_and_tables_are_kept(sql, lake, table, lance):
         "ALTER TABLE lake.nyc.c RENAME COLUMN id TO number",
         "ALTER TABLE lake.nyc.c ALTER COLUMN number TYPE BIGINT",
         "INSERT INTO lake.nyc.c VALUES (4, NULL, 4)",
-        "OPTIMIZE lake.nyc.c",
+        "CALL lake.system.compact('nyc.c')",
     ):
         sql(change)
         assert [row[2] for row in sql("DESCRIBE lake.nyc.c")][:2] == ["the 'key'", "outer"], change
@@ -194,32 +199,28 @@ def test_another_statement_in_the_place_of_a_query_is_not_run(spark, sql, table,
         ("ALTER TABLE lake.nyc.t ADD COLUMNS (n INT AFTER id)", InvalidInputError, "'AFTER'.*new columns come last"),
         ("ALTER TABLE lake.nyc.t ALTER COLUMN s FIRST", InvalidInputError, "'FIRST'.*columns keep their order"),
         ("ALTER TABLE lake.nyc.t ALTER COLUMN s SET DEFAULT 'a'", InvalidInputError, "no default values"),
-        ("ALTER TABLE lake.nyc.t RENAME TO lake.nyc.u", InvalidInputError, "DEEP CLONE copies it"),
+        ("ALTER TABLE lake.nyc.t RENAME TO lake.nyc.u", InvalidInputError, r"CALL lake.system.deep_clone\(...\) copies it"),
         ("CREATE TABLE lake.nyc.u (c CHAR(3))", UnsupportedError, "'c': strings have no length here.*STRING"),
         ("ALTER TABLE lake.nyc.t ADD COLUMN c VARCHAR(3)", UnsupportedError, "strings have no length here"),
         ("CREATE TABLE lake.nyc.u (s STRUCT<c: VARCHAR(3)>)", UnsupportedError, "strings have no length here"),
         ("CREATE TABLE lake.nyc.u (id INT) PARTITIONED BY (bucket(4, id))", InvalidInputError, r"'bucket' is not.*not by bucket\(...\)"),
         ("CREATE TABLE lake.nyc.u (id INT, d DATE) PARTITIONED BY (id, years(d))", InvalidInputError, "'years' is not.*fill it"),
         ("CREATE TABLE lake.nyc.u (id INT) PARTITIONED BY (d DATE)", InvalidInputError, "'DATE'.*declared among the columns"),
-        ("CREATE TABLE lake.nyc.u (id INT) CLUSTER BY (id)", InvalidInputError, "'CLUSTER'.*CREATE INDEX"),
+        ("CREATE TABLE lake.nyc.u (id INT) CLUSTER BY (id)", InvalidInputError, "'CLUSTER'.*create_scalar_index"),
         ("CREATE TABLE lake.nyc.u (id INT PRIMARY KEY)", InvalidInputError, "'PRIMARY'.*no constraints"),
         ("CREATE TABLE lake.nyc.u (id INT, CONSTRAINT c CHECK (id > 0))", InvalidInputError, "'CONSTRAINT'.*no constraints"),
         ("CREATE SCHEMA lake.x", InvalidInputError, "a namespace is there once it has a table"),
-        ("CREATE TABLE lake.nyc.u CLONE plain", InvalidInputError, "plain is not a Lance table"),
+        ("CREATE TABLE lake.nyc.u CLONE plain", InvalidInputError, "expected CALL lake.system.deep_clone"),
         ("CREATE TABLE lake.nyc.u (id INT) TBLPROPERTIES ('v.arrow.fixed-size-list.size' = '3')", SchemaError, "^TBLPROPERTIES: there is no column 'v'"),
-        ("OPTIMIZE lake.nyc.t WITH (nope = 1)", InvalidInputError, r"OPTIMIZE has no options \['nope'\]; it has target_rows"),
-        ("OPTIMIZE lake.nyc.t WITH (target_rows_per_fragment = 'x')", InvalidInputError, "target_rows_per_fragment must be a number"),
-        ("VACUUM lake.nyc.t WITH (retain_versions = 'x')", InvalidInputError, "a number of versions, and not 'x'"),
-        ("VACUUM lake.nyc.t RETAIN 1e300 HOURS", InvalidInputError, "at most 10000000 HOURS"),
-        ("VACUUM lake.nyc.t RETAIN inf HOURS", InvalidInputError, "'inf'.*expected a number"),
-        ("CREATE BRANCH b ON lake.nyc.t AS OF BRANCH dev VERSION x", InvalidInputError, "'x'.*the number of a version"),
-        ("CREATE TAG july ON lake.nyc.t", InvalidInputError, "CREATE OR REPLACE TAG july ON lake.nyc.t moves it"),
-        ("DROP TAG nope ON TABLE lake.nyc.t", NotFoundError, "SHOW TAGS IN lake.nyc.t lists those that do"),
-        ("PROMOTE BRANCH nope ON lake.nyc.t", NotFoundError, "SHOW BRANCHES IN lake.nyc.t lists those that do"),
+        ("CALL lake.system.cleanup_old_versions('nyc.t', INTERVAL 1e300 HOURS)", InvalidInputError, "Syntax error at or near '1e300'"),
+        ("CALL lake.system.create_branch('nyc.t@dev VERSION AS OF 99', 'b')", NotFoundError, "branch dev of lake.nyc.t"),
+        ("CALL lake.system.create_tag('nyc.t', 'july')", InvalidInputError, "CALL lake.system.update_tag moves it"),
+        ("CALL lake.system.delete_tag('nyc.t', 'nope')", NotFoundError, "SHOW TAGS IN lake.nyc.t lists those that do"),
+        ("CALL lake.system.promote_branch('nyc.t', 'nope')", NotFoundError, "SHOW BRANCHES IN lake.nyc.t lists those that do"),
         ("SELECT * FROM lake.nyc.t VERSION AS OF 99", NotFoundError, "version 99 .*DESCRIBE HISTORY lake.nyc.t lists those that do"),
         ("SELECT * FROM lake.nyc.t@dev VERSION AS OF 99", NotFoundError, "branch dev of lake.nyc.t; DESCRIBE HISTORY lake.nyc.t@dev lists"),
-        ("RESTORE TABLE lake.nyc.t TO VERSION AS OF nope", NotFoundError, "SHOW TAGS IN lake.nyc.t lists"),
-        ("RESTORE TABLE lake.nyc.t TO TIMESTAMP AS OF '1999-01-01'", NotFoundError, "DESCRIBE HISTORY lake.nyc.t lists the versions"),
+        ("CALL lake.system.restore(lake.nyc.t VERSION AS OF nope)", NotFoundError, "SHOW TAGS IN lake.nyc.t lists"),
+        ("CALL lake.system.restore(lake.nyc.t TIMESTAMP AS OF '1999-01-01')", NotFoundError, "DESCRIBE HISTORY lake.nyc.t lists the versions"),
         ("INSERT INTO lake.nyc.t VALUES ('a', 1, 's')", SchemaError, "^INSERT INTO lake.nyc.t: column 'id' is of type bigint"),
         ("MERGE INTO lake.nyc.t USING (SELECT 'a' AS id, 1 AS x, 's' AS s) z ON t.s = z.s WHEN NOT MATCHED THEN INSERT *", SchemaError, "^WHEN NOT MATCHED THEN INSERT: column 'id'"),
         ("MERGE INTO lake.nyc.t USING (SELECT 1 AS id) z ON t.id = z.id WHEN NOT MATCHED THEN INSERT (x) VALUES (t.x)", InvalidInputError, r"\[`z`.`id`\]"),
@@ -340,7 +341,7 @@ def test_no_statement_reports_success_and_does_nothing(sql, table, old, new, wor
 
 
 def test_a_table_that_a_clone_needs_is_not_dropped(sql, table, lance):
-    sql("CREATE TABLE lake.nyc.near SHALLOW CLONE lake.nyc.t")
+    sql("CALL lake.system.shallow_clone('nyc.t', 'nyc.near')")
     with pytest.raises(
         InvalidInputError, match=r"the shallow clone \S*near.lance needs its files. Drop the clone first"
     ):

@@ -1,6 +1,7 @@
 """Statements of SQL over Lance tables, with pylance looking at what became of them."""
 
 import datetime as dt
+import operator
 import re
 
 import numpy as np
@@ -13,6 +14,7 @@ from lance_core.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
     InvalidInputError,
+    LanceError,
     SchemaError,
     VersionNotFoundError,
 )
@@ -417,45 +419,124 @@ def test_an_overwrite_of_partitions_needs_their_columns(spark, sql, lake, lance)
 
 
 def test_indices_without_a_name_are_named_as_pylance_does(sql, table, lance):
-    assert sql("CREATE INDEX ON lake.nyc.t USING btree (ID)")[0][1] == "id_idx"
-    assert sql("CREATE INDEX IF NOT EXISTS ON lake.nyc.t USING btree (ID)") == []
-    with pytest.raises(DatasetExistsError, match="id_idx already; CREATE OR REPLACE INDEX"):
-        sql("CREATE INDEX ON lake.nyc.t USING btree (ID)")
-    assert sql("CREATE INDEX IF NOT EXISTS ON lake.nyc.t USING bitmap (id)")[0][1] == "id_idx_2"
-    assert sql("CREATE OR REPLACE INDEX ON lake.nyc.t USING bitmap (id)")[0][1] == "id_idx_2"
+    assert sql("CALL lake.system.create_scalar_index('nyc.t', column => 'ID', index_type => 'btree')") == [(2,)]
+    sql("CALL lake.system.create_scalar_index('nyc.t', 'ID', 'btree')")
+    with pytest.raises(InvalidInputError, match="an index 'id_idx' already; replace => true replaces it"):
+        sql("CALL lake.system.create_scalar_index('nyc.t', 'ID', 'btree', 'id_idx', replace => false)")
+    sql("CALL lake.system.create_scalar_index('nyc.t', 'id', 'bitmap')")
+    sql("CALL lake.system.create_scalar_index('nyc.t', 'id', 'bitmap', replace => true)")
     found = lance.dataset(table).describe_indices()
     assert sorted((one.name, one.index_type) for one in found) == [("id_idx", "BTree"), ("id_idx_2", "Bitmap")]
 
 
-def test_maintenance_indices_branches_and_clones(sql, lake, table, lance):
+def test_maintenance_indices_branches_and_clones(spark, sql, lake, table, lance):
     for number in range(3):
         sql(f"INSERT INTO lake.nyc.t VALUES ({number + 50}, 0, 'more')")
-    assert sql("OPTIMIZE lake.nyc.t")[0][1:3] == (6, 1)
-    assert sql("CREATE INDEX by_id ON lake.nyc.t USING btree (id)") == [(1, "by_id")]
+    (compacted,) = pyspark_lance.sql(spark, "CALL lake.system.compact('nyc.t')").collect()
+    assert (compacted.metrics.fragments_removed, compacted.metrics.fragments_added) == (6, 1)
+    assert (compacted.dataset.version, compacted.failures) == (6, [])
+    assert sql("CALL lake.system.create_scalar_index('nyc.t', 'id', 'BTREE', name => 'by_id')") == [(7,)]
     assert sql("SHOW INDEXES IN lake.nyc.t") == [("by_id", ["id"], "btree", 13)]
-    with pytest.raises(DatasetExistsError):
-        sql("CREATE INDEX by_id ON lake.nyc.t USING btree (id)")
-    sql("CREATE INDEX IF NOT EXISTS by_id ON lake.nyc.t USING btree (id)")
-    sql("ALTER TABLE lake.nyc.t DROP INDEX by_id")
+    sql("CALL lake.system.drop_index(table => 'nyc.t', name => 'by_id')")
     assert lance.dataset(table).list_indices() == []
-    sql("CREATE TAG before ON lake.nyc.t")
-    sql("CREATE BRANCH dev ON lake.nyc.t")
+    sql("CALL lake.system.create_tag('nyc.t', 'before')")
+    sql("CALL lake.system.create_branch('nyc.t', 'dev')")
     sql("UPDATE lake.nyc.t@dev SET s = 'dev' WHERE id = 1")
     assert sql("SELECT s FROM lake.nyc.t WHERE id = 1") == [("s1",)]
-    sql("ALTER TABLE lake.nyc.t PROMOTE BRANCH dev")
+    dry = pyspark_lance.sql(spark, "CALL lake.system.promote_branch('nyc.t', 'dev', dry_run => true)").first()
+    assert (dry.rows_added, lance.dataset(table).version) == (1, 8)
+    promoted = pyspark_lance.sql(spark, "CALL lake.system.promote_branch('nyc.t', name => 'dev')").first()
+    assert (promoted.branch, promoted.version, promoted.rows_added) == ("dev", 9, 1)
     assert sql("SELECT s FROM lake.nyc.t WHERE id = 1") == [("dev",)]
-    sql("DROP BRANCH dev ON lake.nyc.t")
+    sql("CALL lake.system.delete_branch('nyc.t', 'dev')")
     assert sql("SHOW BRANCHES IN lake.nyc.t") == []
-    sql("CREATE TABLE lake.copy DEEP CLONE lake.nyc.t VERSION AS OF 1")
-    sql("CREATE TABLE lake.shallow SHALLOW CLONE lake.nyc.t@before")
+    assert sql("CALL lake.system.deep_clone('nyc.t VERSION AS OF 1', target => 'copy')") == [(1,)]
+    sql("CALL lake.system.shallow_clone(lake.nyc.t@before, target_path => 'shallow')")
     assert sql("SELECT (SELECT count(*) FROM lake.copy), (SELECT count(*) FROM lake.shallow)") == [(10, 13)]
-    sql("RESTORE TABLE lake.nyc.t TO VERSION AS OF 1")
+    assert sql("CALL lake.system.restore(lake.nyc.t VERSION AS OF 1)") == [(10,)]
     assert lance.dataset(table).count_rows() == 10
     assert sql("DESCRIBE HISTORY lake.nyc.t")[0][2] == "Restore"
-    dry = sql("VACUUM lake.copy RETAIN 0 HOURS DRY RUN")
-    assert sql("VACUUM lake.copy RETAIN 0 HOURS")[0][1] == 0
-    assert dry == []
-    sql("DROP TAG before ON lake.nyc.t")
+    (cleaned,) = pyspark_lance.sql(
+        spark, "CALL lake.system.cleanup_old_versions('copy', older_than => INTERVAL 0 DAYS)"
+    ).collect()
+    assert (cleaned.old_versions, cleaned.failures) == (0, [])
+    sql("CALL lake.system.delete_tag('nyc.t', 'before')")
+
+
+def test_a_call_takes_the_arguments_of_the_python_function(spark, sql, table, lance):
+    """By position, by name, from parameters and from queries, of the types that Python has."""
+    import inspect
+
+    from pyspark_lance.statements.procedures import _ON_TABLE, _VERBS
+
+    dataset = lance_core.dataset(table)
+    for verb in _VERBS:
+        with pytest.raises(LanceError, match=r"nope|missing a required"):
+            sql(f"CALL lake.system.{verb}('nyc.t', nope => 1)")
+        if verb in _ON_TABLE:
+            function = operator.attrgetter(_ON_TABLE[verb])(dataset)
+            accepted = [name for name in inspect.signature(function).parameters if not name.endswith("options")]
+            with pytest.raises(InvalidInputError, match="it takes table") as raised:
+                sql(f"CALL lake.system.{verb}('nyc.t', 1, 2, 3, 4, 5, 6, 7, 8)")
+            listed = str(raised.value).partition("it takes table")[2]
+            assert all(name in listed for name in accepted if (verb, name) != ("shallow_clone", "reference"))
+    sql(
+        "CALL lake.system.create_branch(:t, :b, reference => named_struct('branch', null, 'version', 1))",
+        t="nyc.t",
+        b="b",
+    )
+    sql("CALL lake.system.create_tag('nyc.t', (SELECT max(s) FROM lake.nyc.t), reference => struct('b', 1))")
+    assert lance.dataset(table).tags.list()["s9"]["version"] == 1
+    sql(
+        "CALL lake.system.compact('nyc.t', materialize_deletions_threshold => 0.5, excluded_fragment_ids => array(0),"
+        " transaction_properties => map('by', 'me'))"
+    )
+    compacted = lance_core.dataset(table)
+    assert dict(compacted.read_transaction(compacted.version).transaction_properties)["by"] == "me"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("compact('nyc.t', nope => 1)", "option: nope"),
+        (
+            "compact('nyc.t', storage_options => map('a', 'b'))",
+            "no argument 'storage_options'; it takes table",
+        ),
+        ("compact('nyc.t@v1')", "'v1' is not a branch"),
+        ("compact('nyc.t VERSION AS OF 1')", "line 1, column 26: compact takes the latest version"),
+        ("compact(5)", "5 is not the name of a table"),
+        ("compact('nyc.t; DROP TABLE x')", "';' is not understood"),
+        ("compact('')", "a part of a name"),
+        ("compact('nyc.t', target_rows_per_fragment => 'x')", "must be a number, not 'x'"),
+        ("compact('nyc.t' FROM x)", "Syntax error at or near 'FROM'"),
+        ("compact('nyc.t', 5)", "too many positional arguments"),
+        ("create_tag('nyc.t', explode(array('a', 'b')))", "generator is not supported"),
+        ("create_tag('nyc.t')", "missing a required argument: 'tag'; it takes table, tag, reference"),
+        ("create_tag('nyc.t', '${spark.app.name}')", r"column 39: Spark puts the value of a setting"),
+        ("create_tag('nyc.t', :missing)", "parameter :missing, which has no value"),
+        ("drop_index('nyc.t', NAME => 5)", "name must be a string, not 5"),
+        ("cleanup_old_versions('nyc.t', 'x')", "older_than must be a timedelta"),
+        ("cleanup_old_versions('nyc.t', INTERVAL 1 MONTH)", "YearMonthIntervalType"),
+        ("cleanup_old_versions('nyc.t', retain_versions => 'x')", "retain_versions must be a whole number"),
+        ("deep_clone('nyc.t', target => 'copy@dev')", "a table has no branches before it exists"),
+        ("deep_clone('nyc.t', target => 'nyc.t')", "lake.nyc.t already exists"),
+        ("deep_clone('nyc.t', target => 'copy VERSION AS OF 1')", "lake.copy is a new table"),
+        (
+            "deep_clone('nyc.t', version => 1, target => 'copy')",
+            "no argument 'version'|unexpected keyword argument 'version'",
+        ),
+        ("restore('nyc.t@july')", "this one is of branch dev"),
+        ("restore('nyc.t VERSION AS OF \\'july\\'')", "this one is of branch dev"),
+    ],
+)
+def test_a_call_that_is_not_understood_does_nothing(sql, lake, table, call, message):
+    dev = lance_core.dataset(table).create_branch("dev")
+    dev.tags.create("july")
+    with pytest.raises(LanceError, match=message):
+        sql(f"CALL lake.system.{call}")
+    assert lance_core.dataset(table).version == 1
+    assert lance_core.list_tables(lake) == ["nyc/t.lance"]
 
 
 def test_views_and_spark_s_own_tables(spark, sql, table):
