@@ -54,9 +54,10 @@ def begin(world: World, run_id: str, script: Script) -> str:
 def draw_partitions(world: World, rng: random.Random) -> tuple[str, ...] | None:
     if not world.config.partitioned:
         return None
-    first = 0 if world.config.focus == "races" and rng.random() < 0.5 else rng.randrange(len(PARTITIONS))
-    last = first if rng.random() < 0.7 else rng.randrange(first, len(PARTITIONS))
-    return PARTITIONS[first : last + 1]
+    keys = world.keys
+    first = 0 if world.config.focus == "races" and rng.random() < 0.5 else rng.randrange(len(keys))
+    last = first if rng.random() < 0.7 else rng.randrange(first, len(keys))
+    return keys[first : last + 1]
 
 
 def draw_tags(world: World, rng: random.Random) -> dict[str, str]:
@@ -215,6 +216,7 @@ def re_executable(world: World) -> list[Run]:
         if run.state in ("succeeded", "failed", "canceled")
         and run.selection
         and (run.backfill is None or "backfills" in world.config.switches)
+        and set(run.partitions or ()) <= set(world.keys)
     ]
 
 

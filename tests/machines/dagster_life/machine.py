@@ -6,6 +6,7 @@ import sys
 import time
 import traceback
 import warnings
+from dataclasses import replace
 
 from tests.machines.dagster_life.actions import (
     ACTIONS,
@@ -32,7 +33,14 @@ from tests.machines.dagster_life.branch_actions import (
 from tests.machines.dagster_life.keeper_actions import KEEPER_ACTIONS, clean, erase, maintain, undo
 from tests.machines.dagster_life.killed import play_killed
 from tests.machines.dagster_life.project import Config
-from tests.machines.dagster_life.watch_actions import WATCH_ACTIONS, automate, draw_sharing, look_at_health, share
+from tests.machines.dagster_life.watch_actions import (
+    WATCH_ACTIONS,
+    automate,
+    draw_sharing,
+    look_at_health,
+    narrow,
+    share,
+)
 from tests.machines.dagster_life.world import World
 
 STEPS = 25
@@ -82,7 +90,7 @@ def draw_config(seed: int) -> Config:
     focus = rng.choice(tuple(FOCUS))
     mode = rng.choice(("overwrite", "overwrite", "append", "merge", *(("merge",) if focus == "races" else ("error",))))
     policy = rng.choice(POLICIES.get(focus, POLICIES[""]))
-    return Config(
+    config = Config(
         focus=focus,
         partitioned=mode == "error" or focus == "backfills" or rng.random() < 0.7,
         mode=mode,
@@ -100,6 +108,8 @@ def draw_config(seed: int) -> Config:
         health=rng.random() < (0.5 if policy == "env" else 0.1),
         switches=switches,
     )
+    is_narrowed = config.partitioned and not config.automated and policy != "per_backfill" and rng.random() < 0.4
+    return replace(config, narrowed=is_narrowed)
 
 
 def possible_actions(config: Config) -> dict:
@@ -114,7 +124,9 @@ def possible_actions(config: Config) -> dict:
         excluded.add(look_at_health)
     if not config.shared:
         excluded.add(share)
-    if not config.partitioned:
+    if not config.narrowed:
+        excluded.add(narrow)
+    if not config.partitioned or config.narrowed:
         excluded |= {backfill, tick, cancel_backfill, re_execute_backfill, run_all_at_once}
     if config.policy != "env":
         excluded.add(erase)

@@ -113,6 +113,11 @@ class Result:
     read: Counter
     read_at: int
     partitions: tuple[str, ...] | None
+    is_whole: bool
+
+    def covers(self, scope: str | None) -> bool:
+        """Whether it is about a partition; for None, about all rows."""
+        return self.is_whole or (self.partitions is not None and scope in self.partitions)
 
 
 @dataclass(kw_only=True)
@@ -258,13 +263,13 @@ class Model:
         if any(commit.order > write.order for commit in self.attempts(write)):
             return "superseded" if write.mode != "overwrite" or "late overwrites" in self.switches else "any"
         earlier = self.earlier_attempts(write)
+        replaced = sum((commit.added for commit in earlier), Counter())
+        if write.mode == "error" and of_partitions(line.rows, write.partitions) - replaced:
+            return "exists"
         if not write.rows and write.empty_output == "skip" and (not earlier or write.mode in ("overwrite", "merge")):
             return "not to keep" if earlier else "skipped"  # what the earlier attempt has replaced cannot come back
         if write.mode == "overwrite" and any(self._is_rival(write, commit) for commit in line.commits):
             return "superseded" if "rivals" in self.switches else "any"
-        replaced = sum((commit.added for commit in earlier), Counter())
-        if write.mode == "error" and of_partitions(line.rows, write.partitions) - replaced:
-            return "exists"
         if write.mode == "merge":
             keys = {row[:2] for row in write.rows}
             if any(row[:2] not in keys for row in replaced):
@@ -424,16 +429,16 @@ class Model:
         line = self.lines[table][branch]
         reasons = []
         for check, is_partitioned in blocking:
-            scopes = self.written_partitions(table, branch) if is_partitioned else {None}
-            for scope in sorted(scopes, key=str):
-                about = [
-                    result
-                    for result in self.results
-                    if result.check == check
-                    and result.asset == table
-                    and result.branch == branch
-                    and (scope is None or (result.partitions is not None and scope in result.partitions))
-                ]
+            results = [
+                result
+                for result in self.results
+                if (result.check, result.asset, result.branch) == (check, table, branch)
+            ]
+            whole = [result for result in results if result.is_whole]
+            if whole and not whole[-1].passed and not is_partitioned:
+                reasons.append(f"{check}: its last result about all rows is a failure")
+            for scope in sorted(self.written_partitions(table, branch), key=str):
+                about = [result for result in results if result.covers(scope)]
                 last_change = max(
                     (
                         commit.at

@@ -53,6 +53,7 @@ class Config:
     automated: bool
     shared: str
     health: bool
+    narrowed: bool = False
     focus: str = ""
     switches: frozenset[str] = frozenset()
 
@@ -160,9 +161,9 @@ def sharing(mode: str) -> list[dg.AssetsDefinition]:
     return [make("left"), make("right")]
 
 
-def definitions(config: Config, root: str, code: int = 0) -> dg.Definitions:
-    """The code location, with the code of a time."""
-    partitions = dg.StaticPartitionsDefinition(list(PARTITIONS)) if config.partitioned else None
+def definitions(config: Config, root: str, code: int = 0, keys: tuple[str, ...] = PARTITIONS) -> dg.Definitions:
+    """The code location, with the code and the partitions of a time."""
+    partitions = dg.StaticPartitionsDefinition(list(keys)) if config.partitioned else None
     metadata = {"partition_expr": "p"} if config.partitioned else {}
     policy = dg.BackfillPolicy.single_run() if config.single_run else dg.BackfillPolicy.multi_run(1)
     options = {"partitions_def": partitions, "code_version": str(code)}

@@ -9,6 +9,7 @@ from tests.machines.dagster_life.actions import EVENTS, begin
 from tests.machines.dagster_life.events import compare_events
 from tests.machines.dagster_life.keeper_actions import numbers
 from tests.machines.dagster_life.model import MAIN
+from tests.machines.dagster_life.project import PARTITIONS
 from tests.machines.dagster_life.stage import Script
 from tests.machines.dagster_life.world import World
 
@@ -19,6 +20,16 @@ def deploy(world: World, rng: random.Random) -> str | None:
     """New code of all assets."""
     world.deploy()
     return f"deploy code {world.code}"
+
+
+def narrow(world: World, rng: random.Random) -> str | None:
+    """New code whose assets lack a partition, or have it again."""
+    is_busy = any(run.state in ("launched", "running") or world.will_retry(run) for run in world.model.runs.values())
+    if not world.config.narrowed or is_busy:
+        return None
+    world.keys = PARTITIONS[1:] if world.keys == PARTITIONS else PARTITIONS
+    world.deploy()
+    return f"deploy code {world.code} with the partitions {world.keys}"
 
 
 def automate(world: World, rng: random.Random) -> str | None:
@@ -121,4 +132,4 @@ def draw_sharing(rng: random.Random, *, is_on: bool) -> str:
     return rng.choice(("", "overwrite", "append", "partitions")) if is_on else ""
 
 
-WATCH_ACTIONS = {deploy: 1, automate: 2, look_at_health: 1, share: 1}
+WATCH_ACTIONS = {deploy: 1, narrow: 3, automate: 2, look_at_health: 1, share: 1}

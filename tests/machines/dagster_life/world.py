@@ -73,6 +73,7 @@ class World(contextlib.AbstractContextManager):
         self.perhaps_woken: set[str | None] = set()
         self.automation = None
         self.code = 0
+        self.keys = PARTITIONS
         self.is_lost = False
         self.is_closing = False
 
@@ -92,7 +93,7 @@ class World(contextlib.AbstractContextManager):
         """Make the code location of now; the name of its attribute in the module."""
         module = sys.modules.setdefault(MODULE, types.ModuleType(MODULE))
         name = f"location_{next(_numbers)}"
-        self.definitions = definitions(self.config, self.root, self.code)
+        self.definitions = definitions(self.config, self.root, self.code, self.keys)
         setattr(module, name, self.definitions)
         return name
 
@@ -314,7 +315,7 @@ class World(contextlib.AbstractContextManager):
     def check(self, context, name: str, read: pa.Table) -> dg.AssetCheckResult:
         actor, run = me(), self.model.runs[context.run.run_id]
         rows, at = to_rows(read), self.model.now
-        scope = run.partitions if self.config.check_partitioned else None
+        scope = run.partitions if self.config.check_partitioned else self.keys if self.config.partitioned else None
         self.compare_read(run, "events", rows, f"check {name} in run {run.number}", scope)
         actor.reach(f"{name} runs")
         says = actor.script.says.get(name, "passes")
@@ -330,7 +331,8 @@ class World(contextlib.AbstractContextManager):
                 passed=says == "passes",
                 read=rows,
                 read_at=at,
-                partitions=run.partitions,
+                partitions=scope,
+                is_whole=rows == self.model.readable("events", run),
             )
         )
         self.model.tick()
