@@ -129,7 +129,7 @@ lowest-core: setup
 	$(UV) export --quiet --frozen --no-hashes --no-emit-project --all-extras | \
 	  grep -E '^(pytest(-[a-z]+)?|hypothesis|moto)==' > $(LOWEST)/tools.txt
 	VIRTUAL_ENV=$(LOWEST) $(UV) pip install --quiet --constraint $(LOWEST)/tools.txt $(LOWEST_CORE) "pylance==14.0.2" \
-	  "moto[server,s3]" boto3 hypothesis pytest pytest-benchmark pytest-timeout pytest-xdist click rich pandas polars duckdb \
+	  "moto[server,s3]" boto3 hypothesis pytest pytest-benchmark pytest-timeout pytest-xdist click rich pandas polars duckdb "datafusion<55" \
 	  "psycopg[binary]"
 	VIRTUAL_ENV=$(LOWEST) $(UV) pip install --quiet --no-deps -e .
 

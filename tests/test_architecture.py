@@ -261,7 +261,7 @@ def test_generated_code_is_what_the_protos_generate():
 @pytest.mark.parametrize("package", ["lance_core", "pyspark_lance", "lance_dagster"])
 def test_importing_a_package_stays_light(package):
     """Dagster loads code locations often: Spark and the data frame libraries are imported on use."""
-    heavy = ["pyspark", "pandas", "polars", "duckdb", "s3fs", "boto3", "lance", "pytest"]
+    heavy = ["pyspark", "pandas", "polars", "duckdb", "datafusion", "s3fs", "boto3", "lance", "pytest"]
     if package == "lance_core":
         heavy += ["dagster", "fsspec"]
     program = f"import sys, {package}; print([m for m in {heavy} if m in sys.modules])"

@@ -43,6 +43,11 @@ except Exception as error:
             "import lance_core; lance_core.dataset('/x', storage_options={'manifest_store': 'postgresql://h/x'})",
             "lance-dagster[postgres]",
         ),
+        (
+            ["datafusion"],
+            "import lance_core, pyarrow; lance_core.write_dataset(pyarrow.table({'s': ['a']}), 'memory://x').delete('lpad(s, 2)')",
+            "the function lpad needs DataFusion: pip install 'lance-dagster[sql]'",
+        ),
     ],
 )
 def test_an_extra_that_is_missing_is_named(missing, statement, expected):

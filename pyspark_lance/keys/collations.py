@@ -9,6 +9,7 @@ Spark, so it is rejected before anything is read or written.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
@@ -31,6 +32,8 @@ PLAIN_SLICES: Final = (
 )
 """The remedy for slices."""
 _BINARY: Final = "UTF8_BINARY"
+_DATAFUSION_CALL: Final = re.compile(r"\bdatafusion\.(\w+)\.[\w+/=]+\(")
+"""How Arrow prints the call of a function that `lance_core` leaves to DataFusion."""
 _OPAQUE: Final = pa.struct([pa.field("compared by a collation", pa.int8())])
 """A type whose values cannot be compared, but can be null."""
 
@@ -76,10 +79,16 @@ def check_condition(what: str, condition: pc.Expression | None, schema: pa.Schem
         remedy: What the caller can do instead.
 
     Raises:
-        UnsupportedError: The condition compares a column that has a collation; the message names both.
+        UnsupportedError: The condition compares a column that has a collation, or calls a function of DataFusion, which
+            tasks do not need to have; the message names it.
     """
     if condition is None:
         return
+    foreign_call = _DATAFUSION_CALL.search(str(condition))
+    if foreign_call is not None:
+        raise UnsupportedError(
+            f"{what}: tasks of Spark do not compute {foreign_call[1]}, which needs DataFusion; {remedy}"
+        )
     for path in _collated(schema):
         try:
             check_fits(what, condition, pa.schema([_hidden(field, path) for field in schema]))

@@ -147,8 +147,8 @@ def calls_of(expression: pc.Expression) -> list[str]:
 
 def prepare(expression: pc.Expression) -> None:
     """Register this library's functions that an expression calls with Arrow, as it may come from another process."""
-    buffer = _serialize(expression).buffer
-    if b"lance." in memoryview(buffer).tobytes():
+    serialized = _serialize(expression).buffer.to_pybytes()
+    if b"lance." in serialized or b"datafusion." in serialized:
         from lance_core.verbs.expressions.sql.python_functions import register  # noqa: PLC0415 - it imports the SQL parser
 
         register(value.decode() for key, value in _read_entries(expression) if key == b"call")

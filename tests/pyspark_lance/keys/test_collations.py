@@ -84,6 +84,26 @@ def test_every_condition_is_rejected_or_means_what_it_means_in_spark(spark, uri,
     assert pyspark_lance.write_columns(by_key, uri, on="v", where="s is not null").rows_updated == 1
 
 
+def test_functions_of_datafusion_are_left_to_the_frame(spark, uri, rows):
+    """Tasks have the dependencies of lance_core alone."""
+    padded = "lpad(cast(v as string), 2, '0') = '02'"
+    by_key = spark.createDataFrame([(1, 5)], "v int, x int")
+    writer = spark.createDataFrame([("a", 9)], "s string, v int").write.format("lance").mode("overwrite")
+    for verb in (
+        lambda: spark.read.format("lance").option("filter", padded).load(uri).collect(),
+        lambda: pyspark_lance.read(spark, uri, filter=padded),
+        lambda: writer.option("replaceWhere", padded).save(uri),
+        lambda: pyspark_lance.delete(uri, padded, spark=spark),
+        lambda: pyspark_lance.update(uri, {"v": "v + 1"}, padded, spark=spark),
+        lambda: pyspark_lance.write_columns(by_key, uri, on="v", where=padded),
+        lambda: pyspark_lance.read_changes(spark, uri, begin_version=0, filter=padded),
+    ):
+        with pytest.raises(Exception, match="tasks of Spark do not compute lpad, which needs DataFusion; "):
+            verb()
+    assert rows() == [1, 2, 3]
+    assert pyspark_lance.read(spark, uri).where("lpad(cast(v as string), 2, '0') = '02'").count() == 1
+
+
 def test_conditions_that_do_not_fit_are_rejected_before_a_job_runs(spark, uri, rows):
     by_key = spark.createDataFrame([(1, 5)], "v int, x int")
     for given, message in ((7, "Lance's SQL or an Arrow expression, not 7"), (pc.field("v") == "x", "no kernel")):

@@ -8,9 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
+from lance_core.schema.arrow_types import is_date_or_timestamp
 from lance_core.verbs.expressions.sql.compare import common_of, compare, either, in_common_type, is_null, negated
-from lance_core.verbs.expressions.sql.compiler_protocol import Guard, rows_of
-from lance_core.verbs.expressions.sql.intervals import is_interval, shift
+from lance_core.verbs.expressions.sql.compiler_protocol import Guard, guarded
+from lance_core.verbs.expressions.sql.datafusion_calls import INTERVAL, compute
 from lance_core.verbs.expressions.sql.python_functions import python_call
 from lance_core.verbs.expressions.sql.strings import words
 from lance_core.verbs.expressions.sql.time_coercion import cast_time
@@ -25,10 +26,9 @@ from lance_core.verbs.expressions.sql.typed import (
     is_string_like,
     literal,
     number_literal,
-    unit_type,
 )
 
-__all__ = ["arithmetic", "bitwise", "concatenated", "guarded", "minus"]
+__all__ = ["arithmetic", "bitwise", "concatenated", "minus"]
 
 _KERNELS: Final = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide"}
 _DECIMAL_DIGITS: Final = 38
@@ -53,8 +53,8 @@ def arithmetic(operator: str, left: Typed, right: Typed, *, guard: Guard | None 
     Raises:
         InvalidInputError: The types do not go together.
     """
-    if is_interval(left.type) or is_interval(right.type) or _is_time(left.type) or _is_time(right.type):
-        return _compute_times(operator, left, right)
+    if _is_time(left.type) or _is_time(right.type):
+        return compute(_KERNELS.get(operator, "remainder"), f"{{}} {operator} {{}}", [left, right], guard)
     if pa.types.is_null(left.type) or pa.types.is_null(right.type):
         kind = left.type if pa.types.is_null(right.type) else right.type
         return literal(None, pa.int64() if pa.types.is_null(kind) else kind)
@@ -135,14 +135,6 @@ def concatenated(left: Typed, right: Typed) -> Typed:
     return call("binary_join_element_wise", parts, kind, pc.JoinOptions(null_handling="emit_null"))
 
 
-def guarded(value: Typed, guard: Guard | None) -> Typed:
-    """The value for the rows of the guard, null for others, so that it cannot fail there."""
-    rows = rows_of(guard)
-    if rows is None:
-        return value
-    return call("if_else", [rows, Typed(value.expression, value.type), literal(None, value.type)], value.type)
-
-
 def _in_common_type(left: Typed, right: Typed, *, root: bool) -> tuple[Typed, Typed]:
     if root and left.is_column and right.is_literal and fits(right.value, left.type):
         return left, right.to(left.type)
@@ -199,43 +191,7 @@ def _compute_remainder(left: Typed, right: Typed, guard: Guard | None) -> Typed:
 
 
 def _is_time(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_duration(kind))
-
-
-def _compute_times(operator: str, left: Typed, right: Typed) -> Typed:
-    if operator == "+" and (is_interval(left.type) or (not _is_time(left.type))):
-        left, right = right, left
-    if operator not in ("+", "-") or not _is_time(left.type):
-        raise InvalidInputError(f"{left.type} {operator} {right.type} has no meaning")
-    if is_interval(right.type):
-        return shift(left, right, operator)
-    if is_string_like(right.type) and right.is_literal and operator == "-":
-        right = right.to(left.type)
-    left_type, right_type = left.type, right.type
-    if pa.types.is_date(left_type) and pa.types.is_integer(right_type):
-        days = call(_KERNELS[operator], [_count_days(left), right.to(pa.int64())], pa.int64())
-        return Typed(days.expression.cast(pa.int32()).cast(pa.date32()), pa.date32())
-    if pa.types.is_date(left_type) and pa.types.is_date(right_type) and operator == "-":
-        return call("subtract", [_count_days(left), _count_days(right)], pa.int64())
-    if operator == "-" and not pa.types.is_duration(left_type) and not pa.types.is_duration(right_type):
-        return _subtract_times(left, right)
-    if pa.types.is_duration(right_type) and (pa.types.is_timestamp(left_type) or pa.types.is_duration(left_type)):
-        unit = unit_type(left_type, right_type)
-        kind = pa.timestamp(unit, left_type.tz) if pa.types.is_timestamp(left_type) else pa.duration(unit)
-        return call(_KERNELS[operator], [left.to(kind), right.to(pa.duration(unit))], kind)
-    raise InvalidInputError(f"{left_type} {operator} {right_type} has no meaning")
-
-
-def _subtract_times(left: Typed, right: Typed) -> Typed:
-    if pa.types.is_date(left.type) or pa.types.is_date(right.type):
-        zone = getattr(left.type, "tz", None) or getattr(right.type, "tz", None)
-        left, right = left.to(pa.timestamp("ns", zone)), right.to(pa.timestamp("ns", zone))
-    left, right = common_of([left, right])
-    return call("subtract", [left, right], pa.duration(left.type.unit))
-
-
-def _count_days(value: Typed) -> Typed:
-    return Typed(value.expression.cast(pa.date32()).cast(pa.int32()).cast(pa.int64()), pa.int64())
+    return is_date_or_timestamp(kind) or pa.types.is_duration(kind) or kind == INTERVAL
 
 
 def null_if(value: Typed, other: Typed) -> Typed:

@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from lance_core.errors import InvalidInputError
-from lance_core.verbs.expressions.sql.arithmetic import guarded
-from lance_core.verbs.expressions.sql.compiler_protocol import Guard
+from lance_core.verbs.expressions.sql.compiler_protocol import Guard, guarded
 from lance_core.verbs.expressions.sql.dialect import unsupported
 from lance_core.verbs.expressions.sql.python_functions import python_call
 from lance_core.verbs.expressions.sql.strings import words

@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from lance_core.verbs.expressions.sql.typed import Typed, call, literal
 
-__all__ = ["Compiler", "Guard", "rows_of"]
+__all__ = ["Compiler", "Guard", "guarded"]
 
 _BOOL: Final = pa.bool_()
 
@@ -30,14 +30,16 @@ class Guard:
     condition: Callable[[], Typed]
 
 
-def rows_of(guard: Guard | None) -> Typed | None:
-    """The condition of a guard: true where the expression is needed, else false; None if it is needed everywhere."""
-    condition: Typed | None = None
+def guarded(value: Typed, guard: Guard | None) -> Typed:
+    """The value for the rows of the guard, null for others, so that it cannot fail there."""
+    rows: Typed | None = None
     while guard is not None:
         guard_condition = call("coalesce", [guard.condition(), literal(False, _BOOL)], _BOOL)
-        condition = guard_condition if condition is None else call("and", [guard_condition, condition], _BOOL)
+        rows = guard_condition if rows is None else call("and", [guard_condition, rows], _BOOL)
         guard = guard.outer
-    return condition
+    if rows is None:
+        return value
+    return call("if_else", [rows, Typed(value.expression, value.type), literal(None, value.type)], value.type)
 
 
 class Compiler(Protocol):

@@ -1,58 +1,61 @@
 """The tables of SQL functions by name, and of functions with a syntax of their own: one line adds a function.
 
 A function gets the compiler, its node (for errors) and its uncompiled arguments, so that it can compile each argument
-for the rows that need it.
+for the rows that need it. DataFusion computes the functions that are not here, and those here with unusual arguments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from sqlglot import exp
 
-from lance_core.verbs.expressions.sql import patterns
-from lance_core.verbs.expressions.sql.arithmetic import null_if
+from lance_core.schema.arrow_types import is_any_list
+from lance_core.verbs.expressions.sql.arithmetic import arithmetic, null_if
 from lance_core.verbs.expressions.sql.casts import cast, named_type
-from lance_core.verbs.expressions.sql.compare import (
-    all_of,
-    common_of,
-    compare,
-    either,
-    in_common_type,
-    is_null,
-    negated,
-)
+from lance_core.verbs.expressions.sql.compare import all_of, common_of, is_null, negated
 from lance_core.verbs.expressions.sql.compiler_protocol import Compiler
+from lance_core.verbs.expressions.sql.datafusion_calls import compute, compute_call, find_function
 from lance_core.verbs.expressions.sql.dialect import invalid, unsupported
-from lance_core.verbs.expressions.sql.functions_arrays import ARRAY_FUNCTIONS
 from lance_core.verbs.expressions.sql.functions_json import JSON_TYPES, check_json_arguments
-from lance_core.verbs.expressions.sql.functions_math import MATH_FUNCTIONS
-from lance_core.verbs.expressions.sql.functions_string import STRING_FUNCTIONS
-from lance_core.verbs.expressions.sql.functions_time import TIME_FUNCTIONS
 from lance_core.verbs.expressions.sql.python_functions import python_call
-from lance_core.verbs.expressions.sql.typed import Typed, call, literal
+from lance_core.verbs.expressions.sql.typed import Typed, call, is_number, is_string_like, literal
 
-__all__ = ["FUNCTIONS", "SYNTAX", "Function"]
+__all__ = ["SYNTAX", "call_function"]
 
-Function = Callable[[Compiler, exp.Expr, Sequence[exp.Expr]], Typed]
+_Function = Callable[[Compiler, exp.Expr, Sequence[exp.Expr]], Typed]
+_Eager = Callable[..., Typed | None]
 
 _BOOL: Final = pa.bool_()
 
 
-def _eager(function: Callable[..., Typed], least: int, most: int | None = None) -> Function:
-    """A function of compiled arguments, `least` to `most`: exactly `least` if that is None, no limit if negative."""
+def call_function(c: Compiler, node: exp.Expr, name: str, arguments: Sequence[exp.Expr]) -> Typed:
+    """A call of a function by its name.
+
+    Raises:
+        InvalidInputError: The arguments do not fit the function.
+        UnsupportedError: The function is not known, or needs DataFusion, which is not installed.
+    """
+    if name.lower() in _FUNCTIONS:
+        return _FUNCTIONS[name.lower()](c, node, arguments)
+    find_function(name)
+    return compute_call(name, [c.value(argument) for argument in arguments], c.guard)
+
+
+def _eager(name: str, function: _Eager, least: int, most: int) -> _Function:
+    """A function of compiled arguments, which gives None for arguments that are left to DataFusion."""
 
     def compiled(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Typed:
-        limit = least if most is None else most
-        if len(arguments) < least or (len(arguments) > limit >= 0):
-            num_expected = (
-                f"{least}" if limit == least else f"{least} to {limit}" if limit >= 0 else f"at least {least}"
-            )
-            invalid(node, c.sql, f"{node.this} takes {num_expected} arguments, not {len(arguments)}")
-        return function(*(c.value(argument) for argument in arguments))
+        if not least <= len(arguments) <= most:
+            num_expected = f"{least}" if most == least else f"{least} to {most}"
+            invalid(node, c.sql, f"{name} takes {num_expected} arguments, not {len(arguments)}")
+        values = [c.value(argument) for argument in arguments]
+        result = function(*values)
+        return compute_call(name, values, c.guard) if result is None else result
 
     return compiled
 
@@ -105,56 +108,10 @@ def _get_field(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Ty
     return c.field(c.value(arguments[0]), arguments[1].name, node)
 
 
-def _named_struct(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Typed:
-    names, values = arguments[::2], [c.value(argument) for argument in arguments[1::2]]
-    if not values or len(names) != len(values) or not all(isinstance(name, exp.Literal) for name in names):
-        invalid(node, c.sql, "named_struct takes names and values in turn")
-    return _struct([name.name for name in names], values)
-
-
-def _struct(names: Sequence[str], values: Sequence[Typed]) -> Typed:
-    import pyarrow.compute as pc  # noqa: PLC0415 - only here
-
-    kind = pa.struct([pa.field(name, value.type) for name, value in zip(names, values, strict=True)])
-    return call("make_struct", list(values), kind, pc.MakeStructOptions(list(names)))
-
-
-def _pick_extreme(kernel: str) -> Callable[..., Typed]:
-    def chosen(*values: Typed) -> Typed:
-        import pyarrow.compute as pc  # noqa: PLC0415 - only here
-
-        operands = common_of(values)
-        if pa.types.is_floating(operands[0].type):
-            return reduce(
-                lambda left, right: _pick_further(">" if kernel.startswith("max") else "<", left, right), operands
-            )
-        kind = operands[0].type
-        options = pc.ElementWiseAggregateOptions(skip_nulls=True)
-        if not getattr(kind, "tz", None):
-            return call(kernel, operands, kind, options)
-        # Arrow has no kernel for times with a zone.
-        plain = pa.timestamp(kind.unit)
-        extreme = call(kernel, [Typed(operand.expression.cast(plain), plain) for operand in operands], plain, options)
-        return Typed(extreme.expression.cast(kind), kind)
-
-    return chosen
-
-
-def _pick_further(operator: str, left: Typed, right: Typed) -> Typed:
-    """The greater (or the lesser) of two floats, in the order of comparisons; where one is null, the other."""
-    comes_first = either(compare(operator, left, right), is_null(right))
-    chosen = call("coalesce", [comes_first, literal(False, _BOOL)], _BOOL)
-    return call("if_else", [chosen, left, right], left.type)
-
-
-def _regexp_like(*arguments: Typed) -> Typed:
-    matches = patterns.regexp_like(arguments[0], arguments[1], arguments[2] if len(arguments) > 2 else None)
-    return call("coalesce", [matches, literal(False, _BOOL)], _BOOL)
-
-
-def _nan_or(value: Typed, other: Typed) -> Typed:
-    value, other = in_common_type(value, other)
-    return call("if_else", [call("is_nan", [value], _BOOL), other, value], value.type)
+def _matches(c: Compiler, _: exp.Expr, arguments: Sequence[exp.Expr]) -> Typed:
+    values = [c.value(argument) for argument in arguments]
+    sql = f"regexp_match({', '.join(['{}'] * len(values))}) IS NOT NULL"
+    return compute("regexp_match", sql, values, c.guard)
 
 
 def _json(name: str) -> Callable[..., Typed]:
@@ -165,62 +122,164 @@ def _json(name: str) -> Callable[..., Typed]:
     return compiled
 
 
-def _eager_table(table: dict[str, tuple[Callable[..., Typed], int, int | None]]) -> dict[str, Function]:
-    return {name: _eager(*entry) for name, entry in table.items()}
+def _of_strings(function: Callable[..., Typed | None]) -> _Eager:
+    """The function for strings of one type."""
+
+    def of_strings(*values: Typed) -> Typed | None:
+        is_plain = is_string_like(values[0].type) and all(value.type == values[0].type for value in values)
+        return function(*values) if is_plain else None
+
+    return of_strings
 
 
-FUNCTIONS: Final[dict[str, Function]] = {
-    "coalesce": _coalesce,
-    "ifnull": _coalesce,
-    "nvl": _coalesce,
+def _length(value: Typed) -> Typed:
+    return call("utf8_length", [value], pa.int64() if pa.types.is_large_string(value.type) else pa.int32())
+
+
+def _trim(kernel: str) -> _Eager:
+    def trim(value: Typed, characters: Typed | None = None) -> Typed | None:
+        trimmed = " " if characters is None else characters.value
+        return call(kernel, [value], value.type, pc.TrimOptions(trimmed)) if isinstance(trimmed, str) else None
+
+    return _of_strings(trim)
+
+
+def _find_part(kernel: str) -> _Eager:
+    def find_part(value: Typed, part: Typed) -> Typed | None:
+        is_literal = isinstance(part.value, str)
+        return call(kernel, [value], _BOOL, pc.MatchSubstringOptions(part.value)) if is_literal else None
+
+    return _of_strings(find_part)
+
+
+def _substr(value: Typed, start: Typed, length: Typed | None = None) -> Typed | None:
+    first, count = start.value, None if length is None else length.value
+    is_plain = isinstance(first, int) and (length is None or (isinstance(count, int) and count >= 0))
+    if not (is_plain and is_string_like(value.type)):
+        return None
+    stop = None if count is None else max(first - 1 + count, 0)
+    return call("utf8_slice_codeunits", [value], value.type, pc.SliceOptions(max(first - 1, 0), stop, 1))
+
+
+def _concat(*values: Typed) -> Typed:
+    options = pc.JoinOptions(null_handling="replace", null_replacement="")
+    kind = values[0].type
+    return call("binary_join_element_wise", [*values, literal("", kind)], kind, options)
+
+
+def _absolute(value: Typed) -> Typed | None:
+    if not is_number(value.type) or pa.types.is_float16(value.type):
+        return None
+    # The least integer has no absolute value: an error, as in pylance.
+    return call("abs_checked", [value], value.type)
+
+
+def _round_by(kernel: str) -> _Eager:
+    """A function that rounds floats; integers become floats."""
+
+    def compiled(value: Typed, digits: Typed | None = None) -> Typed | None:
+        kind = value.type if pa.types.is_float32(value.type) else pa.float64()
+        places = 0 if digits is None else digits.value
+        if not isinstance(places, int) or not (pa.types.is_integer(value.type) or kind == value.type):
+            return None
+        options = pc.RoundOptions(ndigits=places, round_mode="half_towards_infinity") if kernel == "round" else None
+        return call(kernel, [Typed(value.expression.cast(kind, safe=False), kind)], kind, options)
+
+    return compiled
+
+
+def _is_nan(value: Typed) -> Typed | None:
+    return call("is_nan", [value], _BOOL) if pa.types.is_float64(value.type) else None
+
+
+def _now() -> Typed:
+    kind = pa.timestamp("ns")
+    return literal(pa.scalar(datetime.now(UTC).replace(tzinfo=None), kind), kind)
+
+
+def _today() -> Typed:
+    return literal(pa.scalar(datetime.now(UTC).date(), pa.date32()), pa.date32())
+
+
+def _search_list(function: str) -> _Eager:
+    """A function that looks for items in lists: an index of labels knows it."""
+
+    def compiled(lists: Typed, searched: Typed) -> Typed | None:
+        if not is_any_list(lists.type) or (function != "array_has" and not is_any_list(searched.type)):
+            return None
+        if pa.types.is_floating(searched.type) and not pa.types.is_floating(lists.type.value_type):
+            return None
+        item = searched.to(lists.type.value_type) if function == "array_has" else searched
+        return python_call(function, [lists, item], _BOOL)
+
+    return compiled
+
+
+_EAGER: Final[dict[str, tuple[_Eager, int, int]]] = {
+    "nullif": (null_if, 2, 2),
+    "is_valid": (lambda value: negated(is_null(value)), 1, 1),
+    **dict.fromkeys(("length", "char_length", "character_length"), (_of_strings(_length), 1, 1)),
+    "lower": (_of_strings(lambda value: python_call("lower", [value], value.type)), 1, 1),
+    "upper": (_of_strings(lambda value: python_call("upper", [value], value.type)), 1, 1),
+    **dict.fromkeys(("trim", "btrim"), (_trim("utf8_trim"), 1, 2)),
+    "ltrim": (_trim("utf8_ltrim"), 1, 2),
+    "rtrim": (_trim("utf8_rtrim"), 1, 2),
+    **dict.fromkeys(("substr", "substring"), (_substr, 2, 3)),
+    "concat": (_of_strings(_concat), 1, 1_000),
+    "contains": (_find_part("match_substring"), 2, 2),
+    "ends_with": (_find_part("ends_with"), 2, 2),
+    "starts_with": (_find_part("starts_with"), 2, 2),
+    "abs": (_absolute, 1, 1),
+    "ceil": (_round_by("ceil"), 1, 1),
+    "floor": (_round_by("floor"), 1, 1),
+    "round": (_round_by("round"), 1, 2),
+    "isnan": (_is_nan, 1, 1),
+    "mod": (lambda left, right: arithmetic("%", left, right), 2, 2),
+    **dict.fromkeys(("current_date", "today"), (_today, 0, 0)),
+    **dict.fromkeys(("current_timestamp", "now"), (_now, 0, 0)),
+    **{
+        f"{prefix}_{name}": (_search_list(f"array_{name.replace('contains', 'has')}"), 2, 2)
+        for prefix in ("array", "list")
+        for name in ("contains", "has", "has_all", "has_any")
+    },
+    **{name: (_json(name), 2, 2) for name in JSON_TYPES},
+    "json_array_contains": (_json("json_array_contains"), 3, 3),
+}
+"""By name: the function, and the least and the most arguments."""
+
+_FUNCTIONS: Final[dict[str, _Function]] = {
+    **dict.fromkeys(("coalesce", "ifnull", "nvl"), _coalesce),
     "nvl2": _nvl2,
-    "nullif": _eager(null_if, 2),
-    "nanvl": _eager(_nan_or, 2),
-    "greatest": _eager(_pick_extreme("max_element_wise"), 1, -1),
-    "least": _eager(_pick_extreme("min_element_wise"), 1, -1),
-    "is_valid": _eager(lambda value: negated(is_null(value)), 1),
     "arrow_cast": _arrow_cast,
     "get_field": _get_field,
-    "named_struct": _named_struct,
-    "struct": _eager(lambda *values: _struct([f"c{i}" for i in range(len(values))], values), 1, -1),
-    "_matches": _eager(_regexp_like, 2, 3),
-    "regexp_like": _eager(lambda string, pattern, flags=None: patterns.regexp_like(string, pattern, flags), 2, 3),
-    "regexp_match": _eager(lambda string, pattern, flags=None: patterns.regexp_match(string, pattern, flags), 2, 3),
-    "regexp_count": _eager(patterns.regexp_count, 2),
-    "regexp_replace": _eager(lambda *values: patterns.regexp_replace(*(*values, None)[:4]), 3, 4),
-    **_eager_table(STRING_FUNCTIONS),
-    **_eager_table(MATH_FUNCTIONS),
-    **_eager_table(TIME_FUNCTIONS),
-    **_eager_table(ARRAY_FUNCTIONS),
-    **{name: _eager(_json(name), 3 if name == "json_array_contains" else 2) for name in JSON_TYPES},
+    "_matches": _matches,
+    **{name: _eager(name, *entry) for name, entry in _EAGER.items()},
 }
 
 
-def _trim(c: Compiler, node: exp.Expr) -> Typed:
+def _trimmed(c: Compiler, node: exp.Expr) -> Typed:
     names = {"": "btrim", "BOTH": "btrim", "LEADING": "ltrim", "TRAILING": "rtrim"}
     position = str(node.args.get("position") or "").upper()
     characters = [node.expression] if node.expression is not None else []
-    return FUNCTIONS[names[position]](c, node, [node.this, *characters])
+    return call_function(c, node, names[position], [node.this, *characters])
 
 
 def _by_name(name: str, *parts: str) -> Callable[[Compiler, Any], Typed]:
     """Compile a function that has a syntax of its own, from parts of its node, as the function of that name."""
 
     def compiled(c: Compiler, node: exp.Expr) -> Typed:
-        arguments = [node.args[part] for part in parts if node.args.get(part) is not None]
-        return FUNCTIONS[name](c, node, arguments)
+        return call_function(c, node, name, [node.args[part] for part in parts if node.args.get(part) is not None])
 
     return compiled
 
 
 def _extract(c: Compiler, node: exp.Expr) -> Typed:
-    unit = exp.Literal.string(node.this.name)
-    return FUNCTIONS["date_part"](c, node, [unit, node.expression])
+    return call_function(c, node, "date_part", [exp.Literal.string(node.this.name), node.expression])
 
 
 SYNTAX: Final[dict[type[exp.Expr], Callable[[Compiler, Any], Typed]]] = {
     exp.If: _if,
-    exp.Trim: _trim,
+    exp.Trim: _trimmed,
     exp.Extract: _extract,
     exp.Substring: _by_name("substr", "this", "start", "length"),
     exp.StrPosition: _by_name("strpos", "this", "substr"),

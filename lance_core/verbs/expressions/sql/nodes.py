@@ -30,11 +30,10 @@ from lance_core.verbs.expressions.sql.compare import (
     same,
 )
 from lance_core.verbs.expressions.sql.compiler_protocol import Compiler
+from lance_core.verbs.expressions.sql.datafusion_calls import compute, compute_call
 from lance_core.verbs.expressions.sql.dialect import follows_not, invalid, is_in_parentheses, unsupported
-from lance_core.verbs.expressions.sql.functions import FUNCTIONS, SYNTAX
-from lance_core.verbs.expressions.sql.intervals import interval
+from lance_core.verbs.expressions.sql.functions import SYNTAX, call_function
 from lance_core.verbs.expressions.sql.patterns import like
-from lance_core.verbs.expressions.sql.python_functions import python_call
 from lance_core.verbs.expressions.sql.time_coercion import coerced_pairs
 from lance_core.verbs.expressions.sql.typed import NumberLiteral, Typed, call, integer, literal, number_literal
 from lance_core.verbs.expressions.sql.words import CLOCKS
@@ -210,7 +209,8 @@ def _interval(c: Compiler, node: exp.Expr) -> Typed:
     if not isinstance(node.this, exp.Literal):
         unsupported(node, c.sql, "an INTERVAL that is not a literal")
     unit = node.args.get("unit")
-    return interval(f"{node.this.this} {unit.name}" if unit is not None else str(node.this.this))
+    words = f"{node.this.this} {unit.name}" if unit is not None else str(node.this.this)
+    return compute("INTERVAL", "INTERVAL {}", [literal(words, pa.string())])
 
 
 def _cast(c: Compiler, node: exp.Expr) -> Typed:
@@ -250,7 +250,7 @@ def _array(c: Compiler, node: exp.Expr) -> Typed:
     kind = pa.list_(items[0].type if items else pa.int64())
     if all(item.is_literal for item in items):
         return literal([item.value for item in items], kind)
-    return python_call("make_array", items, kind)
+    return compute_call("make_array", items, c.guard)
 
 
 def _bracket(c: Compiler, node: exp.Expr) -> Typed:
@@ -263,9 +263,8 @@ def _bracket(c: Compiler, node: exp.Expr) -> Typed:
     if isinstance(key, exp.Slice):
         if key.this is None or key.expression is None or key.args.get("step"):
             unsupported(node, c.sql, "a slice without both ends")
-        ends = [c.value(key.this).to(pa.int64()), c.value(key.expression).to(pa.int64())]
-        return python_call("array_slice", [value, *ends], value.type)
-    return python_call("array_element", [value, c.value(key).to(pa.int64())], value.type.value_type)
+        return compute_call("array_slice", [value, c.value(key.this), c.value(key.expression)], c.guard)
+    return compute_call("array_element", [value, c.value(key)], c.guard)
 
 
 def _dot(c: Compiler, node: exp.Expr) -> Typed:
@@ -277,19 +276,12 @@ def _dot(c: Compiler, node: exp.Expr) -> Typed:
 def _column(c: Compiler, node: exp.Column) -> Typed:
     names = [part.name for part in node.parts]
     if len(names) == 1 and not node.this.quoted and names[0].lower() in CLOCKS:
-        return _call(c, node, names[0], [])
+        return call_function(c, node, names[0], [])
     return c.column(names, node)
 
 
 def _function(c: Compiler, node: exp.Expr) -> Typed:
-    return _call(c, node, str(node.this), node.expressions)
-
-
-def _call(c: Compiler, node: exp.Expr, name: str, arguments: list[exp.Expr]) -> Typed:
-    function = FUNCTIONS.get(name.lower())
-    if function is None:
-        unsupported(node, c.sql, f"the function {name}")
-    return function(c, node, arguments)
+    return call_function(c, node, str(node.this), node.expressions)
 
 
 def _syntax(c: Compiler, node: exp.Expr) -> Typed:

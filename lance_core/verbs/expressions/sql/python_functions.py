@@ -1,36 +1,48 @@
-"""Register with Arrow, and call, functions that it has no kernel for: they are computed in Python on whole arrays.
+"""Register with Arrow, and call, functions that it has no kernel for: they get whole arrays.
 
 Arrow finds a function by its name, and a name has one signature. So a name states the function and its types, by which
 a process that gets an expression from another process can register the functions that the expression calls:
 
     lance.<function>.<the types of the arguments and of the result: a serialized Arrow schema, as base64>
+    datafusion.<function>.<the same, with DataFusion's SQL over x0, x1, ... in the metadata of the schema>
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.errors import InvalidInputError, LanceError
+from lance_core.errors import InvalidInputError, LanceError, UnsupportedError
 from lance_core.verbs.expressions.sql.implementations import IMPLEMENTATIONS
 from lance_core.verbs.expressions.sql.typed import Typed, call
 
-__all__ = ["PREFIX", "python_call", "register"]
+if TYPE_CHECKING:
+    from datafusion import DataFrame, SessionContext
 
-PREFIX: Final = "lance."
+__all__ = ["PREFIXES", "evaluate_sql", "open_session", "python_call", "register", "type_of_sql"]
 
+PREFIXES: Final = ("lance.", "datafusion.")
+
+_MOST_ROWS: Final = 1 << 20
+"""Rows that DataFusion gives at once: a batch is not cut."""
+_MISMATCH: Final = re.compile("No function matches .*")
 _registered: set[str] = set()
 
 
-def python_call(function: str, arguments: Sequence[Typed], kind: pa.DataType) -> Typed:
-    """A call of one of `IMPLEMENTATIONS` whose result has type `kind`."""
+def python_call(function: str, arguments: Sequence[Typed], kind: pa.DataType, *, sql: str | None = None) -> Typed:
+    """A call of one of `IMPLEMENTATIONS`, or of DataFusion's SQL, whose result has type `kind`."""
     types = [*(argument.type for argument in arguments), kind]
-    signature = pa.schema([pa.field(str(position), argument_type) for position, argument_type in enumerate(types)])
-    name = f"{PREFIX}{function}.{base64.b64encode(signature.serialize().to_pybytes()).decode()}"
+    fields = [pa.field(str(position), argument_type) for position, argument_type in enumerate(types)]
+    signature = pa.schema(fields, None if sql is None else {"sql": sql})
+    prefix = PREFIXES[sql is not None]
+    name = f"{prefix}{function}.{base64.b64encode(signature.serialize().to_pybytes()).decode()}"
     register([name])
     return call(name, list(arguments), kind)
 
@@ -38,19 +50,81 @@ def python_call(function: str, arguments: Sequence[Typed], kind: pa.DataType) ->
 def register(names: Iterable[str]) -> None:
     """Make these functions known to Arrow in this process."""
     for name in names:
-        if name in _registered or not name.startswith(PREFIX):
+        if name in _registered or not name.startswith(PREFIXES):
             continue
-        function, encoded = name.removeprefix(PREFIX).split(".", 1)
-        *types, kind = (f.type for f in pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded))))
+        _, function, encoded = name.split(".", 2)
+        signature = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded)))
+        *types, kind = signature.types
         arguments = {f"x{position}": argument_type for position, argument_type in enumerate(types)}
         documentation = {"summary": function, "description": function}
-        pc.register_scalar_function(_adapt(function, kind), name, documentation, arguments, kind)
+        sql = (signature.metadata or {}).get(b"sql")
+        implementation = IMPLEMENTATIONS[function] if sql is None else partial(_compute, function, sql.decode())
+        pc.register_scalar_function(_adapt(function, implementation, kind), name, documentation, arguments, kind)
         _registered.add(name)
 
 
-def _adapt(name: str, kind: pa.DataType) -> Callable[..., pa.Array]:
+def _compute(name: str, sql: str, kind: pa.DataType, *arrays: pa.Array) -> pa.Array:
+    return evaluate_sql(name, sql, arrays, len(arrays[0])).cast(kind) if len(arrays[0]) else pa.array([], kind)
+
+
+def type_of_sql(name: str, sql: str, types: Sequence[pa.DataType]) -> pa.DataType:
+    """The type that `evaluate_sql` gives for columns of types; nothing is evaluated."""
+    session = open_session(f"the function {name}")
+    with _name_errors(name):
+        plan = _plan(session, sql, [pa.array([], kind) for kind in types], 0).optimized_logical_plan()
+        return session.create_dataframe_from_logical_plan(plan).schema().field(0).type
+
+
+def evaluate_sql(name: str, sql: str, arrays: Sequence[pa.Array], num_rows: int) -> pa.Array:
+    """The values of an expression of DataFusion over columns x0, x1, ...
+
+    Raises:
+        InvalidInputError: The expression does not fit the columns, or fails for some value.
+        UnsupportedError: DataFusion is not installed.
+    """
+    session = open_session(f"the function {name}")
+    with _name_errors(name):
+        return _plan(session, sql, arrays, num_rows).to_arrow_table().column(0).combine_chunks()
+
+
+def _plan(session: SessionContext, sql: str, arrays: Sequence[pa.Array], num_rows: int) -> DataFrame:
+    columns = {f"x{position}": array for position, array in enumerate(arrays)} or {"x0": pa.nulls(num_rows)}
+    frame = session.read_batch(pa.record_batch(columns))
+    return frame.select(frame.parse_sql_expr(sql).alias("value"))
+
+
+@contextmanager
+def _name_errors(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # DataFusion has no other type for its errors
+        message = str(error).removeprefix("DataFusion error: ").removeprefix("Execution error: ")
+        mismatch = _MISMATCH.search(message)  # without the list of all signatures
+        why = message if mismatch is None else mismatch[0]
+        raise InvalidInputError(f"the function {name} cannot be evaluated: {why}") from error
+
+
+def open_session(what: str) -> SessionContext:
+    """DataFusion's session.
+
+    Raises:
+        UnsupportedError: DataFusion is not installed; the message names what needs it.
+    """
+    try:
+        return _session()
+    except ImportError as error:
+        raise UnsupportedError(f"{what} needs DataFusion: pip install 'lance-dagster[sql]'") from error
+
+
+@lru_cache(maxsize=1)
+def _session() -> SessionContext:
+    from datafusion import SessionConfig, SessionContext  # noqa: PLC0415 - an extra, and half a second
+
+    return SessionContext(SessionConfig().with_target_partitions(1).with_batch_size(_MOST_ROWS))
+
+
+def _adapt(name: str, function: Callable[..., Any], kind: pa.DataType) -> Callable[..., pa.Array]:
     """Adapt a function to Arrow's calling convention: a context comes first, then scalars and arrays mixed."""
-    function = IMPLEMENTATIONS[name]
 
     def adapted(context: Any, *arguments: Any) -> pa.Array:
         arrays = [
