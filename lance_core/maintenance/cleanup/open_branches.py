@@ -5,8 +5,9 @@
     kept      deletion files       of the fragments that a compaction since then replaced: they say which rows it moved
 
 A branch is open until its promotion has marked it, or until it is deleted. Its own commits since the fork are stored as
-well when it is cleaned up itself: they say which slices and keys it filled. Of a promoted branch, those commits of its
-parent are stored that can have taken the promotion back.
+well when it is cleaned up itself: they say which slices and keys it filled. Of a promoted branch its own commits since
+the promotion are stored, so that one that only maintenance has changed can begin again, and those commits of its parent
+that can have taken the promotion back.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from lance_core.table.operations import Rewrite, UnknownOperation
 from lance_core.table.paths import is_detached
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Handle
-from lance_core.verbs.refs.promotion.record import MARK_VERSION, is_promoted, may_take_back
+from lance_core.verbs.refs.promotion.record import MARK_BRANCH_VERSION, MARK_VERSION, is_promoted, may_take_back
 
 __all__ = ["BranchNeeds", "RemovedCommit", "removed_commits"]
 
@@ -64,9 +65,9 @@ class BranchNeeds:
             expected: The transactions of versions that are not committed yet.
         """
         forks = (
-            ref.parent_version
+            int(ref.metadata.get(MARK_BRANCH_VERSION, ref.parent_version)) if is_promoted(ref) else ref.parent_version
             for name, ref in referred.branches.items()
-            if branch in (name, ref.parent_branch) and not is_promoted(ref)
+            if branch == name or (branch == ref.parent_branch and not is_promoted(ref))
         )
         since, stored = min(forks, default=sys.maxsize), list_removed_versions(store)
         readable = {version for version, manifest in manifests.items() if not (is_detached(version) or manifest.fault)}
@@ -119,7 +120,7 @@ class RemovedCommit:
 
 
 def removed_commits(dataset: Handle) -> dict[int, RemovedCommit]:
-    """The commits of removed versions of a branch that are still known, by version; none once it is promoted.
+    """The commits of removed versions of a branch that are still known, by version: those since its fork or promotion.
 
     Args:
         dataset: The branch.

@@ -20,6 +20,7 @@ from lance_core.commit import REPLACES_KEY, changes_rows, list_removed_versions,
 from lance_core.errors import BranchConflictError
 from lance_core.store import ObjectStore
 from lance_core.table.filled_slices import SLICE_NAMES_KEY, SLICES_KEY, FilledSlice, read_slices, slice_properties
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import KeyExistenceFilter, Overwrite, Restore, Update
 from lance_core.table.refs import BranchRef, TagRef, check_tag_name
 from lance_core.table.row_changes import RowChange
@@ -40,6 +41,7 @@ __all__ = [
     "inserted_keys_of",
     "is_promoted",
     "is_promotion_tag",
+    "known_equal_version",
     "may_take_back",
     "merged_properties",
     "promotion_tag",
@@ -217,13 +219,17 @@ def _parse_strings(value: str | None) -> list[str]:
     return [str(item) for item in content] if isinstance(content, list) else []
 
 
+def known_equal_version(head: Manifest, version: int) -> int:
+    """The newest version that is recorded to have the rows of an earlier one, whose commits may be cleaned up."""
+    row_change = RowChange.of(head.config)
+    is_recorded = row_change is not None and row_change.version <= version
+    return max(version, row_change.known_to) if row_change is not None and is_recorded else version
+
+
 def find_change_after(branch: Branch, version: int, commits: Mapping[int, Transaction]) -> int | None:
     """The first version of a branch after another one that may have changed rows; None if only maintenance came."""
     head = branch.head.manifest
     if version > head.version:
         return version
-    row_change = RowChange.of(head.config)
-    if row_change is not None and row_change.version <= version:
-        version = max(version, row_change.known_to)
-    later = range(version + 1, head.version + 1)
+    later = range(known_equal_version(head, version) + 1, head.version + 1)
     return next((at for at in later if at not in commits or changes_rows(commits[at])), None)

@@ -1,6 +1,7 @@
 """A branch remembers what its commits have changed after cleanup has removed their versions."""
 
 import json
+from datetime import timedelta
 
 import lance
 import pyarrow as pa
@@ -104,3 +105,18 @@ def test_a_branch_that_another_library_cleaned_up_is_promoted_where_nobody_chang
     main.update_config({"x": "y"})
     main.branches.promote("draft")
     assert lance_core.dataset(main.uri).count_rows() == 4
+
+
+def test_a_promoted_branch_that_was_maintained_and_cleaned_up_begins_again(tmp_path):
+    main = lance_core.write_dataset({"id": [0]}, tmp_path / "t.lance")
+    branch = main.create_branch("x")
+    for number in (1, 2):
+        branch.insert({"id": [number]})
+    main.branches.promote("x")
+    head = lance_core.dataset(main.uri).checkout_version(("x", None))
+    head.optimize.compact_files()
+    lance_core.dataset(main.uri).checkout_version(("x", None)).cleanup_old_versions(timedelta(0))
+    again = lance_core.dataset(main.uri).ensure_branch("x", renew_promoted=True)
+    again.insert({"id": [3]})
+    assert lance_core.dataset(main.uri).branches.promote("x").rows_added == 1
+    assert sorted(lance_core.dataset(main.uri).to_table()["id"].to_pylist()) == [0, 1, 2, 3]
