@@ -11,7 +11,7 @@ import dagster as dg
 import pyarrow as pa
 
 from lance_core import WriteResult
-from lance_core.errors import SchemaError, UnsupportedError
+from lance_core.errors import DatasetExistsError, SchemaError, UnsupportedError
 from lance_dagster.handlers.arrow_schema import owners
 from lance_dagster.handlers.arrow_write import write_arrow
 from lance_dagster.handlers.base import CHANGE_TYPE, LanceTypeHandler, ReadRequest, WriteRequest, skips_empty
@@ -27,6 +27,7 @@ from lance_dagster.handlers.columns import (
 from lance_dagster.handlers.merge_clauses import changes_others, plain_merge
 from lance_dagster.handlers.merging import (
     adopted,
+    after_creation,
     check_keys,
     configure,
     confined_to,
@@ -36,6 +37,7 @@ from lance_dagster.handlers.merging import (
 from lance_dagster.handlers.spark_cast import cast_in_job, lossy_values
 from lance_dagster.properties import ASSET_KEY
 from lance_dagster.tables.settings import OutputSettings, TableSettings
+from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.types.column_names import quoted
 
 if TYPE_CHECKING:
@@ -106,11 +108,10 @@ class SparkHandler(LanceTypeHandler):
             return self._write_or_merge(value, request)
 
     def _write_or_merge(self, value: DataFrame, request: WriteRequest) -> WriteResult | None:
-        if request.mode == "merge" or (request.mode == "create" and request.output.write_mode == "merge"):
+        if request.mode == "merge":
             return _merge(value, request)
-        if request.output.write_mode == "merge":  # earlier attempts created the table, which is overwritten
-            _reject_twice(value, request.output.merge_key)
-            value = _inserted(value, request.output)
+        if request.output.write_mode == "merge":  # there is no table, or earlier attempts created it
+            return self._write_first(value, request)
         try:
             return self._write(value, request)
         except SchemaError:
@@ -118,6 +119,17 @@ class SparkHandler(LanceTypeHandler):
                 raise
             # Without rows the types of the frame do not count: the table's are used.
             return self._write(with_null_columns(value, request.existing.schema), request)
+
+    def _write_first(self, value: DataFrame, request: WriteRequest) -> WriteResult | None:
+        """Write what a merge inserts into a table without rows; merge if another writer creates the table meanwhile."""
+        _reject_twice(value, request.output.merge_key)
+        try:
+            done = self._write(_inserted(value, request.output), request)
+        except DatasetExistsError:
+            return _merge(value, after_creation(request))
+        if done is None or request.mode != "create":
+            return done
+        return replace(done, rows_inserted=done.rows_written, rows_updated=0, rows_deleted=0)
 
     def _write(self, value: DataFrame, request: WriteRequest) -> WriteResult | None:
         from pyspark_lance.writing.options import WriteArguments  # noqa: PLC0415 - optional
@@ -364,7 +376,7 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
     is_empty = output.empty_output != "write" and value.isEmpty()
     if is_empty and (request.deletes is None or request.deletes.isEmpty()) and skips_empty(0, request):
         return None
-    if slices is not None and changes_others(output) and request.existing is not None:
+    if slices is not None and changes_others(output):
         _check_plain(output)
         table = value.toArrow()
         deletes = None if request.deletes is None else request.deletes.toArrow()
@@ -373,9 +385,9 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
         slices.assign_all(value.select(*slices.columns).distinct().toArrow(), request.uri)
 
     def merge(attempted: WriteRequest) -> WriteResult:
-        if attempted.existing is not None:
-            set_types(attempted.existing, SparkHandler().arrow_schema(value))
-            configure(attempted)
+        assert attempted.existing is not None
+        set_types(attempted.existing, SparkHandler().arrow_schema(value))
+        configure(attempted)
         done = pyspark_lance.merge(
             value,
             attempted.uri,
@@ -442,6 +454,7 @@ def _reject_twice(value: DataFrame, key: Sequence[str]) -> None:
     from pyspark.sql import functions
 
     check_keys(pa.schema([(name, pa.int8()) for name in value.columns]).empty_table(), key)
+    check_keys_of("lance/merge_on", map(SparkHandler().arrow_schema(value).field, key))
     keys = [functions.col(quoted(name)) for name in key]
     whole = value.select(*keys)
     for column in keys:

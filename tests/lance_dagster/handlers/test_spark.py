@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812, TID253 -- the same
 import lance_core
 from lance_core.errors import InvalidInputError
 from lance_dagster import BranchPolicy
-from lance_dagster.handlers.spark import _reject_twice
+from lance_dagster.handlers.spark import SparkHandler, _reject_twice
 from tests.lance_dagster.lake import errors
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
@@ -428,3 +428,27 @@ def test_columns_are_cast_by_value_in_the_job(run, lake, spark, mode):
         assert message in said
         assert "lance-dagster change-type" in said
     assert ("a", 7, date(2)) in lake.rows("wide")
+
+
+def test_a_merge_that_creates_its_table_uses_the_settings_of_new_tables(run, lake, spark):
+    metadata = {"partition_expr": "day", "lance/write_mode": "merge", "lance/merge_on": "n"}
+    settings = {"stable_row_ids": True, "data_storage_version": "2.1", "table_config": {"k": "v"}}
+    first = run(daily(spark, [(date(1), 1)], metadata=metadata), partition="2024-01-01", **settings)
+    table = lake.table("events")
+    assert (table.version, table.has_stable_row_ids, table.data_storage_version) == (1, True, "2.1")
+    assert table.config()["k"] == "v"
+    said = first.asset_materializations_for_node("events")[0].metadata["lance/commit"].value
+    assert (said["rows_inserted"], said["rows_updated"]) == (1, 0)
+
+
+def test_a_merge_whose_table_another_writer_creates_meanwhile_merges_into_it(run, lake, spark, monkeypatch):
+    metadata = {"partition_expr": "day", "lance/write_mode": "merge", "lance/merge_on": "n"}
+    write = SparkHandler._write
+
+    def late(self, value, request):
+        lance_core.write_dataset(pa.table({"day": pa.array([date(1)]), "n": [7]}), request.uri)
+        return write(self, value, request)
+
+    monkeypatch.setattr(SparkHandler, "_write", late)
+    run(daily(spark, [(date(1), 1)], metadata=metadata), partition="2024-01-01")
+    assert lake.rows("events") == [(date(1), 1), (date(1), 7)]
