@@ -10,7 +10,7 @@ cannot mistake a condition for a comment.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from lance_core.errors import InvalidInputError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
-    "QUOTED_NAME", "STRING", "has_escapes", "has_usual_settings", "in_lance_sql", "is_plain", "position",
+    "BLANKS", "has_escapes", "has_usual_settings", "in_lance_sql", "is_plain", "lexemes", "position",
     "string_value", "with_strings", "without_comments",
 ]  # fmt: skip
 
@@ -34,14 +34,18 @@ _SETTINGS: Final = (
 )
 """Settings that are false by default; each changes what names or constants mean."""
 
-STRING: Final = r"""[rR]'[^']*'|[rR]"[^"]*"|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*\""""
+_STRING: Final = r"""[rR]'[^']*'|[rR]"[^"]*"|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*\""""
 """The pattern of strings; a doubled quote continues the string."""
-QUOTED_NAME: Final = r"`(?:[^`]|``)*`"
+_QUOTED_NAME: Final = r"`(?:[^`]|``)*`"
 """The pattern of names in backticks."""
 
 _LEXEME: Final = re.compile(
-    rf"(?P<line>--(?:\\\n|[^\r\n])*)|(?P<bracket>/\*(?!\+))|(?P<space>\s)|{STRING}|{QUOTED_NAME}|\w+|.", re.DOTALL
+    r"(?P<line>--(?:\\\n|[^\r\n])*)|(?P<bracket>/\*(?!\+))|(?P<space>\s+)"
+    rf"|(?P<string>{_STRING})|(?P<quoted>{_QUOTED_NAME})|(?P<word>\w+)|(?P<sign>.)",
+    re.DOTALL,
 )
+BLANKS: Final = ("line", "bracket", "space")
+"""Kinds of lexemes that mean nothing."""
 _BRACKETS: Final = re.compile(r"/\*(?!\+)|\*/")
 
 
@@ -51,22 +55,28 @@ def position(statement: str, offset: int) -> str:
     return f"line {before.count(chr(10)) + 1}, column {offset - before.rfind(chr(10))}"
 
 
+def lexemes(statement: str) -> Iterator[tuple[str, str, int]]:
+    """Kind, text and position of each lexeme: comments, space, strings, quoted names, words, signs of one character.
+
+    Raises:
+        InvalidInputError: A comment does not end.
+    """
+    at = 0
+    while at < len(statement):
+        match = _LEXEME.match(statement, at)
+        assert match is not None, "any character is one"
+        end = _behind_comment(statement, at) if match["bracket"] else match.end()
+        yield str(match.lastgroup), statement[at:end], at
+        at = end
+
+
 def without_comments(statement: str) -> str:
     """A statement whose comments, and other white space, are replaced by blanks; everything else keeps its position.
 
     Raises:
         InvalidInputError: A comment does not end.
     """
-    parts: list[str] = []
-    at = 0
-    while at < len(statement):
-        match = _LEXEME.match(statement, at)
-        assert match is not None, "any character is one"
-        end = _behind_comment(statement, at) if match["bracket"] else match.end()
-        part = statement[at:end]
-        parts.append(re.sub(r"[^\n]", " ", part) if match.lastgroup else part)
-        at = end
-    return "".join(parts)
+    return "".join(re.sub(r"[^\n]", " ", text) if kind in BLANKS else text for kind, text, _ in lexemes(statement))
 
 
 def is_plain(statement: str) -> bool:
@@ -77,7 +87,7 @@ def is_plain(statement: str) -> bool:
     """
     if any(sign in statement for sign in ('"', "\\", "${")):
         return False
-    return not any("''" in lexeme.group()[1:-1] for lexeme in _LEXEME.finditer(statement) if lexeme.group()[0] in "'rR")
+    return not any("''" in text[1:-1] for kind, text, _ in lexemes(statement) if kind == "string")
 
 
 def has_usual_settings(spark: SparkSession) -> bool:
@@ -119,14 +129,11 @@ def _unescaped(escape: str) -> str:
 
 def with_strings(condition: str, change: Callable[[str], str], *, escapes: bool = True) -> str:
     """A condition in which each string is replaced, by a function of the characters that it stands for."""
-    parts: list[str] = []
-    at = 0
-    for match in _LEXEME.finditer(condition):
-        text = match.group()
-        if text[-1] in "'\"" and len(text) > 1 and match.lastgroup is None:
-            parts += [condition[at : match.start()], change(string_value(text, escapes=escapes))]
-            at = match.end()
-    return "".join([*parts, condition[at:]])
+    parts = (
+        change(string_value(text, escapes=escapes)) if kind == "string" else text
+        for kind, text, _ in lexemes(condition)
+    )
+    return "".join(parts)
 
 
 def in_lance_sql(condition: str, *, escapes: bool = True) -> str:

@@ -73,9 +73,9 @@ def parsed_condition(condition: str) -> Any:
     """The tree of a condition in Spark SQL; None if its meaning depends on settings, or it cannot be parsed."""
     import sqlglot  # noqa: PLC0415 - takes a second, which reads without a condition save
 
-    if not is_plain(condition):
-        return None
     try:
+        if not is_plain(condition):
+            return None
         return sqlglot.parse_one(without_comments(condition), read="spark")
     except (sqlglot.errors.SqlglotError, RecursionError, InvalidInputError):
         return None

@@ -110,14 +110,7 @@ def create_view(
     """Run a CREATE TEMPORARY VIEW; the view always shows the versions that its query reads now."""
     rows = context.sources.query(query)
     rows = rows.toDF(*columns) if columns else rows
-    if is_global and replaces:
-        rows.createOrReplaceGlobalTempView(name)
-    elif is_global:
-        rows.createGlobalTempView(name)
-    elif replaces:
-        rows.createOrReplaceTempView(name)
-    else:
-        rows.createTempView(name)
+    getattr(rows, f"create{'OrReplace' * replaces}{'Global' * is_global}TempView")(name)
     return context.nothing()
 
 

@@ -16,8 +16,7 @@ from typing import Final, NoReturn, TypeVar
 
 from lance_core.errors import InvalidInputError
 from pyspark_lance.catalog.tables import TableName
-from pyspark_lance.engine.lexing import QUOTED_NAME, position, string_value, without_comments
-from pyspark_lance.engine.lexing import STRING as STRING_PATTERN
+from pyspark_lance.engine.lexing import BLANKS, lexemes, position, string_value
 
 __all__ = ["STRING", "Assignment", "Cursor", "Piece", "Token", "tokens_of"]
 
@@ -28,9 +27,6 @@ QUOTED: Final = "quoted"
 STRING: Final = "string"
 SIGN: Final = "sign"
 
-_TOKEN: Final = re.compile(
-    rf"(?P<space>\s+)|(?P<string>{STRING_PATTERN})|(?P<quoted>{QUOTED_NAME})|(?P<word>\w+)|(?P<sign>.)", re.DOTALL
-)
 _QUERIES: Final = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(", "MAP", "REDUCE")
 """How queries begin."""
 _CHANGES: Final = ("INSERT INTO", "INSERT OVERWRITE", "MERGE INTO", "DELETE FROM")
@@ -110,18 +106,10 @@ def tokens_of(statement: str) -> list[Token]:
     Raises:
         InvalidInputError: A comment, a string or a name does not end.
     """
-    tokens: list[Token] = []
-    at = 0
-    plain = without_comments(statement)
-    while at < len(plain):
-        match = _TOKEN.match(plain, at)
-        assert match is not None, "any character is a sign"
-        kind, text = str(match.lastgroup), match.group()
-        if kind == SIGN and text in "'\"`":
-            raise InvalidInputError(f"{position(statement, at)}: the {text} is not closed")
-        if kind != "space":
-            tokens.append(Token(kind, text, at))
-        at = match.end()
+    tokens = [Token(kind, text, at) for kind, text, at in lexemes(statement) if kind not in BLANKS]
+    for token in tokens:
+        if token.kind == SIGN and token.text in "'\"`":
+            raise InvalidInputError(f"{position(statement, token.start)}: the {token.text} is not closed")
     return tokens
 
 
