@@ -157,11 +157,11 @@ def _reject_defaults(cursor: Cursor) -> None:
 
 
 def _when(cursor: Cursor) -> MergeWhen:
-    side = "matched"
-    if cursor.takes("NOT MATCHED"):
-        side = "not matched by source" if cursor.takes("BY SOURCE") else "not matched"
-        cursor.takes("BY TARGET")
-    else:
+    side = "not matched"
+    if cursor.takes("NOT MATCHED BY SOURCE"):
+        side = "not matched by source"
+    elif not cursor.takes("NOT MATCHED BY TARGET", "NOT MATCHED"):
+        side = "matched"
         cursor.expect("MATCHED")
     condition = cursor.piece("THEN") if cursor.takes("AND") else None
     cursor.expect("THEN")

@@ -46,8 +46,12 @@ def create_table(cursor: Cursor) -> Statement:
     columns = cursor.read_list(partial(_column, cursor)) if cursor.sees("(") else None
     partitioned_by: tuple[str, ...] = ()
     properties: dict[str, str] = {}
+    clauses: set[str] = set()
     while cursor.peek().upper not in ("AS", "SELECT", "WITH", ""):
         start = cursor.peek()
+        if start.upper in clauses:
+            cursor.fail("each clause once")
+        clauses.add(start.upper)
         if cursor.takes("USING"):
             if cursor.identifier("lance").lower() != "lance":
                 cursor.fail("USING lance, for a table of a Lance catalog", start)
@@ -122,9 +126,9 @@ def _column(cursor: Cursor) -> Column:
     kind = cursor.piece(",", "NOT NULL", "COMMENT", *_NOT_IN_COLUMNS, angles=True)
     nullable, comment = True, None
     while True:
-        if cursor.takes("NOT NULL"):
+        if nullable and cursor.takes("NOT NULL"):
             nullable = False
-        elif cursor.takes("COMMENT"):
+        elif comment is None and cursor.takes("COMMENT"):
             comment = cursor.string("the comment")
         else:
             break

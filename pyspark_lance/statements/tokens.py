@@ -288,7 +288,10 @@ class Cursor:
         self.expect("(")
         properties: dict[str, str] = {}
         while not properties or self.takes(","):
+            start = self.peek()
             key = self.key()
+            if key in properties:
+                self.fail("each key once", start)
             self.expect("=")
             properties[key] = self._constant()
         self.expect(")")
