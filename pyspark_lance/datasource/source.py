@@ -38,7 +38,7 @@ from pyspark_lance.datasource.streams import FeedPartition, RejectedStreamReader
 from pyspark_lance.engine.errors import plain_errors
 from pyspark_lance.engine.sessions import parallelism_of
 from pyspark_lance.keys.collations import ON_FRAME, comparable_filter
-from pyspark_lance.reading.change_feed import FEED_COLUMNS, ChangeFeed, feed_columns, feed_schema, plan_feed
+from pyspark_lance.reading.change_feed import FEED_COLUMNS, ChangeFeed, feed_schema, plan_feed
 from pyspark_lance.reading.plan import (
     FragmentRange,
     ReadPlan,
@@ -150,13 +150,23 @@ class DefaultSource(DataSource):
         return plan_feed(
             dataset,
             first - 1,
-            columns=feed_columns(dataset, schema.names, case_sensitive=True),
+            columns=self._table_columns(schema, dataset).names,
             preimages=True,
             each_version=not self._options.boolean("netChanges"),
             storage_options=self._options.storage,
             blob_handling=self._options.blob_handling,
             parallelism=parallelism,
         )
+
+    def _table_columns(self, schema: StructType, dataset: LanceDataset) -> StructType:
+        """The columns of a feed without those that every feed adds.
+
+        Raises:
+            SchemaError: The user's own schema has a column that the table lacks, or that has the name of one of these.
+        """
+        if self._has_own_schema:
+            feed_schema(dataset, schema.names, self._options.blob_handling)
+        return type(schema)([field for field in schema if field.name not in FEED_COLUMNS])
 
     @plain_errors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -188,8 +198,7 @@ class DefaultSource(DataSource):
     def _stream_reader(self, schema: StructType) -> StreamReader:
         self._options.check_use("readStream")
         feed = to_arrow(schema) if check_feed_options(self._options, streams=True) else None
-        columns = [field for field in schema if feed is None or field.name not in FEED_COLUMNS]
-        plan = self._plan(type(schema)(columns))
+        plan = self._plan(schema if feed is None else self._table_columns(schema, self._options.open(self._version)))
         all_columns = not self._has_own_schema and self._options.names("columns") is None
         watched = WatchedColumns.of(plan.open(), plan.columns, all_columns=all_columns)
         return StreamReader(self._options, plan, watched, feed)

@@ -49,7 +49,7 @@ from pyspark_lance.datasource.offsets import (
 )
 from pyspark_lance.datasource.options import SourceOptions
 from pyspark_lance.engine.errors import plain_errors
-from pyspark_lance.reading.change_feed import ChangeFeed, feed_columns, plan_feed
+from pyspark_lance.reading.change_feed import FEED_COLUMNS, ChangeFeed, plan_feed
 from pyspark_lance.reading.plan import FragmentRange, FragmentSize, ReadPlan, split_into_tasks
 from pyspark_lance.writing.committed_batches import BATCH, QUERY, CommittedBatches
 from pyspark_lance.writing.job import WriteJob, prepare_write
@@ -280,7 +280,7 @@ class StreamReader(DataSourceStreamReader):
             feed = plan_feed(
                 end,
                 begin,
-                columns=self._plan.columns if fits else feed_columns(end, None),
+                columns=self._plan.columns if fits else [name for name in end.schema.names if name not in FEED_COLUMNS],
                 preimages=True,
                 each_version=not self._options.boolean("netChanges") and (begin > 0 or self._starting is not None),
                 storage_options=self._options.storage,

@@ -242,13 +242,10 @@ def feed_columns(dataset: LanceDataset, columns: Sequence[str] | None, *, case_s
     if columns is not None and (isinstance(columns, str) or not columns):
         raise InvalidInputError(f"columns must be a list of at least one name, not {columns!r}")
     table_columns = dataset.schema.names
-    names = (
-        [name for name in table_columns if name not in FEED_COLUMNS]
-        if columns is None
-        else names_of("columns", columns)
-    )
-    names = [name for name in names if name not in FEED_COLUMNS]
+    names = table_columns if columns is None else names_of("columns", columns)
     names = _spelled(dataset, names, exact=case_sensitive)
+    # The plan rejects the table's own column with such a name: the values of the feed would take the place of its own.
+    names = [name for name in names if name not in FEED_COLUMNS or name in table_columns]
     odd = [name for name in names if name not in (*table_columns, ROW_ID)]
     if odd:
         raise SchemaError(

@@ -84,7 +84,7 @@ class ChangeColumns:
             SchemaError: A column does not exist, or has the name of a column of the feed.
         """
         data = self.options(manifest).result_schema
-        clashes = {*data.names} & {field.name for field in _FEED_FIELDS}
+        clashes = {*data.names, *self.read(manifest)} & {field.name for field in _FEED_FIELDS}
         if clashes:
             raise SchemaError(
                 f"the table's own column {min(clashes)!r} has the name of a column of the change feed: read other "

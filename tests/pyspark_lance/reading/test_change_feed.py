@@ -3,6 +3,7 @@
 import datetime as dt
 import random
 
+import pyarrow as pa
 import pytest
 
 import lance_core
@@ -168,3 +169,65 @@ def test_updates_are_split_where_that_is_asked_for(lance, spark, uri):
     for options in ({"preimages": True}, {"each_version": True}):
         with pytest.raises(InvalidInputError, match="split_updates need net changes"):
             split(**options)
+
+
+def write_audit_log(lance, uri):
+    """A table that keeps a feed: two of its own columns have names of a feed's columns."""
+    log = pa.table({"id": [1, 2], "_change_type": ["delete", "insert"], "_commit_version": [42, 43]})
+    lance.write_dataset(log, uri, enable_stable_row_ids=True)
+
+
+OWN_COLUMN = "the table's own column '_c[a-z_]*' has the name of a column of the change feed"
+
+
+def read_feed(spark, uri, **options):
+    return spark.read.format("lance").options(readChangeFeed="true", startingVersion="1", **options).load(uri)
+
+
+def start_feed(spark, uri, **options):
+    feed = spark.readStream.format("lance").options(readChangeFeed="true", **options).load(uri)
+    return feed.writeStream.format("noop").start()
+
+
+AUDIT_READS = {
+    "option readChangeFeed": read_feed,
+    "its columns": lambda spark, uri: read_feed(spark, uri, columns="id,_change_type"),
+    "a schema": lambda spark, uri: (
+        spark.read.format("lance")
+        .options(readChangeFeed="true", startingVersion="1")
+        .schema("id long, _change_type string, _commit_version long, _commit_timestamp timestamp")
+        .load(uri)
+        .collect()
+    ),
+    "a stream": start_feed,
+    "its streamed columns": lambda spark, uri: start_feed(spark, uri, columns="id,_commit_version"),
+    "read_changes": lambda spark, uri: pyspark_lance.read_changes(spark, uri, begin_version=0),
+    "its read columns": lambda spark, uri: pyspark_lance.read_changes(
+        spark, uri, begin_version=0, columns=["_change_type", "id"]
+    ),
+    "its key": lambda spark, uri: pyspark_lance.read_changes(
+        spark, uri, begin_version=0, columns=["id"], key="_change_type"
+    ),
+    "its filter": lambda spark, uri: pyspark_lance.read_changes(
+        spark, uri, begin_version=0, columns=["id"], filter="_commit_version = 42"
+    ),
+}
+
+
+@pytest.mark.parametrize("way", AUDIT_READS)
+def test_the_feed_of_a_table_with_columns_of_a_feed_is_rejected_before_it_runs(spark, lance, uri, way):
+    write_audit_log(lance, uri)
+    with pytest.raises(Exception, match=OWN_COLUMN):
+        AUDIT_READS[way](spark, uri)
+
+
+def test_the_feed_of_other_columns_of_such_a_table_is_read(spark, lance, uri):
+    write_audit_log(lance, uri)
+    expected = [(1, "insert", 1), (2, "insert", 1)]
+    feeds = [
+        read_feed(spark, uri, columns="id"),
+        pyspark_lance.read_changes(spark, uri, begin_version=0, columns=["id"]),
+    ]
+    for feed in feeds:
+        assert feed.columns == ["id", *FEED]
+        assert sorted_rows(feed, ("id", "_change_type", "_commit_version")) == expected
