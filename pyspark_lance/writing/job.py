@@ -38,7 +38,7 @@ from pyspark_lance.types.column_names import matched_names
 from pyspark_lance.writing.committed_batches import batch_of
 from pyspark_lance.writing.options import WriteArguments
 from pyspark_lance.writing.orphan_files import committed_fragments, delete_orphan_files
-from pyspark_lance.writing.partitioning import with_mode_of_session
+from pyspark_lance.writing.partitioning import with_overwrite_mode
 from pyspark_lance.writing.replace_where import replace_rows, row_rules
 from pyspark_lance.writing.row_checks import RowRules, all_hashes, slices_of
 from pyspark_lance.writing.schema_plan import ADD_FIRST, WritePlan, plan_write
@@ -296,7 +296,7 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteArg
     """
     uri = lance_core.canonical_uri(uri)  # tasks may have another working directory
     base = open_version(uri, options.read_version, options.storage_options, options.identity)
-    options = with_mode_of_session(options, base)
+    options = with_overwrite_mode(options, base)
     if base is not None and options.mode in ("create", "error"):
         raise DatasetExistsError(f"there is already a table at {uri}; mode 'append' or 'overwrite' writes to it")
     if base is not None and options.files.enable_stable_row_ids and not base.has_stable_row_ids:

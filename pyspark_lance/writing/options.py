@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Self, get_args
+from typing import Any, Final, Self, get_args
 
 from lance_core import Commit, FileOptions, Slices
 from lance_core.errors import InvalidInputError
 from pyspark_lance.writing.option_values import EmptyOutput, Mode, OutOfPartition, PartitionOverwrite, SchemaMode
 
-__all__ = ["JobOptions", "WriteArguments"]
+__all__ = ["NEEDS_PARTITIONS", "JobOptions", "WriteArguments"]
+
+NEEDS_PARTITIONS: Final = (
+    "partitionOverwriteMode 'dynamic' needs partition_by: the columns of the partitions; or mode 'overwrite' and a"
+    " table that is PARTITIONED BY columns"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +112,8 @@ def check_together(options: WriteArguments) -> None:
         raise InvalidInputError("idempotency_since limits the search for idempotency_key: give idempotency_key as well")
     if options.replace_where is not None and options.mode != "overwrite":
         raise InvalidInputError(f"replaceWhere needs mode 'overwrite', not {options.mode!r}")
-    if options.partition_overwrite == "dynamic" and options.partition_by is None:
-        raise InvalidInputError("partitionOverwriteMode 'dynamic' needs partition_by: the columns of the partitions")
+    if options.partition_overwrite == "dynamic" and options.partition_by is None and options.mode != "overwrite":
+        raise InvalidInputError(NEEDS_PARTITIONS)
     if options.merge_on is not None and options.mode != "append":
         raise InvalidInputError(f"merge_on needs mode 'append', not {options.mode!r}")
     if options.merge_on is not None and options.schema_mode != "strict":

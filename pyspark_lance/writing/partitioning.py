@@ -3,7 +3,8 @@
 partitionOverwriteMode of the write   of the session   columns of partitions   replaced
 -----------------------------------   --------------   ---------------------   ---------------------
 static                                                                         all rows
-dynamic                                                                        partitions with rows
+dynamic                                                of the write or table   partitions with rows
+dynamic                                                none                    none: an error
 not given                             dynamic          of the write or table   partitions with rows
 not given                             any              none                    all rows
 """
@@ -16,12 +17,12 @@ from dataclasses import replace
 from typing import Final
 
 from lance_core import LanceDataset
-from lance_core.errors import SchemaError
-from pyspark_lance.writing.options import WriteArguments
+from lance_core.errors import InvalidInputError, SchemaError
+from pyspark_lance.writing.options import NEEDS_PARTITIONS, WriteArguments
 
 __all__ = [
     "OVERWRITE_MODE", "PARTITIONED_BY", "partition_by", "partitioned_by", "stored_partition_by",
-    "with_mode_of_session",
+    "with_overwrite_mode",
 ]  # fmt: skip
 
 PARTITIONED_BY: Final = "lance-dagster.partitioned_by"
@@ -48,30 +49,34 @@ def stored_partition_by(names: Sequence[str]) -> str:
     return ",".join(names) if is_plain else json.dumps(list(names))
 
 
-def with_mode_of_session(options: WriteArguments, base: LanceDataset | None) -> WriteArguments:
-    """The options of a write that says whether an overwrite is dynamic.
+def with_overwrite_mode(options: WriteArguments, base: LanceDataset | None) -> WriteArguments:
+    """The options of a write that says whether an overwrite is dynamic, and of which columns.
 
     Args:
         options: The options that the caller gave.
         base: The version that the write is based on; None if there is no table.
 
     Raises:
+        InvalidInputError: The caller wants a dynamic overwrite, and neither the write nor the table names columns.
         SchemaError: A column of PARTITIONED BY was dropped or renamed, so that the partitions are not known.
     """
-    if options.partition_overwrite is not None:
+    overwrites = options.mode == "overwrite" and options.replace_where is None
+    mode = options.partition_overwrite or ("dynamic" if options.session_is_dynamic and base is not None else "static")
+    if mode == "static" or not overwrites:
+        return replace(options, partition_overwrite=options.partition_overwrite or "static")
+    if options.partition_overwrite is not None and options.partition_by is not None:
         return options
-    overwrites = options.mode == "overwrite" and options.replace_where is None and base is not None
-    if not (options.session_is_dynamic and overwrites):
-        return replace(options, partition_overwrite="static")
-    assert base is not None
-    declared = partitioned_by(base)
+    declared = [] if base is None else partitioned_by(base)
     columns = options.partition_by or tuple(declared)
-    lacking = [name for name in declared if name not in base.schema.names]
-    if lacking and set(columns) <= set(declared):
+    lacking = [] if base is None else [name for name in declared if name not in base.schema.names]
+    if base is not None and lacking and set(columns) <= set(declared):
         raise SchemaError(
             f"{base.uri} is PARTITIONED BY {', '.join(lacking)}, and no longer has these columns, so that an overwrite"
             f" of partitions would replace all rows: run ALTER TABLE ... SET TBLPROPERTIES ('{PARTITIONED_BY}' ="
             " 'column') with their new names, or UNSET it. Nothing was done"
         )
-    mode = "dynamic" if columns else "static"
-    return replace(options, partition_by=columns or None, partition_overwrite=mode)  # type: ignore[arg-type]  # one of the two
+    if columns:
+        return replace(options, partition_by=columns, partition_overwrite="dynamic")
+    if options.partition_overwrite is not None:
+        raise InvalidInputError(NEEDS_PARTITIONS)
+    return replace(options, partition_overwrite="static")

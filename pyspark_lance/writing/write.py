@@ -107,9 +107,9 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
             meet the condition.
         partition_by: Columns of which each data file holds one value. Lance has no partitions: this layout of the rows
             makes reads and replacements faster, and is not recorded in the table.
-        partition_overwrite: "dynamic": mode "overwrite" replaces only the partitions that have rows; "static": all
-            rows; None: what `spark.sql.sources.partitionOverwriteMode` of the session says, where `partition_by` or
-            PARTITIONED BY of the table names columns.
+        partition_overwrite: "dynamic": mode "overwrite" replaces only the partitions that have rows, by the columns of
+            `partition_by`, or else of PARTITIONED BY of the table; "static": all rows; None: what
+            `spark.sql.sources.partitionOverwriteMode` of the session says, where one of the two names columns.
         require_empty: With mode "append" or "replace": `slices` must be empty except for rows of earlier attempts, also
             in versions of concurrent writers.
         allow_external_blob_outside_bases: Accept blobs by any URI, and not only by URIs below the table's base paths.

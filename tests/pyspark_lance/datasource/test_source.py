@@ -140,6 +140,29 @@ def test_dynamic_partition_overwrite(spark, uri, lance):
         save(new, uri, "overwrite", partitionOverwriteMode="dynamic")
 
 
+@pytest.mark.variants(2)
+@pytest.mark.parametrize("way", ["option", "function"])
+def test_a_dynamic_overwrite_of_a_table_that_declares_its_partitions(spark, uri, way):
+    old = spark.sql("select id, cast(id % 3 as int) as p from range(6)")
+    new = spark.sql("select id, 1 as p from range(10, 12)")
+
+    def write(frame, mode):
+        if way == "option":
+            save(frame, uri, mode, partitionOverwriteMode="dynamic")
+        else:
+            pyspark_lance.write(frame, uri, mode=mode, partition_overwrite="dynamic")
+
+    pyspark_lance.write(old, uri, table_config={"lance-dagster.partitioned_by": "p"})
+    write(new, "overwrite")
+    assert rows_of(load(spark, uri)) == rows_of(old.where("p != 1").union(new))
+    with pytest.raises(Exception, match="needs partition_by"):
+        write(new, "append")
+    lance_core.dataset(uri).alter_columns({"path": "p", "name": "q"})
+    with pytest.raises(Exception, match="PARTITIONED BY p, and no longer has"):
+        write(new.withColumnRenamed("p", "q"), "overwrite")
+    assert load(spark, uri).count() == 6
+
+
 DYNAMIC_WRITES = {
     "option": lambda frame, uri: save(frame, uri, "overwrite", partition_by="p"),
     "function": lambda frame, uri: pyspark_lance.write(frame, uri, mode="overwrite", partition_by="p"),
