@@ -19,7 +19,6 @@ from lance_core.index.query.conditions import Compare, condition_of
 from lance_core.schema import Schema, schema_to_arrow
 from lance_core.verbs.expressions.large_conditions import LARGE, Split, combined, leaves_of, split
 from lance_core.verbs.expressions.printed import printed
-from lance_core.verbs.expressions.remainders import matching_remainders
 from lance_core.verbs.expressions.sql_meaning import with_sql_meaning
 
 __all__ = [
@@ -204,15 +203,13 @@ def matching(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array:
 
 
 def _compare_plainly(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array | None:
-    """Compare a column, or its remainder, with a value, without Arrow's execution plan; None for other expressions."""
+    """Compare a column with a value, without Arrow's execution plan; None for other expressions."""
     buffer = _serialize(expression).buffer
     if buffer.size > _SMALL:
         return None  # parsing a long condition takes longer than the plan
     test = condition_of(expression)
     if not isinstance(test, Compare) or len(test.path) != 1:
-        file = pa.ipc.open_file(buffer)
-        is_literal = file.num_record_batches == 1
-        return matching_remainders(batch, exported_metadata(file.schema), file.get_batch(0)) if is_literal else None
+        return None
     position = batch.schema.get_field_index(str(test.path[0]))
     if position < 0 or batch.column(position).type != test.value.type:
         return None

@@ -72,7 +72,7 @@ def arithmetic(operator: str, left: Typed, right: Typed, *, guard: Guard | None 
         wide = arithmetic(operator, left.to(pa.float32()), right.to(pa.float32()), guard=guard)
         return Typed(wide.expression.cast(left.type, safe=False), left.type)
     if operator == "%":
-        return _compute_remainder(left, right, guard)
+        return python_call("remainder", [left, guarded(right, guard)], left.type)
     if operator == "/" and pa.types.is_integer(left.type):
         right = guarded(right, guard)
     return call(_KERNELS[operator], [left, right], left.type)
@@ -180,14 +180,6 @@ def _compute_decimals(operator: str, left: Typed, right: Typed, guard: Guard | N
     scale = left_type.scale + 4
     kind = decimal_of(left_type, left_type.precision - left_type.scale + right_type.scale + scale, scale)
     return python_call("decimal_quotient", [left, right], kind)
-
-
-def _compute_remainder(left: Typed, right: Typed, guard: Guard | None) -> Typed:
-    if pa.types.is_floating(left.type):
-        return python_call("float_remainder", [left, right], left.type)
-    right = guarded(right, guard)
-    quotient = call("divide", [left, right], left.type)
-    return call("subtract", [left, call("multiply", [quotient, right], left.type)], left.type)
 
 
 def _is_time(kind: pa.DataType) -> bool:

@@ -41,12 +41,17 @@ def _map_arrays(function: Callable[..., Any]) -> Callable[..., pa.Array]:
     def over_arrays(kind: pa.DataType, *arrays: pa.Array) -> pa.Array:
         with np.errstate(all="ignore"):
             values = function(*(array.fill_null(0).to_numpy(zero_copy_only=False) for array in arrays))
-        valid = np.ones(len(arrays[0]), dtype=np.bool_)
-        for array in arrays:
-            valid &= array.is_valid().to_numpy(zero_copy_only=False)
-        return pa.array(values, kind, mask=~valid)
+        nulls = [array.is_null().to_numpy(zero_copy_only=False) for array in arrays if array.null_count]
+        return pa.array(values, kind, mask=np.logical_or.reduce(nulls) if nulls else None)
 
     return over_arrays
+
+
+def _remainder(kind: pa.DataType, numbers: pa.Array, divisors: pa.Array) -> pa.Array:
+    """The remainder as in C, which has the sign of the number; Arrow has no kernel for it."""
+    if pa.types.is_integer(kind) and pc.any(pc.and_(pc.equal(divisors, 0), numbers.is_valid())).as_py():
+        raise InvalidInputError("Divide by zero error")
+    return _map_arrays(np.fmod)(kind, numbers, divisors)
 
 
 def _shift(function: Callable[..., Any]) -> Callable[..., pa.Array]:
@@ -160,9 +165,9 @@ IMPLEMENTATIONS: Final[dict[str, Callable[..., Any]]] = {
     "decimal_remainder": _map_decimals(_check_divisor(_WIDE.remainder)),
     "decimal_subtract": _map_decimals(_WIDE.subtract),
     "float_order": _float_order,
-    "float_remainder": _map_arrays(np.fmod),
     **{name: _map_rows(function) for name, function in JSON_IMPLEMENTATIONS.items()},
     "lower": _change_case("utf8_lower", str.lower),
+    "remainder": _remainder,
     "shift_left": _shift(np.left_shift),
     "shift_right": _shift(np.right_shift),
     "string_to_date": _string_to_date,

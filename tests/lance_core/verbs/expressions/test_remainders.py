@@ -1,14 +1,12 @@
-"""A test of a remainder in one pass gives what Arrow's plan of the expression gives."""
+"""Remainders of integers of every type are those of C."""
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from lance_core.errors import InvalidInputError
-from lance_core.verbs.expressions import arrow
 from lance_core.verbs.expressions.arrow import evaluated, matching
-from lance_core.verbs.expressions.sql import parse_expression
+from lance_core.verbs.expressions.sql import parse_column
 
 TYPES = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
 
@@ -17,64 +15,43 @@ def column(kind, *, nulls):
     limits = np.iinfo(kind.to_pandas_dtype())
     random = np.random.default_rng(5).integers(limits.min, limits.max, 1000, dtype=limits.dtype, endpoint=True)
     values = np.concatenate([np.array([limits.min, limits.max, 0, 1], limits.dtype), random])
-    return pa.array(values, kind, mask=(np.arange(len(values)) % 3 == 1) if nulls else None)
-
-
-def remainder(kind, test, divisor, value):
-    x, n = pc.field("x"), pc.scalar(pa.scalar(divisor, kind))
-    part = pc.Expression._call("multiply", [pc.Expression._call("divide", [x, n]), n])
-    left = pc.Expression._call("subtract", [x, part])
-    return pc.Expression._call(test, [left, pc.scalar(pa.scalar(value, kind))])
-
-
-def planned(batch, expression):
-    return evaluated(batch, {"keep": expression}).column("keep").fill_null(False).to_pylist()
+    return values, pa.array(values, kind, mask=(np.arange(len(values)) % 3 == 1) if nulls else None)
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=str)
 @pytest.mark.parametrize("nulls", [False, True])
-def test_it_is_what_the_plan_gives(kind, nulls, monkeypatch):
-    batch = pa.record_batch({"x": column(kind, nulls=nulls)})
-    signed = pa.types.is_signed_integer(kind)
-    cases = [("equal", 10, 3), ("not_equal", 7, 0), ("less", 127, 3), ("greater_equal", 1, 0), ("less_equal", 2, 1)]
-    cases += [("equal", -3, -2), ("greater", 10, -2), ("less", -128, -2)] if signed else [("greater", 10, 2)]
-    for test, divisor, value in cases:
-        expression = remainder(kind, test, divisor, value)
-        for part in (batch, batch.slice(5, 100), batch.slice(0, 0)):
-            expected = planned(part, expression)
-            with monkeypatch.context() as patched:
-                if not (nulls and part.column(0).offset):
-                    patched.setattr(arrow, "evaluated", None)  # the plan is not made
-                assert matching(part, expression).to_pylist() == expected
+def test_remainders_are_those_of_c(kind, nulls):
+    values, numbers = column(kind, nulls=nulls)
+    batch = pa.record_batch({"x": numbers, "y": pa.array(np.roll(values, 1), kind)})
+    divisors = [10, 7, 127, 1, 2]
+    divisors += [-3, -128, -1] if pa.types.is_signed_integer(kind) else []
+    for divisor in divisors:
+        remainder = parse_column(f"x % arrow_cast({divisor}, '{kind!s}')", batch.schema)
+        assert remainder.type == kind
+        with np.errstate(all="ignore"):
+            expected = pa.array(np.fmod(values, kind.to_pandas_dtype()(divisor)), kind)
+        for part in (slice(None), slice(5, 105), slice(0, 0)):
+            rows = batch.slice(part.start or 0, None if part.stop is None else part.stop - part.start)
+            result = evaluated(rows, {"x": remainder.expression})["x"].to_pylist()
+            assert result == [
+                None if x is None else y
+                for x, y in zip(numbers[part].to_pylist(), expected[part].to_pylist(), strict=True)
+            ]
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=str)
-def test_division_by_nothing_and_by_minus_one_is_left_to_arrow(kind):
-    batch = pa.record_batch({"x": column(kind, nulls=False)})
-    with pytest.raises(InvalidInputError, match="divide by zero"):
-        matching(batch, remainder(kind, "equal", 0, 0))
-    if pa.types.is_signed_integer(kind):
-        expression = remainder(kind, "equal", -1, 0)
-        assert matching(batch, expression).to_pylist() == planned(batch, expression)
+def test_a_remainder_of_nothing_is_an_error_where_it_is_needed(kind):
+    batch = pa.record_batch({"x": pa.array([5, None], kind), "zero": pa.array([0, 0], kind)})
+    with pytest.raises(InvalidInputError, match="Divide by zero"):
+        matching(batch, parse_column("x % zero = 0", batch.schema).expression)
+    assert (
+        matching(batch, parse_column("zero <> 0 AND x % zero = 0", batch.schema).expression).to_pylist() == [False] * 2
+    )
+    assert matching(batch.slice(1), parse_column("x % zero = 0", batch.schema).expression).to_pylist() == [False]
 
 
-def test_what_looks_like_it_and_is_not_goes_to_arrow():
-    batch = pa.record_batch({"x": pa.array([11, 12, 13]), "y": pa.array([3, 2, 1])})
-    x, y, call = pc.field("x"), pc.field("y"), pc.Expression._call
-    ten, three = pc.scalar(10), pc.scalar(3)
-    others = [
-        call("equal", [call("subtract", [y, call("multiply", [call("divide", [x, ten]), ten])]), three]),
-        call("equal", [call("subtract", [x, call("multiply", [call("divide", [x, ten]), three])]), three]),
-        call("equal", [call("add", [x, call("multiply", [call("divide", [x, ten]), ten])]), three]),
-        call("equal", [call("subtract", [x, call("multiply", [call("divide", [x, ten]), ten])]), y]),
-        call("equal", [call("subtract", [x, call("multiply", [call("divide", [x, ten]), ten])]), pc.scalar(3.0)]),
-    ]
-    for expression in others:
-        assert matching(batch, expression).to_pylist() == planned(batch, expression)
-
-
-def test_sql_asks_for_it(monkeypatch):
-    schema = pa.schema({"x": pa.int64()})
-    monkeypatch.setattr(arrow, "evaluated", None)
-    batch = pa.record_batch({"x": pa.array([3, 13, -7, None, 5])})
-    assert matching(batch, parse_expression("x % 10 = 3", schema)).to_pylist() == [True, True, False, False, False]
+def test_a_remainder_of_floats_is_not_a_number():
+    batch = pa.record_batch({"x": pa.array([5.5, -5.5, None, 1.0])})
+    values = evaluated(batch, {"x": parse_column("x % 2", batch.schema).expression})["x"].to_pylist()
+    assert values == [1.5, -1.5, None, 1.0]
+    assert np.isnan(evaluated(batch, {"x": parse_column("x % 0", batch.schema).expression})["x"][0].as_py())
