@@ -229,9 +229,10 @@ def _filter_facts(
         yield _list("conditions", map(printed, options.conjuncts))
     else:
         yield f"condition={printed(expression)}"
-    python_functions = {name for call in calls_of(expression) if (name := plain_name(call)) is not None}
-    if python_functions:
-        yield _list("in Python", sorted(python_functions))
+    for prefix, label in (("lance.", "in Python"), ("datafusion.", "in DataFusion")):
+        functions = {plain_name(call) or call for call in calls_of(expression) if call.startswith(prefix)}
+        if functions:
+            yield _list(label, sorted(functions))
     prunable = [part.fragment.id for part in parts if is_prunable(source, part.fragment, expression)]
     yield f"page skipping={f'statistics of 0.1 files in fragments {_format_ranges(prunable)}' if prunable else 'none'}"
     names = columns_of(expression)

@@ -83,7 +83,7 @@ def parse_value(sql: str, schema: pa.Schema, kind: pa.DataType) -> pc.Expression
         return value.expression
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    return cast(value, kind, strict=True).expression
+    return cast(value, kind).expression
 
 
 def parse_filter(sql: str, schema: pa.Schema | Schema, *, assume_utc: bool = True) -> pc.Expression:

@@ -37,7 +37,6 @@ _BITS: Final = {
     "|": "bit_wise_or",
     "^": "bit_wise_xor",
 }
-_SHIFTS: Final = {"<<": "shift_left", ">>": "shift_right"}
 
 
 def arithmetic(operator: str, left: Typed, right: Typed, *, guard: Guard | None = None, root: bool = False) -> Typed:
@@ -84,13 +83,13 @@ def bitwise(operator: str, left: Typed, right: Typed, *, root: bool = False) -> 
     Raises:
         InvalidInputError: An operand is not an integer.
     """
-    if operator in _SHIFTS and pa.types.is_uint64(left.type) and pa.types.is_integer(right.type):
+    if operator not in _BITS and pa.types.is_uint64(left.type) and pa.types.is_integer(right.type):
         right = Typed(right.expression.cast(pa.uint64()), pa.uint64())  # no decimals, as which the two would meet
     left, right = in_common_type(left, right) if root else in_common_type(_strip_origin(left), _strip_origin(right))
     if not pa.types.is_integer(left.type):
         raise InvalidInputError(f"{left.type} {operator} {right.type}: these are not integers")
-    if operator in _SHIFTS:  # Arrow's own leave a number as it is where a bit would be lost
-        return python_call(_SHIFTS[operator], [left, right], left.type)
+    if operator not in _BITS:  # Arrow's own shifts leave a number as it is where a bit would be lost
+        return compute("shift", f"{{}} {operator} {{}}", [left, right])
     return call(_BITS[operator], [left, right], left.type)
 
 

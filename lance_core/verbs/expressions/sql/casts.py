@@ -16,13 +16,14 @@ from sqlglot import exp
 
 from lance_core.errors import InvalidInputError
 from lance_core.verbs.expressions.sql.compiler_protocol import Guard, guarded
+from lance_core.verbs.expressions.sql.datafusion_calls import compute
 from lance_core.verbs.expressions.sql.dialect import unsupported
-from lance_core.verbs.expressions.sql.python_functions import python_call
+from lance_core.verbs.expressions.sql.python_functions import evaluate_sql, python_call
 from lance_core.verbs.expressions.sql.strings import words
 from lance_core.verbs.expressions.sql.typed import NumberLiteral, Typed, call, decimal_of, fits, is_string_like, literal
 from lance_core.verbs.expressions.sql.zones import check_zone
 
-__all__ = ["cast", "named_type", "type_of"]
+__all__ = ["cast", "try_cast", "type_of"]
 
 _NAMES: Final = {
     "BOOLEAN": pa.bool_(),
@@ -47,26 +48,8 @@ _NAMES: Final = {
 _WIDE: Final = Context(prec=400, rounding=ROUND_HALF_UP)
 _TIMESTAMPS: Final = ("TIMESTAMP", "DATETIME", "TIMESTAMPNTZ")
 _UNITS: Final = {0: "s", 3: "ms", 6: "us", 9: "ns"}
-_ARROW_NAMES: Final = {
-    "utf8": pa.string(),
-    "largeutf8": pa.large_string(),
-    "boolean": pa.bool_(),
-    "binary": pa.binary(),
-    "largebinary": pa.large_binary(),
-    "float16": pa.float16(),
-    "float32": pa.float32(),
-    "float64": pa.float64(),
-    "date32": pa.date32(),
-    "date64": pa.date64(),
-    **{f"{sign}int{bits}": getattr(pa, f"{sign}int{bits}")() for sign in ("", "u") for bits in (8, 16, 32, 64)},
-}
-_LIST: Final = re.compile(
-    r"(?:(?P<large>Large)?List|FixedSizeList(?=\(\d))\((?:(?P<size>(?<=SizeList\()\d{1,9})\s*[,x]\s*)?(?P<inner>.+)\)",
-    re.IGNORECASE,
-)
 _NANOSECONDS: Final = re.compile(r":\d\d\.\d{7,9}(?!\d)")
 """Seconds with more digits than microseconds have."""
-_SIZED_BINARY: Final = re.compile(r"FixedSizeBinary\((\d{1,9})\)", re.IGNORECASE)
 
 
 def type_of(node: exp.DataType, sql: str) -> pa.DataType:
@@ -86,28 +69,12 @@ def type_of(node: exp.DataType, sql: str) -> pa.DataType:
     return unsupported(node.parent or node, sql, f"the type {node.sql()}")
 
 
-def named_type(name: str) -> pa.DataType | None:
-    """The type with a name of Arrow's Rust library, such as `Float64` or `List(Int32)`; None if the name is unknown."""
-    name = name.strip()
-    lists = _LIST.fullmatch(name)
-    if lists is not None:
-        inner = named_type(lists["inner"])
-        if inner is None:
-            return None
-        if lists["size"] is not None:
-            return pa.list_(inner, int(lists["size"]))
-        return pa.large_list(inner) if lists["large"] else pa.list_(inner)
-    sized = _SIZED_BINARY.fullmatch(name)
-    return pa.binary(int(sized[1])) if sized is not None else _ARROW_NAMES.get(name.lower())
-
-
-def cast(value: Typed, kind: pa.DataType, *, strict: bool, guard: Guard | None = None) -> Typed:
+def cast(value: Typed, kind: pa.DataType, *, guard: Guard | None = None) -> Typed:
     """The value as another type.
 
     Args:
         value: The value.
         kind: The type.
-        strict: CAST; TRY_CAST if false.
         guard: Rows for which the value is needed: a value that cannot be cast elsewhere is not an error.
 
     Raises:
@@ -118,14 +85,14 @@ def cast(value: Typed, kind: pa.DataType, *, strict: bool, guard: Guard | None =
     if pa.types.is_null(value.type):
         return literal(None, kind)
     if value.is_literal and (isinstance(value.value, str) or fits(value.value, kind)):
-        return _cast_literal(value, kind, strict=strict)
+        return _cast_literal(value, kind)
     if guard is None and isinstance(value.value, int | NumberLiteral) and not isinstance(value.value, bool):
         number = _parse_written_number(value, kind)
         if number is not None:
-            return _cast_literal(number, kind, strict=strict)
+            return _cast_literal(number, kind)
     if is_string_like(kind):
         return words(value, kind)
-    return _cast_column(guarded(value, guard), kind, strict=strict)
+    return _cast_column(guarded(value, guard), kind)
 
 
 def _parse_written_number(value: Typed, kind: pa.DataType) -> Typed | None:
@@ -136,18 +103,15 @@ def _parse_written_number(value: Typed, kind: pa.DataType) -> Typed | None:
     return Typed(value.expression, value.type, int(digits)) if pa.types.is_integer(kind) else None
 
 
-def _cast_literal(value: Typed, kind: pa.DataType, *, strict: bool) -> Typed:
+def _cast_literal(value: Typed, kind: pa.DataType) -> Typed:
     if kind == pa.timestamp("us") and isinstance(value.value, str) and _NANOSECONDS.search(value.value):
         kind = pa.timestamp("ns")
     try:
         return literal(_round_number(value.value, kind), kind)
     except InvalidInputError:
-        if isinstance(value.value, str) and pa.types.is_date(kind):
-            moment = _cast_literal(value, pa.timestamp("us"), strict=strict)
-            return literal(moment.value.cast(pa.date32()), kind) if moment.value is not None else literal(None, kind)
-        if strict:
+        if not (isinstance(value.value, str) and pa.types.is_date(kind)):
             raise
-        return literal(None, kind)
+        return literal(_cast_literal(value, pa.timestamp("us")).value.cast(pa.date32()), kind)
 
 
 def _round_number(value: Any, kind: pa.DataType) -> Any:
@@ -160,10 +124,10 @@ def _round_number(value: Any, kind: pa.DataType) -> Any:
         return value  # the error is that of the literal
 
 
-def _cast_column(value: Typed, kind: pa.DataType, *, strict: bool) -> Typed:
+def _cast_column(value: Typed, kind: pa.DataType) -> Typed:
     from_type = value.type
     if is_string_like(from_type):
-        return _cast_string(value, kind, strict=strict)
+        return python_call("string_to_date", [value], kind) if pa.types.is_date(kind) else value.to(kind)
     if pa.types.is_float16(from_type):  # Arrow has few kernels for these
         value, from_type = value.to(pa.float32()), pa.float32()
     exact = pa.types.is_decimal(from_type)
@@ -171,19 +135,7 @@ def _cast_column(value: Typed, kind: pa.DataType, *, strict: bool) -> Typed:
         return call("not_equal", [value, literal(0.0, pa.float64()).to(from_type)], kind)
     if pa.types.is_integer(kind) and (pa.types.is_floating(from_type) or exact):
         value = call("trunc", [value], from_type)
-    if pa.types.is_integer(kind) and not strict and (pa.types.is_integer(from_type) or pa.types.is_floating(from_type)):
-        value = _null_outside(value, kind)
-    if not strict and pa.types.is_integer(from_type) and pa.types.is_date(kind):
-        value = _null_outside(value, pa.int32())
-    if not strict and (exact or pa.types.is_decimal(kind) or pa.types.is_temporal(from_type)):
-        return _try_cast(value, kind)
     return _cast_number_or_time(value, kind)
-
-
-def _cast_string(value: Typed, kind: pa.DataType, *, strict: bool) -> Typed:
-    if pa.types.is_date(kind):
-        return python_call("string_to_date" if strict else "try_string_to_date", [value], kind)
-    return value.to(kind) if strict else python_call("try_cast", [value], kind)
 
 
 def _cast_number_or_time(value: Typed, kind: pa.DataType) -> Typed:
@@ -200,51 +152,11 @@ def _cast_number_or_time(value: Typed, kind: pa.DataType) -> Typed:
     return Typed(value.expression.cast(kind), kind)
 
 
-def _try_cast(value: Typed, kind: pa.DataType) -> Typed:
-    """TRY_CAST: each value as the other type, or null if the type cannot hold it."""
-    from_type = value.type
-    if pa.types.is_decimal(from_type) and pa.types.is_floating(kind):
-        return value.to(kind)
-    if pa.types.is_integer(from_type):  # Arrow wants room for every value of the type
-        value = value.to(decimal_of(kind, 20, 0))
-    if pa.types.is_decimal(from_type) and pa.types.is_decimal(kind) and kind.scale < from_type.scale:
-        value = _of_scale(value, kind.scale)
-    elif pa.types.is_temporal(from_type) and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        number = pa.int32() if from_type.bit_width == 32 else pa.int64()
-        value = Typed(value.expression.cast(number), number)
-    elif pa.types.is_temporal(from_type):
-        return _cast_column(value, kind, strict=True)
-    return python_call("try_cast", [value], kind)
-
-
 def _of_scale(value: Typed, scale: int) -> Typed:
     """A decimal, rounded to fewer digits after the point."""
     options = pc.RoundOptions(ndigits=scale, round_mode="half_towards_infinity")
     wide = value.to(decimal_of(value.type, value.type.precision + 1, value.type.scale))
     return call("round", [wide], wide.type, options)
-
-
-def _null_outside(value: Typed, kind: pa.DataType) -> Typed:
-    """The number, or null where the integer type cannot hold it."""
-    low = -(2 ** (kind.bit_width - 1)) if pa.types.is_signed_integer(kind) else 0
-    high = low + 2**kind.bit_width
-    if pa.types.is_floating(value.type):
-        # The bounds are powers of two, which floats hold exactly.
-        lower, upper = literal(float(low), value.type), literal(float(high), value.type)
-        above, below = call("greater_equal", [value, lower], pa.bool_()), call("less", [value, upper], pa.bool_())
-    else:
-        lower = literal(low if fits(low, value.type) else _integer_bound(value.type, lowest=True), value.type)
-        upper = literal(
-            high - 1 if fits(high - 1, value.type) else _integer_bound(value.type, lowest=False), value.type
-        )
-        above, below = call("greater_equal", [value, lower], pa.bool_()), call("less_equal", [value, upper], pa.bool_())
-    inside = call("and", [above, below], pa.bool_())
-    return call("if_else", [inside, value, literal(None, value.type)], value.type)
-
-
-def _integer_bound(kind: pa.DataType, *, lowest: bool) -> int:
-    low = -(2 ** (kind.bit_width - 1)) if pa.types.is_signed_integer(kind) else 0
-    return low if lowest else int(low + 2**kind.bit_width - 1)
 
 
 def _to_decimal(value: Typed, kind: pa.DataType) -> Typed:
@@ -266,3 +178,10 @@ def _to_time(value: Typed, kind: pa.DataType) -> Typed:
             value = value.to(pa.timestamp("us", from_type.tz))
         return Typed(value.expression.cast(pa.date32()).cast(kind), kind)
     return value.to(kind)
+
+
+def try_cast(value: Typed, kind: pa.DataType, guard: Guard | None) -> Typed:
+    """The value as another type, null where the type cannot hold it."""
+    check_zone(value.type, kind)
+    type_name = evaluate_sql("TRY_CAST", "arrow_typeof(x0)", [pa.nulls(1, kind)], 1)[0]
+    return compute("TRY_CAST", f"arrow_try_cast({{}}, '{type_name}')", [value], guard)

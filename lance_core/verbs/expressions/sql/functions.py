@@ -16,11 +16,10 @@ from sqlglot import exp
 
 from lance_core.schema.arrow_types import is_any_list
 from lance_core.verbs.expressions.sql.arithmetic import arithmetic, null_if
-from lance_core.verbs.expressions.sql.casts import cast, named_type
 from lance_core.verbs.expressions.sql.compare import all_of, common_of, is_null, negated
 from lance_core.verbs.expressions.sql.compiler_protocol import Compiler
 from lance_core.verbs.expressions.sql.datafusion_calls import compute, compute_call, find_function
-from lance_core.verbs.expressions.sql.dialect import invalid, unsupported
+from lance_core.verbs.expressions.sql.dialect import invalid
 from lance_core.verbs.expressions.sql.functions_json import JSON_TYPES, check_json_arguments
 from lance_core.verbs.expressions.sql.python_functions import python_call
 from lance_core.verbs.expressions.sql.typed import Typed, call, is_number, is_string_like, literal
@@ -91,15 +90,6 @@ def _choose(c: Compiler, condition: Typed, yes: exp.Expr, no: exp.Expr) -> Typed
         no_value = c.value(no)
     yes_value, no_value = common_of([yes_value, no_value])
     return call("if_else", [condition, yes_value, no_value], yes_value.type)
-
-
-def _arrow_cast(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Typed:
-    if len(arguments) != 2 or not isinstance(arguments[1], exp.Literal):
-        invalid(node, c.sql, "arrow_cast takes a value and the name of a type")
-    kind = named_type(arguments[1].name)
-    if kind is None:
-        unsupported(arguments[1], c.sql, f"the type {arguments[1].name}")
-    return cast(c.value(arguments[0]), kind, strict=True, guard=c.guard)
 
 
 def _get_field(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Typed:
@@ -250,7 +240,6 @@ _EAGER: Final[dict[str, tuple[_Eager, int, int]]] = {
 _FUNCTIONS: Final[dict[str, _Function]] = {
     **dict.fromkeys(("coalesce", "ifnull", "nvl"), _coalesce),
     "nvl2": _nvl2,
-    "arrow_cast": _arrow_cast,
     "get_field": _get_field,
     "_matches": _matches,
     **{name: _eager(name, *entry) for name, entry in _EAGER.items()},

@@ -35,32 +35,15 @@ def _zip(columns: list[list[Any]]) -> Any:
     return zip(*columns, strict=True)
 
 
-def _map_arrays(function: Callable[..., Any]) -> Callable[..., pa.Array]:
-    """Apply a numpy function to whole arrays; the result is null where an argument is null."""
-
-    def over_arrays(kind: pa.DataType, *arrays: pa.Array) -> pa.Array:
-        with np.errstate(all="ignore"):
-            values = function(*(array.fill_null(0).to_numpy(zero_copy_only=False) for array in arrays))
-        nulls = [array.is_null().to_numpy(zero_copy_only=False) for array in arrays if array.null_count]
-        return pa.array(values, kind, mask=np.logical_or.reduce(nulls) if nulls else None)
-
-    return over_arrays
-
-
-def _remainder(kind: pa.DataType, numbers: pa.Array, divisors: pa.Array) -> pa.Array:
-    """The remainder as in C, which has the sign of the number; Arrow has no kernel for it."""
+def _remainder(kind: pa.DataType, *arrays: pa.Array) -> pa.Array:
+    """The remainder of two numbers as in C, which has the sign of the first; Arrow has no kernel for it."""
+    numbers, divisors = arrays
     if pa.types.is_integer(kind) and pc.any(pc.and_(pc.equal(divisors, 0), numbers.is_valid())).as_py():
         raise InvalidInputError("Divide by zero error")
-    return _map_arrays(np.fmod)(kind, numbers, divisors)
-
-
-def _shift(function: Callable[..., Any]) -> Callable[..., pa.Array]:
-    """Apply a shift to integers: bits are lost at the ends, and the number of places is taken modulo the width."""
-
-    def over_arrays(kind: pa.DataType, values: pa.Array, shifts: pa.Array) -> pa.Array:
-        return _map_arrays(lambda number, shift: function(number, shift & (kind.bit_width - 1)))(kind, values, shifts)
-
-    return over_arrays
+    with np.errstate(all="ignore"):
+        values = np.fmod(*(array.fill_null(0).to_numpy(zero_copy_only=False) for array in arrays))
+    nulls = [array.is_null().to_numpy(zero_copy_only=False) for array in arrays if array.null_count]
+    return pa.array(values, kind, mask=np.logical_or.reduce(nulls) if nulls else None)
 
 
 def _float_order(_kind: pa.DataType, values: pa.Array) -> pa.Array:
@@ -108,21 +91,6 @@ def _change_case(kernel: str, function: Callable[[str], str]) -> Callable[..., A
     return over_rows
 
 
-def _try_cast(kind: pa.DataType, values: pa.Array) -> pa.Array:
-    try:
-        return values.cast(kind)
-    except pa.ArrowInvalid:
-        pass  # some value does not fit: find it
-    return pa.concat_arrays([_cast_or_null(values[position : position + 1], kind) for position in range(len(values))])
-
-
-def _cast_or_null(value: pa.Array, kind: pa.DataType) -> pa.Array:
-    try:
-        return value.cast(kind)
-    except pa.ArrowInvalid:
-        return pa.nulls(1, kind)
-
-
 def _string_to_date(kind: pa.DataType, strings: pa.Array) -> pa.Array:
     """The dates of strings that may have a time, which is cut off, and a zone."""
     try:
@@ -137,17 +105,6 @@ def _moment(string: pa.Array) -> pa.Array:
         return string.cast(pa.timestamp("us"))
     except pa.ArrowInvalid:
         return string.cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us"))
-
-
-def _try_string_to_date(kind: pa.DataType, strings: pa.Array) -> pa.Array:
-    return pa.concat_arrays([_date_or_null(strings[position : position + 1], kind) for position in range(len(strings))])
-
-
-def _date_or_null(string: pa.Array, kind: pa.DataType) -> pa.Array:
-    try:
-        return _string_to_date(kind, string)
-    except pa.ArrowInvalid:
-        return pa.nulls(1, kind)
 
 
 def _array_has(_kind: pa.DataType, lists: pa.Array, values: pa.Array) -> list[bool | None]:
@@ -168,10 +125,6 @@ IMPLEMENTATIONS: Final[dict[str, Callable[..., Any]]] = {
     **{name: _map_rows(function) for name, function in JSON_IMPLEMENTATIONS.items()},
     "lower": _change_case("utf8_lower", str.lower),
     "remainder": _remainder,
-    "shift_left": _shift(np.left_shift),
-    "shift_right": _shift(np.right_shift),
     "string_to_date": _string_to_date,
-    "try_cast": _try_cast,
-    "try_string_to_date": _try_string_to_date,
     "upper": _change_case("utf8_upper", str.upper),
 }

@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from lance_core.schema.arrow_types import is_any_list
 from lance_core.verbs.expressions.sql.arithmetic import arithmetic, bitwise, concatenated, minus
-from lance_core.verbs.expressions.sql.casts import cast, type_of
+from lance_core.verbs.expressions.sql.casts import cast, try_cast, type_of
 from lance_core.verbs.expressions.sql.compare import (
     all_of,
     both,
@@ -217,7 +217,7 @@ def _cast(c: Compiler, node: exp.Expr) -> Typed:
     if node.args.get("format"):
         unsupported(node, c.sql, "CAST with FORMAT")
     kind = type_of(node.args["to"], c.sql)
-    return cast(c.value(node.this), kind, strict=not isinstance(node, exp.TryCast), guard=c.guard)
+    return (try_cast if isinstance(node, exp.TryCast) else cast)(c.value(node.this), kind, guard=c.guard)
 
 
 def _case(c: Compiler, node: exp.Expr) -> Typed:

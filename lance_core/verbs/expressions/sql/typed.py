@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.errors import InvalidInputError
 from lance_core.verbs.expressions.sql.zones import check_zone
 
 __all__ = [
@@ -39,7 +39,6 @@ __all__ = [
     "is_string_like",
     "literal",
     "number_literal",
-    "string_literal",
     "unit_type",
 ]
 
@@ -191,17 +190,6 @@ def decimal_of(like: pa.DataType, precision: int, scale: int) -> pa.DataType:
     if pa.types.is_decimal256(like):
         return pa.decimal256(min(precision, 2 * _MOST_DIGITS), scale)
     return pa.decimal128(min(precision, _MOST_DIGITS), scale)
-
-
-def string_literal(value: Typed) -> str:
-    """The string of an argument that must be a literal.
-
-    Raises:
-        UnsupportedError: The argument is not a string literal.
-    """
-    if not isinstance(value.value, str):
-        raise UnsupportedError("this argument must be a string literal")
-    return value.value
 
 
 def as_string(value: Typed) -> Typed:

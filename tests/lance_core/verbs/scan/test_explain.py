@@ -69,7 +69,7 @@ PLANS = [
         f"""
         Project: columns=[x = add(id, 1)]
           Limit: offset=1, limit=3, looks at=16384 rows of a fragment first, then at four times as many
-            Filter: condition=invert(is_null(array_sort(make_array(id)), {{nan_is_null=false}})), in Python=[array_sort, make_array], page skipping=none
+            Filter: condition=invert(is_null(array_sort(make_array(id)), {{nan_is_null=false}})), in DataFusion=[array_sort, make_array], page skipping=none
               LanceRead: projection=[id], {ALL}, files=9, file versions=[2.2]
         """,
     ),
