@@ -128,7 +128,8 @@ def run(context: Context, *, catalog: str, verb: str, table: Piece, pieces: Mapp
     else:
         uri = location.uri if verb in _CLONES else dataset.uri
         function = partial(_ON_EXECUTORS[verb], context.spark, uri, storage_options=location.storage_options)
-    arguments = _bind(f"CALL {catalog}.system.{verb}", function, dict(zip(pieces, values, strict=True)), supplied)
+    signed = dataset.optimize.compact_files if verb == "compact" else function
+    arguments = _bind(f"CALL {catalog}.system.{verb}", signed, dict(zip(pieces, values, strict=True)), supplied)
     if "column" in arguments:
         arguments["column"] = spelled_column(context, dataset, arguments["column"])
     if verb not in _CLONES:

@@ -498,10 +498,13 @@ def test_a_call_takes_the_arguments_of_the_python_function(spark, sql, table, la
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("compact('nyc.t', nope => 1)", "option: nope"),
+        (
+            "compact('nyc.t', nope => 1)",
+            "got an unexpected keyword argument 'nope'; it takes table, target_rows_per_fragment, .*repair_pages",
+        ),
         (
             "compact('nyc.t', storage_options => map('a', 'b'))",
-            "no argument 'storage_options'; it takes table",
+            "'storage_options'; it takes table, target_rows",
         ),
         ("compact('nyc.t@v1')", "'v1' is not a branch"),
         ("compact('nyc.t VERSION AS OF 1')", "line 1, column 26: compact takes the latest version"),
