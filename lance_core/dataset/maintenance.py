@@ -83,7 +83,7 @@ class DatasetOptimizer:
         """
         config = dict(auto_cleanup_config)
         if set(config) != {"interval", "older_than_seconds"} or not all(
-            _is_non_negative(value) for value in config.values()
+            (isinstance(value, int) and not isinstance(value, bool) and value >= 0) for value in config.values()
         ):
             raise InvalidInputError(f"auto_cleanup_config needs interval and older_than_seconds, not {config}")
         self._configure(auto_cleanup_keys(auto_cleanup_config))
@@ -373,10 +373,6 @@ class MaintenanceVerbs(Handle):
             transaction_properties=transaction_properties or {},
         )
         return erase_rows(self, where, options)
-
-
-def _is_non_negative(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _clean_up_automatically(store: ObjectStore, manifest: Manifest) -> None:

@@ -186,7 +186,7 @@ def field_from_arrow(field: pa.Field, path: str = "") -> Field:
     if is_json_type(kind):
         return _json_field(field, metadata, path)
     if isinstance(kind, pa.BaseExtensionType):
-        metadata |= _extension_metadata(kind)
+        metadata |= _decode_keys(dict(exported_metadata(pa.field("", kind))))
         kind = kind.storage_type
     logical_type, child_fields, encoding = _describe(kind, path)
     return Field(
@@ -390,10 +390,6 @@ def _json_field(field: pa.Field, metadata: dict[str, bytes], path: str) -> Field
         extension_name=_LANCE_JSON.decode(),
         encoding=_VAR_BINARY,
     )
-
-
-def _extension_metadata(kind: pa.BaseExtensionType) -> dict[str, bytes]:
-    return _decode_keys(dict(exported_metadata(pa.field("", kind))))
 
 
 def _decode_keys(metadata: Mapping[bytes, bytes] | None) -> dict[str, bytes]:

@@ -98,7 +98,7 @@ def schema_from_bytes(data: bytes) -> Schema:
         raise InvalidInputError(f"{len(data)} bytes are not a schema as lance_schema_bytes returns it") from error
     metadata, values = dict(message.metadata), {}
     for key in [key for key in metadata if key.startswith(_VALUES)]:
-        values[int(key.removeprefix(_VALUES))] = _array_from_bytes(metadata.pop(key))
+        values[int(key.removeprefix(_VALUES))] = pa.ipc.open_stream(metadata.pop(key)).read_next_batch().column(0)
     schema = schema_from_protobuf(message.fields, metadata)
     return replace(schema, fields=tuple(_add_values(field, values) for field in schema.fields)) if values else schema
 
@@ -113,10 +113,6 @@ def _array_to_bytes(array: pa.Array) -> bytes:
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     return bytes(sink.getvalue())
-
-
-def _array_from_bytes(data: bytes) -> pa.Array:
-    return pa.ipc.open_stream(data).read_next_batch().column(0)
 
 
 def _to_protobuf(node: Field, parent_id: int, *, legacy: bool) -> file_pb2.Field:

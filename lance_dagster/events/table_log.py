@@ -32,9 +32,9 @@ _RUN_ID: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 _LONGEST: Final = 200
 
 
-def recent(dataset: lance_core.LanceDataset, count: int = LAST) -> list[TableVersion]:
+def recent(dataset: lance_core.LanceDataset) -> list[TableVersion]:
     """The newest versions, newest first."""
-    return list(islice(read_history(dataset, count_changes=False, ahead=count + 1), count))
+    return list(islice(read_history(dataset, count_changes=False, ahead=LAST + 1), LAST))
 
 
 def history_page(versions: Iterable[TableVersion], ui_url: str = "") -> str:

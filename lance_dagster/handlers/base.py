@@ -94,7 +94,7 @@ class WriteRequest:
     @property
     def storage_options(self) -> dict[str, str] | None:
         """The storage options as lance_core takes them."""
-        return dict(self.table.storage_options) or None
+        return self.table.options
 
     @property
     def files(self) -> lance_core.FileOptions:
@@ -125,6 +125,11 @@ class WriteRequest:
     def changed_commit(self, **changes: Any) -> WriteRequest:
         """The request with other attributes of its commit."""
         return replace(self, commit=replace(self.commit, **changes))
+
+    def with_attempt(self, **changes: Any) -> WriteRequest:
+        """The request with other attributes of its attempt, if it is one."""
+        attempt = self.commit.write_attempt
+        return self if attempt is None else self.changed_commit(write_attempt=replace(attempt, **changes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,5 +48,5 @@ class LanceDatasetHandler(LanceTypeHandler):
             return request.dataset
         import lance  # noqa: PLC0415 - optional; the annotation has imported it
 
-        options = dict(request.table.storage_options) or None
+        options = request.table.options
         return lance.dataset(request.dataset.uri, version=request.dataset.version, storage_options=options)

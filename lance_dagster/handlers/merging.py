@@ -203,8 +203,8 @@ def merge_on_attempts(
             assert write is not None  # the error is only raised for a write with attempts
             # The commits before `error.version` were checked; the commit of the next merge checks those after it.
             committed = lance_core.dataset(request.uri, error.version, storage_options=request.storage_options)
-            write = replace(write, earlier=(*write.earlier, error.version))
-            request = replace(request, existing=committed, mode="merge").changed_commit(write_attempt=write)
+            request = replace(request, existing=committed, mode="merge")
+            request = request.with_attempt(earlier=(*write.earlier, error.version))
 
 
 def after_creation(request: WriteRequest) -> WriteRequest:

@@ -169,7 +169,7 @@ class SparkHandler(LanceTypeHandler):
             version=request.dataset.version,
             columns=request.columns,
             filter=request.filter,
-            storage_options=dict(request.table.storage_options) or None,
+            storage_options=request.table.options,
             blob_handling="all_binary",
         )
 
@@ -210,7 +210,7 @@ def _changes(request: ReadRequest) -> DataFrame:
             key=request.changes.key,
             split_updates=request.changes.splits_updates,
             updates_of=request.changes.updates_of,
-            storage_options=dict(request.table.storage_options) or None,
+            storage_options=request.table.options,
             blob_handling="all_binary",
         )
         for part in request.changes.parts

@@ -140,11 +140,9 @@ def columns_request(output: TableOutput) -> WriteRequest:
         settings = replace(settings, empty_output="write")  # so that values of earlier attempts are set to null
     request = write_request(output, "columns", plan, settings)
     columns = {COLUMNS: json.dumps(set_columns(output.frame.names, settings.row_key))}
-    attempt = output.tags.write_attempt(
-        earlier=output.attempts.versions, on_earlier_attempt=settings.on_earlier_attempt
-    )
     properties = {**(request.commit.properties or {}), **columns}
-    return replace(request.changed_commit(write_attempt=attempt, properties=properties), read=read)
+    request = request.with_attempt(earlier=output.attempts.versions, on_earlier_attempt=settings.on_earlier_attempt)
+    return replace(request.changed_commit(properties=properties), read=read)
 
 
 def columns_on_branch(output: TableOutput, main: lance_core.LanceDataset | None) -> TableOutput:

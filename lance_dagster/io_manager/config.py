@@ -3,6 +3,7 @@
 `manager` does the work, so that loading a code location imports neither pyarrow nor lance_core nor pyspark.
 """
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -22,7 +23,7 @@ from lance_dagster.tables.settings import (
 from pyspark_lance import EmptyOutput, OutOfPartition, SchemaMode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from lance_dagster.handlers.base import LanceTypeHandler
     from lance_dagster.io_manager.manager import LanceTableIOManager
@@ -158,33 +159,18 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
 
     def settings(self) -> TableSettings:
         """The configuration as the record that the IO manager uses."""
-        output = OutputSettings(
-            write_mode=self.write_mode,
-            schema_mode=self.schema_mode,
-            empty_output=self.empty_output,
-            out_of_partition=self.out_of_partition,
-            cluster=self.cluster,
-            stable_row_ids=self.stable_row_ids,
-            on_earlier_attempt=self.on_earlier_attempt,
-        )
-        return TableSettings(
-            root_uri=self.root_uri,
-            storage_options=dict(self.storage_options),
-            schema=self.schema_,
-            output=output,
-            reads_materialized=self.read == "materialized",
-            default_load_type=self.default_load_type,
-            spark=self.spark,
-            type_handlers=tuple(self.type_handlers()),
-            max_rows_per_file=self.max_rows_per_file,
-            max_bytes_per_file=self.max_bytes_per_file,
-            data_storage_version=self.data_storage_version,
-            table_config=dict(self.table_config),
-            branching=self.branching,
-            max_unindexed_fragments=self.max_unindexed_fragments if self.index_partitions else None,
-            ui_url=self.ui_url or "",
-            derive_column_lineage=self.derive_column_lineage,
-        )
+        configured = {
+            **{name: getattr(self, name) for name in type(self).model_fields},
+            "storage_options": dict(self.storage_options),
+            "schema": self.schema_,
+            "reads_materialized": self.read == "materialized",
+            "type_handlers": tuple(self.type_handlers()),
+            "table_config": dict(self.table_config),
+            "max_unindexed_fragments": self.max_unindexed_fragments if self.index_partitions else None,
+            "ui_url": self.ui_url or "",
+        }
+        output = OutputSettings(**_for_record(OutputSettings, configured))
+        return TableSettings(output=output, **_for_record(TableSettings, configured))
 
     @property
     def table_root(self) -> "TableRoot":
@@ -198,3 +184,7 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
         manager = LanceTableIOManager(self.settings())
         call_at_step_start(context, manager.remember_begin, manager.miss_begin)
         return manager
+
+
+def _for_record(record: type, configured: "Mapping[str, Any]") -> dict[str, Any]:
+    return {field.name: configured[field.name] for field in fields(record) if field.name in configured}

@@ -17,7 +17,7 @@ from typing import Any
 import dagster as dg
 
 import lance_core
-from lance_core.errors import DatasetExistsError, DatasetNotFoundError, LanceError
+from lance_core.errors import DatasetExistsError, LanceError
 from lance_core.maintenance import index_partitions
 from lance_dagster._context.check_log import first_begin, log_provenance
 from lance_dagster._context.steps import (
@@ -82,7 +82,7 @@ from lance_dagster.io_manager.ownership import (
 from lance_dagster.io_manager.skipped_write import report_skipped, unchanged_data_version
 from lance_dagster.io_manager.write_attempts import (
     EarlierAttempts,
-    commit_tags,
+    describe_commit,
     error_of_write,
     find_earlier_attempts,
     made_by,
@@ -141,7 +141,7 @@ class LanceTableIOManager(dg.IOManager):
                 location, facts = self._locate(context.asset_key, defined_metadata(context)), run_facts(context)
                 assert facts is not None
                 branch = branch_of_run(self._settings.branching, facts)
-                newest = newest_version(self._open(location.uri), branch)
+                newest = newest_version(self._settings.open_uri(location.uri), branch)
                 self._begun[facts.step, location.uri] = first_begin(facts, location.uri, newest)
 
     def miss_begin(self, step: tuple[str, str]) -> None:
@@ -291,7 +291,7 @@ class LanceTableIOManager(dg.IOManager):
         changes = consumed_changes(None if facts is None else facts.step)
         merges_on, settings = settings.merge_key, settings_of_refresh(settings, changes)
         keys = sorted(context.asset_partition_keys) if partitioned else None
-        tags = commit_tags(
+        commit = describe_commit(
             facts,
             asset_key=context.asset_key,
             output_name=output_name(context),
@@ -302,7 +302,7 @@ class LanceTableIOManager(dg.IOManager):
             outside=settings.out_of_partition == "allow",
         )
         try:
-            existing = self._open(location.uri)
+            existing = self._settings.open_uri(location.uri)
         except LanceError as error:
             raise error_of_write(error, f"asset {asset}", None, location.uri, self._settings) from error
         if settings.write_mode != "columns":
@@ -321,9 +321,11 @@ class LanceTableIOManager(dg.IOManager):
             settings=settings,
             facts=facts,
             keys=keys,
-            tags=tags,
+            commit=commit,
             existing=existing,
-            attempts=EarlierAttempts() if existing is None else find_earlier_attempts(existing, tags, facts),
+            attempts=EarlierAttempts()
+            if existing is None
+            else find_earlier_attempts(existing, commit.write_attempt, facts),
             branch=branch,
             changes=changes,
             merges_on=tuple(merges_on),
@@ -336,7 +338,7 @@ class LanceTableIOManager(dg.IOManager):
         definition = defined_metadata(context)
         asset = context.asset_key.to_user_string()
         settings = self._settings.output.overridden(definition, asset=asset, strict=True)
-        existing = self._open(self._locate(context.asset_key, definition).uri)
+        existing = self._settings.open_uri(self._locate(context.asset_key, definition).uri)
         branch = branch_of_run(self._settings.branching, facts)
         if existing is not None and branch is not None:
             self._reject_lost_writes(existing, branch, facts)
@@ -356,14 +358,14 @@ class LanceTableIOManager(dg.IOManager):
         """
         existing, frame = output.existing, output.frame
         if output.sets_columns:
-            return columns_on_branch(output, self._open(output.location.uri))
+            return columns_on_branch(output, self._settings.open_uri(output.location.uri))
         if (
             output.branch is None
             or output.attempts.versions
             or (existing is not None and not have_other_columns(frame, existing.schema))
         ):
             return output
-        main = None if existing is None else self._open(output.location.uri)
+        main = None if existing is None else self._settings.open_uri(output.location.uri)
         if main is not None and not is_created_empty(main, partial(has_ended, output)):
             return output
         plan = planned_partitions(output, new_columns(output, obj))
@@ -377,23 +379,17 @@ class LanceTableIOManager(dg.IOManager):
             main.branches.discard(output.branch)
         return replace(output, existing=branch_for_writing(main, output.branch), is_created_empty=True)
 
-    def _open(self, uri: str) -> lance_core.LanceDataset | None:
-        try:
-            return lance_core.dataset(uri, storage_options=dict(self._settings.storage_options) or None)
-        except DatasetNotFoundError:
-            return None
-
     def _skipped(self, output: TableOutput) -> TableOutput:
         """The output with its table as it is now, which others may have created or written since the step began.
 
         Raises:
             SupersededError: A later attempt of the write has committed.
         """
-        main, branch = self._open(output.location.uri), output.branch
+        main, branch = self._settings.open_uri(output.location.uri), output.branch
         if main is None or (branch is not None and branch not in main.branches.list()):
             return output
         newest = main.checkout_version((branch, None))
-        reject_late_attempt(newest, output.tags, output.facts)
+        reject_late_attempt(newest, output.commit.write_attempt, output.facts)
         return replace(output, existing=newest)
 
     def _index_partitions(self, output: TableOutput, dataset: lance_core.LanceDataset) -> None:
@@ -406,7 +402,7 @@ class LanceTableIOManager(dg.IOManager):
                 dataset,
                 output.partition_columns(dataset),
                 max_unindexed_fragments=max_unindexed_fragments,
-                transaction_properties=output.tags.of_run,
+                transaction_properties=output.run_properties,
             )
         except Exception as error:  # noqa: BLE001 - an index only saves work
             output.context.log.warning("%s: its zone maps were not refreshed: %s", output.where, error)
@@ -436,7 +432,7 @@ class LanceTableIOManager(dg.IOManager):
         if settings.write_mode == "merge" and output.existing is None:
             may_insert(request)
         exclusive = alone or (output.is_created_empty and wants_no_table(settings, plan))
-        attempt = output.tags.write_attempt(
+        request = request.with_attempt(
             earlier=output.attempts.versions,
             surviving_attempts=tuple(output.attempts.surviving),
             on_earlier_attempt=settings.on_earlier_attempt,
@@ -445,7 +441,7 @@ class LanceTableIOManager(dg.IOManager):
             begun=0 if output.step in self._missed_begins else self._begun.get((output.step, output.location.uri)),
         )
         try:
-            return handler.write(obj, request.changed_commit(write_attempt=attempt))
+            return handler.write(obj, request)
         except DatasetExistsError as error:
             raise DatasetExistsError(f"{error}. The write_mode is {settings.write_mode}") from error
 

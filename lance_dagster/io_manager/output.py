@@ -19,7 +19,7 @@ from lance_dagster.handlers import LanceTypeHandler
 from lance_dagster.handlers.arrow_schema import known_schema, with_known_types
 from lance_dagster.handlers.base import CHANGE_TYPE, CommitMode, WriteRequest, no_columns
 from lance_dagster.handlers.columns import matched_by
-from lance_dagster.io_manager.write_attempts import CommitTags, EarlierAttempts, reject_late_attempt
+from lance_dagster.io_manager.write_attempts import OF_RUN, EarlierAttempts, reject_late_attempt
 from lance_dagster.lineage.reader_tags import release
 from lance_dagster.lineage.step_inputs import ConsumedChanges, input_properties
 from lance_dagster.lineage.watermarks import watermark_name
@@ -64,7 +64,7 @@ class TableOutput:
         settings: The settings of the write.
         facts: The run; None outside of a run.
         keys: The partition keys, sorted; None for an asset without partitions.
-        tags: The transaction properties of the commit, with the token of the write.
+        commit: The properties of the commit, and in a run its attempt.
         existing: The newest version of the table, on the branch of the run; None if there is no table.
         attempts: The earlier attempts of the write.
         branch: The branch of the run; None for main.
@@ -83,7 +83,7 @@ class TableOutput:
     settings: OutputSettings
     facts: RunFacts | None
     keys: Sequence[str] | None
-    tags: CommitTags
+    commit: lance_core.Commit
     existing: lance_core.LanceDataset | None
     attempts: EarlierAttempts
     branch: str | None = None
@@ -105,6 +105,11 @@ class TableOutput:
         return lance_core.WatermarkMove.properties(
             [move for consumed in self.changes for move in consumed.moves.get(asset, ())]
         )
+
+    @property
+    def run_properties(self) -> dict[str, str]:
+        """The properties of other commits of the run, such as of an index, which are no attempts of the write."""
+        return {key: value for key, value in self.commit.texts.items() if key in OF_RUN}
 
     @property
     def sets_columns(self) -> bool:
@@ -150,7 +155,7 @@ def planned_partitions(output: TableOutput, schema: pa.Schema) -> PartitionPlan 
 def write_request(
     output: TableOutput, mode: CommitMode, plan: PartitionPlan | None, settings: OutputSettings
 ) -> WriteRequest:
-    """The write of an output, without its attempt.
+    """The write of an output; its attempt names no earlier one.
 
     Args:
         output: The output.
@@ -169,7 +174,7 @@ def write_request(
         )
     # The table's configuration belongs to main: a promotion does not copy it there.
     on_branch = existing is not None and output.branch is not None
-    properties = {**output.tags.properties, **input_properties(output.step), **output.watermark_properties}
+    properties = {**output.commit.texts, **input_properties(output.step), **output.watermark_properties}
     return WriteRequest(
         uri=output.uri,
         mode=mode,
@@ -177,7 +182,7 @@ def write_request(
         slices=None if plan is None else plan.slices,
         output=settings,
         table=replace(output.table, table_config={}) if on_branch else output.table,
-        commit=lance_core.Commit(message=settings.commit_message, properties=properties),
+        commit=replace(output.commit, message=settings.commit_message, properties=properties),
         require_empty=plan is not None and settings.write_mode == "error" and mode in ("append", "replace"),
         known=known_schema(output.metadata, type_metadata(output.context), output.where),
         deletes=output.deletes if mode == "merge" else None,
@@ -200,7 +205,7 @@ def commit_mode(output: TableOutput, plan: PartitionPlan | None) -> CommitMode:
     if mode == "append" or output.attempts.versions:  # the rows of earlier attempts are removed
         return "append"
     if existing is not None and wants_no_table(output.settings, plan) and not is_new:
-        reject_late_attempt(existing, output.tags, output.facts)
+        reject_late_attempt(existing, output.commit.write_attempt, output.facts)
         raise DatasetExistsError(
             f"{output.where}: the table {output.location.uri} exists, and write_mode is {mode}; {_OTHER_MODES}"
         )
@@ -210,7 +215,7 @@ def commit_mode(output: TableOutput, plan: PartitionPlan | None) -> CommitMode:
         return "replace"  # another run may create the table meanwhile, for other partitions
     rows = existing.count_rows(filter=plan.slices.expression(existing.schema))
     if rows:
-        reject_late_attempt(existing, output.tags, output.facts)
+        reject_late_attempt(existing, output.commit.write_attempt, output.facts)
         raise DatasetExistsError(
             f"{output.where}: {output.location.uri} has {rows} rows in the run's partitions, and write_mode is "
             f"error; {_OTHER_MODES}"
@@ -230,7 +235,12 @@ def is_sole_writer(output: TableOutput) -> bool:
     columns differ from theirs; and for a table with other columns and without rows, from which a branch was to fork.
     """
     existing, attempts = output.existing, output.attempts
-    if existing is not None and output.branch is None and output.tags.token is not None and not attempts.versions:
+    if (
+        existing is not None
+        and output.branch is None
+        and output.commit.write_attempt is not None
+        and not attempts.versions
+    ):
         return have_other_columns(output.frame, existing.schema) and is_created_empty(
             existing, partial(has_ended, output)
         )
@@ -371,6 +381,6 @@ def move_watermarks(output: TableOutput) -> None:
     transaction = lance_core.Transaction(
         read_version=output.existing.version,
         operation=lance_core.LanceOperation.UpdateConfig(),
-        transaction_properties={**output.tags.properties, **properties},
+        transaction_properties={**output.commit.texts, **properties},
     )
     release_consumed(output, lance_core.LanceDataset.commit(output.existing, transaction))

@@ -62,9 +62,9 @@ from lance_dagster.properties import (
 from lance_dagster.tables.settings import TableSettings
 
 __all__ = [
-    "CommitTags",
+    "OF_RUN",
     "EarlierAttempts",
-    "commit_tags",
+    "describe_commit",
     "error_of_write",
     "find_earlier_attempts",
     "made_by",
@@ -72,37 +72,11 @@ __all__ = [
     "reject_missing",
 ]
 
-_OF_RUN = (RUN_ID, ROOT_RUN_ID, JOB_NAME, STEP_KEY, ASSET_KEY, COLUMNS)
+OF_RUN = (RUN_ID, ROOT_RUN_ID, JOB_NAME, STEP_KEY, ASSET_KEY, COLUMNS)
+"""The properties that other commits of a run carry as well, such as that of an index."""
 _SHOWN_KEYS = 3
 _MISSING = re.compile(r"\bmissing='(\w+)'")
 """An argument of `write_columns` in messages, for which an asset has the metadata `lance/missing`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitTags:
-    """The properties of one write's commit.
-
-    Attributes:
-        properties: The transaction properties, including the token.
-        token: The write token; None outside of a run, where a write has no other attempts.
-        number: The number of the run, and of the attempt in the run.
-    """
-
-    properties: dict[str, str]
-    token: str | None
-    number: tuple[int, ...] = (0,)
-
-    @property
-    def of_run(self) -> dict[str, str]:
-        """The properties of other commits of the run, such as of an index, which are no attempts of the write."""
-        return {key: self.properties[key] for key in _OF_RUN if key in self.properties}
-
-    def write_attempt(self, **choices: Any) -> lance_core.WriteAttempt | None:
-        """The attempt, for the commit; `choices` are its further fields. None outside of a run."""
-        if self.token is None:
-            return None
-        note = self.properties.get(RUN_ID, "")
-        return lance_core.WriteAttempt(token=(WRITE_TOKEN, self.token), number=self.number, note=note, **choices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +101,7 @@ class EarlierAttempts:
         return tuple(sorted({*self.transactions, *self.cleaned_up}))
 
 
-def commit_tags(
+def describe_commit(
     facts: RunFacts | None,
     *,
     asset_key: dg.AssetKey,
@@ -137,8 +111,8 @@ def commit_tags(
     metadata: Mapping[str, Any],
     sets_columns: bool = False,
     outside: bool = False,
-) -> CommitTags:
-    """Build the properties of a commit.
+) -> lance_core.Commit:
+    """The commit of a write: its properties, and in a run its attempt, which names no earlier one.
 
     Args:
         facts: The run; None outside of a run.
@@ -152,8 +126,7 @@ def commit_tags(
         outside: Whether the write may change rows outside of the partitions.
     """
     keys = None if partition_keys is None else json.dumps(sorted(partition_keys))
-    asset, token = asset_key.to_user_string(), None
-    number: tuple[int, ...] = (0,)
+    asset, attempt = asset_key.to_user_string(), None
     optional_properties: dict[str, str | None] = {ASSET_KEY: asset, CODE_VERSION: code_version}
     optional_properties[MAINTENANCE_METADATA] = recorded_metadata(metadata)
     optional_properties[COLUMNS] = "[]" if sets_columns else None
@@ -161,7 +134,8 @@ def commit_tags(
         optional_properties |= {PARTITION_KEYS: listed_keys(keys), PARTITION_HASH: hashed(keys)}
         optional_properties[OUT_OF_PARTITION] = "allow" if outside else None
     if facts is not None:
-        token, number = hashed(json.dumps([facts.root_run_id, asset, output_name, keys])), (facts.number, facts.attempt)
+        token = (WRITE_TOKEN, hashed(json.dumps([facts.root_run_id, asset, output_name, keys])))
+        attempt = lance_core.WriteAttempt(token=token, number=(facts.number, facts.attempt), note=facts.run_id)
         optional_properties |= {
             RUN_ID: facts.run_id,
             ROOT_RUN_ID: facts.root_run_id,
@@ -169,41 +143,44 @@ def commit_tags(
             STEP_KEY: facts.step_key,
             ATTEMPT: str(facts.attempt),
             BACKFILL_ID: facts.backfill_id,
-            WRITE_TOKEN: token,
+            WRITE_TOKEN: token[1],
         }
     properties = {key: value for key, value in optional_properties.items() if value is not None}
-    return CommitTags(properties=properties, token=token, number=number)
+    return lance_core.Commit(properties=properties, write_attempt=attempt)
 
 
 def find_earlier_attempts(
-    dataset: lance_core.LanceDataset, tags: CommitTags, facts: RunFacts | None
+    dataset: lance_core.LanceDataset, write: lance_core.WriteAttempt | None, facts: RunFacts | None
 ) -> EarlierAttempts:
     """Find the commits of earlier attempts of a write.
 
     Args:
         dataset: The table at its latest version, from which its history is read backwards.
-        tags: The properties of this write's commit.
+        write: This attempt; None outside of a run.
         facts: The run, whose instance has the records of earlier runs; None outside of a run.
 
     Raises:
         SupersededError: A later attempt has committed already.
     """
-    return EarlierAttempts() if facts is None or not facts.is_retry else _other_attempts(dataset, tags, facts)
+    is_retry = facts is not None and facts.is_retry
+    return _other_attempts(dataset, write, facts) if is_retry else EarlierAttempts()
 
 
-def reject_late_attempt(dataset: lance_core.LanceDataset, tags: CommitTags, facts: RunFacts | None) -> None:
+def reject_late_attempt(
+    dataset: lance_core.LanceDataset, write: lance_core.WriteAttempt | None, facts: RunFacts | None
+) -> None:
     """Reject a first attempt whose re-execution has committed already.
 
     Raises:
         SupersededError: A later attempt has committed.
     """
-    if facts is not None:
-        _other_attempts(dataset, tags, facts)
+    _other_attempts(dataset, write, facts)
 
 
-def _other_attempts(dataset: lance_core.LanceDataset, tags: CommitTags, facts: RunFacts) -> EarlierAttempts:
-    write = tags.write_attempt()
-    if write is None:
+def _other_attempts(
+    dataset: lance_core.LanceDataset, write: lance_core.WriteAttempt | None, facts: RunFacts | None
+) -> EarlierAttempts:
+    if write is None or facts is None:
         return EarlierAttempts()
     created = facts.created_at(facts.root_run_id)
     not_before = None if created is None else created - CLOCK_SKEW
@@ -295,7 +272,7 @@ def error_of_write(
         message = message.removeprefix(prefix)
     match = re.search(r"\bversion (\d+)", message) if isinstance(error, CommitConflictError) else None
     if match is not None:
-        dataset = lance_core.dataset(uri, storage_options=dict(settings.storage_options) or None)
+        dataset = lance_core.dataset(uri, storage_options=settings.options)
         message = f"{message.rstrip('.')}. Version {match[1]} was committed by {made_by(dataset, int(match[1]))}."
     kinds = (cls for cls in type(error).__mro__ if cls.__module__ == LanceError.__module__)
     kind = next(cls for cls in kinds if cls is not EarlierAttemptCommittedError)

@@ -61,7 +61,7 @@ def store_op_output(context: dg.OutputContext, obj: Any, settings: TableSettings
     request = WriteRequest(
         uri=uri,
         mode="overwrite",
-        existing=_open(uri, settings),
+        existing=settings.open_uri(uri),
         slices=None,
         output=output,
         table=settings,
@@ -150,7 +150,7 @@ def load_op_output(
             f"{where}: metadata {key} is for inputs that are assets, not for the output of an op; remove the entry"
         )
     uri = _uri(context, settings)
-    dataset = _open(uri, settings)
+    dataset = settings.open_uri(uri)
     if dataset is None:
         raise DatasetNotFoundError(f"{where}: {context.step_key!r} of run {context.run_id} stored no table at {uri}")
     if dataset.schema.names == [_PICKLED]:
@@ -181,10 +181,3 @@ def _uri(context: dg.OutputContext, settings: TableSettings) -> str:
 
 def _segment(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", lambda match: "".join(f"={byte:02x}" for byte in match[0].encode()), name)
-
-
-def _open(uri: str, settings: TableSettings) -> lance_core.LanceDataset | None:
-    try:
-        return lance_core.dataset(uri, storage_options=dict(settings.storage_options) or None)
-    except DatasetNotFoundError:
-        return None

@@ -9,7 +9,7 @@ the rules of the IO manager (`location`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -195,12 +195,22 @@ class TableRoot:
 
     def open_or_none(self, table: TableLike) -> lance_core.LanceDataset | None:
         """The newest version of a table; None if the table does not exist."""
-        from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - code locations load without it
+        return _or_none(lambda: self.open(table))
 
-        try:
-            return self.open(table)
-        except DatasetNotFoundError:
-            return None
+    def open_uri(self, uri: str) -> lance_core.LanceDataset | None:
+        """The newest version of the table at a URI below the root; None if there is no table."""
+        import lance_core  # noqa: PLC0415 - code locations load without it
+
+        return _or_none(lambda: lance_core.dataset(uri, storage_options=self.options))
+
+
+def _or_none(opening: Callable[[], lance_core.LanceDataset]) -> lance_core.LanceDataset | None:
+    from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - code locations load without it
+
+    try:
+        return opening()
+    except DatasetNotFoundError:
+        return None
 
 
 def is_foreign(ref: TableRef, context: dg.OpExecutionContext | dg.SensorEvaluationContext | None = None) -> bool:

@@ -12,7 +12,7 @@ the new files again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 import pyarrow as pa
@@ -29,6 +29,7 @@ from pyspark_lance.writing.job import WriteJob
 from pyspark_lance.writing.orphan_files import committed_fragments
 from pyspark_lance.writing.row_checks import hashes_of_keys
 from pyspark_lance.writing.row_lookup import rows_with_keys
+from pyspark_lance.writing.task import PartitionTask
 from pyspark_lance.writing.update_commit import commit_update, lost_each_time
 
 __all__ = ["KeyMergeJob"]
@@ -58,17 +59,11 @@ class KeyMergeJob:
         plain = self.write.task()
         base, options = self.write.base(), self.write.options.storage_options
         change = RowLevelTask(
-            uri=plain.uri,
-            job=plain.job,
-            stored=plain.stored,
+            **{field.name: getattr(plain, field.name) for field in fields(PartitionTask)},
             on=self._on,
             stable=self.stable,
             most_keys=None,  # rows of a key may be in two tasks
             finer=FinerColumns.of(base, options),
-            files=plain.files,
-            storage_options=options,
-            dataset_schema=plain.dataset_schema,
-            external_places=plain.external_places,
         )
         return KeyLookup().task(self.write.base_version, change, options)
 

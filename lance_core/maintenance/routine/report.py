@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from lance_core.errors import CorruptFileError, NotFoundError, ObjectNotFoundError
+from lance_core.errors import CorruptFileError, ObjectNotFoundError
 from lance_core.maintenance.compaction.rewrite import RewriteResult
 from lance_core.maintenance.compaction.tasks import CompactionTask
 from lance_core.maintenance.routine.health import TableHealth
@@ -240,11 +240,6 @@ def error_of(step: str, error: Exception) -> str:
 def shows_damage(error: object) -> bool:
     """Whether an error says that a file of a table is missing or corrupt."""
     return isinstance(error, CorruptFileError | ObjectNotFoundError)
-
-
-def is_hopeless(error: object) -> bool:
-    """Whether a task that failed with an error would fail again."""
-    return isinstance(error, CorruptFileError | NotFoundError)
 
 
 def _joined(*reasons: str | None) -> str | None:

@@ -218,7 +218,7 @@ def index_name(manifest: Manifest, field: IndexedField, kind: Kind, name: str | 
         # An index of another kind on the same column keeps its name.
         while name in by_name and (
             by_name[name].fields != (field.node.id,)
-            or by_name[name].details_type_url.rpartition(".")[2] != _url_end(kind)
+            or by_name[name].details_type_url.rpartition(".")[2] != kind.type_url.rpartition(".")[2]
         ):
             number += 1
             name = f"{field.path}_idx_{number}"
@@ -232,7 +232,3 @@ def index_name(manifest: Manifest, field: IndexedField, kind: Kind, name: str | 
     if not replace:
         raise InvalidInputError(f"there is an index {name!r} already; replace=True replaces it")
     return name
-
-
-def _url_end(kind: Kind) -> str:
-    return kind.type_url.rpartition(".")[2]

@@ -8,7 +8,7 @@ import pytest
 
 import lance_core
 from lance_dagster._context.steps import RunFacts
-from lance_dagster.io_manager.write_attempts import commit_tags, made_by
+from lance_dagster.io_manager.write_attempts import describe_commit, made_by
 
 ASSET = dg.AssetKey(["analytics", "events"])
 FACTS = RunFacts(
@@ -31,7 +31,7 @@ def tags_of(facts=FACTS, **changes):
         "code_version": None,
         "metadata": {},
     } | changes
-    return commit_tags(facts, **arguments)
+    return describe_commit(facts, **arguments)
 
 
 def test_the_run_is_on_the_commit():
@@ -47,9 +47,12 @@ def test_the_run_is_on_the_commit():
         "dagster.step_key": "s",
         "dagster.attempt": "1",
         "dagster.backfill_id": "bf",
-        "dagster.write_token": tags.token,
+        "dagster.write_token": tags.write_attempt.token[1],
     }
-    assert tags.write_attempt().properties == {"dagster.write_token": tags.token, "lance.write_attempt": "7.1"}
+    assert tags.write_attempt.properties == {
+        "dagster.write_token": tags.write_attempt.token[1],
+        "lance.write_attempt": "7.1",
+    }
 
 
 def test_what_does_not_apply_is_left_out():
@@ -59,16 +62,16 @@ def test_what_does_not_apply_is_left_out():
 
 def test_outside_of_a_run_each_write_is_one_of_its_own():
     tags = tags_of(None)
-    assert tags.write_attempt() is None
+    assert tags.write_attempt is None
     assert tags.properties["dagster.asset_key"] == "analytics/events"
 
 
 def test_retries_and_re_executions_have_the_same_token():
     first = tags_of(RunFacts(run_id="r1", root_run_id="r1"))
-    assert tags_of(FACTS).token == first.token
-    assert tags_of(RunFacts(run_id="r1", root_run_id="r1", attempt=3)).token == first.token
-    assert tags_of(FACTS, partition_keys=["a", "b"]).token == first.token
-    assert tags_of(FACTS, code_version="2").token == first.token
+    assert tags_of(FACTS).write_attempt.token == first.write_attempt.token
+    assert tags_of(RunFacts(run_id="r1", root_run_id="r1", attempt=3)).write_attempt.token == first.write_attempt.token
+    assert tags_of(FACTS, partition_keys=["a", "b"]).write_attempt.token == first.write_attempt.token
+    assert tags_of(FACTS, code_version="2").write_attempt.token == first.write_attempt.token
 
 
 @pytest.mark.parametrize(
@@ -84,7 +87,7 @@ def test_retries_and_re_executions_have_the_same_token():
     ],
 )
 def test_other_writes_have_other_tokens(changes):
-    assert tags_of(**changes).token != tags_of().token
+    assert tags_of(**changes).write_attempt.token != tags_of().write_attempt.token
 
 
 def test_many_partition_keys_are_described_instead_of_listed():
