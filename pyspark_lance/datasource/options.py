@@ -52,7 +52,12 @@ OPTIONS: Final = (
     Option("timeZone", f"{_READS}, write", "zone of times that name none, such as `Asia/Tokyo`"),
     Option("branch", f"{_READS}, {_WRITES}", "the branch that is read or written"),
     Option("columns", _READS, "names with commas between them, also `_rowid`, `_rowaddr` and fields such as `point.x`"),
-    Option("filter", _READS, "SQL over columns of the table: only rows that meet it are read"),
+    Option(
+        "filter",
+        _READS,
+        "SQL over columns of the table, with the [functions that need no"
+        " DataFusion](compatibility.md#what-else-differs): only rows that meet it are read",
+    ),
     Option("blobs", _READS, "`descriptions` or `bytes`: how columns of blobs are read"),
     Option("parallelism", "read", "number of tasks that run at once"),
     Option("readChangeFeed", _READS, "`true`: rows that were inserted, updated and deleted, with `_change_type`"),
