@@ -60,7 +60,7 @@ INPUT_ENTRIES: Final[Mapping[str, str]] = {
     "lance/as_of": "a time, or its ISO form; without a zone it is in UTC",
     "lance/missing": "what an input is whose table, or every partition, was never written: `error`, the default, or "
     "`empty`, no rows. An input that is annotated as Optional is None then. Where some of the partitions were written, "
-    "their rows are loaded, and the log names the others unless this is `empty`",
+    "the rows that the table has are loaded, and the log names the others unless this is `empty`",
     "lance/changes": "`since_last_run`: the rows that changed since the asset's own last commit, with `_change_type` "
     "([changes](changes.md#inputs-of-assets)); run tag `lance/full_refresh` = `true` reads everything again",
 }

@@ -105,7 +105,9 @@ def _table_metadata(dataset: "lance_core.LanceDataset", uri: str) -> dict[str, A
         "lance/identity": dataset.identity,
         "lance/fragments": len(dataset.fragment_ids()),
     }
-    change = next((commit for commit in read_history(dataset) if commit.changes_rows), None)
+    change = next(
+        (commit for commit in read_history(dataset) if commit.changes_rows and not commit.touches_no_rows), None
+    )
     if change is not None:
         entries |= _change_metadata(change)
     return entries
@@ -241,7 +243,7 @@ def _observations(
         tags = None
         if commit.changes_rows and not commit.is_idle:
             tags = {_DATA_VERSION_TAG: data_version(dataset.root_uri, commit.version, commit.branch, table_id)}
-        else:
+        if commit.touches_no_rows or not commit.changes_rows:
             entries.pop("dagster/last_updated_timestamp", None)
         yield dg.AssetObservation(ref.key, metadata=entries, tags=tags)
 

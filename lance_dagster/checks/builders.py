@@ -36,6 +36,8 @@ __all__ = [
 ]
 
 _SHOWN = 20
+_EVENTS = 100
+"""The most events that are read to find the newest that names a version."""
 
 
 def build_lance_integrity_checks(
@@ -122,10 +124,13 @@ def _row_problems(
 ) -> Iterator[str]:
     """Compare the number of rows of the version that Dagster recorded last with the recorded number."""
     from lance_core.errors import VersionNotFoundError  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.events.event_order import version_of_event  # noqa: PLC0415 - heavy imports at first use
     from lance_dagster.lineage.table_life import is_about_another  # noqa: PLC0415 - heavy imports at first use
 
-    event = context.instance.get_latest_materialization_event(ref.key)
-    materialization = None if event is None else event.asset_materialization
+    records = context.instance.fetch_materializations(ref.key, limit=_EVENTS).records
+    events = [record.asset_materialization for record in records if record.asset_materialization is not None]
+    # Materializations that were reported by hand name no version.
+    materialization = next((event for event in events if version_of_event(event) is not None), None)
     recorded = {} if materialization is None else materialization.metadata
     version, rows = (recorded[key].value if key in recorded else None for key in ("lance/version", "dagster/row_count"))
     branch = recorded["lance/branch"].value if "lance/branch" in recorded else None

@@ -25,9 +25,10 @@ def build_lance_freshness_checks(
 ) -> list[dg.AssetChecksDefinition]:
     """Checks that the rows of assets on main have been written within some time.
 
-    The table itself is asked: the newest commit of rows counts, of Dagster or of others, and a promotion when it was
-    made. Maintenance, undos, erasures and new types of columns do not count, and neither do writes to a branch and
-    discards, which Dagster's own freshness takes for updates. In a run on a branch main is looked at as well.
+    The table itself is asked: the newest commit that wrote or removed rows counts, of Dagster or of others, and a
+    promotion when it was made. Commits that write no row and remove none, maintenance, undos, erasures and new types of
+    columns do not count, and neither do writes to a branch and discards, which Dagster's own freshness takes for
+    updates. In a run on a branch main is looked at as well.
 
     Args:
         assets: Assets, specs or keys.
@@ -98,15 +99,23 @@ def _last_written(
     from lance_dagster.properties import BEGUN_EMPTY, ERASURE  # noqa: PLC0415 - heavy imports
 
     undone: set[int] = set()
-    for commit in read_history(main, count_changes=False):
+    seen: set[int] = set()
+    for commit in read_history(main):
+        seen.add(commit.version)
         undone.update(commit.undone_versions)
         is_other = (
-            commit.keeps_rows or commit.undid is not None or ERASURE in commit.properties or commit.version in undone
+            commit.keeps_rows
+            or commit.touches_no_rows
+            or commit.undid is not None
+            or ERASURE in commit.properties
+            or commit.version in undone
         )
         begins = commit.properties.get(BEGUN_EMPTY[0]) == BEGUN_EMPTY[1]
         if not is_other and not begins and (not commit.assets or ref.name in commit.assets):
             return commit.version, commit.time
     version = last_data_change(main)
+    if version in seen:
+        return None
     for record in instance.fetch_materializations(ref.key, limit=100).records:
         event = record.asset_materialization
         if event is None or branch_of_event(event) is not None or version_of_event(event) != version:

@@ -40,17 +40,17 @@ class EventOrder:
         return created is not None and created - CLOCK_SKEW <= datetime.fromtimestamp(earlier.timestamp, UTC)
 
     def newest(self, records: Iterable[dg.EventLogRecord]) -> dg.EventLogRecord | None:
-        """The record of the newest version; the first record, if that names no version; None without records.
+        """The record of the newest version; None without records.
 
         Args:
-            records: The records of main, the one with the highest id first. They are read until the run of the first
-                one was not under way.
+            records: The records of main that name versions, the one with the highest id first. They are read
+                until the run of the first one was not under way.
         """
         last = newest = None
         for record in records:
             if last is None or newest is None:
                 last = newest = record
-            elif not self.overlaps(last, record) or version_of(last) is None:
+            elif not self.overlaps(last, record):
                 break
             elif (version_of(record) or 0) > (version_of(newest) or 0):
                 newest = record

@@ -236,6 +236,12 @@ class TableVersion:
         return self.operation in _KEEPS_ROWS or COLUMN_TYPE in self.properties
 
     @property
+    def touches_no_rows(self) -> bool:
+        """Whether the version is known to have written no row and removed none."""
+        is_empty_overwrite = self.operation == "Overwrite" and (self.rows_added, self.rows_removed) == (0, 0)
+        return self.is_idle or is_empty_overwrite
+
+    @property
     def is_maintenance(self) -> bool:
         """Whether the version only rearranges existing rows, or changes indices."""
         return self.operation in _MAINTENANCE

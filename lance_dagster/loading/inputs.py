@@ -268,8 +268,8 @@ def _check_written(
         never = sorted(set(keys) - written)
         if never:
             context.log.warning(
-                "%s: %d of %d partitions were never materialized (%s); the rows of the others are loaded. To expect "
-                "missing partitions, give the input the metadata lance/missing: empty",
+                "%s: %d of %d partitions were never materialized (%s); rows that the table has of them are loaded, "
+                "too. To expect missing partitions, give the input the metadata lance/missing: empty",
                 where,
                 len(never),
                 len(keys),

@@ -34,8 +34,8 @@ def recorded_version(
 ) -> int | None:
     """The newest version of main in Dagster's events for an asset, or for some partitions of it.
 
-    None if there is no such event, or if the last one names no version. Events of a table that was dropped, and made
-    again since, do not count.
+    None if there is no such event. Events that name no version, such as materializations that were reported by hand, do
+    not count, and neither do those of a table that was dropped and made again since.
 
     Args:
         instance: The instance that records the events.
@@ -54,7 +54,8 @@ def recorded_version(
         if is_about_another(_data_version(record), dataset):
             of_other_tables.append(record)
             return False
-        return (version_of(record) or 0) <= dataset.version
+        version = version_of(record)
+        return version is not None and version <= dataset.version
 
     records = filter(is_about_table, islice(_records(instance, records_filter), _MOST_EVENTS))
     newest = EventOrder(instance).newest(records)
@@ -99,24 +100,20 @@ def recorded_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[st
     """The versions that an input of an asset can load, by the event that names each, as a description of the event."""
     order = EventOrder(instance)
     last: dict[str, dg.EventLogRecord] = {}
-    versions: dict[str, int | None] = {}
+    versions: dict[str, int] = {}
     for record in _records(instance, key):
         event = record.asset_materialization
-        assert event is not None
+        version = None if event is None else version_of_event(event)
+        if event is None or version is None:
+            continue
         names = ["Dagster's last materialization"]
         if event.partition is not None:
             names.append(f"Dagster's last materialization of partition {event.partition!r}")
         for name in names:
             newest = last.setdefault(name, record)
-            version, known_version = version_of_event(event), versions.setdefault(name, version_of(newest))
-            if (
-                version is not None
-                and known_version is not None
-                and version > known_version
-                and order.overlaps(newest, record)
-            ):
+            if version > versions.setdefault(name, version) and order.overlaps(newest, record):
                 versions[name] = version
-    return {name: version for name, version in versions.items() if version is not None}
+    return versions
 
 
 def equal_version(dataset: lance_core.LanceDataset, version: int) -> lance_core.LanceDataset | None:

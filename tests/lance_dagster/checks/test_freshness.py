@@ -68,6 +68,57 @@ def test_what_counts_as_an_update_of_main(lake, monkeypatch):
     assert looked_at(lake, *checks)[0] is False
 
 
+class TestCommitsOfNoRows:
+    """Runs and others whose commits write no row and remove none."""
+
+    @pytest.mark.parametrize("mode", ["append", "overwrite", "merge"])
+    def test_they_do_not_count(self, lake, mode):
+        @dg.asset(
+            metadata={"lance/write_mode": mode, "lance/merge_on": ["n"]}
+            if mode == "merge"
+            else {"lance/write_mode": mode}
+        )
+        def plain(context) -> pa.Table:
+            return pa.table({"n": pa.array([1] * int(context.run.tags["n"]), pa.int64())})
+
+        checks = build_lance_freshness_checks(plain, "1d")
+        lake.run(plain, tags={"n": "1"})
+        written = [looked_at(lake, *checks)]
+        if mode == "overwrite":  # the overwrite that removes the rows counts
+            lake.run(plain, tags={"n": "0"})
+            written = [looked_at(lake, *checks)]
+            assert written == [(True, 2)]
+        lake.run(plain, tags={"n": "0"})
+        lake.table("plain").delete("n = 99")
+        lake.table("plain").insert(pa.table({"n": pa.array([], pa.int64())}))
+        assert lake.table("plain").version > written[0][1]
+        assert [looked_at(lake, *checks)] == written
+
+    def test_a_partition_without_rows_does_not_count(self, lake):
+        @dg.asset(partitions_def=PARTS, metadata={"partition_expr": "part"})
+        def plain(context) -> pa.Table:
+            keys = [context.partition_key] * (context.partition_key == "a")
+            return pa.table({"part": pa.array(keys, pa.string())})
+
+        lake.run(plain, partition="a")
+        lake.run(plain, partition="b")
+        assert lake.table("plain").version == 2
+        assert looked_at(lake, *build_lance_freshness_checks(plain, "1d")) == (True, 1)
+
+    def test_a_table_that_never_had_rows_is_not_fresh(self, lake):
+        @dg.asset
+        def plain() -> pa.Table:
+            return pa.table({"n": pa.array([], pa.int64())})
+
+        for _ in range(2):
+            lake.run(plain)
+        (found,) = lake.run(
+            plain, *build_lance_freshness_checks(plain), select=dg.AssetSelection.checks_for_assets(plain)
+        ).get_asset_check_evaluations()
+        assert not found.passed
+        assert "no commit to" in found.description
+
+
 def test_the_version_was_cleaned_up(lake):
     lake.run(plain)
     lake.run(plain)

@@ -1,12 +1,16 @@
 """Events that are logged in another order than the commits that they report."""
 
+import shutil
+
 import dagster as dg
 import pyarrow as pa
 import pytest
 
+import lance_core
 from lance_dagster import LanceIOManager
 from lance_dagster.events.reporting import known_versions
 from lance_dagster.loading.recorded_versions import recorded_versions
+from tests.lance_dagster.lake import errors
 
 PARTS = dg.StaticPartitionsDefinition(["a", "b"])
 
@@ -93,3 +97,35 @@ def test_events_of_a_table_that_was_dropped_do_not_count(lake):
 
     lake.run(events, reader, select=[reader], read="materialized")
     assert read == [7]
+
+
+class TestReportsByHand:
+    """Events that name no version: the UI's "Report materialization", or a call of the REST interface."""
+
+    @pytest.mark.parametrize("partition", [None, "a"])
+    def test_the_newest_event_that_names_a_version_counts(self, lake, partition):
+        events, read = events_of(partitioned=partition is not None), []
+
+        @dg.asset
+        def reader(events: pa.Table) -> None:
+            read.extend(events["n"].to_pylist())
+
+        lake.run(events, partition=partition, tags={"n": "1"})
+        lake.instance.report_runless_asset_event(dg.AssetMaterialization("events", partition=partition))
+        lake.table("events").insert(pa.table({"p": ["a"], "n": [666]}))
+        assert set(recorded_versions(lake.instance, events.key).values()) == {1}
+        lake.run(events, reader, select=[reader], read="materialized")
+        assert read == [1]
+
+    def test_they_say_nothing_of_a_table_that_was_made_again(self, lake):
+        events = events_of(partitioned=False)
+
+        @dg.asset
+        def reader(events: pa.Table) -> None: ...
+
+        lake.run(events, tags={"n": "1"})
+        shutil.rmtree(lake.uri("events"))
+        lance_core.write_dataset(pa.table({"p": ["a"], "n": [666]}), lake.uri("events"))
+        lake.instance.report_runless_asset_event(dg.AssetMaterialization("events"))
+        message = errors(lake.run(events, reader, select=[reader], fails=True, read="materialized"))
+        assert "is not in the table" in message

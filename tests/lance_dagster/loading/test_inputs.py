@@ -133,6 +133,22 @@ class TestMissing:
         named = "2 of 3 partitions were never materialized ('2024-01-01', '2024-01-03')" in log
         assert named is not bool(metadata)
 
+    def test_rows_of_partitions_that_were_never_materialized(self, lake):
+        """Such rows are loaded, whoever wrote them, and the log says nothing else."""
+        seen = []
+
+        @dg.asset
+        def taken(daily: pa.Table) -> None:
+            seen.append(daily.num_rows)
+
+        lake.run(daily, partition="2024-01-02")
+        lake.table("daily").insert(lake.table("daily").to_table().set_column(0, "day", pa.array(["2024-01-01"])))
+        run = lake.run(daily, taken, select=[taken])
+        assert seen == [2]
+        log = "\n".join(entry.user_message for entry in lake.instance.all_logs(run.run_id))
+        assert "rows of the others are loaded" not in log
+        assert "rows that the table has of them are loaded, too" in log
+
     def test_an_asset_that_loads_its_own_day_before(self, lake):
         before = dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
         seen = []
