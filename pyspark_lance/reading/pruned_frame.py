@@ -125,9 +125,10 @@ class _Pruned:
     def drop(self, *cols: Any) -> Any:
         """Spark's `drop`."""
         have = self._lance.scan.columns
+        if not all(isinstance(name, str) for name in cols):  # columns cannot be compared with names
+            return self._projected(lambda frame: frame.drop(*cols))
         left = [name for name in have if name not in cols]
-        named = all(isinstance(name, str) and name in have for name in cols)
-        if self._is_cached or not named or not left:
+        if self._is_cached or not set(have).issuperset(cols) or not left:
             return self._spark().drop(*cols)
         return self._with_columns(left, lambda plain: plain.drop(*cols))
 
@@ -244,7 +245,7 @@ class _Pruned:
             return projected_frame
         names, unchanged = needs
         scan = self._lance.scan
-        if unchanged:
+        if unchanged and names:
             return self._with_columns(names, verb)
         if len(names) == len(scan.columns):
             return projected_frame

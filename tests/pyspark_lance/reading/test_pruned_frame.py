@@ -63,6 +63,11 @@ VERBS = {
     "agg": lambda f: f.agg(functions.sum("x"), functions.max(f.id)),
     "drop": lambda f: f.drop("point", "x", "nope"),
     "drop some": lambda f: f.drop("point", "x"),
+    "drop of a bound column": lambda f: f.drop(f.x, f["point"]),
+    "drop of columns in another case": lambda f: f.drop(functions.col("X"), functions.col("nope"), functions.col("day")),
+    "drop of a column and a name": lambda f: f.drop(f.x).drop(functions.col("day"), functions.col("point")),
+    "drop of a column of the frame before": lambda f: f.where("day = 2").select("id", "x").drop(f.x),
+    "drop of all columns": lambda f: f.drop(f.id, f.day, f.name, f.x, f.point),
     "where, then select": lambda f: f.where("day = 2 AND name IN ('n1', 'n2')").select("id"),
     "where a part": lambda f: f.where("day = 2 AND abs(x) > 30").select("id", "x"),
     "where of a column": lambda f: f.where((f.id >= 90) & ~(functions.col("day") == 1)).select("name"),
@@ -120,6 +125,7 @@ def test_columns_and_rows_that_are_read(spark, frame, connect):
     if not connect:
         assert reads(frame.select(frame.id + 1, functions.upper("name"))) == "id, name"
         assert reads(frame.agg(functions.sum("x"))) == "x"
+        assert reads(frame.drop(frame.point, functions.col("X"), frame["name"])) == "id, day"
         assert reads(frame.where(frame.id > 90).select("x")) == "x where "
     frame.select("id").createOrReplaceTempView("pruned")
     assert spark.sql("select sum(id) from pruned").collect()[0][0] == sum(range(100)) - 3
