@@ -27,6 +27,7 @@ from lance_core.errors import InvalidInputError, LanceError, RetryableConflictEr
 from pyspark_lance.conversion.constants import with_constants
 from pyspark_lance.conversion.foreign_errors import foreign_errors
 from pyspark_lance.conversion.history import IDEMPOTENCY_KEY, ConversionHistory
+from pyspark_lance.conversion.merged_schema import merged_schema
 from pyspark_lance.conversion.sources import BY_ID, SourceFiles, filesystem_of, foreign_files
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.sessions import session_of
@@ -42,6 +43,9 @@ __all__ = ["ConvertMode", "ConvertResult", "convert", "to_parquet"]
 ConvertMode = Literal["create", "append", "overwrite"]
 SourceFormat = Literal["parquet", "delta", "iceberg"]
 
+_NOT_IN_NAMES: Final = {"string": r"\x00", "binary": r"""[\x00-\x1f"#%'*/:=?\\\x7f{\[\]^]"""}
+"""Characters that the name of a Hive partition cannot hold: of bytes, Spark does not read back what it escapes."""
+
 _GROUP_BYTES: Final = 32 << 30
 """Bytes of source files per commit: an interruption loses the work of one commit at most."""
 
@@ -49,6 +53,10 @@ _GROUP_BYTES: Final = 32 << 30
 _SOURCE_REMEDY: Final = (
     "Nothing was written. If another tool reads the source, let it write Parquet files and convert these; otherwise"
     " repair or restore the source, or give another one"
+)
+_FOLDER_REMEDY: Final = (
+    "Nothing was written. Repair or restore the files, or give another folder; or read the files by Spark in groups"
+    " that fit, with casts, and pass the frames to pyspark_lance.write"
 )
 _TARGET_REMEDY: Final = "Give a folder that Spark can write, or mode='overwrite' or 'append' if it has files"
 
@@ -226,7 +234,8 @@ def to_parquet(
 
     Raises:
         SchemaError: `partition_by` names a column that the table lacks, or all columns.
-        InvalidInputError: A column of `partition_by` has empty strings, the mode is unknown, or the folder has files.
+        InvalidInputError: A column of `partition_by` has empty strings, or values that no name of a folder holds;
+            the mode is unknown; or the folder has files.
         LanceError: The rows in the folder differ from the table's.
 
     Examples:
@@ -248,17 +257,38 @@ def to_parquet(
             f"partition_by {partition_names} must name columns of {frame.columns}, and leave out at least one"
         )
     for name in names:
-        if frame.schema[name].dataType.simpleString() == "string" and not frame.where(f"{quoted(name)} = ''").isEmpty():
-            raise InvalidInputError(
-                f"partition_by {name!r}: a Hive partition cannot distinguish an empty string from null; "
-                "replace the empty strings first, or partition by another column"
-            )
+        _check_partition_values(frame, name)
     with foreign_errors(str(target), _TARGET_REMEDY, session):
         frame.write.mode(mode).partitionBy(*names).parquet(str(target))
     if not verify or mode == "append":
         return frame.count()
     # With the table's types: Spark would infer those of Hive partitions from their names.
     return _compare(frame, session.read.schema(frame.schema).parquet(_literal(str(target))), f"{target} and {uri}")
+
+
+def _check_partition_values(frame: DataFrame, name: str) -> None:
+    """Make sure that the names of Hive partitions can hold the values of a column.
+
+    Raises:
+        InvalidInputError: A string is empty, or has a character 0; or bytes are empty, or Spark does not read them back
+            from the name.
+    """
+    from pyspark.sql import functions
+
+    kind, column = frame.schema[name].dataType.simpleString(), functions.col(quoted(name))
+    if kind not in ("string", "binary"):
+        return
+    text = column.cast("string")
+    if not frame.where(functions.length(column) == 0).isEmpty():
+        raise InvalidInputError(
+            f"partition_by {name!r}: a Hive partition cannot distinguish an empty string from null; "
+            "replace the empty strings first, or partition by another column"
+        )
+    if not frame.where(~functions.is_valid_utf8(text) | text.rlike(_NOT_IN_NAMES[kind])).isEmpty():
+        raise InvalidInputError(
+            f"partition_by {name!r}: the name of a Hive partition cannot hold some values of the column: a character 0,"
+            f" or bytes other than those of plain text; add a column with hex({name}) to the table, and partition by it"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,14 +302,15 @@ class _ForeignSource:
 def _opened(spark: SparkSession, source: str, form: SourceFormat | None) -> tuple[_ForeignSource, DataFrame]:
     """A source, and the frame of all its files, for which Spark has looked."""
     with foreign_errors(source, _SOURCE_REMEDY, spark):
+        form = form or _format_of(source)
+    with foreign_errors(source, _FOLDER_REMEDY if form == "parquet" else _SOURCE_REMEDY, spark):
         opened = _source(spark, source, form)
         whole = opened.frame(opened.files.sizes)
         _ = whole.schema  # a Connect session looks for files only now
     return opened, whole
 
 
-def _source(spark: SparkSession, source: str, form: SourceFormat | None) -> _ForeignSource:
-    form = form or _format_of(source)
+def _source(spark: SparkSession, source: str, form: SourceFormat) -> _ForeignSource:
     if form not in get_args(SourceFormat):
         raise InvalidInputError(f"source_format {form!r} is none of {', '.join(get_args(SourceFormat))}")
     if form != "parquet" and _spark_reads(spark, form):
@@ -288,11 +319,7 @@ def _source(spark: SparkSession, source: str, form: SourceFormat | None) -> _For
     if not files.sizes and form == "parquet":
         raise InvalidInputError(f"{source}: there is no Parquet file")
     reader = spark.read if files.base is None else spark.read.option("basePath", files.base)
-    if files.schema is None:
-        # Each file may have columns that the others lack.
-        schema = reader.option("mergeSchema", True).parquet(*map(_literal, files.sizes)).schema
-    else:
-        schema = files.schema
+    schema = merged_schema(reader, list(map(_literal, files.sizes))) if files.schema is None else files.schema
 
     def frame(names: Iterable[str]) -> DataFrame:
         chosen = list(names)

@@ -139,7 +139,7 @@ def test_files_with_incompatible_schemas_are_rejected_in_one_line(spark, uri, tm
     put(tmp_path / "types", "b.parquet", id=["x"])
     put(tmp_path / "notes", "a.parquet", id=[1])
     (tmp_path / "notes" / "notes.txt").write_text("hello")
-    for folder, message in (("types", "CANNOT_MERGE_SCHEMAS"), ("notes", r"notes\.txt")):
+    for folder, message in (("types", "does not fit the files before it: column "), ("notes", r"notes\.txt")):
         with pytest.raises(InvalidInputError, match=message) as raised:
             pyspark_lance.convert(tmp_path / folder, uri)
         assert len(str(raised.value).splitlines()) == 1
@@ -156,6 +156,18 @@ def test_strings_as_hive_partitions(spark, uri, lance, tmp_path):
     with pytest.raises(InvalidInputError, match="'p': a Hive partition cannot distinguish an empty string from null"):
         pyspark_lance.to_parquet(uri, tmp_path / "empty", partition_by=["p"])
     assert not (tmp_path / "empty").exists()
+
+
+@pytest.mark.variants(2)
+@pytest.mark.parametrize("value", ["X'00'", "X'61FF'", "X'09'", "decode(X'620063', 'utf-8')"])
+def test_values_that_no_name_of_a_hive_partition_holds(spark, uri, tmp_path, value):
+    fitting = "X'50C3A9'" if value.startswith("X") else "'P\\tm'"
+    pyspark_lance.write(spark.sql(f"select 1 id, {fitting} p"), uri)
+    assert pyspark_lance.to_parquet(uri, tmp_path / "fits", partition_by=["p"]) == 1
+    pyspark_lance.write(spark.sql(f"select 2 id, {value} p"), uri, mode="append")
+    with pytest.raises(InvalidInputError, match="'p': the name of a Hive partition cannot hold some values"):
+        pyspark_lance.to_parquet(uri, tmp_path / "bytes", partition_by=["p"])
+    assert not (tmp_path / "bytes").exists()
 
 
 PARTITIONED = pa.table(

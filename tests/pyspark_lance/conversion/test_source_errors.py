@@ -2,13 +2,20 @@
 
 import json
 import pathlib
+import re
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import pyspark_lance
-from lance_core.errors import DatasetNotFoundError, InvalidInputError, LanceError, ObjectNotFoundError, UnsupportedError
+from lance_core.errors import (
+    DatasetNotFoundError,
+    InvalidInputError,
+    LanceError,
+    ObjectNotFoundError,
+    UnsupportedError,
+)
 
 FIELDS = [{"name": "x", "type": "long", "nullable": True, "metadata": {}}]
 PROTOCOL = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
@@ -188,6 +195,31 @@ def test_a_storage_that_is_not_known(spark, source, uri):
 def test_a_torn_parquet_file(spark, tmp_path, uri):
     (tmp_path / "torn.parquet").write_bytes(b"PAR1" + b"x" * 100)
     with pytest.raises(LanceError) as raised:
+        pyspark_lance.convert(tmp_path, uri)
+    check(raised, tmp_path, uri)
+
+
+TYPES = {
+    "integers": (pa.array([1], pa.int32()), pa.array([1], pa.int64()), "'x' is bigint, and int before"),
+    "a field": (pa.array([{"A": "a"}]), pa.array([{"a": 1.5}]), "'x.a' is double, and string before"),
+    "zones": (
+        pa.array([0], pa.timestamp("us", tz="UTC")),
+        pa.array([0], pa.timestamp("us")),
+        "'x' is timestamp_ntz, and timestamp before",
+    ),
+}
+
+
+@pytest.mark.variants(2)
+@pytest.mark.parametrize("name", TYPES)
+def test_parquet_files_with_two_types_of_a_column(spark, tmp_path, uri, name):
+    first, other, said = TYPES[name]
+    for number in range(7):
+        rows = {"id": [number], "x": other if number in (4, 5) else first, f"y{number}": [1]}
+        pq.write_table(pa.table(rows), tmp_path / f"{number}.parquet")
+    with pytest.raises(
+        InvalidInputError, match=rf"4\.parquet does not fit.*{re.escape(said)}.*read the files by Spark"
+    ) as raised:
         pyspark_lance.convert(tmp_path, uri)
     check(raised, tmp_path, uri)
 

@@ -1,0 +1,68 @@
+"""The schema of all Parquet files of a folder, of which each may have columns that the others lack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from lance_core.errors import SchemaError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrameReader
+    from pyspark.sql.types import DataType, StructType
+
+__all__ = ["merged_schema"]
+
+_NO_MERGE: Final = "CANNOT_MERGE_"
+"""Start of the names of Spark's errors about schemas that differ; the class of the errors differs between sessions."""
+
+
+def merged_schema(reader: DataFrameReader, files: Sequence[str]) -> StructType:
+    """The columns of all files.
+
+    Args:
+        reader: The reader of the files.
+        files: The files.
+
+    Raises:
+        SchemaError: A file has a column in another type than the files before it.
+    """
+
+    def merge(count: int) -> StructType:
+        return reader.option("mergeSchema", True).parquet(*files[:count]).schema
+
+    def is_merged(count: int) -> bool:
+        try:
+            merge(count)
+        except Exception as error:
+            if _NO_MERGE in str(error):
+                return False
+            raise
+        return True
+
+    try:
+        return merge(len(files))
+    except Exception as error:
+        if _NO_MERGE not in str(error):
+            raise
+        fits, fails = 1, len(files)
+        while fails - fits > 1:  # each step halves the files among which is the first one that does not fit
+            middle = (fits + fails) // 2
+            fits, fails = (middle, fails) if is_merged(middle) else (fits, middle)
+        schemas = merge(fits), reader.parquet(files[fits]).schema
+        what = "; ".join(f"column {path!r} is {now}, and {before} before" for path, before, now in _changes(*schemas))
+        raise SchemaError(f"{files[fits]} does not fit the files before it: {what}") from error
+
+
+def _changes(before: DataType, now: DataType, path: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield the columns and fields of structs that have another type, each with its path and both types."""
+    from pyspark.sql import types
+
+    if isinstance(before, types.StructType) and isinstance(now, types.StructType):
+        fields = {field.name.lower(): field for field in before} | {field.name: field for field in before}
+        for field in now:
+            same = fields.get(field.name) or fields.get(field.name.lower())
+            if same is not None:
+                yield from _changes(same.dataType, field.dataType, f"{path}.{field.name}" if path else field.name)
+    elif before.simpleString() != now.simpleString():
+        yield path, before.simpleString(), now.simpleString()
