@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import itertools
 import math
 import re
 from collections.abc import Mapping
@@ -72,7 +73,18 @@ def replace_condition(
     is_double = any(token.kind == STRING and '"' in token.text[:2] for token in tokens_of(whole))
     if is_double or not _is_accepted(plain, schema, exact=exact):
         raise _rejected(text)
-    return whole
+    return _without_types(whole)
+
+
+def _without_types(text: str) -> str:
+    """A condition in which times with a zone are strings: a typed constant of Lance's SQL has no zone."""
+    changes = []
+    for word, string in itertools.pairwise(tokens_of(text)):
+        is_typed = word.upper in ("TIMESTAMP", "TIMESTAMP_LTZ") and string.kind == STRING
+        if is_typed and _ZONED.fullmatch(string.value.strip()):
+            value = re.sub(r"\s*(UTC|Z)$", "Z", string.value.strip()).replace("'", "''")
+            changes.append((word.start, string.end, f"'{value}'"))
+    return replaced(text, changes)
 
 
 def _literal(name: str, value: Any, *, escapes: bool) -> str:

@@ -144,7 +144,29 @@ def test_constants_that_the_session_decides_are_rejected(condition, usual):
 def test_times_with_a_zone_are_compared_with_times_that_have_one():
     for zone in ("Z", "+02:00", " UTC", "-0330", "+05"):
         condition = f"t = timestamp '2024-01-01 00:00:00{zone}'"
-        assert replace_condition(condition, {}, pa.table(ROWS).schema, exact=True) == condition
+        string = f"t = '2024-01-01 00:00:00{'Z' if zone == ' UTC' else zone}'"
+        assert replace_condition(condition, {}, pa.table(ROWS).schema, exact=True) == string
+
+
+TIMES_WITH_ZONE = {
+    "t = TIMESTAMP'2024-01-01T05:00:00Z'": [1],
+    "t = timestamp_ltz '2024-01-01 00:00:00-05:00'": [1],
+    "t = :value": [1],
+    "NOT (t BETWEEN TIMESTAMP '2024-01-01 05:00:00 UTC' AND :value)": [2],
+    "TIMESTAMP'2024-01-02T05:00:00Z' <= t OR n = timestamp '2024-01-01 05:00:00'": [1, 2],
+}
+
+
+@pytest.mark.parametrize("condition", TIMES_WITH_ZONE)
+def test_a_typed_time_with_a_zone_is_that_time_whatever_the_zone_of_the_session(uri, condition):
+    times = [dt.datetime(2024, 1, day, 5) for day in (1, 2)]
+    rows = {"id": [1, 2], "t": pa.array(times, pa.timestamp("us", "UTC")), "n": pa.array(times, pa.timestamp("us"))}
+    table = lance_core.write_dataset(pa.table(rows), uri)
+    value = dt.datetime(2024, 1, 1, tzinfo=dt.timezone(-dt.timedelta(hours=5)))
+    text = replace_condition(condition, {"value": value}, table.schema, exact=False)
+    for assume_utc in (True, False):
+        filter_of_rows = table.parse_filter(text, assume_utc=assume_utc)
+        assert table.to_table(filter=filter_of_rows)["id"].to_pylist() == TIMES_WITH_ZONE[condition]
 
 
 @pytest.mark.parametrize(("zone", "unsuited"), [(None, "2024-01-01 00:00:00+05:00"), ("UTC", "2024-01-01 00:00:00")])
