@@ -21,6 +21,7 @@ from lance_core.errors import (
 from pyspark_lance.catalog import manifest
 from pyspark_lance.catalog.tables import CatalogTable, TableName
 from pyspark_lance.engine.errors import short_errors
+from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.statements.context import Context
 from pyspark_lance.statements.table_properties import COMMENT, TableProperties, with_encodings
 from pyspark_lance.statements.tokens import Piece
@@ -95,7 +96,7 @@ def create_table(
         table_properties.config[PARTITIONED_BY] = ""
     mode: Literal["overwrite", "create"] = "overwrite" if replaces else "create"
     if rows is None:
-        answer = _create_empty(context, columns or (), mode, location, table_properties)
+        answer = _create_empty(context, columns or (), mode, location, table_properties, partitions)
     else:
         answer = _create_as(context, rows, mode, location, table_properties, partitions)
     if old:  # a commit that replaces a table sets keys, and removes none
@@ -115,9 +116,15 @@ def create_view(
 
 
 def _create_empty(
-    context: Context, columns: Iterable[Column], mode: str, location: CatalogTable, properties: TableProperties
+    context: Context,
+    columns: Iterable[Column],
+    mode: str,
+    location: CatalogTable,
+    properties: TableProperties,
+    partitions: Sequence[str],
 ) -> DataFrame:
     schema = with_encodings(_schema(context, columns, properties.widths), properties.encodings)
+    check_keys_of("PARTITIONED BY", map(schema.field, partitions))
     lance_core.commit_fragments(
         location.uri,
         [],

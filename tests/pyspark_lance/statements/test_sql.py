@@ -404,6 +404,14 @@ def test_a_table_that_replaces_another_has_what_the_statement_says(spark, sql, l
     assert len(sql("describe history lake.a.r")) == before + 1
 
 
+@pytest.mark.parametrize("kind", ["STRUCT<a: INT>", "ARRAY<INT>", "MAP<STRING, INT>"])
+def test_columns_that_no_insert_can_partition_by_are_rejected(sql, lake, kind):
+    for statement in ("CREATE TABLE lake.a.q", "CREATE OR REPLACE TABLE lake.a.q"):
+        with pytest.raises(SchemaError, match=r"PARTITIONED BY: the values of column 's' .* cannot be compared"):
+            sql(f"{statement} (id INT, s {kind}) PARTITIONED BY (s)")
+        assert sql("SHOW TABLES IN lake.a LIKE 'q'") == []
+
+
 def test_an_overwrite_of_partitions_needs_their_columns(spark, sql, lake, lance):
     sql("CREATE TABLE lake.a.p PARTITIONED BY (day) AS SELECT id, cast(id AS int) AS day FROM range(3)")
     lance.dataset(f"{lake}/a/p.lance").alter_columns({"path": "day", "name": "d"})
