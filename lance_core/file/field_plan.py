@@ -10,7 +10,7 @@ import numpy as np
 
 from lance_core._proto.encodings_v2_0_pb2 import ArrayEncoding
 from lance_core.encoding.levels.paths import plain_columns
-from lance_core.encoding.structural.decoded import RowRuns
+from lance_core.encoding.page import RowRuns
 from lance_core.encoding.v2_0.fields import PlainColumn, read_field
 from lance_core.errors import CorruptFileError, InvalidInputError
 from lance_core.file.column import PageTask

@@ -28,8 +28,7 @@ from lance_core.encoding.concatenate import capacity, concatenate, without_null_
 from lance_core.encoding.datablock import ascends
 from lance_core.encoding.legacy.decoder import PageTable, read_dictionary_values, read_field
 from lance_core.encoding.legacy.encoder import EncodedFieldPage, encode_batch, encode_page, is_null_stored, no_null
-from lance_core.encoding.page import ByteRange, Steps, lock_step, run_steps
-from lance_core.encoding.structural.decoded import RowRuns
+from lance_core.encoding.page import ByteRange, RowRuns, Steps, lock_step, run_steps
 from lance_core.errors import CorruptFileError, SchemaError, UnsupportedError
 from lance_core.file.column import Fetch, PageTask
 from lance_core.file.metadata import FileVersion

@@ -26,8 +26,7 @@ from lance_core._proto.encodings_v2_1_pb2 import PageLayout
 from lance_core.encoding.assemble import merge_columns
 from lance_core.encoding.concatenate import concatenate
 from lance_core.encoding.levels.paths import column_fields, is_column, leaf_paths, plain_columns
-from lance_core.encoding.page import ByteRange, BytesLike
-from lance_core.encoding.structural.decoded import RowRuns
+from lance_core.encoding.page import ByteRange, BytesLike, RowRuns
 from lance_core.errors import CorruptFileError, InvalidInputError
 from lance_core.file.column import FEW_POINTS, ColumnReadPlan, PageTask, RowStream, located, point_task
 from lance_core.file.field_plan import FieldPlan

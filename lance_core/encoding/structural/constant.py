@@ -24,8 +24,7 @@ from lance_core.encoding.compression.fastlanes import BLOCK_VALUES
 from lance_core.encoding.compression.rle import num_runs
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, VariableBlock
 from lance_core.encoding.levels.repdef import Layer, LevelArray, Levels, slot_mask, wire_layers
-from lance_core.encoding.page import Bytes, BytesLike, EncodedPage, PageInfo, Steps, as_bytes
-from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
+from lance_core.encoding.page import Bytes, BytesLike, DecodedRows, EncodedPage, PageInfo, RowRuns, Steps, as_bytes
 from lance_core.errors import CorruptFileError
 
 __all__ = ["MAX_INLINE_BYTES", "decode", "encode"]

@@ -43,15 +43,16 @@ from lance_core.encoding.page import (
     SMALL_PAGE,
     Bytes,
     BytesLike,
+    DecodedRows,
     EncodedPage,
     PageInfo,
+    RowRuns,
     Steps,
     as_bytes,
     coalesced,
     empty_bytes,
     merged_ranges,
 )
-from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
 from lance_core.encoding.structural.entries import EntryForm, control_bytes, find_entries, little_endian
 from lance_core.errors import CorruptFileError
 

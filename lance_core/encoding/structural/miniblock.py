@@ -49,15 +49,16 @@ from lance_core.encoding.page import (
     ByteRange,
     Bytes,
     BytesLike,
+    DecodedRows,
     EncodedPage,
     PageInfo,
+    RowRuns,
     Steps,
     as_bytes,
     coalesced,
     merged_ranges,
 )
 from lance_core.encoding.structural.chunk_layout import ChunkParts, lay_out, take_apart
-from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
 from lance_core.encoding.structural.gathered import can_gather, decode_some, decode_some_levels
 from lance_core.errors import CorruptFileError
 

@@ -19,8 +19,7 @@ import numpy.typing as npt
 
 from lance_core._proto.encodings_v2_0_pb2 import ArrayEncoding, Bitpacked, BitpackedForNonNeg, Buffer, Flat
 from lance_core.encoding.compression import fastlanes
-from lance_core.encoding.page import ByteRange, Bytes, PageInfo, Steps, as_bytes
-from lance_core.encoding.structural.decoded import RowRuns
+from lance_core.encoding.page import ByteRange, Bytes, PageInfo, RowRuns, Steps, as_bytes
 from lance_core.errors import CorruptFileError, UnsupportedError
 
 __all__ = ["buffer_range", "is_fixed_width", "read_bits", "read_fixed_width", "read_runs", "value_bits"]

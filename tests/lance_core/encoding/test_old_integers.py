@@ -6,8 +6,7 @@ import pytest
 
 from lance_core._proto.encodings_v2_0_pb2 import ArrayEncoding, Nullable
 from lance_core.encoding.compression import fastlanes
-from lance_core.encoding.page import PageInfo, run_steps
-from lance_core.encoding.structural.decoded import RowRuns
+from lance_core.encoding.page import PageInfo, RowRuns, run_steps
 from lance_core.encoding.v2_0.decoder import decode_values
 from lance_core.errors import CorruptFileError
 

@@ -8,8 +8,7 @@ from lance_core._proto.encodings_v2_1_pb2 import PageLayout
 from lance_core.encoding.choosing.strategy import Limits
 from lance_core.encoding.decoder import decode_pages, group_key
 from lance_core.encoding.encoder import encode_field
-from lance_core.encoding.page import PageInfo, lock_step, run_steps
-from lance_core.encoding.structural.decoded import RowRuns
+from lance_core.encoding.page import PageInfo, RowRuns, lock_step, run_steps
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import schema_from_arrow
 
