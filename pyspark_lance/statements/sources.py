@@ -236,22 +236,37 @@ class Sources:
 
 _QUERIES: Final = frozenset({"", "AS", "FROM", "IN", "EXISTS", "JOIN", "UNION", "ALL", "DISTINCT", "("})
 """Tokens before a parenthesis that encloses a query; any other token precedes arguments."""
-_NO_QUERIES: Final = frozenset({">", ",", "INTO", "OVERWRITE", "CREATE", "REPLACE", "EXTERNAL"})
+_ARGUMENTS: Final = frozenset({">", ","})
+"""Tokens, beside such a parenthesis, before a TABLE that is an argument of a function."""
+_NO_QUERIES: Final = frozenset({"INTO", "OVERWRITE", "CREATE", "REPLACE", "EXTERNAL"})
 """Tokens before a TABLE that begins no query."""
 
 
 def _without_table(text: str, finder: TableFinder) -> str:
-    """A query with `FROM t`, which means the same, in place of `TABLE t` for each Lance table t."""
-    cursor, query = Cursor(text), text
+    """A query that has, for each Lance table t, in place of `TABLE t` and `TABLE(t)` what means the same.
+
+    TABLE t, a query                 FROM t
+    f(TABLE t), f(TABLE(t))          f(TABLE(SELECT * FROM t))
+    """
+    cursor, changes = Cursor(text), []
     while not cursor.is_done:
         word = cursor.token()
-        if word.upper != "TABLE" or not names_lance(cursor, finder):
+        if word.upper != "TABLE":
             continue
-        before, outer = cursor.peek(-2), cursor.peek(-3)
-        is_argument = before.text == "(" and outer.upper not in _QUERIES
-        if not is_argument and before.upper not in _NO_QUERIES:
-            query = f"{query[: word.start]}FROM {query[word.end :]}"
-    return query
+        before, outer, name = cursor.peek(-2), cursor.peek(-3), cursor.copy()
+        in_parentheses = name.takes("(")
+        if not names_lance(name, finder):
+            continue
+        is_argument = before.text in _ARGUMENTS or (before.text == "(" and outer.upper not in _QUERIES)
+        if in_parentheses or is_argument:
+            start = name.peek().start
+            name.table()
+            end = name.peek(-1).end
+            if not in_parentheses or name.takes(")"):
+                changes.append((word.start, name.peek(-1).end, f"TABLE(SELECT * FROM {text[start:end]})"))  # noqa: S608 - a name of the statement
+        elif before.upper not in _NO_QUERIES:
+            changes.append((word.start, word.end, "FROM "))
+    return replaced(text, changes)
 
 
 def _short(name: TableName) -> str:

@@ -350,3 +350,19 @@ def test_a_table_that_a_clone_needs_is_not_dropped(sql, table, lance):
     sql("DROP TABLE lake.nyc.near")
     sql("DROP TABLE lake.nyc.t")
     assert sql("SHOW TABLES IN lake.nyc") == []
+
+
+@pytest.mark.parametrize(
+    "argument", ["TABLE(SELECT id FROM {0})", "TABLE({0})", "TABLE ( {0} )", "TABLE {0}", "r => TABLE {0}"]
+)
+def test_a_table_is_an_argument_of_a_table_function(spark, sql, source, argument):
+    from pyspark.sql.functions import udtf
+
+    @udtf(returnType="n bigint")
+    class Twice:
+        def eval(self, r):
+            yield (r["id"] * 2,)
+
+    spark.udtf.register("twice_the_id", Twice)
+    names = argument.format("lake.nyc.src")
+    assert sql(f"SELECT sum(n) FROM twice_the_id({names})") == sql("SELECT sum(id) * 2 FROM lake.nyc.src")
