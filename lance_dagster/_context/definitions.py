@@ -10,7 +10,13 @@ import dagster as dg
 
 from lance_dagster._context.steps import ABSENT, AnyContext, asset_graph
 
-__all__ = ["assets_of_same_definition", "blocking_checks", "inputs_of", "upstream_first"]
+__all__ = [
+    "assets_of_same_definition",
+    "blocking_checks",
+    "inputs_of",
+    "partitions_to_read",
+    "upstream_first",
+]
 
 
 Value = TypeVar("Value")
@@ -29,6 +35,30 @@ def inputs_of(context: AnyContext, asset_key: dg.AssetKey, upstream: dg.AssetKey
         return []
     names = [name for name, key in definition.keys_by_input_name.items() if key == upstream]
     return [definition.node_def.input_def_named(name).metadata or {} for name in names]
+
+
+def partitions_to_read(
+    job: Any, instance: dg.DagsterInstance | None, upstream: dg.AssetKey, reader: dg.AssetKey, partition: str | None
+) -> list[str] | None:
+    """The partitions of an asset that a partition of another asset reads; None for all, defined or not.
+
+    Args:
+        job: The job, of whose code location the assets are.
+        instance: The instance, which knows the dynamic partitions.
+        upstream: The asset that is read.
+        reader: The asset that reads.
+        partition: The partition of the asset that reads; None if it has no partitions.
+    """
+    graph = asset_graph(job)
+    definition, read_definition = graph.get(reader).partitions_def, graph.get(upstream).partitions_def
+    mapping = graph.get_partition_mapping(reader, upstream)
+    if read_definition is None or isinstance(mapping, dg.AllPartitionMapping):
+        return None
+    subset = None if partition is None or definition is None else definition.subset_with_partition_keys([partition])
+    mapped = mapping.get_upstream_mapped_partitions_result_for_partitions(
+        subset, definition, read_definition, dynamic_partitions_store=instance
+    )
+    return sorted(mapped.partitions_subset.get_partition_keys())
 
 
 def assets_of_same_definition(context: AnyContext, asset_key: dg.AssetKey) -> Mapping[dg.AssetKey, Mapping[str, Any]]:

@@ -36,6 +36,7 @@ __all__ = [
     "is_fan_in",
     "is_list_of_assets",
     "is_own_upstream",
+    "job_of_step",
     "known_assets",
     "other_assets",
     "output_contexts",
@@ -428,6 +429,11 @@ def _step(context: dg.OutputContext | dg.InputContext) -> Any | None:
         return context.step_context
     except dg.DagsterInvariantViolationError:
         return None
+
+
+def job_of_step(context: dg.InputContext) -> Any:
+    """The definition of the job that loads an input; None outside of a step."""
+    return getattr(_step(context), "job_def", None)
 
 
 def outputs_of_step(context: dg.InputContext) -> list[tuple[dg.OutputContext, Any]]:

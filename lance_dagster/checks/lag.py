@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from lance_dagster._context.definitions import partitions_to_read
 from lance_dagster._context.steps import asset_graph, facts_of
 from lance_dagster.checks.table_check import table_check
 from lance_dagster.health.policy import parse_age
@@ -14,6 +15,7 @@ from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_ref,
 
 if TYPE_CHECKING:
     import lance_core
+    from lance_dagster.lineage.input_parts import InputPart
 
 __all__ = ["build_lance_lag_checks"]
 
@@ -152,26 +154,65 @@ def _lag_of(
         DatasetNotFoundError: The input's table was dropped.
     """
     from lance_dagster.checks.unread_changes import UnreadChanges  # noqa: PLC0415 - heavy imports at first use
-    from lance_dagster.events.published import published_partitions  # noqa: PLC0415 - heavy imports at first use
-    from lance_dagster.lineage.watermarks import unread_by_partition  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.lineage.watermarks import unread_by_key  # noqa: PLC0415 - heavy imports at first use
 
     upstream = table_ref(key).resolved(context)
     dataset = root.open_in_run(upstream, facts_of(context.run, context.instance))
-    partitions = None
-    if reader.partitions_def is not None:
-        materialized = context.instance.get_materialized_partitions(reader.key)
-        partitions = sorted(published_partitions(context.instance, reader.key, materialized, branch=table.branch))
     where = f"input {upstream.name} of asset {reader.name}"
-    unread = unread_by_partition(dataset, table, _name(reader, upstream.name), partitions, where)
+    parts = _parts(context, reader, table, upstream, where)
+    unread = unread_by_key(dataset, [(part.begin, part.key) for part in parts], where)
     unread_changes = [
-        UnreadChanges.of(context, root, unread_range, (reader, upstream), some)
-        for ranges, some in unread
+        UnreadChanges.of(context, root, unread_range, (reader, upstream), keys)
+        for ranges, keys in unread
         for unread_range in ranges
     ]
-    waiting = [(changes, count) for changes in unread_changes if changes is not None and (count := changes.count())]
+    waiting = [(changes, count) for changes in unread_changes if (count := changes.count())]
     begin = min((ranges[0].begin for ranges, _ in unread), default=dataset.version)
     lag = _Lag(asset=upstream.name, from_version=begin, to_version=dataset.version)
     if not waiting:
         return lag
     since = min(changes.since() for changes, _ in waiting)
     return replace(lag, rows=sum(count for _, count in waiting), age=datetime.now(UTC) - since)
+
+
+def _parts(
+    context: dg.AssetCheckExecutionContext,
+    reader: TableRef,
+    table: "lance_core.LanceDataset",
+    upstream: TableRef,
+    where: str,
+) -> "list[InputPart]":
+    """The parts by which the next run of each partition of an asset consumes an input.
+
+    Raises:
+        IncompatibleConflictError: Other rows were consumed than those that the input now selects.
+    """
+    from lance_dagster.checks.unread_changes import metadata_of_input  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.events.published import published_partitions  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.lineage.input_parts import (  # noqa: PLC0415 - heavy imports at first use
+        digest_of_rows,
+        input_parts,
+        positions_by_partition,
+    )
+
+    partitions: Sequence[str | None] = [None]
+    if reader.partitions_def is not None:
+        materialized = context.instance.get_materialized_partitions(reader.key)
+        partitions = sorted(published_partitions(context.instance, reader.key, materialized, branch=table.branch))
+    marks = table.watermarks(_name(reader, upstream.name))
+    positions = positions_by_partition({part: watermark.position for part, watermark in marks.items()})
+    metadata, digest = metadata_of_input(context, reader, upstream), None
+    if metadata is not None:
+        partition_expr = (upstream.metadata or {}).get("partition_expr")
+        digest = digest_of_rows(metadata.get("lance/filter"), partition_expr, upstream.partitions_def)
+    return [
+        part
+        for partition in partitions
+        for part in input_parts(
+            positions,
+            partition,
+            partitions_to_read(context.job_def, context.instance, upstream.key, reader.key, partition),
+            digest,
+            where,
+        )
+    ]

@@ -13,7 +13,6 @@ import dagster as dg
 
 from lance_core.errors import LanceError, UnsupportedError
 from lance_dagster._context.definitions import assets_of_same_definition, inputs_of
-from lance_dagster._context.steps import asset_graph
 from lance_dagster.handlers.base import ChangesPart, ChangesRequest, ReadRequest
 from lance_dagster.handlers.changes import count_changes
 from lance_dagster.handlers.input_selection import (
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
     import lance_core
 
-__all__ = ["UnreadChanges"]
+__all__ = ["UnreadChanges", "metadata_of_input"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,31 +55,28 @@ class UnreadChanges:
         root: TableRoot,
         unread: UnreadRange,
         assets: tuple[TableRef, TableRef],
-        partitions: Sequence[str] | None,
-    ) -> UnreadChanges | None:
-        """The changes for some partitions of an asset; None if these map to no partition of the input.
+        keys: Sequence[str] | None,
+    ) -> UnreadChanges:
+        """The changes of some partitions of an input.
 
         Args:
             context: The context of the check.
             root: The root of the tables.
             unread: The versions of the input that no run has read.
             assets: The asset that reads, and the asset that is read.
-            partitions: The partitions of the asset that reads; None if it has no partitions.
+            keys: The partitions of the input; None for all rows.
 
         Raises:
             LanceError: The next run cannot read the input, such as for a column that does not exist.
         """
         (reader, upstream), dataset = assets, unread.dataset
         where = f"input {upstream.name} of asset {reader.name}"
-        metadata = _metadata_of_input(context, reader, upstream)
+        metadata = metadata_of_input(context, reader, upstream) or {}
         columns = wanted_columns(metadata.get("columns"), dataset.schema, where)
         if columns is None:
             columns = columns_of_asset(upstream.key, upstream.metadata or {}, dataset.schema, where)
         rows = [wanted_rows(metadata.get("lance/filter"), dataset, where)]
-        if upstream.partitions_def is not None:
-            keys = _keys_read(context, reader, upstream, partitions)
-            if not keys:
-                return None
+        if keys is not None:
             rows.append(_rows_of(upstream, keys, dataset))
         conditions = [condition for condition in rows if condition is not None]
         beside = dict(assets_of_same_definition(context, reader.key)) or {reader.key: reader.metadata or {}}
@@ -138,14 +134,16 @@ class UnreadChanges:
             return True
 
 
-def _metadata_of_input(
+def metadata_of_input(
     context: dg.AssetCheckExecutionContext, reader: TableRef, upstream: TableRef
-) -> Mapping[str, object]:
-    """The metadata of the input that reads changes; empty if there are several such inputs, or none is known."""
+) -> Mapping[str, object] | None:
+    """The metadata of the input that reads changes; None if there are several such inputs, or none is known."""
     input_metadata = [
         metadata for metadata in inputs_of(context, reader.key, upstream.key) if "lance/changes" in metadata
     ]
-    return {key: plain_metadata(value) for key, value in input_metadata[0].items()} if len(input_metadata) == 1 else {}
+    return (
+        {key: plain_metadata(value) for key, value in input_metadata[0].items()} if len(input_metadata) == 1 else None
+    )
 
 
 def _merge_key(root: TableRoot, readers: Mapping[dg.AssetKey, Mapping[str, Any]]) -> list[str]:
@@ -156,21 +154,6 @@ def _merge_key(root: TableRoot, readers: Mapping[dg.AssetKey, Mapping[str, Any]]
         for key, metadata in readers.items()
     ]
     return list(dict.fromkeys(name for key in merge_keys for name in key))
-
-
-def _keys_read(
-    context: dg.AssetCheckExecutionContext, reader: TableRef, upstream: TableRef, partitions: Sequence[str] | None
-) -> list[str]:
-    """The partitions of an input that the given partitions of the asset read, or the asset without partitions."""
-    assert upstream.partitions_def is not None
-    subset = None
-    if reader.partitions_def is not None and partitions is not None:
-        subset = reader.partitions_def.subset_with_partition_keys(partitions)
-    mapping = asset_graph(context.job_def).get_partition_mapping(reader.key, upstream.key)
-    mapped = mapping.get_upstream_mapped_partitions_result_for_partitions(
-        subset, reader.partitions_def, upstream.partitions_def, dynamic_partitions_store=context.instance
-    )
-    return sorted(mapped.partitions_subset.get_partition_keys())
 
 
 def _rows_of(upstream: TableRef, keys: Sequence[str], dataset: lance_core.LanceDataset) -> pc.Expression:

@@ -2,8 +2,8 @@
 
 watermark   <asset key of the input> / <part>, or in a table that several assets write
             <asset key of the input> for <asset key of the reader> / <part>
-part        "all", or the first digits of the digest of a partition's key
-position    {"version": 9, "identity": "...", "branch": "b", "since": 7, "run": "..."}
+part        `lineage.input_parts` describes them
+position    {"version": 9, "identity": "...", "branch": "b", "since": 7, "run": "...", "rows": "..."}
             and "read": 8 if version 9 is a promotion whose changes were consumed before, on its branch
 
 After the promotion of a branch that was consumed up to version V, these ranges of versions are unread, in this order. A
@@ -17,13 +17,13 @@ run reads the first one that has changes, so that each change is read once:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lance_core.errors import IncompatibleConflictError, UnsupportedError, VersionNotFoundError
 from lance_dagster.lineage.history import read_history
-from lance_dagster.properties import PROMOTED_FORK, PROMOTED_FROM, PROMOTED_IDENTITY, PROMOTED_VERSION, hashed, several
+from lance_dagster.properties import PROMOTED_FORK, PROMOTED_FROM, PROMOTED_IDENTITY, PROMOTED_VERSION, several
 from lance_dagster.tables.location import TABLE_KEY, is_shared
 
 if TYPE_CHECKING:
@@ -35,17 +35,14 @@ __all__ = [
     "UnreadRange",
     "consumed_range",
     "needed_versions",
-    "parts_of",
     "positions_of",
-    "unread_by_partition",
+    "unread_by_key",
     "unread_ranges",
     "updates_unknown",
     "watermark_name",
 ]
 
 FULL_REFRESH: Final = "lance/full_refresh"
-_WHOLE: Final = "all"
-"""The part of a table without partitions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +55,8 @@ class InputPosition:
         identity: The identity of `version`.
         branch: The branch of the input; None for main.
         run: The run that consumed the changes.
+        rows: The rows of the input that were read, as `lineage.input_parts` describes them; None in positions of
+            earlier versions of this library.
         read: The last version whose changes the run read; None if it is `version`.
     """
 
@@ -66,6 +65,7 @@ class InputPosition:
     identity: str
     branch: str | None
     run: str
+    rows: str | None = None
     read: int | None = None
 
     @classmethod
@@ -77,8 +77,9 @@ class InputPosition:
     def entry(self) -> str:
         """The position as the value of a watermark."""
         entry = {name: getattr(self, name) for name in self.__slots__}
-        if self.read is None:
-            del entry["read"]
+        for name in ("rows", "read"):
+            if entry[name] is None:
+                del entry[name]
         return json.dumps(entry, separators=(",", ":"))
 
 
@@ -107,8 +108,8 @@ class UnreadRange:
         """The branch and the last version whose changes are read."""
         return self.dataset.branch or "main", self.dataset.version
 
-    def position(self, run: str) -> InputPosition:
-        """The position of a part after a run has consumed the range."""
+    def position(self, run: str, rows: str) -> InputPosition:
+        """The position of a part after a run has consumed the range for some rows."""
         last = self.consumed.version
         return InputPosition(
             version=last,
@@ -116,6 +117,7 @@ class UnreadRange:
             identity=self.consumed.identity,
             branch=self.consumed.branch,
             run=run,
+            rows=rows,
             read=None if self.dataset.version == last else self.dataset.version,
         )
 
@@ -147,38 +149,29 @@ def needed_versions(table: lance_core.LanceDataset, name: str, branch: str | Non
     return {version for position in positions for version in (position.version, position.since)}
 
 
-def unread_by_partition(
-    dataset: lance_core.LanceDataset,
-    table: lance_core.LanceDataset,
-    name: str,
-    partitions: Sequence[str] | None,
-    where: str,
-) -> list[tuple[list[UnreadRange], Sequence[str] | None]]:
-    """The unread ranges of an input, in the order in which runs read them, with the partitions that have not read them.
-
-    Partitions with the same unread ranges are listed together.
+def unread_by_key(
+    dataset: lance_core.LanceDataset, parts: Iterable[tuple[InputPosition | None, str | None]], where: str
+) -> list[tuple[list[UnreadRange], list[str] | None]]:
+    """The unread ranges of an input, in the order in which runs read them, with the partitions that are to be read.
 
     Args:
         dataset: The input's table at the latest version.
-        table: The table of the asset that reads the input.
-        name: The name of the input's watermarks in that table.
-        partitions: The partitions of the asset that reads the input; None if it has no partitions.
+        parts: Positions of parts of the asset that reads the input, each with the partition of the input that the part
+            reads; None for all rows.
         where: The input, for messages.
 
     Raises:
         VersionNotFoundError: The version that was consumed last was cleaned up.
         IncompatibleConflictError: The input's table was created again, or another branch of it was consumed.
     """
-    positions = {part: watermark.position for part, watermark in table.watermarks(name).items()}
-    read: dict[str | None, list[UnreadRange]] = {}
+    read: dict[InputPosition | None, list[UnreadRange]] = {}
     keys_by_ranges: dict[tuple[object, ...], tuple[list[UnreadRange], list[str] | None]] = {}
-    for part, key in parts_of(partitions).items():
-        stored = positions.get(part)
-        if stored not in read:
-            read[stored] = unread_ranges(dataset, None if stored is None else InputPosition.of(stored), where)
-        same = tuple((unread.begin, *unread.end) for unread in read[stored])
+    for position, key in parts:
+        if position not in read:
+            read[position] = unread_ranges(dataset, position, where)
+        same = tuple((unread.begin, *unread.end) for unread in read[position])
         _, keys = keys_by_ranges.get(same, (None, None))
-        keys_by_ranges[same] = read[stored], None if key is None else [*(keys or []), key]
+        keys_by_ranges[same] = read[position], None if key is None else sorted({*(keys or ()), key})
     return list(keys_by_ranges.values())
 
 
@@ -196,11 +189,6 @@ def updates_unknown(uri: str, where: str, error: UnsupportedError) -> Unsupporte
         "LanceIOManager, drop the table, and materialize that asset again; until then a run with the tag "
         f"{FULL_REFRESH}=true reads all rows"
     )
-
-
-def parts_of(partitions: Iterable[str] | None) -> dict[str, str | None]:
-    """Partitions by their parts in watermarks; without partitions one part, for None."""
-    return {_WHOLE: None} if partitions is None else {hashed(key)[:16]: key for key in sorted(partitions)}
 
 
 def unread_ranges(dataset: lance_core.LanceDataset, position: InputPosition | None, where: str) -> list[UnreadRange]:

@@ -13,6 +13,8 @@ their watermarks; `lineage.watermarks` describes them:
     an earlier attempt has committed                       the same changes again: from `since` up to `version`
     a branch was consumed, which was promoted since        the first of the ranges of `lineage.watermarks` that has
                                                            changes; the next run reads the range after it
+    other rows are selected than before                    an error that names lance/full_refresh, as
+                                                           `lineage.input_parts` says
     else                                                   from `version` up to the latest version, which a tag of the
                                                            run records, so that a retry reads the same changes
 """
@@ -30,13 +32,13 @@ import lance_core
 from lance_core import WatermarkMove
 from lance_core.errors import IncompatibleConflictError, UnsupportedError
 from lance_dagster._context.steps import RunFacts, defined_metadata, facts_of, outputs_of_step, tag_run
+from lance_dagster.lineage.input_parts import InputPart, input_parts, positions_by_partition, positions_of_partition
 from lance_dagster.lineage.step_inputs import ConsumedChanges
 from lance_dagster.lineage.watermarks import (
     FULL_REFRESH,
     InputPosition,
     UnreadRange,
     consumed_range,
-    parts_of,
     unread_ranges,
     updates_unknown,
     watermark_name,
@@ -46,6 +48,7 @@ from lance_dagster.properties import hashed
 __all__ = [
     "CHANGES",
     "ChangeRange",
+    "KeysOf",
     "Reads",
     "is_full_refresh",
     "range_of_input",
@@ -54,8 +57,11 @@ __all__ = [
 CHANGES: Final = "lance/changes"
 
 Reads = Callable[[UnreadRange, str | None, Sequence[str], Sequence[str]], bool]
-"""Returns whether an input has changes in a range of versions, for a partition of the downstream asset, the columns of
-its key, and the assets that read the input."""
+"""Returns whether an input has changes in a range of versions, for one of its partitions or for all rows, the columns
+of the key of a downstream asset, and the assets that read the input."""
+
+KeysOf = Callable[[dg.AssetKey, str | None], Sequence[str] | None]
+"""Returns the partitions of an input that a partition of a downstream asset reads; None for all rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,17 +71,18 @@ class _InputReader:
     Attributes:
         asset: The asset's key.
         name: The name of the input's watermarks in the asset's table.
-        keys: The partitions by their parts in watermarks; {"all": None} for an asset without partitions.
+        parts: The parts of the asset's table that the run writes.
         key: The columns by which the asset's merge matches rows; empty if it does not merge.
-        positions: The stored positions, by part.
+        left: The stored positions of other parts of the same partitions, which the commit removes: all in a full
+            refresh, else those of earlier versions of this library that did not say which partitions they were of.
         by: The root runs that stored the positions, by part.
     """
 
     asset: str
     name: str
-    keys: Mapping[str, str | None]
+    parts: Sequence[InputPart]
     key: tuple[str, ...]
-    positions: Mapping[str, str]
+    left: Mapping[str, str]
     by: Mapping[str, str]
 
 
@@ -86,15 +93,13 @@ class _Span:
     Attributes:
         reader: The reader.
         part: The part.
-        stored: The stored position of the part; None if it has none.
         range: The versions whose changes are consumed.
         is_last: Whether the range ends at the latest version, or at the version that a tag of the run records.
         is_own: Whether an earlier attempt of the run has consumed these changes.
     """
 
     reader: _InputReader
-    part: str
-    stored: str | None
+    part: InputPart
     range: UnreadRange
     is_last: bool = True
     is_own: bool = False
@@ -106,8 +111,9 @@ class ChangeRange:
 
     Attributes:
         dataset: The input's table at the last version whose changes are read.
-        begins: The versions after which changes are read, each with its partitions of the downstream asset; None for
-            an asset without partitions.
+        begins: The versions after which changes are read, each with the partitions of the input that are read from it;
+            None for all rows.
+        is_first: Whether nothing was consumed before.
         key: The columns by which merges of the outputs match rows: an update that may change a key is read as a delete
             of the old row and an insert of the new one.
         readers: The assets that read the changes.
@@ -116,6 +122,7 @@ class ChangeRange:
 
     dataset: lance_core.LanceDataset
     begins: Mapping[int, Sequence[str] | None]
+    is_first: bool
     key: tuple[str, ...]
     readers: tuple[str, ...]
     consumed: ConsumedChanges
@@ -138,6 +145,8 @@ def range_of_input(
     facts: RunFacts | None,
     dataset: lance_core.LanceDataset,
     reads: Reads,
+    keys_of: KeysOf,
+    digest: str,
     where: str,
 ) -> ChangeRange:
     """The changes that an input reads; a tag of the run records their last version.
@@ -146,33 +155,37 @@ def range_of_input(
         context: The context of the input.
         facts: The run that loads the input.
         dataset: The input's table at the latest version.
-        reads: Returns whether the input has changes in a range of versions for a partition of the downstream asset.
+        reads: Returns whether the input has changes in a range of versions for one of its partitions or for all rows.
+        keys_of: Returns the partitions of the input that a partition of a downstream asset reads.
+        digest: The digest of what selects rows of the input besides the partitions.
         where: The input, for messages.
 
     Raises:
         DagsterInvalidDefinitionError: There is no run, or the step writes no table that could record the watermarks.
         VersionNotFoundError: The version that was consumed last was cleaned up.
-        IncompatibleConflictError: The input's table was created again, another branch of it was consumed, or partitions
-            or outputs have consumed different versions and cannot be read together.
+        IncompatibleConflictError: The input's table was created again, another branch of it was consumed, other rows
+            were consumed than the input now selects, or partitions or outputs have consumed different versions and
+            cannot be read together.
     """
     if facts is None:
         raise dg.DagsterInvalidDefinitionError(f"{where}: {CHANGES} can be loaded only in a run; materialize the asset")
     asset, refresh = context.asset_key.to_user_string(), is_full_refresh(facts.tags)
-    readers = [_reader(output, manager, facts, asset, where) for output, manager in outputs_of_step(context)]
+    readers = [
+        _reader(output, manager, facts, asset, keys_of, digest, where, refresh=refresh)
+        for output, manager in outputs_of_step(context)
+    ]
     if not readers:
         raise dg.DagsterInvalidDefinitionError(
             f"{where}: {CHANGES} is for inputs of assets, whose tables record what was consumed; remove the entry"
         )
-    spans = [
-        _span(facts, dataset, reader, part, reads, where, refresh=refresh) for reader in readers for part in reader.keys
-    ]
-    spans = _up_to_one_end(context, facts, dataset, spans, where)
-    end, consumed = (
-        spans[0].range.dataset,
-        max((span.range.consumed for span in spans), key=lambda dataset: dataset.version),
-    )
-    begins = _by_begin(spans)
-    if not end.has_stable_row_ids and all(span.stored is None for span in spans):
+    read: dict[InputPosition | None, list[UnreadRange]] = {}
+    spans = [_span(facts, dataset, reader, part, reads, read, where) for reader in readers for part in reader.parts]
+    spans = _up_to_one_end(context, facts, dataset, spans, where) if spans else []
+    end = spans[0].range.dataset if spans else dataset
+    consumed = max((span.range.consumed for span in spans), key=lambda dataset: dataset.version, default=dataset)
+    begins = _by_begin(spans, where) or {end.version: []}
+    is_first = all(span.part.begin is None for span in spans)
+    if not end.has_stable_row_ids and is_first:
         context.log.warning(
             "%s: %s has no stable row ids, so that later runs fail if its rows were updated. Set the metadata "
             "lance/stable_row_ids: True of its asset, or stable_row_ids of LanceIOManager, to create tables with them",
@@ -180,14 +193,10 @@ def range_of_input(
         )  # fmt: skip
     for reader in readers:
         consumed.readers.hold(reader.asset)
-    if len(begins) > 1 and len(readers) > 1:
-        raise IncompatibleConflictError(
-            f"{where}: the outputs of the step have consumed the input up to different versions, {sorted(begins)}; run "
-            f"it with the tag {FULL_REFRESH}=true"
-        )
     return ChangeRange(
         dataset=end,
         begins=begins,
+        is_first=is_first,
         key=tuple(dict.fromkeys(name for reader in readers for name in reader.key)),
         readers=tuple(reader.asset for reader in readers),
         consumed=ConsumedChanges(
@@ -195,13 +204,23 @@ def range_of_input(
             dataset=consumed,
             begin_version=min(begins),
             end_version=end.version,
-            moves=_moves(facts, spans, refresh=refresh),
+            moves=_moves(facts, readers, spans, refresh=refresh),
             is_refresh=refresh,
         ),
     )
 
 
-def _reader(output: dg.OutputContext, manager: Any, facts: RunFacts, asset: str, where: str) -> _InputReader:
+def _reader(
+    output: dg.OutputContext,
+    manager: Any,
+    facts: RunFacts,
+    asset: str,
+    keys_of: KeysOf,
+    digest: str,
+    where: str,
+    *,
+    refresh: bool,
+) -> _InputReader:
     name = output.asset_key.to_user_string()
     if not hasattr(manager, "consuming_table"):
         raise dg.DagsterInvalidDefinitionError(
@@ -209,84 +228,118 @@ def _reader(output: dg.OutputContext, manager: Any, facts: RunFacts, asset: str,
             f"consumed, but {type(manager).__name__} stores asset {name}; remove the entry, or use LanceIOManager"
         )
     table, key = manager.consuming_table(output, facts)
-    keys = parts_of(output.asset_partition_keys if output.has_asset_partitions else None)
     watermarks = watermark_name(asset, name, defined_metadata(output))
     watermarks_by_part = {} if table is None else table.watermarks(watermarks)
-    return _InputReader(
-        asset=name,
-        name=watermarks,
-        keys=keys,
-        key=tuple(key),
-        positions={part: watermark.position for part, watermark in watermarks_by_part.items()},
-        by={part: watermark.by for part, watermark in watermarks_by_part.items()},
-    )
+    positions = positions_by_partition({part: watermark.position for part, watermark in watermarks_by_part.items()})
+    by = {part: watermark.by for part, watermark in watermarks_by_part.items()}
+    parts: list[InputPart] = []
+    others: dict[str, str] = {}
+    replaced: set[str] = set()
+    for partition in sorted(output.asset_partition_keys) if output.has_asset_partitions else [None]:
+        keys = keys_of(output.asset_key, partition)
+        of_partition = input_parts(positions, partition, keys, digest, where, refresh=refresh)
+        parts += of_partition
+        replaced |= {part.continues for part in of_partition if part.continues is not None}
+        others |= positions_of_partition(positions, partition)
+    for part in parts:
+        others.pop(part.name, None)
+    if not refresh and any(_is_own(facts, by, part, stored) for part, stored in others.items()):
+        raise IncompatibleConflictError(
+            f"{where}: an earlier attempt of this run has consumed partitions of the input that its partition mapping "
+            "does not name any more, and a retry would remove their rows; launch a new run instead of a retry"
+        )
+    left = others if refresh else {part: stored for part, stored in others.items() if part in replaced}
+    return _InputReader(asset=name, name=watermarks, parts=parts, key=tuple(key), left=left, by=by)
 
 
 def _span(
     facts: RunFacts,
     dataset: lance_core.LanceDataset,
     reader: _InputReader,
-    part: str,
+    part: InputPart,
     reads: Reads,
+    read: dict[InputPosition | None, list[UnreadRange]],
     where: str,
-    *,
-    refresh: bool,
 ) -> _Span:
-    """The changes for a part of a reader's table: those of an earlier attempt, or the first unread ones."""
-    stored = reader.positions.get(part)
-    position = None if stored is None else InputPosition.of(stored)
-    if position is not None and _is_own(facts, reader, part):
-        again = consumed_range(dataset, position, where)
-        return _Span(reader=reader, part=part, stored=stored, range=again, is_last=False, is_own=True)
-    *earlier, last = unread_ranges(dataset, None if refresh else position, where)
+    """The changes for a part of a reader's table: those of an earlier attempt, or the first unread ones.
+
+    Args:
+        facts: The run.
+        dataset: The input's table at the latest version.
+        reader: The reader.
+        part: The part.
+        reads: Returns whether the input has changes in a range of versions.
+        read: The unread ranges after positions, which is completed.
+        where: The input, for messages.
+    """
+    if part.stored is not None and part.may_continue and _is_own(facts, reader.by, part.name, part.stored):
+        again = consumed_range(dataset, InputPosition.of(part.stored), where)
+        return _Span(reader=reader, part=part, range=again, is_last=False, is_own=True)
+    if part.begin not in read:
+        read[part.begin] = unread_ranges(dataset, part.begin, where)
+    *earlier, last = read[part.begin]
     for unread in earlier:
         if _reads(reads, unread, reader, part, where):
-            return _Span(reader=reader, part=part, stored=stored, range=unread, is_last=False)
-    return _Span(reader=reader, part=part, stored=stored, range=last)
+            return _Span(reader=reader, part=part, range=unread, is_last=False)
+    return _Span(reader=reader, part=part, range=last)
 
 
-def _reads(reads: Reads, unread: UnreadRange, reader: _InputReader, part: str, where: str) -> bool:
+def _reads(reads: Reads, unread: UnreadRange, reader: _InputReader, part: InputPart, where: str) -> bool:
     try:
-        return reads(unread, reader.keys[part], reader.key, (reader.asset,))
+        return reads(unread, part.key, reader.key, (reader.asset,))
     except UnsupportedError as error:
         raise updates_unknown(unread.dataset.uri, where, error) from error
 
 
-def _is_own(facts: RunFacts, reader: _InputReader, part: str) -> bool:
+def _is_own(facts: RunFacts, by: Mapping[str, str], part: str, stored: str) -> bool:
     """Whether an earlier attempt of this write, which is replaced, has consumed the changes."""
-    if part not in reader.positions or not facts.is_retry or reader.by[part] != facts.root_run_id:
+    if not facts.is_retry or by[part] != facts.root_run_id:
         return False
-    run = InputPosition.of(reader.positions[part]).run
+    run = InputPosition.of(stored).run
     return run == facts.run_id or not facts.succeeded(run)
 
 
-def _moves(facts: RunFacts, spans: Iterable[_Span], *, refresh: bool) -> dict[str, tuple[WatermarkMove, ...]]:
+def _moves(
+    facts: RunFacts, readers: Iterable[_InputReader], spans: Iterable[_Span], *, refresh: bool
+) -> dict[str, tuple[WatermarkMove, ...]]:
     """The moves of watermarks that the commits of the outputs make, by the asset of the output."""
-    moves: dict[str, tuple[WatermarkMove, ...]] = {}
+    parts: dict[tuple[str, str, str | None, str | None], list[str]] = {}
     for span in spans:
-        is_same = span.range.begin == span.range.consumed.version and span.stored is not None
+        is_same = span.range.begin == span.range.consumed.version and span.part.is_current
         if is_same and not refresh and not span.is_own:
             continue
-        move = WatermarkMove(
-            name=span.reader.name,
-            parts=(span.part,),
-            before=span.stored,
-            after=span.range.position(facts.run_id).entry(),
-            by=facts.root_run_id,
-        )
-        moves[span.reader.asset] = (*moves.get(span.reader.asset, ()), move)
+        after = span.range.position(facts.run_id, span.part.rows).entry()
+        parts.setdefault((span.reader.asset, span.reader.name, span.part.stored, after), []).append(span.part.name)
+    for reader in readers:
+        for part, stored in reader.left.items():
+            parts.setdefault((reader.asset, reader.name, stored, None), []).append(part)
+    moves: dict[str, tuple[WatermarkMove, ...]] = {}
+    for (asset, name, before, after_move), some in parts.items():
+        move = WatermarkMove(name=name, parts=tuple(some), before=before, after=after_move, by=facts.root_run_id)
+        moves[asset] = (*moves.get(asset, ()), move)
     return moves
 
 
-def _by_begin(spans: Iterable[_Span]) -> dict[int, list[str] | None]:
-    """The downstream partitions by the version after which they read; None for an asset without partitions."""
-    partitions_by_begin: dict[int, list[str] | None] = {}
+def _by_begin(spans: Iterable[_Span], where: str) -> dict[int, list[str] | None]:
+    """The partitions of the input by the version after which they are read; None for all rows.
+
+    Raises:
+        IncompatibleConflictError: Partitions or outputs have consumed the same rows up to different versions.
+    """
+    begins: dict[str | None, set[int]] = {}
     for span in spans:
-        partition = span.reader.keys[span.part]
-        partitions_by_begin[span.range.begin] = (
-            None if partition is None else [*(partitions_by_begin.get(span.range.begin) or []), partition]
+        begins.setdefault(span.part.key, set()).add(span.range.begin)
+    differing = next((sorted(versions) for versions in begins.values() if len(versions) > 1), None)
+    if differing is not None:
+        raise IncompatibleConflictError(
+            f"{where}: the partitions of this run, or the outputs of the step, have consumed the same rows of the "
+            f"input up to different versions, {differing}; run the partitions one by one, or with the tag "
+            f"{FULL_REFRESH}=true"
         )
-    return partitions_by_begin
+    keys_by_begin: dict[int, list[str] | None] = {}
+    for key, (begin,) in begins.items():
+        keys_by_begin[begin] = None if key is None else [*(keys_by_begin.get(begin) or []), key]
+    return keys_by_begin
 
 
 def _up_to_one_end(

@@ -21,7 +21,15 @@ from lance_core.errors import (
     IncompatibleConflictError,
     VersionNotFoundError,
 )
-from lance_dagster._context.steps import RunFacts, is_external, is_fan_in, is_list_of_assets, is_own_upstream
+from lance_dagster._context.definitions import partitions_to_read
+from lance_dagster._context.steps import (
+    RunFacts,
+    is_external,
+    is_fan_in,
+    is_list_of_assets,
+    is_own_upstream,
+    job_of_step,
+)
 from lance_dagster.events.published import published_partitions
 from lance_dagster.handlers import Loading
 from lance_dagster.handlers.base import ChangesPart, ChangesRequest, ReadRequest
@@ -36,9 +44,10 @@ from lance_dagster.handlers.input_selection import (
 )
 from lance_dagster.handlers.lance import LanceDatasetHandler
 from lance_dagster.lineage.history import undo_after
+from lance_dagster.lineage.input_parts import digest_of_rows
 from lance_dagster.lineage.step_inputs import remember_changes
-from lance_dagster.lineage.watermarks import FULL_REFRESH, UnreadRange
-from lance_dagster.loading.changes import CHANGES, ChangeRange, Reads, range_of_input
+from lance_dagster.lineage.watermarks import UnreadRange
+from lance_dagster.loading.changes import CHANGES, ChangeRange, range_of_input
 from lance_dagster.loading.recorded_versions import equal_version, recorded_version
 from lance_dagster.tables.branch_policy import branch_of_run
 from lance_dagster.tables.location import TableLocation
@@ -96,17 +105,26 @@ def read_requests(
         return _both(filter_of_keys(partitions), input_filter)
 
     def reads(unread: UnreadRange, partition: str | None, key: Sequence[str], readers: Sequence[str]) -> bool:
-        partitions = [partition] if partition is not None and partition in (keys or ()) else keys
+        partitions = None if partition is None else [partition]
         schema, columns = unread.dataset.schema, columns_of(unread.dataset.schema)
         updates_of = counted_columns(columns, split_key(key, columns, schema) or (), schema, readers)
         return has_changes(unread.dataset, unread.begin, filter_of(partitions), updates_of)
 
-    changes = _changes(context, facts, dataset, reads, where) if CHANGES in metadata else None
-    dataset = dataset if changes is None else changes.dataset
+    changes = None
+    if CHANGES in metadata:
+        definition = None if keys is None else context.asset_partitions_def
+        digest = digest_of_rows(metadata.get("lance/filter"), upstream.get("partition_expr"), definition)
+        instance = None if facts is None else facts.instance
+        keys_of = partial(partitions_to_read, job_of_step(context), instance, context.asset_key)
+        changes = range_of_input(context, facts, dataset, reads, keys_of, digest, where)
+        dataset = changes.dataset
     schema, columns = dataset.schema, columns_of(dataset.schema)
-    has_read = changes is not None and changes.consumed.begin_version > 0
-    if keys is not None and metadata.get("lance/missing") != "empty" and not has_read:
-        _check_written(context, facts, dataset, filter_of_keys(keys), where, optional=loading.optional)
+    if keys is not None and metadata.get("lance/missing") != "empty" and (changes is None or changes.is_first):
+        reads_all = changes is not None and None in changes.begins.values()
+        rows = None if reads_all else filter_of_keys(keys)
+        _check_written(context, facts, dataset, rows, where, optional=loading.optional)
+    if changes is not None and facts is not None:
+        remember_changes(facts.step, changes.consumed)
 
     def request(partitions: Sequence[str] | None) -> ReadRequest:
         return ReadRequest(
@@ -116,7 +134,7 @@ def read_requests(
             table=settings,
             load_as=loading.load_as,
             filtered=input_filter is not None,
-            changes=None if changes is None else _changes_request(changes, keys, filter_of, schema, columns, where),
+            changes=None if changes is None else _changes_request(changes, filter_of, schema, columns),
         )
 
     return {key: request([key]) for key in keys or ()} if several else {None: request(keys)}
@@ -183,45 +201,14 @@ def _check_changes(context: dg.InputContext, loading: Loading, where: str, *, se
         )
 
 
-def _changes(
-    context: dg.InputContext,
-    facts: RunFacts | None,
-    dataset: lance_core.LanceDataset,
-    reads: Reads,
-    where: str,
-) -> ChangeRange:
-    """The changes to read, which the commits of the step's outputs will record."""
-    changes = range_of_input(context, facts, dataset, reads, where)
-    remember_changes(None if facts is None else facts.step, changes.consumed)
-    return changes
-
-
 def _changes_request(
     changes: ChangeRange,
-    keys: Sequence[str] | None,
     filter_of: Callable[[Sequence[str] | None], pc.Expression | None],
     schema: pa.Schema,
     columns: Sequence[str] | None,
-    where: str,
 ) -> ChangesRequest:
-    """The changes to read: one part for each version up to which partitions have consumed the input.
-
-    Raises:
-        IncompatibleConflictError: There are several such versions, and the partitions of the input are not those of the
-            asset, so that their changes cannot be separated.
-    """
-    begins = changes.begins
-    if len(begins) == 1:
-        keys_by_begin = [(next(iter(begins)), keys)]
-    else:
-        keys_by_begin = [(begin, some) for begin, some in begins.items()]
-        if keys is None or sorted(key for _, some in keys_by_begin for key in some or ()) != sorted(keys):
-            raise IncompatibleConflictError(
-                f"{where}: the partitions of this run have consumed the input up to different versions, "
-                f"{sorted(begins)}, and the input has other partitions; run the partitions one by one, or with the "
-                f"tag {FULL_REFRESH}=true"
-            )
-    parts = tuple(ChangesPart(begin_version=begin, filter=filter_of(some)) for begin, some in keys_by_begin)
+    """The changes to read: one part for each version up to which partitions of the input were consumed."""
+    parts = tuple(ChangesPart(begin_version=begin, filter=filter_of(keys)) for begin, keys in changes.begins.items())
     key = split_key(changes.key, columns, schema)
     return ChangesRequest(
         parts=parts,
@@ -251,7 +238,7 @@ def _check_written(
     """
     keys = sorted(context.asset_partition_keys)
     if not keys:
-        if optional:
+        if optional and (rows is not None or not dataset.count_rows()):
             raise MissingInputError(f"{where}: no partition of it maps to that of this run")
         return
     instance = None if facts is None else facts.instance
