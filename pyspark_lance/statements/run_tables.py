@@ -26,7 +26,7 @@ from pyspark_lance.statements.context import Context
 from pyspark_lance.statements.table_properties import COMMENT, TableProperties, with_encodings
 from pyspark_lance.statements.tokens import Piece
 from pyspark_lance.types.arrow_types import SPARK_TYPE
-from pyspark_lance.types.column_names import case_sensitive, matched_names, spelled_path
+from pyspark_lance.types.column_names import case_sensitive, check_spellings, matched_names, spelled_path
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.partitioning import PARTITIONED_BY, partitioned_by
 from pyspark_lance.writing.schema_plan import plan_write
@@ -88,6 +88,8 @@ def create_table(
     if must_exist and not exists:
         raise DatasetNotFoundError(f"there is no table {table}: CREATE OR REPLACE TABLE creates a missing table")
     rows = None if query is None else context.sources.query(query)
+    if rows is not None:
+        check_spellings(rows, rows.columns)
     names = [column.name for column in columns or ()] if rows is None else rows.columns
     partitions = _partitions(context, partitioned_by, names)
     table_properties = TableProperties(properties, partitions, is_filled=rows is not None)

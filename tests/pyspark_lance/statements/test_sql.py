@@ -287,6 +287,7 @@ def test_insert_update_and_delete(sql, table, lance):
         ("WITH w AS (SELECT 1) INSERT INTO lake.nyc.t SELECT 1, 1, '' FROM w", InvalidInputError, "line 1, column 34"),
         ("CREATE TABLE lake.nyc.t (a int)", DatasetExistsError, "already exists"),
         ("CREATE TABLE lake.nyc.e (id INT, ID STRING)", SchemaError, r"\['id', 'ID'\] differ only in case"),
+        ("CREATE TABLE lake.nyc.e AS SELECT 1 id, 2 ID", SchemaError, "'id' and 'ID' differ only in case"),
         ("ALTER TABLE lake.nyc.t ADD COLUMNS (n INT, N INT)", SchemaError, r"\['n', 'N'\] differ only in case"),
         ("INSERT INTO lake.nyc.t@v1 VALUES (1, 2, 'a')", InvalidInputError, "only branches can be changed"),
         ("MERGE INTO lake.nyc.t USING (SELECT 1 AS id) s ON t.id > s.id WHEN MATCHED THEN DELETE", InvalidInputError, "no equality"),
