@@ -36,7 +36,7 @@ ASSET_KEYS: Final[Mapping[str, str]] = {
     "lance/key": "with the mode columns, the columns that name its rows: a column, or a list of columns; frames that "
     "keep `_rowaddr` or `_rowid` of the input need none",
     "lance/missing": "with the mode columns, the rows of the run's partitions that the output lacks: `null` sets "
-    "their columns to null, `keep` leaves them, `error` rejects the output",
+    "the columns of those that the step has loaded to null, `keep` leaves them, `error` rejects the output",
     "lance/commit_message": "message for the table's history",
     "lance/vector_columns": '`{"column": width}`: lists that are stored as vectors',
     "lance/schema": "a pyarrow schema, or a mapping from columns to names of Arrow types: types for columns that have "

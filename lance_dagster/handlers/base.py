@@ -67,6 +67,8 @@ class WriteRequest:
         deletes: For a merge, rows whose keys are deleted, as the handler's `split_changes` returned them; or None.
         read: For a write of columns, the version of the table that the step has read; or None. Rows of this version
             that were deleted since are left out of the write.
+        loaded: For a write of columns that sets rows which the frame lacks to null, the condition of the rows that the
+            step has loaded: it sets no others. None for all rows.
     """
 
     uri: str
@@ -80,6 +82,16 @@ class WriteRequest:
     known: pa.Schema = field(default_factory=no_columns)
     deletes: Any = None
     read: lance_core.LanceDataset | None = None
+    loaded: pc.Expression | None = None
+
+    @property
+    def scope(self) -> pc.Expression | None:
+        """For a write of columns, the condition of the rows that it may set; None for all rows."""
+        assert self.existing is not None
+        partitions = None if self.slices is None else self.slices.expression(self.existing.schema)
+        if partitions is None or self.loaded is None or partitions.equals(self.loaded):
+            return self.loaded if partitions is None else partitions
+        return partitions & self.loaded
 
     @property
     def read_version(self) -> int:

@@ -1,7 +1,8 @@
 """Writes of columns: an asset with `write_mode` columns sets columns in existing rows of another asset's table.
 
     rows       matched by `_rowaddr` or `_rowid` if the frame kept it from its input, else by `lance/key`
-    scope      the rows of the run's partitions, or all rows; `lance/missing` decides about those that the frame lacks
+    scope      the rows of the run's partitions, or all rows; `lance/missing` decides about those that the frame lacks,
+               and with null the scope has only rows that the step has loaded
     columns    the other columns of the frame: cast to the table's types, or new, with the asset in the field's metadata
 
 Only data files with these columns are written, and one commit sets them.
@@ -152,7 +153,7 @@ def _write(data: pa.Table, key: Sequence[str], request: WriteRequest, left_out: 
     done = dataset.write_columns(
         data,
         key,
-        where=None if request.slices is None else request.slices.expression(dataset.schema),
+        where=request.scope,
         missing=request.output.missing,
         **request.commit_arguments,
     )

@@ -241,7 +241,7 @@ def _write_columns(value: DataFrame, request: WriteRequest) -> WriteResult | Non
             cast_in_job(value, frame_schema, existing.schema),
             request.uri,
             on=key,
-            where=None if request.slices is None else request.slices.expression(existing.schema),
+            where=request.scope,
             missing=output.missing,
             vector_columns={name: width for name, width in vectors.items() if name not in existing.schema.names}
             or None,

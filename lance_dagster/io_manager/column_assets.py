@@ -18,9 +18,10 @@ from typing import Any
 
 import dagster as dg
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import lance_core
-from lance_core.errors import DatasetNotFoundError, SchemaError, VersionNotFoundError
+from lance_core.errors import DatasetNotFoundError, InvalidInputError, SchemaError, VersionNotFoundError
 from lance_dagster.branches.writing import branch_for_writing
 from lance_dagster.events.materialization import column_schema
 from lance_dagster.handlers import LanceTypeHandler
@@ -28,6 +29,7 @@ from lance_dagster.handlers.base import ROW_NAMES, WriteRequest
 from lance_dagster.handlers.columns import ColumnsWritten, key_fields, matched_by, set_columns, stored_columns
 from lance_dagster.io_manager.output import TableOutput, planned_partitions, write_request
 from lance_dagster.io_manager.ownership import check_column_owners
+from lance_dagster.lineage.step_inputs import loaded_rows
 from lance_dagster.properties import COLUMN_TYPE, COLUMNS
 from lance_dagster.tables.location import TABLE_KEY
 from lance_dagster.tables.settings import plain_metadata
@@ -120,7 +122,15 @@ def write_columns_of(output: TableOutput, handler: LanceTypeHandler, obj: Any) -
     Rows that were deleted since the step read them are left out, as if they had been deleted after the write.
     """
     request = columns_request(output)
-    outcome = handler.write(obj, request)
+    try:
+        outcome = handler.write(obj, request)
+    except InvalidInputError as error:
+        if request.loaded is None or "of the scope" not in str(error):
+            raise
+        raise InvalidInputError(
+            f"{error}. With lance/missing: null the scope has only rows that the inputs of the step have loaded; give "
+            "the asset lance/missing: keep to set other rows, too"
+        ) from error
     if isinstance(outcome, ColumnsWritten) and outcome.left_out:
         assert request.read is not None
         output.context.log.warning(
@@ -142,7 +152,26 @@ def columns_request(output: TableOutput) -> WriteRequest:
     columns = {COLUMNS: json.dumps(set_columns(output.frame.names, settings.row_key))}
     properties = {**(request.commit.properties or {}), **columns}
     request = request.with_attempt(earlier=output.attempts.versions, on_earlier_attempt=settings.on_earlier_attempt)
-    return replace(request.changed_commit(properties=properties), read=read)
+    return replace(request.changed_commit(properties=properties), read=read, loaded=_loaded_rows(output))
+
+
+def _loaded_rows(output: TableOutput) -> pc.Expression | None:
+    """The rows that may be set to null where the output lacks them: those that the step has loaded; None for all.
+
+    Raises:
+        DagsterInvalidDefinitionError: The step has loaded changes, which are no rows of a condition.
+    """
+    assert output.existing is not None
+    uri = output.existing.root_uri
+    if output.settings.missing != "null":
+        return None
+    for changes in output.changes:
+        if changes.dataset.root_uri == uri and changes.begin_version > 0:
+            raise dg.DagsterInvalidDefinitionError(
+                f"{output.where}: its input loads changes of {uri} alone, and lance/missing: null would set the cells "
+                "of all other rows to null; nothing was written. Give the asset the metadata lance/missing: keep"
+            )
+    return loaded_rows(output.step, uri)
 
 
 def columns_on_branch(output: TableOutput, main: lance_core.LanceDataset | None) -> TableOutput:

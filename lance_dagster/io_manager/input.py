@@ -19,6 +19,7 @@ from lance_dagster.handlers.arrow_schema import known_schema
 from lance_dagster.handlers.base import ReadRequest
 from lance_dagster.handlers.changes import changes_schema
 from lance_dagster.handlers.input_selection import MissingInputError
+from lance_dagster.handlers.lance import LanceDatasetHandler
 from lance_dagster.io_manager.ownership import check_ownership, reject_memory_of_another_process
 from lance_dagster.lineage.check_reads import record_check_read
 from lance_dagster.lineage.spark_columns import remember_frame
@@ -73,10 +74,11 @@ def load_input(context: dg.InputContext, settings: TableSettings) -> Any:
         context.log.info("%s: there are no rows to load from %s yet; the input is empty", where, location.uri)
         declared_schema = known_schema(upstream, type_metadata(context), where)
         return _empty(context, loading, declared_schema, settings)
-    values = {}
+    values, loads_whole_table = {}, isinstance(loading.handler, LanceDatasetHandler)
     _record_check_read(context, facts, settings, requests, upstream.get("partition_expr"))
     for key, request in requests.items():
-        remember_input(step, context.asset_key.to_user_string(), request.dataset)
+        name, rows = f"{_input_name(context)}[{key}]", None if loads_whole_table else request.filter
+        remember_input(step, context.asset_key.to_user_string(), request.dataset, input_name=name, rows=rows)
         context.log.debug("%s: version %s of %s", where, request.dataset.version, location.uri)
         values[key] = _load(loading, request, where)
         if settings.derive_column_lineage:

@@ -13,6 +13,8 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
@@ -21,6 +23,8 @@ from lance_dagster.lineage.history import input_entry
 from lance_dagster.properties import INPUT_PREFIX
 
 if TYPE_CHECKING:
+    import pyarrow.compute as pc
+
     import lance_core
 
 __all__ = [
@@ -28,6 +32,7 @@ __all__ = [
     "changes_entries",
     "consumed_changes",
     "input_properties",
+    "loaded_rows",
     "remember_changes",
     "remember_input",
 ]
@@ -81,16 +86,42 @@ def changes_entries(changes: Sequence[ConsumedChanges]) -> dict[str, Any]:
 _lock = threading.Lock()
 _changes: OrderedDict[Step, dict[str, ConsumedChanges]] = OrderedDict()
 _read: OrderedDict[Step, dict[str, dict[str, Any]]] = OrderedDict()
+_rows: OrderedDict[Step, dict[str, dict[str, pc.Expression | None]]] = OrderedDict()
 
 
-def remember_input(step: Step | None, asset: str, dataset: lance_core.LanceDataset) -> None:
-    """Keep that a step reads a version of an asset's table; without a step, do nothing."""
+def remember_input(
+    step: Step | None,
+    asset: str,
+    dataset: lance_core.LanceDataset,
+    *,
+    input_name: str = "",
+    rows: pc.Expression | None = None,
+) -> None:
+    """Keep that a step reads a version of an asset's table; without a step, do nothing.
+
+    Args:
+        step: The step.
+        asset: The asset.
+        dataset: The table at the version that is read.
+        input_name: The input, and its partition if each is one value; empty if the table is opened otherwise.
+        rows: The condition of the rows that are read; None for all rows.
+    """
     if step is None:
         return
     with _lock:
         _read.setdefault(step, {})[asset] = input_entry(dataset)
-        while len(_read) > _MOST_STEPS:
-            _read.popitem(last=False)
+        _rows.setdefault(step, {}).setdefault(dataset.root_uri, {})[input_name] = rows
+        for memory in (_read, _rows):
+            while len(memory) > _MOST_STEPS:
+                memory.popitem(last=False)
+
+
+def loaded_rows(step: Step | None, uri: str) -> pc.Expression | None:
+    """The condition of the rows of a table that a step has read; None for all rows, or if it has read none."""
+    with _lock:
+        conditions = [] if step is None else list(_rows.get(step, {}).get(uri, {}).values())
+    read = [condition for condition in conditions if condition is not None]
+    return reduce(or_, read) if read and len(read) == len(conditions) else None
 
 
 def remember_changes(step: Step | None, changes: ConsumedChanges) -> None:

@@ -1,6 +1,7 @@
 """Column assets whose values are Spark frames."""
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, functions  # noqa: TID253 -- annotations of assets
 
@@ -135,3 +136,28 @@ def test_executors_write_blobs(lake, spark, kind):
     rows = lake.table("images").to_table(["id", "thumb"], blob_handling="all_binary").to_pylist()
     assert all(row["thumb"] == str(row["id"]).encode() * 30000 for row in rows)
     assert len(rows) == 2 * ROWS
+
+
+def test_rows_that_the_step_has_not_loaded_stay(lake, spark):
+    rows = pa.table({"id": [1, 2, 3], "score": [11, 12, 13]})
+    lance_core.write_dataset(rows, lake.uri("images"))
+    images = dg.AssetSpec("images")
+
+    @dg.asset(
+        ins={"images": dg.AssetIn(metadata={"columns": ["id"], "lance/filter": "id >= 2"})},
+        metadata={
+            "lance/write_mode": "columns",
+            "lance/table": "images",
+            "lance/key": "id",
+            "lance/shared_table": True,
+        },
+    )
+    def scores(images: DataFrame) -> DataFrame:
+        loaded = images.where("id < 3") if images.count() == 2 else images.sparkSession.range(1, 2)
+        return loaded.withColumn("score", functions.col("id") + functions.lit(100))
+
+    lake.run(images, scores, select=[scores])
+    assert cells(lake, "score") == {1: 11, 2: 102, 3: None}
+    lake.table("images").delete("id = 2")
+    failed = lake.run(images, scores, select=[scores], fails=True)
+    assert "lance/missing: keep to set other rows, too" in errors(failed)

@@ -165,6 +165,67 @@ def test_rows_that_the_output_lacks(lake, missing):
         assert "lacks 25 of 50 rows" in errors(result)
 
 
+class TestRowsThatTheStepHasNotLoaded:
+    """With `lance/missing` null, the default, their cells stay as they are."""
+
+    def run(self, lake, *, make=None, definition=DAYS, fails=False, entries=None, **metadata):
+        images = dg.AssetSpec("images", partitions_def=definition, metadata={"partition_expr": "day"})
+
+        @dg.asset(
+            ins={"images": dg.AssetIn(metadata={"columns": ["id"], **(entries or {})})},
+            metadata={"lance/write_mode": "columns", "lance/table": "images", "lance/key": "id", **metadata},
+        )
+        def scores(images: pa.Table) -> pa.Table:
+            lake.loaded = images["id"].to_pylist()
+            return make(images)
+
+        return lake.run(images, scores, select=[scores], fails=fails)
+
+    @pytest.fixture
+    def images(self, lake):
+        days = [None, *(day_of(f"2024-01-0{day}") for day in (1, 2, 3))]
+        rows = pa.table({"id": range(4), "day": pa.array(days, pa.date32()), "score": [10, 11, 12, 13]})
+        lance_core.write_dataset(rows, lake.uri("images"), enable_stable_row_ids=True)
+        return {"lance/shared_table": True}
+
+    def scored(self, images):
+        rows = images.slice(0, images.num_rows - 1)
+        return rows.append_column("score", pa.array([100 + i for i in rows["id"].to_pylist()], pa.int64()))
+
+    def test_rows_outside_of_the_defined_partitions(self, lake, images):
+        later = dg.DailyPartitionsDefinition("2024-01-02", end_date="2024-01-05")
+        self.run(lake, make=self.scored, definition=later, **images)
+        assert lake.loaded == [2, 3]
+        assert cells(lake, "score") == {0: 10, 1: 11, 2: 102, 3: None}
+
+    @pytest.mark.parametrize("missing", ["null", "keep"])
+    def test_rows_that_a_filter_leaves_out(self, lake, images, missing):
+        self.run(lake, make=self.scored, entries={"lance/filter": "id >= 2"}, **images, **{"lance/missing": missing})
+        assert cells(lake, "score") == {0: 10, 1: 11, 2: 102, 3: None if missing == "null" else 13}
+
+    def test_a_key_of_such_a_row_is_an_error_that_names_keep(self, lake, images):
+        def make(_):
+            return pa.table({"id": [1, 2], "score": [101, 102]})
+
+        entries = {"lance/filter": "id >= 2"}
+        failed = self.run(lake, make=make, entries=entries, fails=True, **images)
+        assert "lance/missing: keep to set other rows, too" in errors(failed)
+        assert list(cells(lake, "score").values()) == [10, 11, 12, 13]
+        self.run(lake, make=make, entries=entries, **images, **{"lance/missing": "keep"})
+        assert list(cells(lake, "score").values()) == [10, 101, 102, 13]
+
+    def test_an_input_of_changes_needs_keep(self, lake, images):
+        def make(images):
+            return pa.table({"id": images["id"], "score": images["id"]})
+
+        entries = {"lance/changes": "since_last_run"}
+        self.run(lake, make=make, definition=None, entries=entries, **images)
+        lake.table("images").insert({"id": [4], "day": [day_of("2024-01-04")]})
+        failed = self.run(lake, make=make, definition=None, entries=entries, fails=True, **images)
+        assert "Give the asset the metadata lance/missing: keep" in errors(failed)
+        assert list(cells(lake, "score").values()) == [0, 1, 2, 3, None]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
