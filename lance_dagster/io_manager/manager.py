@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import dagster as dg
 
@@ -79,6 +79,7 @@ from lance_dagster.io_manager.ownership import (
     reject_memory_of_another_process,
     reject_rows_of_others,
 )
+from lance_dagster.io_manager.replaced_rows import log_replaced
 from lance_dagster.io_manager.skipped_write import report_skipped, unchanged_data_version
 from lance_dagster.io_manager.write_attempts import (
     EarlierAttempts,
@@ -105,6 +106,8 @@ from lance_dagster.tables.refs import TableRef, TableRoot
 from lance_dagster.tables.settings import PREFIX, TableSettings
 
 __all__ = ["LanceTableIOManager"]
+
+_RANGE_TAGS: Final = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
 
 
 class LanceTableIOManager(dg.IOManager):
@@ -183,6 +186,7 @@ class LanceTableIOManager(dg.IOManager):
         if output.existing is None or output.is_created_empty:
             check_still_owner(outcome.dataset, context.asset_key, context.definition_metadata, output.where)
         _log_overruled(output, outcome)
+        log_replaced(output, outcome, self._begun.get((output.step, output.location.uri)))
         if outcome.deduplicated:
             context.log.warning(
                 "%s: version %s was committed by an earlier attempt of this write and is kept, because "
@@ -291,6 +295,8 @@ class LanceTableIOManager(dg.IOManager):
         changes = consumed_changes(None if facts is None else facts.step)
         merges_on, settings = settings.merge_key, settings_of_refresh(settings, changes)
         keys = sorted(context.asset_partition_keys) if partitioned else None
+        if keys == []:
+            raise dg.DagsterInvalidInvocationError(_no_partitions(asset, facts))
         commit = describe_commit(
             facts,
             asset_key=context.asset_key,
@@ -479,3 +485,14 @@ def _log_deferred(output: TableOutput, written: lance_core.LanceDataset) -> None
         "tags": tags,
     }
     log_provenance(output.facts, entry)
+
+
+def _no_partitions(asset: str, facts: RunFacts | None) -> str:
+    """The message about a run without partitions, such as one whose range begins after its end."""
+    tags = {} if facts is None else facts.tags
+    first, last = (tags.get(tag) for tag in _RANGE_TAGS)
+    named = "" if first is None or last is None else f": no partition lies in the range from {first!r} to {last!r}"
+    return (
+        f"asset {asset} has partitions, and its run has none{named}; nothing was written. Launch the run with a "
+        "partition, or with a range whose start is not after its end"
+    )

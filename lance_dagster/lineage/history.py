@@ -51,6 +51,7 @@ __all__ = [
     "data_version_of",
     "input_entry",
     "input_record",
+    "is_without_changes",
     "last_data_change",
     "owner_of",
     "owning_commits",
@@ -416,6 +417,12 @@ def last_data_change(dataset: lance_core.LanceDataset) -> int:
         if transaction is not None and operation != _BOOKKEEPING:
             number = int(data_version) if data_version.isdecimal() else transaction.read_version or handle.version
     return changed if expected <= known_to else max(number, changed)
+
+
+def is_without_changes(transaction: lance_core.Transaction | None) -> bool:
+    """Whether a commit keeps all rows, writes none and removes none, or begins a branch."""
+    operation = None if transaction is None else transaction.operation.name
+    return operation in _KEEPS_ROWS or operation == "Clone" or _changes_nothing(transaction)
 
 
 def _changes_nothing(transaction: lance_core.Transaction | None) -> bool:

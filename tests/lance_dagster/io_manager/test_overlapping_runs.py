@@ -13,6 +13,7 @@ import pytest
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
 
+import lance_core
 from lance_dagster import BranchPolicy
 from lance_dagster._context import step_start
 from lance_dagster.io_manager.manager import LanceTableIOManager
@@ -241,3 +242,73 @@ class TestDagsterDoesNotShowTheStep:
         assert runs.values() == [2]
         runs.run(3)
         assert runs.values() == [3]
+
+
+class TestOthersWriteWhileTheStepRuns:
+    """An overwrite replaces what they wrote to its partitions, and the log names the versions and the writers."""
+
+    def run(self, lake, meanwhile, *, partitioned=True, write_mode="overwrite"):
+        """Run d1 once, and again while `meanwhile` is called; returns the log's warnings of the second run."""
+
+        @dg.asset(
+            partitions_def=dg.StaticPartitionsDefinition(["d1", "d2"]) if partitioned else None,
+            metadata={"lance/write_mode": write_mode, **({"partition_expr": "d"} if partitioned else {})},
+        )
+        def events(context) -> pa.Table:
+            if "meanwhile" in context.run.tags:
+                meanwhile(lake.uri("events"))
+            return pa.table({"d": ["d1"], "n": [1]})
+
+        partition = "d1" if partitioned else None
+        lake.run(events, partition=partition)
+        result = lake.run(events, partition=partition, tags={"meanwhile": ""})
+        logs = lake.instance.all_logs(result.run_id)
+        return [entry.user_message for entry in logs if not entry.is_dagster_event and entry.level >= 30]
+
+    @pytest.mark.parametrize("partitioned", [True, False])
+    @pytest.mark.parametrize(
+        "write",
+        [
+            lambda uri: lance_core.dataset(uri).insert(pa.table({"d": ["d1"], "n": [99]})),
+            lambda uri: lance.dataset(uri).insert(pa.table({"d": ["d1"], "n": [99]})),
+            lambda uri: lance_core.dataset(uri).update({"n": "99"}, where="d = 'd1'"),
+        ],
+        ids=["lance_core", "pylance", "update"],
+    )
+    def test_their_rows_are_named(self, lake, write, partitioned):
+        (warning,) = self.run(lake, write, partitioned=partitioned)
+        assert "version 2 was committed while the step ran, by a writer that is not a run of Dagster" in warning
+        assert "1 rows that it wrote were replaced in version 3" in warning
+
+    @pytest.mark.parametrize(
+        "write",
+        [
+            lambda uri: lance_core.dataset(uri).insert(pa.table({"d": ["d2"], "n": [99]})),
+            lambda uri: lance_core.dataset(uri).delete("d = 'd1'"),
+            lambda uri: lance_core.dataset(uri).delete("n = 99"),
+            lambda uri: lance_core.dataset(uri).create_scalar_index("n", "BTREE"),
+            lambda uri: lance_core.dataset(uri).update_config({"mine": "1"}),
+        ],
+        ids=["another partition", "delete", "delete of nothing", "index", "settings"],
+    )
+    def test_nothing_of_theirs_was_replaced(self, lake, write):
+        assert self.run(lake, write) == []
+
+    def test_an_append_replaces_nothing(self, lake):
+        def write(uri):
+            lance_core.dataset(uri).insert(pa.table({"d": ["d1"], "n": [99]}))
+
+        assert self.run(lake, write, write_mode="append") == []
+        assert len(lake.rows("events")) == 3
+
+
+def test_a_range_the_wrong_way_round_is_named(lake):
+    days = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-10")
+
+    @dg.asset(partitions_def=days, metadata={"partition_expr": "d"})
+    def events(context) -> pa.Table:
+        return pa.table({"d": pa.array(list(context.partition_keys), pa.string())})
+
+    message = errors(lake.run(events, span=("2024-01-06", "2024-01-04"), fails=True))
+    assert "asset events has partitions, and its run has none" in message
+    assert "no partition lies in the range from '2024-01-06' to '2024-01-04'" in message
