@@ -204,6 +204,7 @@ def undo(world: World, rng: random.Random) -> str | None:
         commits = [commit for commit in line.own_commits() if commit.run is wanted]
         for commit in reversed(commits):
             line.rows = line.rows - commit.added + commit.removed
+            commit.is_undone = True
         line.changed, line.is_stuck = version, line.promoted
         line.versions[version] = line.rows.copy()
         line.commits.append(

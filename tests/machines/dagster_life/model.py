@@ -51,6 +51,7 @@ class Commit:
     Attributes:
         read: The version that last changed the rows of `events` which the write was made from, and whose line that was.
         replaces_all: Whether another library replaced all rows.
+        is_undone: Whether an undo removed its rows.
     """
 
     at: int
@@ -63,6 +64,7 @@ class Commit:
     removed: Counter
     read: tuple[str | None, int] | None = None
     replaces_all: bool = False
+    is_undone: bool = False
 
     @property
     def order(self) -> tuple[int, int]:
@@ -246,7 +248,9 @@ class Model:
         return [
             commit
             for commit in self.attempts(write)
-            if commit.order < write.order and (commit.run is write.run or commit.run.state != "succeeded")
+            if not commit.is_undone
+            and commit.order < write.order
+            and (commit.run is write.run or commit.run.state != "succeeded")
         ]
 
     def outcome(self, write: Write) -> str:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 import lance_core
 from tests.machines.dagster_life import judging
-from tests.machines.dagster_life.events import compare_due, compare_events
+from tests.machines.dagster_life.events import changes_rows, compare_due, compare_events
 from tests.machines.dagster_life.model import MAIN, Commit, Line, Model, Result, Run, Write, of_partitions
 from tests.machines.dagster_life.project import (
     PARTITIONS,
@@ -406,7 +406,10 @@ class World(contextlib.AbstractContextManager):
             version = self.version(write.asset, run.branch)
             commit = self.model.apply(write, version)
             line = self.model.lines[write.asset][run.branch]
-            self.expect_events(commit, run, write.asset, write.partitions, line, version, changed=line.changed)
+            changed: int | set[int] = line.changed
+            if not changes_rows(commit) and write.partitions is not None:
+                changed = {changed, *self.unchanged_since(line.commits[:-1], frozenset(write.partitions))}
+            self.expect_events(commit, run, write.asset, write.partitions, line, version, changed=changed)
 
     def end_skipped(self, write: Write) -> None:
         """An output without rows was not written: the event says what is there."""
@@ -425,13 +428,13 @@ class World(contextlib.AbstractContextManager):
         line.skipped.append((parts, run.code))
         changed: int | set[int] = line.changed
         if parts is not None and run.branch is MAIN:
-            changed = {line.changed, *self.unchanged_since(asset, line, parts)}
+            changed = {line.changed, *self.unchanged_since(line.commits, parts)}
         self.expect_events(None, run, asset, write.partitions, line, version, changed=changed, is_skipped=True)
 
-    def unchanged_since(self, asset: str, line: Line, partitions: frozenset[str]) -> set[int]:
+    def unchanged_since(self, commits: list[Commit], partitions: frozenset[str]) -> set[int]:
         """The versions of commits after which no commit has changed rows of these partitions, from the newest on."""
         versions = set()
-        for commit in reversed(line.commits):
+        for commit in reversed(commits):
             versions.add(commit.version)
             touches = commit.partitions is None or commit.partitions & partitions or not commit.asset
             if touches and (commit.added or commit.removed):
