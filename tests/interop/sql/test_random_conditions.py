@@ -48,7 +48,7 @@ REJECTED_HERE = {
     r"is not a valid (date|timestamp)": "a string with a time of day beside a date",
     r"is not a valid (u?int|decimal|double)": "a string that is no such number beside one",
     r"is not a valid bool": "a string that is not a truth value beside one",
-    r"out of bounds|not in range|does not fit in precision|would lose data|overflow": "a cast that fails for some value",
+    r"out of bounds|out of range Int|Can't cast value|not in range|does not fit in precision|would lose data|overflow": "a cast that fails for some value",
     r"out of the range of the": "a literal that the column's type does not hold",
     r"have no common type": "strings beside bytes, numbers beside dates",
     r"expected a (string|date or a timestamp)": "a function that gets another type",
