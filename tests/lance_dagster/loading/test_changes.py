@@ -715,7 +715,7 @@ def test_each_asset_of_a_shared_table_reads_all_changes(lake, table, shared):
     """Columns of the table that they read, or rows of one that both append to."""
     given = {}
     if shared == "lance/table":
-        metadata = {"lance/write_mode": "columns", "lance/table": "source", "lance/key": "id"}
+        metadata = {"lance/write_mode": "columns", "lance/table": "source", "lance/key": "id", "lance/missing": "keep"}
     else:
         metadata = {"lance/shared_table": True, "schema": "public", "table": "both"}
         metadata |= {"lance/write_mode": "append", "lance/schema_mode": "add_columns"}
