@@ -11,7 +11,7 @@ import lance_core
 from lance_core.errors import InvalidInputError, SupersededError
 from lance_dagster import BranchPolicy, LanceTableResource, build_lance_drift_check
 from lance_dagster.io_manager.process_attempts import attempt_properties
-from pyspark_lance.writing.write import _attempt as pyspark_attempt
+from pyspark_lance.writing.job import open_version
 from tests import processes
 from tests.lance_dagster.lake import errors
 
@@ -142,21 +142,26 @@ def test_a_re_execution_replaces_what_the_failed_run_added(lake, tmp_path):
     assert properties["dagster.root_run_id"] == failed.run_id
 
 
+def attempt_of_spark(uri, properties):
+    """The attempt of an append, as `pyspark_lance.write` finds it."""
+    return lance_core.Commit(properties=properties).as_attempt(open_version(uri, None, None), "append").write_attempt
+
+
 def test_writes_of_spark_ask_for_the_attempt(tmp_path):
     given = {"dagster.run_id": "r1", "dagster.asset_key": "a"}
     first, second = (attempt_properties(given, {}, attempt) for attempt in (0, 1))
     uri = str(tmp_path / "t.lance")
-    assert pyspark_attempt(uri, "append", first, None).number == (0, 0)
+    assert attempt_of_spark(uri, first).number == (0, 0)
     table = lance_core.write_dataset(pa.table({"n": [1]}), uri, mode="append", transaction_properties=first)
     lance_core.write_dataset(pa.table({"n": [9]}), uri, mode="append")
-    attempt = pyspark_attempt(uri, "append", second, None)
+    attempt = attempt_of_spark(uri, second)
     assert (attempt.number, attempt.earlier) == ((0, 1), (table.version,))
     lance_core.write_dataset(pa.table({"n": [2]}), uri, mode="append", transaction_properties=second)
     late = attempt_properties(given, {"is_retry": True}, 0)
     with pytest.raises(SupersededError, match="by a later attempt of this write"):
         lance_core.write_dataset(pa.table({"n": [3]}), uri, mode="append", transaction_properties=late)
     assert sorted(lance_core.dataset(uri).to_table()["n"].to_pylist()) == [2, 9]
-    assert pyspark_attempt(uri, "append", {"x": "y"}, None) is None
+    assert attempt_of_spark(uri, {"x": "y"}) is None
     table = lance_core.dataset(uri)
     third = attempt_properties(given, {}, 2)
     with pytest.raises(InvalidInputError, match=r"give them to lance_core\.write_dataset"):

@@ -6,7 +6,7 @@ import pytest
 
 import lance_core
 from lance_dagster import BranchPolicy, LanceIOManager, LanceTableResource, stamp_lance_metadata
-from lance_dagster.io_manager.manager import LanceTableIOManager
+from lance_dagster.tables.settings import TableSettings
 from tests.lance_dagster.lake import errors
 
 SHARED = {"lance/shared_table": True}
@@ -70,7 +70,7 @@ def test_on_a_branch(lake):
 
 
 def test_two_assets_that_make_one_table_at_the_same_time(lake, monkeypatch):
-    real, calls = LanceTableIOManager._open, []
+    real, calls = TableSettings.open_uri, []
 
     def meanwhile(self, uri):
         found = real(self, uri)
@@ -79,7 +79,7 @@ def test_two_assets_that_make_one_table_at_the_same_time(lake, monkeypatch):
             lance_core.write_dataset(pa.table({"n": [9]}), uri, transaction_properties={"dagster.asset_key": "team2/x"})
         return found
 
-    monkeypatch.setattr(LanceTableIOManager, "_open", meanwhile)
+    monkeypatch.setattr(TableSettings, "open_uri", meanwhile)
     said = errors(lake.run(asset("team1/x"), write_mode="append", fails=True))
     assert "version 1 of its table" in said
     assert "for asset team2/x" in said

@@ -101,13 +101,13 @@ def test_rows_of_a_merge_do_not_fill_memory(tmp_path, monkeypatch):
     schema = next(batches()).schema
     dataset = lance_core.write_dataset(schema.empty_table(), tmp_path / "t")
     seen.clear()
-    write = lance_core.verbs.rows.moved_rows.MovedRows.write
+    write = lance_core.verbs.rows.removal.MovedRows.write
 
     def noted(*args):
         seen.append(pa.total_allocated_bytes())
         return write(*args)
 
-    monkeypatch.setattr(lance_core.verbs.rows.moved_rows.MovedRows, "write", noted)
+    monkeypatch.setattr(lance_core.verbs.rows.removal.MovedRows, "write", noted)
     dataset.merge_insert("id").when_not_matched_insert_all().execute(
         pa.RecordBatchReader.from_batches(schema, batches())
     )
