@@ -376,12 +376,18 @@ class _RunsOfBranch:
 
 
 def _result(run: str, number: int, evaluation: CheckEvaluation, reads: Sequence[Mapping[str, Any]]) -> CheckResult:
-    """The result of an evaluation; of several reads the oldest version counts."""
+    """The result of an evaluation; of several reads the oldest version counts.
+
+    One that passed on partitions beside which there is no row is about all rows. One that failed is about these
+    partitions, so that a later result about them overrules it.
+    """
     partitions: set[str] | None = None
     if evaluation.partition is not None:
         partitions = {evaluation.partition}
     elif reads and all(read["partitions"] is not None for read in reads):
         partitions = {name for read in reads for name in read["partitions"]}
+    if evaluation.passed and reads and all(read.get("is_whole", read["partitions"] is None) for read in reads):
+        partitions = None
     return CheckResult(
         check=evaluation.name,
         order=(number, evaluation.number),

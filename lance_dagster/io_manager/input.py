@@ -104,10 +104,9 @@ def _record_check_read(
     if dataset is None or dataset.branch is None:
         return
     keys = list(context.asset_partition_keys) if context.has_asset_partitions else None
-    if keys is not None:
-        rows = partition_filter(context, keys, partition_expr, dataset.schema)
-        keys = keys if dataset.count_rows(filter=rows) < dataset.count_rows() else None
-    record_check_read(facts, branch_of_run(settings.branching, facts), dataset, keys)
+    rows = partition_filter(context, keys, partition_expr, dataset.schema)
+    is_whole = dataset.count_rows(filter=rows) == dataset.count_rows()
+    record_check_read(facts, branch_of_run(settings.branching, facts), dataset, keys, is_whole=is_whole)
 
 
 def _load(loading: Loading, request: ReadRequest, where: str) -> Any:

@@ -90,7 +90,7 @@ from lance_dagster.io_manager.write_attempts import (
     reject_late_attempt,
     reject_missing,
 )
-from lance_dagster.lineage.check_reads import record_check_read
+from lance_dagster.lineage.check_reads import branch_id, record_check_read
 from lance_dagster.lineage.consumers import consumers
 from lance_dagster.lineage.history import data_version, data_version_of, last_data_change
 from lance_dagster.lineage.spark_columns import has_plan, plan_lineage
@@ -115,7 +115,7 @@ class LanceTableIOManager(dg.IOManager):
 
     def __init__(self, settings: TableSettings) -> None:
         self._settings = settings
-        self._begun: dict[tuple[tuple[str, str] | None, str], int] = {}
+        self._begun: dict[tuple[tuple[str, str] | None, str], tuple[int, str | None]] = {}
         self._missed_begins: set[tuple[str, str] | None] = set()
         watch_sql_inputs()
 
@@ -144,12 +144,23 @@ class LanceTableIOManager(dg.IOManager):
                 location, facts = self._locate(context.asset_key, defined_metadata(context)), run_facts(context)
                 assert facts is not None
                 branch = branch_of_run(self._settings.branching, facts)
-                newest = newest_version(self._settings.open_uri(location.uri), branch)
-                self._begun[facts.step, location.uri] = first_begin(facts, location.uri, newest)
+                main = self._settings.open_uri(location.uri)
+                begun = first_begin(facts, location.uri, newest_version(main, branch))
+                identity = None if main is None or branch is None else branch_id(main, branch)
+                self._begun[facts.step, location.uri] = begun, identity
 
     def miss_begin(self, step: tuple[str, str]) -> None:
         """Let the writes of a step, given by its run and key, count as begun before all others."""
         self._missed_begins.add(step)
+
+    def _begin_of(self, output: TableOutput) -> int | None:
+        """The newest version as the step began; of a branch that was begun again since, no later one than its fork."""
+        begun, identity = self._begun.get((output.step, output.location.uri), (None, None))
+        if begun is None or output.branch is None or output.existing is None or output.existing.branch is None:
+            return begun
+        if branch_id(output.existing, output.branch) == identity:
+            return begun
+        return min(begun, int(output.existing.branches.list()[output.branch]["parent_version"]))
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Write an asset's value with one commit, which replaces the commits of earlier attempts.
@@ -186,7 +197,7 @@ class LanceTableIOManager(dg.IOManager):
         if output.existing is None or output.is_created_empty:
             check_still_owner(outcome.dataset, context.asset_key, context.definition_metadata, output.where)
         _log_overruled(output, outcome)
-        log_replaced(output, outcome, self._begun.get((output.step, output.location.uri)))
+        log_replaced(output, outcome, self._begin_of(output))
         if outcome.deduplicated:
             context.log.warning(
                 "%s: version %s was committed by an earlier attempt of this write and is kept, because "
@@ -210,7 +221,7 @@ class LanceTableIOManager(dg.IOManager):
         _log_deferred(output, written)
         is_changed = output.existing is None or last_data_change(written) >= written.version
         of_version = data_version_of(written, written.version) if is_changed else None
-        set_data_version(context, of_version or unchanged_data_version(output))
+        set_data_version(context, of_version or unchanged_data_version(replace(output, existing=written)))
         entries = event_metadata(outcome, output.location, kept_attempts(output, outcome))
         if output.sets_columns:
             entries |= column_entries(output, outcome)
@@ -444,7 +455,7 @@ class LanceTableIOManager(dg.IOManager):
             on_earlier_attempt=settings.on_earlier_attempt,
             outside_slices=settings.out_of_partition == "allow",
             conflict_policy="exclusive" if exclusive else "later_wins",
-            begun=0 if output.step in self._missed_begins else self._begun.get((output.step, output.location.uri)),
+            begun=0 if output.step in self._missed_begins else self._begin_of(output),
         )
         try:
             return handler.write(obj, request)

@@ -25,6 +25,7 @@ def record_check_read(
     dataset: lance_core.LanceDataset,
     partitions: Sequence[str] | None,
     *,
+    is_whole: bool = False,
     wrote: str | None = None,
 ) -> None:
     """Record that a step has read or written a version of the branch of its run, if it evaluates checks.
@@ -34,6 +35,7 @@ def record_check_read(
         branch: The branch of the run; None for main, of which nothing is recorded.
         dataset: The version.
         partitions: The partitions whose rows were read; None for all rows.
+        is_whole: Whether no row lies outside of the partitions.
         wrote: The asset for which the step has committed the version; the step's checks of the asset are about this
             version alone.
     """
@@ -45,6 +47,7 @@ def record_check_read(
         "branch_id": branch_id(dataset, branch),
         "version": dataset.version,
         "partitions": None if partitions is None else sorted(partitions),
+        "is_whole": is_whole or partitions is None,
         "wrote": wrote,
     }
     message = (

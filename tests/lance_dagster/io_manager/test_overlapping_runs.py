@@ -312,3 +312,20 @@ def test_a_range_the_wrong_way_round_is_named(lake):
     message = errors(lake.run(events, span=("2024-01-06", "2024-01-04"), fails=True))
     assert "asset events has partitions, and its run has none" in message
     assert "no partition lies in the range from '2024-01-06' to '2024-01-04'" in message
+
+
+def test_a_later_run_on_a_branch_that_was_promoted_and_began_again_meanwhile_wins(lake):
+    """The new branch counts its versions from its fork, as low as those that the old one had."""
+    runs = Runs(lake, branching=BranchPolicy.from_tag("lance/branch"))
+    trial = {"lance/branch": "trial"}
+    for value in (1, 2, 3):
+        runs.run(value, tags=trial)
+
+    def meanwhile():
+        lake.table("events").branches.promote("trial")
+        runs.run(5, tags=trial)
+
+    late = runs.run(4, tags=trial, during=meanwhile, fails=True)
+    assert "SupersededError" in errors(late)
+    head = lake.table("events").checkout_version(("trial", None))
+    assert head.to_table()["n"].to_pylist() == [5]

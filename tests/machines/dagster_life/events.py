@@ -86,7 +86,7 @@ def compare_data_version(world: "World", shown: str, commit, tags: dict, facts: 
     """The data version is that of the version which last changed rows."""
     data_version = tags.get("dagster/data_version", "")
     changed = facts["changed"] if isinstance(facts["changed"], set) else {facts["changed"]}
-    if changed == {0}:
+    if 0 in changed:
         changed = set(range(1, facts["version"] + 1))  # a fork, or a table that never had rows
     if not changes_rows(commit):
         changed = {*changed, world.model.reported_changes.get(where)}  # nothing has changed in the partition

@@ -144,6 +144,8 @@ def promote(world: "World", branch: str, *, forced: bool, between: Callable[[], 
     elif run.state == "succeeded":
         for table in set(due) - set(published):
             expect_idle_promotion(world, table, branch, run)
+    else:
+        world.idle_promotions |= {(run.run_id, table) for table in set(due) - set(published)}
     if run.state == "failed":
         world.excuses.add(run.run_id)
     return said

@@ -119,7 +119,7 @@ class Result:
 
     def covers(self, scope: str | None) -> bool:
         """Whether it is about a partition; for None, about all rows."""
-        return self.is_whole or (self.partitions is not None and scope in self.partitions)
+        return (self.is_whole and self.passed) or self.partitions is None or scope in self.partitions
 
 
 @dataclass(kw_only=True)
@@ -432,16 +432,15 @@ class Model:
         """The blocking checks of an asset that do not let a branch pass, `(check, is partitioned)` given."""
         line = self.lines[table][branch]
         reasons = []
-        for check, is_partitioned in blocking:
+        for check, _ in blocking:
             results = [
                 result
                 for result in self.results
                 if (result.check, result.asset, result.branch) == (check, table, branch)
             ]
-            whole = [result for result in results if result.is_whole]
-            if whole and not whole[-1].passed and not is_partitioned:
-                reasons.append(f"{check}: its last result about all rows is a failure")
-            for scope in sorted(self.written_partitions(table, branch), key=str):
+            written = self.written_partitions(table, branch)
+            failed = {scope for result in results if not result.passed for scope in result.partitions or (None,)}
+            for scope in sorted(written | failed, key=str):
                 about = [result for result in results if result.covers(scope)]
                 last_change = max(
                     (
@@ -456,6 +455,6 @@ class Model:
                     reasons.append(f"{check} {scope}: no result")
                 elif not about[-1].passed:
                     reasons.append(f"{check} {scope}: its last result is a failure")
-                elif about[-1].read_at < last_change:
+                elif scope in written and about[-1].read_at < last_change:
                     reasons.append(f"{check} {scope}: rows changed since it read them")
         return reasons
