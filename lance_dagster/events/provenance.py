@@ -195,12 +195,13 @@ def _published_version(table: lance_core.LanceDataset, branch: str, version: int
         return None
     number, transaction = promotion
     promoted = properties_of(transaction).get(PROMOTED_VERSION, "")
-    if not promoted.isdecimal() or int(promoted) < version:
+    if not promoted.isdecimal():
         return None
-    if int(promoted) == version:
+    earlier, later = sorted((int(promoted), version))
+    if earlier == later:
         return number
     try:
-        head = table.checkout_version((branch, int(promoted)))
+        head = table.checkout_version((branch, later))
     except NotFoundError:
-        return None  # the branch was discarded, and what it changed since is not known
-    return number if last_data_change(head) <= version else None
+        return None  # the branch was discarded, and what it changed in between is not known
+    return number if last_data_change(head) <= earlier else None

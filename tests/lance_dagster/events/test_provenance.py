@@ -1,5 +1,7 @@
 """Events of promotions, audited jobs, discards and undos name the code and the inputs that the rows were made from."""
 
+from datetime import timedelta
+
 import dagster as dg
 import pyarrow as pa
 import pytest
@@ -102,6 +104,19 @@ def test_a_promotion_of_rows_beside_a_commit_that_changed_none(lake):
     lake.run(without_rows, partition="b", **WORK)
     promote(lake, assets)
     assert stale_causes(lake, assets, "a") == []
+
+
+def test_a_promotion_of_rows_that_were_made_from_a_promoted_branch_after_maintenance(lake):
+    assets = outside, base, made = assets_of(partitioned=True)
+    for part in ("a", "b"):
+        lake.run(outside, base, made, select=[base], partition=part, **WORK)
+    promote(lake, assets)
+    lake.table("base").checkout_version(("work", None)).optimize.compact_files()
+    lake.table("base").checkout_version(("work", None)).cleanup_old_versions(timedelta(0))
+    lake.run(outside, base, made, select=[made], partition="a", **WORK)
+    promote(lake, assets)
+    event = lake.instance.get_latest_materialization_event(dg.AssetKey("made")).asset_materialization
+    assert event.tags["dagster/input_data_version/base"].endswith(f":main:{lake.table('base').version}")
 
 
 def test_a_promotion_of_rows_from_main(lake):
