@@ -39,6 +39,7 @@ from lance_dagster.handlers.arrow_schema import types_for_nulls
 from lance_dagster.handlers.base import WriteRequest
 from lance_dagster.handlers.exact_cast import shown_row
 from lance_dagster.handlers.merge_clauses import inserts_rows, merges_again_alike, plain_merge
+from lance_dagster.properties import PROMOTED_FROM, properties_of
 
 __all__ = [
     "adopted",
@@ -314,7 +315,7 @@ def _only_of_earlier(
     left = 0
     for version in write.earlier:
         try:
-            earlier_version = dataset.checkout_version(version)
+            earlier_version = _checkout(dataset, version)
         except VersionNotFoundError as error:
             raise _unknown_keys(dataset, version, "was cleaned up") from error
         fragments = _fragments_of_attempts(earlier_version, write)
@@ -327,21 +328,34 @@ def _only_of_earlier(
     return left
 
 
+def _checkout(dataset: LanceDataset, version: int) -> LanceDataset:
+    """A version of a branch, or of its parent if the branch was forked from a later one."""
+    fork = None if dataset.branch is None else dataset.branches.list().get(dataset.branch)
+    if fork is not None and version < fork["parent_version"]:
+        return dataset.checkout_version((fork["parent_branch"], version))
+    return dataset.checkout_version(version)
+
+
 def _fragments_of_attempts(dataset: LanceDataset, write: WriteAttempt) -> list[LanceFragment] | None:
     """The fragments that attempts of a write added in the version of the dataset; None if that is not recorded.
 
-    A branch begins with a copy of a version, whose transaction adds no fragments: those of attempts that a promotion
-    published are in the record of attempts.
+    The record of attempts says which fragments of a promotion are theirs, beside those of other runs. A branch begins
+    with a copy of a version, whose transaction adds no fragments.
     """
     version, transaction = dataset.version, dataset.read_transaction(dataset.version)
-    if transaction is not None and transaction.operation.name != "Clone":
-        operation: Any = transaction.operation
-        added = [*getattr(operation, "new_fragments", ()), *getattr(operation, "fragments", ())]
-        names = {file.path for fragment in added for file in fragment.files}
-        return [f for f in dataset.get_fragments() if names & {file.path for file in f.data_files()}]
-    attempts = [attempt for attempt in dataset.committed_attempts(write.token) if attempt.version == version]
-    ranges = [range(*attempt.fragments) for attempt in attempts if attempt.fragments is not None]
-    return [f for f in dataset.get_fragments() if any(f.fragment_id in ids for ids in ranges)] if ranges else None
+    is_copy = transaction is None or transaction.operation.name == "Clone"
+    if is_copy or PROMOTED_FROM in properties_of(transaction):
+        attempts = [attempt for attempt in dataset.committed_attempts(write.token) if attempt.version == version]
+        ranges = [range(*attempt.fragments) for attempt in attempts if attempt.fragments is not None]
+        if ranges or is_copy:
+            return (
+                [f for f in dataset.get_fragments() if any(f.fragment_id in ids for ids in ranges)] if ranges else None
+            )
+    assert transaction is not None
+    operation: Any = transaction.operation
+    added = [*getattr(operation, "new_fragments", ()), *getattr(operation, "fragments", ())]
+    names = {file.path for fragment in added for file in fragment.files}
+    return [f for f in dataset.get_fragments() if names & {file.path for file in f.data_files()}]
 
 
 def _unknown_keys(dataset: LanceDataset, version: int, why: str) -> EarlierAttemptError:

@@ -34,8 +34,8 @@ class Runs:
 
         self.assets = [events, after]
 
-    def run(self, n, *, of=None, fails=False, **config):
-        tags = {"n": str(n)}
+    def run(self, n, *, of=None, fails=False, tags=None, **config):
+        tags = {"n": str(n), **(tags or {})}
         tags |= {"fails": ""} if fails is True else {"fails before": ""} if fails == "before" else {}
         tags |= {} if of is None else {"dagster/root_run_id": of.run_id, "dagster/parent_run_id": of.run_id}
         return self.lake.run(
@@ -94,6 +94,21 @@ def test_keys_that_only_a_promoted_attempt_had_are_not_left_silently(lake, stabl
     again = runs.run(1, of=first, fails=None)
     assert "merged 1 keys that this attempt lacks" in errors(again)
     assert runs.values() == [1, 2]
+
+
+def test_a_merge_after_its_branch_has_begun_again_twice(lake):
+    """The attempt is a version of main from before the fork."""
+    runs = Runs(lake, "merge")
+    runs.config["branching"] = BranchPolicy.from_tag("lance/branch")
+    work = {"lance/branch": "work"}
+    first = runs.run(1, fails=True, tags=work)
+    lake.table("events").branches.promote("work")
+    runs.run(2, tags=work)
+    lake.table("events").branches.promote("work")
+    lacking = runs.run(3, of=first, tags=work, fails=None)
+    assert "merged 1 keys that this attempt lacks" in errors(lacking)
+    runs.run(1, of=first, tags=work)
+    assert runs.values("work") == [1, 2]
 
 
 @pytest.mark.parametrize("committed", [False, True])
