@@ -17,8 +17,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from lance_core.encoding.levels.paths import BLOB_V2_NAME
 from lance_core.errors import ArgumentTypeError, InvalidInputError
+from lance_core.schema.field import BLOB_V2_NAME
 from lance_core.verbs.scan.take_blobs import BlobFile
 
 __all__ = ["Blob", "BlobColumn", "BlobFile", "blob_array", "blob_field"]

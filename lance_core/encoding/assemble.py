@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, block_to_array
-from lance_core.encoding.levels.paths import is_column, is_packed, layer_kind, list_size
 from lance_core.encoding.levels.repdef import ItemLayer, ListLayer, Mask, unravel
 from lance_core.encoding.page import DecodedRows, RowRuns
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Field, arrow_type_of, field_to_arrow
+from lance_core.schema.field import is_column, is_packed, layer_kind, list_size
 
 __all__ = ["assemble", "merge_columns", "take_rows"]
 

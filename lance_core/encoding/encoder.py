@@ -29,13 +29,13 @@ from lance_core.encoding.datablock import (
     VariableBlock,
     array_to_block,
 )
-from lance_core.encoding.levels.paths import items_per_row, leaf_paths
 from lance_core.encoding.levels.repdef import Layer, Levels, ShreddedColumn, null_mask, shred
 from lance_core.encoding.page import EncodedPage
 from lance_core.encoding.repeat import Choices
 from lance_core.encoding.structural import constant, fullzip, miniblock
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Field
+from lance_core.schema.field import items_per_row, leaf_paths
 
 __all__ = ["encode_field"]
 

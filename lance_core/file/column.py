@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from lance_core.encoding.decoder import decode_pages, group_key
-from lance_core.encoding.levels.paths import is_packed, items_per_row
 from lance_core.encoding.page import ByteRange, BytesLike, PageInfo, RowRuns, Steps
 from lance_core.encoding.point_reads import PointPage, point_page, read_points, value_bits
 from lance_core.errors import CorruptFileError, LanceError, UnsupportedError
 from lance_core.file.metadata import ColumnPages
 from lance_core.file.pool import submit
 from lance_core.schema import Field, arrow_type_of
+from lance_core.schema.field import is_packed, items_per_row
 
 __all__ = ["FEW_POINTS", "ColumnReadPlan", "PageTask", "RowStream", "located", "point_task"]
 

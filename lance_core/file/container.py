@@ -31,7 +31,6 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from lance_core._proto.file2_pb2 import ColumnMetadata, Encoding
-from lance_core.encoding.levels.paths import is_blob, is_blob_v2
 from lance_core.encoding.page import ByteRange, BytesLike, EncodedPage, page_encoding
 from lance_core.encoding.structural import blob
 from lance_core.encoding.structural.blob import BlobKind, Descriptor
@@ -47,6 +46,7 @@ from lance_core.file.metadata import (
 )
 from lance_core.file.write_plan import write_plan
 from lance_core.schema import Field, Schema
+from lance_core.schema.field import is_blob, is_blob_v2
 from lance_core.store import ObjectStore, ObjectWriter, remove_leftovers
 
 __all__ = ["BlobFiles", "PageFile", "WrittenFile", "blob_folder", "external", "sidecar_key"]

@@ -31,7 +31,6 @@ from lance_core.encoding.choosing.strategy import Limits
 from lance_core.encoding.concatenate import concatenate
 from lance_core.encoding.encoder import encode_field
 from lance_core.encoding.hidden_nulls import hides_nulls
-from lance_core.encoding.levels.paths import is_blob, is_blob_v2, items_per_row, leaf_paths, plain_columns
 from lance_core.encoding.page import ByteRange, BytesLike, EncodedPage, is_draft, page_encoding
 from lance_core.errors import UnsupportedError
 from lance_core.file.container import PageFile, WrittenFile
@@ -41,6 +40,7 @@ from lance_core.file.reader import DataFileReader
 from lance_core.file.regions import Region, regions_of
 from lance_core.file.writer import DEFAULT_PAGE_BYTES
 from lance_core.schema import Field, Schema, field_to_arrow
+from lance_core.schema.field import is_blob, is_blob_v2, items_per_row, leaf_paths, plain_columns
 from lance_core.store import DEFAULT_READ_BYTES, ObjectStore
 
 __all__ = ["CopySource", "copy_pages"]

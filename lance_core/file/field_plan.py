@@ -9,13 +9,13 @@ from typing import Final
 import numpy as np
 
 from lance_core._proto.encodings_v2_0_pb2 import ArrayEncoding
-from lance_core.encoding.levels.paths import plain_columns
 from lance_core.encoding.page import RowRuns
 from lance_core.encoding.v2_0.fields import PlainColumn, read_field
 from lance_core.errors import CorruptFileError, InvalidInputError
 from lance_core.file.column import PageTask
 from lance_core.file.metadata import ColumnPages
 from lance_core.schema import Field
+from lance_core.schema.field import plain_columns
 
 __all__ = ["FieldPlan"]
 

@@ -25,7 +25,6 @@ import pyarrow as pa
 from lance_core._proto.encodings_v2_1_pb2 import PageLayout
 from lance_core.encoding.assemble import merge_columns
 from lance_core.encoding.concatenate import concatenate
-from lance_core.encoding.levels.paths import column_fields, is_column, leaf_paths, plain_columns
 from lance_core.encoding.page import ByteRange, BytesLike, RowRuns
 from lance_core.errors import CorruptFileError, InvalidInputError
 from lance_core.file.column import FEW_POINTS, ColumnReadPlan, PageTask, RowStream, located, point_task
@@ -45,6 +44,7 @@ from lance_core.file.metadata import (
 from lance_core.file.pool import submit
 from lance_core.file.statistics import PageBounds
 from lance_core.schema import Field, Schema, schema_to_arrow
+from lance_core.schema.field import column_fields, is_column, leaf_paths, plain_columns
 from lance_core.store import ObjectStore
 
 __all__ = ["METADATA_CACHE_BYTES", "DataFileReader", "MetadataCache"]

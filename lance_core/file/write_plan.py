@@ -34,13 +34,13 @@ import pyarrow as pa
 
 from lance_core.encoding.choosing.options import Packable, check_writable, encoding_options
 from lance_core.encoding.concatenate import concatenate
-from lance_core.encoding.levels.paths import column_fields, is_blob, is_blob_v2, plain_columns
 from lance_core.encoding.levels.repdef import has_nulls_inside
 from lance_core.encoding.repeat import Leaf, leaf_of
 from lance_core.errors import SchemaError, UnsupportedError
 from lance_core.file.metadata import FileVersion
 from lance_core.schema import Field, Schema, schema_to_arrow
 from lance_core.schema.arrow_types import is_any_list
+from lance_core.schema.field import column_fields, is_blob, is_blob_v2, plain_columns
 
 __all__ = [
     "Collected",

@@ -17,7 +17,6 @@ import pyarrow as pa
 from lance_core.encoding.choosing.strategy import TINY_VALUES, Limits
 from lance_core.encoding.concatenate import DictionaryRoom, concatenate, has_narrow_dictionary
 from lance_core.encoding.encoder import encode_field
-from lance_core.encoding.levels.paths import is_blob_v2
 from lance_core.encoding.page import EncodedPage
 from lance_core.encoding.repeat import Choices, Leaf
 from lance_core.encoding.structural import blob
@@ -29,6 +28,7 @@ from lance_core.file.metadata import DEFAULT_VERSION, FileVersion, plain_encodin
 from lance_core.file.pool import num_threads, submit
 from lance_core.file.write_plan import Collected, ColumnWritePlan, Releaser, check_nulls, checked_strings, write_plan
 from lance_core.schema import Field, Schema
+from lance_core.schema.field import is_blob_v2
 from lance_core.schema.relabel import relabel
 from lance_core.store import ObjectStore
 

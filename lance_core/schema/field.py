@@ -1,12 +1,10 @@
-"""Fields and schemas of Lance: trees of named, typed nodes with ids.
+"""Fields and schemas of Lance: trees of named, typed nodes with ids, the keys of a schema, and its columns in files.
 
 Data files, manifests and transactions refer to columns by field id only, so that a column can be renamed or moved. Ids
 are assigned depth-first, parents before children, from 0. An overwrite numbers the columns again, and a restore returns
 to earlier ids: `verbs.delta.same_columns` follows columns through both.
 
-The unenforced keys of a schema: their fields, and the rules for a primary key.
-
-Reads which fields are members of the unenforced primary key and of the unenforced clustering key.
+Members of the unenforced primary key and of the unenforced clustering key:
 
     Arrow field metadata                               wire, field of `Field`
     lance-schema:unenforced-primary-key                12  bool
@@ -17,6 +15,17 @@ Reads which fields are members of the unenforced primary key and of the unenforc
 pylance 14.0.2 writes 12 for every member of a primary key, and only 15 for members of a clustering key, of whose
 metadata it reads only the position. Here either number makes a field a member, and both are written back as they were
 read.
+
+In files of 2.1 and later only leaves have columns; lists, structs and maps exist as layers of the repetition and
+definition levels of the leaves below them:
+
+    schema                      columns         layers of that column, from the leaf outwards
+    a: int64                    a               item
+    b: struct<x, y>             b.x, b.y        item (x or y), item (b)
+    c: list<struct<x>>          c.item.x        item (x), item (struct), list
+    m: map<key, value>          key, value      item (key or value), item (entries), list
+    f: fixed_size_list<T, n>    f               item
+    p: packed struct            p               item
 """
 
 from __future__ import annotations
@@ -24,12 +33,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-from lance_core.errors import SchemaError
+from lance_core.errors import SchemaError, UnsupportedError
 
 __all__ = [
+    "BLOB_KEY",
     "CLUSTERING_KEY_POSITION",
+    "LIST_TYPES",
     "MOST_LEVELS",
     "NO_MARK",
     "PRIMARY_KEY",
@@ -41,11 +52,23 @@ __all__ = [
     "check_primary_key",
     "clustering_key",
     "clustering_key_mark",
+    "column_fields",
+    "is_blob",
+    "is_blob_v2",
+    "is_blob_v2_payload",
+    "is_column",
+    "is_packed",
+    "items_per_row",
+    "layer_kind",
+    "leaf_paths",
+    "list_size",
+    "plain_columns",
     "primary_key",
     "primary_key_mark",
     "quote_path",
     "split_path",
 ]
+
 
 PRIMARY_KEY: Final = "lance-schema:unenforced-primary-key"
 PRIMARY_KEY_POSITION: Final = f"{PRIMARY_KEY}:position"
@@ -365,3 +388,99 @@ def _check(node: Field, path: str, *, nullable: bool, listed: bool) -> None:
     listed = listed or node.logical_type.split(":")[0].split(".")[0] in ("list", "large_list", "fixed_size_list", "map")
     for child in node.children:
         _check(child, f"{path}.{child.name}", nullable=nullable, listed=listed)
+
+
+LIST_TYPES: Final = ("list", "list.struct", "large_list", "large_list.struct", "map")
+"""Logical types that are a layer of lists."""
+
+BLOB_KEY: Final = "lance-encoding:blob"
+_PACKED: Final = ("lance-encoding:packed", "packed", BLOB_KEY)
+BLOB_V2_NAME: Final = "lance.blob.v2"
+
+
+def is_packed(field: Field) -> bool:
+    """Whether the field is a struct that is stored row by row in one column, as descriptors of blobs are."""
+    if field.logical_type != "struct":
+        return False
+    if is_blob_v2(field):
+        return True
+    return any(field.metadata.get(key, b"").lower() == b"true" for key in _PACKED)
+
+
+def is_blob(field: Field) -> bool:
+    """Whether the values of the field are stored as blobs of 2.0 and 2.1."""
+    return field.logical_type == "large_binary" and field.metadata.get(BLOB_KEY, b"").lower() == b"true"
+
+
+def is_blob_v2(field: Field) -> bool:
+    """Whether the field holds blobs of 2.2: payloads, or their descriptors."""
+    names = (field.extension_name.encode(), field.metadata.get("ARROW:extension:name", b""))
+    return field.logical_type == "struct" and BLOB_V2_NAME.encode() in names
+
+
+def is_blob_v2_payload(field: Field) -> bool:
+    """Whether the field holds only the payloads of blobs of 2.2."""
+    return field.logical_type == "large_binary" and field.extension_name == BLOB_V2_NAME
+
+
+def is_column(field: Field) -> bool:
+    """Whether the field has a column of its own in 2.1 and later files."""
+    return not field.children or is_packed(field)
+
+
+def leaf_paths(field: Field) -> Iterator[tuple[Field, ...]]:
+    """The columns below a field, depth-first, each as the fields from `field` down to the column."""
+    if is_column(field):
+        yield (field,)
+        return
+    for child in field.children:
+        for path in leaf_paths(child):
+            yield (field, *path)
+
+
+def column_fields(schema: Schema) -> list[Field]:
+    """The fields of a schema that have columns, in the order of their columns."""
+    return [path[-1] for top in schema.fields for path in leaf_paths(top)]
+
+
+def plain_columns(field: Field) -> Iterator[Field]:
+    """The fields that have a column in 2.0 files: all but the fields of packed structs, depth-first."""
+    yield field
+    if not is_packed(field):
+        for child in field.children:
+            yield from plain_columns(child)
+
+
+def layer_kind(field: Field) -> Literal["list", "item", "fixed_size_list"]:
+    """The kind of layer that a field adds to the levels."""
+    if field.logical_type in LIST_TYPES:
+        return "list"
+    if field.children and field.logical_type.startswith("fixed_size_list:"):
+        return "fixed_size_list"
+    return "item"
+
+
+def items_per_row(path: Sequence[Field]) -> int:
+    """How many items a page counts per row: fixed size lists of structs are counted by their items.
+
+    Raises:
+        UnsupportedError: A fixed size list of structs is inside a list. The format does not specify its levels, and
+            pylance 14 cannot read the levels that it writes.
+    """
+    factor = 1
+    in_list = False
+    for node in path:
+        kind = layer_kind(node)
+        in_list |= kind == "list"
+        if kind == "fixed_size_list":
+            if in_list:
+                raise UnsupportedError(
+                    f"field {node.name!r}: fixed size lists of structs inside lists are not supported"
+                )
+            factor *= list_size(node)
+    return factor
+
+
+def list_size(field: Field) -> int:
+    """Items per list of a fixed size list."""
+    return int(field.logical_type.rsplit(":", 1)[-1])

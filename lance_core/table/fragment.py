@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from lance_core._proto import table_pb2
-from lance_core.encoding.levels.paths import column_fields
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Schema
+from lance_core.schema.field import column_fields
 from lance_core.table.deletion import DeletionFile
 from lance_core.table.paths import data_key
 

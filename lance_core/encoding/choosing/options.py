@@ -42,10 +42,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lance_core.encoding.levels.paths import is_blob_v2, is_packed
 from lance_core.encoding.levels.repdef import has_nulls_inside
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Field, arrow_type_of
+from lance_core.schema.field import is_blob_v2, is_packed
 
 __all__ = ["EncodingOptions", "Packable", "check_packed_values", "check_writable", "encoding_options"]
 

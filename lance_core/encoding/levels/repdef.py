@@ -40,9 +40,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core._proto.encodings_v2_1_pb2 import RepDefLayer
-from lance_core.encoding.levels.paths import is_column, layer_kind
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Field
+from lance_core.schema.field import is_column, layer_kind
 
 __all__ = [
     "ItemLayer",

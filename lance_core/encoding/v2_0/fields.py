@@ -22,11 +22,11 @@ import pyarrow as pa
 from lance_core._proto.encodings_v2_0_pb2 import ArrayEncoding
 from lance_core.encoding.concatenate import concatenate
 from lance_core.encoding.datablock import VariableBlock, block_to_array
-from lance_core.encoding.levels.paths import is_packed
 from lance_core.encoding.page import PageInfo, RowRuns, Steps, as_bytes, lock_step
 from lance_core.encoding.v2_0.decoder import decode_values, read_ends
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Field, arrow_type_of
+from lance_core.schema.field import is_packed
 
 __all__ = ["PlainColumn", "read_field"]
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from lance_core.encoding.hidden_nulls import hides_nulls
-from lance_core.encoding.levels.paths import leaf_paths
 from lance_core.encoding.page import is_draft
 from lance_core.file import FileVersion
 from lance_core.file.reader import DataFileReader
 from lance_core.maintenance.compaction.plan import FragmentFacts
 from lance_core.schema import Field, Schema
+from lance_core.schema.field import leaf_paths
 from lance_core.table.fragment import DataFile
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.snapshot import Snapshot

@@ -8,11 +8,11 @@ from datetime import timedelta
 
 import pyarrow.compute as pc
 
-from lance_core.encoding.levels.paths import is_blob_v2
 from lance_core.encoding.structural.blob import BlobKind
 from lance_core.maintenance.erasure.report import ErasureFinding, ErasureOptions
 from lance_core.maintenance.erasure.survey import ErasureSurvey, SurveyedVersion
 from lance_core.maintenance.verify.index_values import stored_rows
+from lance_core.schema.field import is_blob_v2
 from lance_core.table.refs import BranchRef
 from lance_core.verbs.context.references import TableRefs
 from lance_core.verbs.refs.clones import CLONE_KEY, is_clone_tag

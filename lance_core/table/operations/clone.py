@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from lance_core._proto import transaction_pb2
-from lance_core.encoding.levels.paths import is_blob_v2
 from lance_core.errors import DatasetExistsError, InvalidInputError
+from lance_core.schema.field import is_blob_v2
 from lance_core.table.fragment import BasePath, Fragment
 from lance_core.table.fragment_list import FragmentList
 from lance_core.table.manifest.manifest import Manifest

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 from pyroaring import BitMap
 
-from lance_core.encoding.levels.paths import is_packed
 from lance_core.errors import InvalidInputError, LanceError, ObjectNotFoundError, SchemaError, UnsupportedError
 from lance_core.extension_types import empty_table
 from lance_core.file.metadata import FileVersion
 from lance_core.schema import Field, Schema, check_primary_key, field_from_arrow, schema_from_arrow
+from lance_core.schema.field import is_packed
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Merge

@@ -32,12 +32,12 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.encoding.levels.paths import BLOB_V2_NAME, is_blob_v2
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.extension_types import storage_type
 from lance_core.file import DataFileReader
 from lance_core.file.metadata import FileVersion
 from lance_core.schema import JSON, Field, Schema, field_to_arrow, is_json_type, schema_from_arrow, schema_to_arrow
+from lance_core.schema.field import BLOB_V2_NAME, is_blob_v2
 from lance_core.schema.jsonb import jsonb_array
 from lance_core.schema.relabel import relabel
 from lance_core.store import ObjectStore, canonical_uri, split_uri

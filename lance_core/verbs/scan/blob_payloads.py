@@ -22,12 +22,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.encoding.levels.paths import is_blob_v2_payload
 from lance_core.encoding.structural.blob import BlobKind, gives_payloads
 from lance_core.errors import CorruptFileError, ObjectNotFoundError, UnsupportedError
 from lance_core.extension_types import storage_type
 from lance_core.file.container import blob_folder, sidecar_key
 from lance_core.schema import Field, Schema, arrow_type_of
+from lance_core.schema.field import is_blob_v2_payload
 from lance_core.store import ObjectStore
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.snapshot import Snapshot

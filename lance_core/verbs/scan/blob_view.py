@@ -15,10 +15,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from lance_core.encoding.levels.paths import BLOB_V2_NAME, is_blob, is_blob_v2
 from lance_core.encoding.structural.blob import described
 from lance_core.errors import InvalidInputError
 from lance_core.schema import Field, Schema
+from lance_core.schema.field import BLOB_V2_NAME, is_blob, is_blob_v2
 from lance_core.table.manifest.manifest import Manifest
 
 __all__ = [

@@ -29,7 +29,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.encoding.levels.paths import is_packed
 from lance_core.errors import ArgumentTypeError, CorruptFileError, InvalidInputError, SchemaError
 from lance_core.extension_types import empty_table, has_extensions
 from lance_core.row_addresses import row_addresses
@@ -42,6 +41,7 @@ from lance_core.schema import (
     schema_to_arrow,
     split_path,
 )
+from lance_core.schema.field import is_packed
 from lance_core.schema.jsonb import json_strings
 from lance_core.schema.relabel import relabel
 from lance_core.table.fragment import Fragment

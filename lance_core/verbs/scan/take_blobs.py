@@ -8,8 +8,8 @@ from typing import Final, NoReturn
 
 import pyarrow as pa
 
-from lance_core.encoding.levels.paths import is_blob, is_blob_v2
 from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.schema.field import is_blob, is_blob_v2
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.scan.blob_view import AS_BYTES
 from lance_core.verbs.scan.options import scan_options

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from lance_core.encoding.assemble import assemble, merge_columns
 from lance_core.encoding.datablock import array_to_block
-from lance_core.encoding.levels.paths import leaf_paths
 from lance_core.encoding.levels.repdef import Layer, Levels, null_mask, shred, unravel
 from lance_core.encoding.page import DecodedRows, RowRuns
 from lance_core.encoding.structural.entries import control_bytes
 from lance_core.errors import CorruptFileError
 from lance_core.schema import schema_from_arrow
+from lance_core.schema.field import leaf_paths
 from tests.arrow_data import random_table
 
 

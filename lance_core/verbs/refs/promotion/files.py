@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from lance_core.encoding.levels.paths import is_blob_v2
 from lance_core.schema import Schema
+from lance_core.schema.field import is_blob_v2
 from lance_core.store import ObjectStore, remove_leftovers
 from lance_core.table.fragment import Fragment
 from lance_core.table.paths import DATA_PREFIX, branch_root, data_key
