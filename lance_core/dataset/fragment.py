@@ -13,8 +13,8 @@ from lance_core.schema import typed_schema
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.pylance_types.fragments import DataFile, FragmentMetadata
-from lance_core.verbs.scan.blob_view import AS_STORED
 from lance_core.verbs.scan.options import Columns, Filter, ScanArguments, ScanOptions, check_num_rows, scan_options
+from lance_core.verbs.scan.projection import AS_STORED
 from lance_core.verbs.scan.read_fragment import counted, physical_rows
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.scan.take import take_rows

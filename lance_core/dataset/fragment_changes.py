@@ -33,9 +33,8 @@ from lance_core.verbs.inspect.validation import validate_fragment
 from lance_core.verbs.pylance_types.data_files import described_file
 from lance_core.verbs.pylance_types.fragments import DataFile, FragmentMetadata
 from lance_core.verbs.rows.removal import matching_rows, with_deletions
-from lance_core.verbs.scan.blob_view import described_columns
 from lance_core.verbs.scan.conditions import to_condition
-from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID
+from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID, described_columns
 from lance_core.verbs.scan.read_fragment import live_count, physical_rows
 from lance_core.verbs.write.write_fragments import write_fragments
 

@@ -15,9 +15,9 @@ from lance_core.dataset.fragment import LanceFragment
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.handle import Handle
-from lance_core.verbs.scan.blob_view import AS_STORED, scanned_columns
 from lance_core.verbs.scan.nearest import NearestQuery, NearestScanner
 from lance_core.verbs.scan.options import Columns, Filter, ScanArguments, check_num_rows, scan_options
+from lance_core.verbs.scan.projection import AS_STORED, scanned_columns
 from lance_core.verbs.scan.read_fragment import counted_fragments
 from lance_core.verbs.scan.row_ids import take_ids
 from lance_core.verbs.scan.scanner import LanceScanner

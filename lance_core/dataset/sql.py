@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 from lance_core.arguments import checked_methods
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.verbs.scan.arrow_dataset import ArrowDataset, Readable
-from lance_core.verbs.scan.blob_view import check_blob_handling
-from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID, row_field
+from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID, check_blob_handling, row_field
 from lance_core.verbs.scan.scanner import LanceScanner
 
 __all__ = ["SqlQuery", "SqlQueryBuilder"]

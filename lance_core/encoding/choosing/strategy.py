@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from lance_core.encoding.choosing.options import EncodingOptions
 from lance_core.encoding.compression import encode_miniblock
-from lance_core.encoding.compression.byte_stream_split import compressed_bits
+from lance_core.encoding.compression.flat import compressed_bits
 from lance_core.encoding.compression.fsst_symbols import compress, find_symbols
 from lance_core.encoding.compression.inline_bitpacking import packed_bits
 from lance_core.encoding.compression.rle import num_runs, run_bits

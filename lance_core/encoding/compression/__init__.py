@@ -1,7 +1,6 @@
-"""Compressions of values and levels: one module each, one line each in the table below."""
+"""Compressions of values and levels: a module, and a line each in the table below."""
 
 from lance_core.encoding.compression import (
-    byte_stream_split,
     constant,
     dictionary,
     fixed_size_list,
@@ -59,7 +58,7 @@ COMPRESSIONS.update(
         "fsst": fsst.COMPRESSION,
         "dictionary": dictionary.COMPRESSION,
         "rle": rle.COMPRESSION,
-        "byte_stream_split": byte_stream_split.COMPRESSION,
+        "byte_stream_split": flat.BYTE_STREAM_SPLIT,
         "general": general.COMPRESSION,
         "fixed_size_list": fixed_size_list.COMPRESSION,
         "packed_struct": packed_struct.COMPRESSION,

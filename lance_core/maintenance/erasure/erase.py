@@ -51,7 +51,7 @@ from lance_core.verbs.refs.readers import READER_KEY, is_reader_tag
 from lance_core.verbs.refs.sweep import FORKED_KEY, is_fork_tag
 from lance_core.verbs.refs.tags import Tags
 from lance_core.verbs.rows.delete import delete_rows
-from lance_core.verbs.scan.blob_view import scanned_columns
+from lance_core.verbs.scan.projection import scanned_columns
 
 __all__ = ["erase_rows"]
 

@@ -19,7 +19,7 @@ from lance_core.verbs.refs.clones import CLONE_KEY, is_clone_tag
 from lance_core.verbs.refs.readers import is_reader_tag
 from lance_core.verbs.refs.sweep import find_orphans, is_fork_tag
 from lance_core.verbs.rows.removal import each_matching
-from lance_core.verbs.scan.blob_view import described_columns
+from lance_core.verbs.scan.projection import described_columns
 
 __all__ = ["find_obstacles", "forked_from"]
 

@@ -61,8 +61,8 @@ from lance_core.verbs.context.references import read_branches, read_tags, reject
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.expressions.arrow import columns_of
 from lance_core.verbs.rows.removal import each_matching, live_rows
-from lance_core.verbs.scan.blob_view import described_columns, scanned_columns
 from lance_core.verbs.scan.conditions import to_condition
+from lance_core.verbs.scan.projection import described_columns, scanned_columns
 
 __all__ = ["ErasureCondition", "ErasureSurvey", "MatchCounts", "Node", "SurveyedVersion", "survey"]
 

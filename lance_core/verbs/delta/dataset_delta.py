@@ -43,9 +43,8 @@ from lance_core.verbs.expressions.arrow import check_filter, columns_of
 from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.rows.removal import RowsByFragment
 from lance_core.verbs.rows.rewritten_rows import fragment_name
-from lance_core.verbs.scan.blob_view import scanned_columns
 from lance_core.verbs.scan.options import scan_options
-from lance_core.verbs.scan.projection import CREATED_AT, ROW_ID, UPDATED_AT, row_field
+from lance_core.verbs.scan.projection import CREATED_AT, ROW_ID, UPDATED_AT, row_field, scanned_columns
 
 __all__ = ["ChangePlan", "DatasetDelta", "delta_between"]
 

@@ -15,8 +15,8 @@ from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.snapshot import Snapshot, retrying_on_latest
 from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.rows.removal import each_matching, remove_rows
-from lance_core.verbs.scan.blob_view import described_columns
 from lance_core.verbs.scan.conditions import predicate_string, to_condition
+from lance_core.verbs.scan.projection import described_columns
 
 __all__ = ["delete_rows", "truncate"]
 

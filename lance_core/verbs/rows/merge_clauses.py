@@ -37,9 +37,8 @@ from lance_core.verbs.files.slices import Slices
 from lance_core.verbs.rows.keys_by_value import keys_by_value
 from lance_core.verbs.rows.source_rows import SourceRows
 from lance_core.verbs.rows.write_mode import WriteMode
-from lance_core.verbs.scan.blob_view import scanned_columns
 from lance_core.verbs.scan.conditions import evaluate, to_condition, to_expression
-from lance_core.verbs.scan.projection import with_row_fields
+from lance_core.verbs.scan.projection import scanned_columns, with_row_fields
 
 __all__ = [
     "MergeClauses",

@@ -44,9 +44,9 @@ from lance_core.verbs.rows.write_mode import (
     check_columns_can_be_replaced,
     writes_less_by_columns,
 )
-from lance_core.verbs.scan.blob_view import described_columns
 from lance_core.verbs.scan.conditions import to_condition
 from lance_core.verbs.scan.plan import parts_of, until_consistent
+from lance_core.verbs.scan.projection import described_columns
 from lance_core.verbs.scan.read_fragment import read_fragment
 
 __all__ = ["MergeStats", "Merged", "merge_rows"]

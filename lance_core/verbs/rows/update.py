@@ -32,8 +32,8 @@ from lance_core.verbs.expressions.arrow import columns_of
 from lance_core.verbs.files.column_files import patched, replaced_columns, write_column_file
 from lance_core.verbs.rows.removal import MovedRows, each_matching, remove_rows, rows_of
 from lance_core.verbs.rows.write_mode import WriteMode, check_columns_can_be_replaced, writes_less_by_columns
-from lance_core.verbs.scan.blob_view import described_columns
 from lance_core.verbs.scan.conditions import evaluate, to_condition, to_expression
+from lance_core.verbs.scan.projection import described_columns
 
 __all__ = ["update_rows"]
 

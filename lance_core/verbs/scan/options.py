@@ -21,8 +21,14 @@ from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Schema
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.expressions.arrow import check_filter
-from lance_core.verbs.scan.blob_view import is_description, scanned_columns
-from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID, Projection, with_row_fields
+from lance_core.verbs.scan.projection import (
+    ROW_ADDRESS,
+    ROW_ID,
+    Projection,
+    is_description,
+    scanned_columns,
+    with_row_fields,
+)
 
 __all__ = [
     "STRICT_ROWS",

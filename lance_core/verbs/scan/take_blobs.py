@@ -11,9 +11,8 @@ import pyarrow as pa
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema.field import is_blob, is_blob_v2
 from lance_core.verbs.context.snapshot import Snapshot
-from lance_core.verbs.scan.blob_view import AS_BYTES
 from lance_core.verbs.scan.options import scan_options
-from lance_core.verbs.scan.projection import ROW_ADDRESS
+from lance_core.verbs.scan.projection import AS_BYTES, ROW_ADDRESS
 from lance_core.verbs.scan.row_ids import check_live, take_ids, unsigned
 from lance_core.verbs.scan.take import take_addresses, take_rows
 

@@ -36,9 +36,8 @@ from lance_core.verbs.files.column_files import write_column_file
 from lance_core.verbs.files.conform import check_external, conform, external_places, fit
 from lance_core.verbs.files.fragment_writer import ReaderLike, to_batches
 from lance_core.verbs.rows.removal import each_matching
-from lance_core.verbs.scan.blob_view import described_columns
 from lance_core.verbs.scan.conditions import to_condition
-from lance_core.verbs.scan.projection import ROW_ADDRESS
+from lance_core.verbs.scan.projection import ROW_ADDRESS, described_columns
 from lance_core.verbs.scan.read_fragment import LOCKSTEP_ROWS, physical_rows, read_fragment
 
 __all__ = ["ColumnPlan", "ColumnTask", "Missing", "WrittenColumns", "as_table", "plan_columns", "write_values"]
