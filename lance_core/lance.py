@@ -9,7 +9,6 @@ from lance_core.maintenance.compaction.rewrite import CompactionMetrics, Rewrite
 from lance_core.maintenance.compaction.tasks import CompactionPlan, CompactionTask
 from lance_core.schema import LanceSchema
 from lance_core.store import bytes_read_counter, iops_counter
-from lance_core.table.transaction import is_early
 
 if TYPE_CHECKING:
     from lance_core.dataset.lance_dataset import LanceDataset
@@ -29,4 +28,4 @@ __all__ = [
 
 def manifest_needs_migration(dataset: LanceDataset) -> bool:
     """Whether the next commit may repair records of an early writer, such as numbers of rows and ids of fields."""
-    return is_early(dataset.source.manifest.writer_version)
+    return dataset.source.manifest.is_early

@@ -19,8 +19,7 @@ from lance_core.commit.history import (
     load_transactions,
     summaries,
 )
-from lance_core.commit.listeners import Listener, on_commit
-from lance_core.commit.loop import commit, commit_change
+from lance_core.commit.loop import Listener, commit, commit_change, on_commit
 from lance_core.commit.name_migration import migrate_to_v2_names
 from lance_core.commit.proofs import attempts_of, changes_rows, committed_version, find_idempotent_commit
 from lance_core.commit.rebase import Prepare, Rebased, deletion_vector, load_deletion_vector

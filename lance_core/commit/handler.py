@@ -53,7 +53,7 @@ from lance_core.errors import (
     StoreError,
     VersionNotFoundError,
 )
-from lance_core.store import ObjectStore, gives_numbers_once, naming_after, remove_leftovers, sync_names
+from lance_core.store import ExternallyCommittedStore, ObjectStore, naming_after, remove_leftovers, sync_names
 from lance_core.table.flags import NO_TRANSACTION_FILES
 from lance_core.table.manifest.manifest import Manifest, ManifestLocation
 from lance_core.table.paths import HINT_KEY, Naming, data_key, is_detached, manifest_key, transaction_key
@@ -205,7 +205,9 @@ class VersionWriter:
             OutcomeUnknownError: The history does not show whether the version is part of it.
         """
         store = self.store
-        if gives_numbers_once(store) or (store.put_is_a_request and looked.age() < LOOK_AGAIN_AFTER):
+        if isinstance(store, ExternallyCommittedStore) and store.table.gives_numbers_once:
+            return True
+        if store.put_is_a_request and looked.age() < LOOK_AGAIN_AFTER:
             return True
         try:
             is_there = self._found_in_history(written, base)

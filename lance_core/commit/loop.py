@@ -18,13 +18,12 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from lance_core.commit.attempts import check_concurrent_attempts
 from lance_core.commit.claims import keeping
 from lance_core.commit.conflict import AffectedRows, Verdict, judge
 from lance_core.commit.handler import Clock, VersionWriter
-from lance_core.commit.listeners import LISTENERS
 from lance_core.commit.proofs import TableState, find_proven, proof_of
 from lance_core.commit.rebase import Prepare, Rebased, rebase, reject_replaced_columns
 from lance_core.commit.records import (
@@ -62,11 +61,17 @@ from lance_core.store import ObjectStore, make_durable, remove_leftovers
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import ApplyContext, Clone, Overwrite, Restore, UnknownOperation
 from lance_core.table.paths import DETACHED_BIT, Naming, TableFormat, is_detached
-from lance_core.table.transaction import Transaction, is_early
+from lance_core.table.transaction import Transaction
 from lance_core.table.watermarks import reject_moved
 from lance_core.threads import ThreadPool
 
-__all__ = ["NextChange", "commit", "commit_change"]
+__all__ = ["Listener", "NextChange", "commit", "commit_change", "on_commit"]
+
+Listener: TypeAlias = Callable[[ObjectStore, Manifest], None]
+"""A function of the dataset's store and the committed version."""
+
+LISTENERS: Final[dict[str, Listener]] = {}
+"""The listeners, each by the key of the configuration that asks for it."""
 
 NextChange: TypeAlias = Callable[[Change, Manifest, CommitConflictError | DatasetExistsError], Change | Committed]
 """Computes a change again on the latest version, given the change before and its conflict, which it may raise.
@@ -189,14 +194,23 @@ def commit_change(
     return done
 
 
+def on_commit(key: str, listener: Listener) -> None:
+    """Register a function that this process calls after each commit of a version whose configuration has a key.
+
+    The commit loop must not import the packages above it; they register their functions here, such as automatic
+    cleanup.
+    """
+    LISTENERS[key] = listener
+
+
 def _notify(store: ObjectStore, manifest: Manifest) -> None:
-    """Call the listeners for commits, in the order in which they registered.
+    """Call the listeners that the configuration asks for, in any order.
 
     An error of a listener is logged and not raised: the version is committed, and must not look failed to the caller.
     """
-    for listener in LISTENERS:
+    for key in LISTENERS.keys() & manifest.config.keys():
         try:
-            listener(store, manifest)
+            LISTENERS[key](store, manifest)
         except Exception:
             _logger.exception(
                 "version %d of %s is committed, but a listener of commits failed", manifest.version, store.root
@@ -489,7 +503,7 @@ class _CommitLoop:
         proof = None if is_detached(version) else proof_of(transaction, latest, self.change, self.options)
         context = ApplyContext(version=version, table_format=self.change.table_format, source=source, proof=proof)
         manifest = transaction.apply(latest, context, _time_after(latest))
-        if latest is None or not is_early(latest.writer_version):
+        if latest is None or not latest.is_early:
             return manifest
         return repaired(self.store, manifest, latest)
 

@@ -20,7 +20,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from pyroaring import BitMap
 
@@ -28,16 +28,16 @@ from lance_core.commit.conflict import AffectedRows, affected_fragments
 from lance_core.commit.versions import load_manifest
 from lance_core.errors import CorruptFileError, LanceError, RetryableConflictError, VersionNotFoundError
 from lance_core.file import DataFileReader
-from lance_core.schema import Field, Schema, quote_path
+from lance_core.schema import UNASSIGNED, Field, Schema, quote_path
 from lance_core.store import BytesLike, ObjectStore, open_base, remove_leftovers
 from lance_core.table.deletion import DeletionFile, DeletionFileType, DeletionVector, new_deletion_file_id
-from lance_core.table.field_ids import field_ids_of, files_with_others, with_new_ids
-from lance_core.table.fragment import DataFile, Fragment
+from lance_core.table.field_ids import with_new_ids
+from lance_core.table.fragment import TOMBSTONE, DataFile, Fragment, data_files
 from lance_core.table.index import without_fragments, without_replaced
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import CreateIndex, Delete, Merge, Overwrite, Project, Update
+from lance_core.table.operations import Append, CreateIndex, Delete, Merge, Operation, Overwrite, Project, Update
 from lance_core.table.paths import DATA_PREFIX, DELETIONS_PREFIX, data_key
-from lance_core.table.transaction import Transaction, is_early
+from lance_core.table.transaction import Transaction
 
 __all__ = ["Prepare", "Rebased", "deletion_vector", "load_deletion_vector", "rebase", "reject_replaced_columns"]
 
@@ -147,7 +147,7 @@ def deletion_vector(data: BytesLike, fragment: Fragment, manifest: Manifest) -> 
     """
     deletion_file = fragment.deletion_file
     assert deletion_file is not None
-    if is_early(manifest.writer_version):  # early writers recorded wrong counts
+    if manifest.is_early:  # early writers recorded wrong counts
         return DeletionVector.from_bytes(data, deletion_file.file_type)
     return DeletionVector.from_bytes(
         data, deletion_file.file_type, num_rows=fragment.physical_rows, num_deleted=deletion_file.num_deleted_rows
@@ -236,9 +236,9 @@ def reject_replaced_columns(
         if isinstance(change, Merge | Project | Overwrite)
     ]
     schema = operation.schema if isinstance(operation, Merge) else latest.schema
-    live = field_ids_of(schema)
-    unbroken = live.intersection(*(field_ids_of(schema) for schema, _ in schemas))
-    files = files_with_others(operation, latest, unbroken)
+    live = _find_field_ids(schema)
+    unbroken = live.intersection(*(_find_field_ids(schema) for schema, _ in schemas))
+    files = [file for file in data_files(_new_fragments(operation, latest)) if not unbroken >= {*file.fields}]
     if not files:
         return
     history = _ColumnHistory.of(store, transaction.read_version, (base, latest), schemas)
@@ -258,6 +258,27 @@ def reject_replaced_columns(
                     "which got another type or was dropped and added again after the file was written, so that its "
                     "values would be lost or those of another column; write the rows again"
                 )
+
+
+_NO_FIELD: Final = frozenset((UNASSIGNED, TOMBSTONE))
+
+
+def _find_field_ids(schema: Schema) -> frozenset[int]:
+    """The field ids that data files may have, including those that stand for no field."""
+    return _NO_FIELD.union(field.id for field, _ in schema.walk())
+
+
+def _new_fragments(operation: Operation, latest: Manifest) -> Iterable[Fragment]:
+    match operation:
+        case Append():
+            return operation.fragments
+        case Update():
+            return operation.new_fragments
+        case Merge():
+            latest_ids = set(latest.fragments.ids)
+            return [fragment for fragment in operation.fragments if fragment.id not in latest_ids]
+        case _:
+            return ()
 
 
 class _ColumnHistory:

@@ -26,7 +26,7 @@ from lance_core.store.durable import (
     replace_durably,
     sync_names,
 )
-from lance_core.store.external import ManifestTable, gives_numbers_once, manifest_table
+from lance_core.store.external import ExternallyCommittedStore, ManifestTable, manifest_table
 from lance_core.store.options import CommitLock, StorageOptions
 from lance_core.store.resolve import (
     canonical_uri,
@@ -44,6 +44,7 @@ __all__ = [
     "ByteRange",
     "BytesLike",
     "CommitLock",
+    "ExternallyCommittedStore",
     "ManifestTable",
     "ObjectMeta",
     "ObjectStore",
@@ -58,7 +59,6 @@ __all__ = [
     "copy_object",
     "delete_durably",
     "escaped_path",
-    "gives_numbers_once",
     "iops_counter",
     "join_uri",
     "make_durable",

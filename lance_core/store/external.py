@@ -49,7 +49,7 @@ from lance_core.store.base import (
 from lance_core.store.local import LocalStore
 from lance_core.store.options import StorageOptions
 
-__all__ = ["ExternallyCommittedStore", "ManifestTable", "SqliteTable", "gives_numbers_once", "manifest_table"]
+__all__ = ["ExternallyCommittedStore", "ManifestTable", "SqliteTable", "manifest_table"]
 
 _logger = logging.getLogger(__name__)
 
@@ -63,7 +63,10 @@ class ManifestTable(Protocol):
 
     @property
     def gives_numbers_once(self) -> bool:
-        """Whether `add` checks, in the same transaction, that no higher version has a row."""
+        """Whether `add` checks, in the same transaction, that no higher version has a row.
+
+        Then a new version is always the last one: a number that cleanup has freed is never used again.
+        """
         ...
 
     def get(self, version: int) -> str | None:
@@ -399,12 +402,6 @@ class SqliteTable:
 def manifest_table(store: ObjectStore) -> ManifestTable | None:
     """Return the table that decides on the versions of a store's dataset; None if the store itself decides."""
     return store.table if isinstance(store, ExternallyCommittedStore) else None
-
-
-def gives_numbers_once(store: ObjectStore) -> bool:
-    """Whether a new version is always the last one: a number that cleanup has freed is never used again."""
-    table = manifest_table(store)
-    return table is not None and table.gives_numbers_once
 
 
 def _final_key(key: str) -> str:

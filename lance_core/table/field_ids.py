@@ -9,8 +9,6 @@ one of the two is corrupt. pylance 14.0.2 creates no such datasets, but follows 
     data files       have no id above `max_allocated_field_id` that the schema lacks
     restore          goes back only to a version that has `max_allocated_field_id`
     detached         keeps the schema
-
-Finds new data files with other fields than some: readers of a schema with these fields alone skip their values.
 """
 
 from __future__ import annotations
@@ -18,17 +16,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Final
 
 from lance_core.errors import InvalidInputError
-from lance_core.schema import UNASSIGNED, Field, Schema
-from lance_core.table.fragment import TOMBSTONE, DataFile, Fragment
+from lance_core.schema import Field, Schema
+from lance_core.table.fragment import DataFile, Fragment, data_files
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import Append, Merge, Operation, Overwrite, Project, Restore, Update
-from lance_core.table.operations.base import data_files
+from lance_core.table.operations import Merge, Operation, Overwrite, Project, Restore
 from lance_core.table.paths import is_detached
 
-__all__ = ["check_field_ids", "field_ids_of", "files_with_others", "with_new_ids"]
+__all__ = ["check_field_ids", "with_new_ids"]
 
 
 def with_new_ids(operation: Overwrite, before: Manifest) -> Overwrite:
@@ -92,20 +88,18 @@ def _renumber_file(file: DataFile, new_ids: Mapping[int, int]) -> DataFile:
     return replace(file, fields=fields)
 
 
-def check_field_ids(before: Manifest, after: Manifest, operation: Operation) -> None:
-    """Reject a change that would reuse a field id.
+def check_field_ids(before: Manifest, mark: int, after: Manifest, operation: Operation) -> None:
+    """Reject a change that would reuse a field id, in a dataset that never reuses one.
 
     Args:
         before: The version that the change follows.
+        mark: Its highest allocated field id.
         after: The new version, with its number.
         operation: The operation between the two versions.
 
     Raises:
-        InvalidInputError: The change breaks a rule of this module, in a dataset that never reuses a field id.
+        InvalidInputError: The change breaks a rule of this module.
     """
-    mark = before.max_allocated_field_id
-    if mark is None:
-        return
     if before.max_field_id > mark:
         raise InvalidInputError(
             f"max_allocated_field_id {mark} is below field id {before.max_field_id}, which is in use"
@@ -158,35 +152,3 @@ def _check_detached(before: Schema, after: Schema) -> None:
 
 def _fields_by_id(schema: Schema) -> dict[int, tuple[Field, int]]:
     return {field.id: (field, parent) for field, parent in schema.walk()}
-
-
-_NO_FIELD: Final = frozenset((UNASSIGNED, TOMBSTONE))
-
-
-def files_with_others(operation: Operation, latest: Manifest, field_ids: AbstractSet[int]) -> list[DataFile]:
-    """The data files of new fragments that have other fields than some.
-
-    Args:
-        operation: The change.
-        latest: The version that it would follow.
-        field_ids: Ids of fields.
-    """
-    return [file for file in data_files(_new_fragments(operation, latest)) if not field_ids >= {*file.fields}]
-
-
-def field_ids_of(schema: Schema) -> frozenset[int]:
-    """The field ids that data files may have, including those that stand for no field."""
-    return _NO_FIELD.union(field.id for field, _ in schema.walk())
-
-
-def _new_fragments(operation: Operation, latest: Manifest) -> Iterable[Fragment]:
-    match operation:
-        case Append():
-            return operation.fragments
-        case Update():
-            return operation.new_fragments
-        case Merge():
-            latest_ids = set(latest.fragments.ids)
-            return [fragment for fragment in operation.fragments if fragment.id not in latest_ids]
-        case _:
-            return ()

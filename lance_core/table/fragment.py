@@ -20,6 +20,7 @@ __all__ = [
     "Fragment",
     "check_fragment_id",
     "data_file_version",
+    "data_files",
     "fields_with_columns",
     "own_data_keys",
 ]
@@ -295,6 +296,12 @@ _FILE_VERSIONS = {
     (2, 2): "2.2",
     (2, 3): "2.3",
 }
+
+
+def data_files(fragments: Iterable[Fragment]) -> Iterable[DataFile]:
+    """Yield the data files of fragments."""
+    for fragment in fragments:
+        yield from fragment.files
 
 
 def own_data_keys(files: Iterable[DataFile]) -> list[str]:

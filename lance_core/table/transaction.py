@@ -18,10 +18,9 @@ from lance_core._proto import transaction_pb2
 from lance_core.errors import CorruptFileError, InvalidInputError, SchemaError, UnsupportedError
 from lance_core.table import flags
 from lance_core.table.field_ids import check_field_ids
-from lance_core.table.fragment import data_file_version, fields_with_columns
+from lance_core.table.fragment import data_file_version, data_files, fields_with_columns
 from lance_core.table.manifest.manifest import WRITER, Manifest, WriterVersion
 from lance_core.table.operations import OPERATIONS, ApplyContext, Operation, UnknownOperation
-from lance_core.table.operations.base import data_files
 
 __all__ = [
     "COMMIT_MESSAGE_KEY",
@@ -29,7 +28,6 @@ __all__ = [
     "PROMOTION_KEY",
     "TAKES_BACK_KEY",
     "Transaction",
-    "is_early",
 ]
 
 COMMIT_MESSAGE_KEY = "__lance_commit_message"
@@ -144,8 +142,8 @@ class Transaction:
             transaction_bytes=None,
             location=None,
         )
-        if manifest is not None:
-            check_field_ids(manifest, result, self.operation)
+        if manifest is not None and manifest.max_allocated_field_id is not None:
+            check_field_ids(manifest, manifest.max_allocated_field_id, result, self.operation)
         if context.proof is not None:
             result = context.proof.kept_in(result, manifest)
         return _set_flags(result)
@@ -160,12 +158,7 @@ def _writer_version(base: Manifest | None, result: Manifest) -> WriterVersion | 
     if base is None or not len(base.fragments) or not len(result.fragments):
         return WRITER
     replaced = len(result.fragments.fresh) == len(result.fragments)
-    return base.writer_version if is_early(base.writer_version) and not replaced else WRITER
-
-
-def is_early(writer: WriterVersion | None) -> bool:
-    """Whether the records of a manifest's writer may need repair."""
-    return writer is None or (writer.library == "lance" and writer.version.startswith("0."))
+    return base.writer_version if base.is_early and not replaced else WRITER
 
 
 def _read_envelope(data: bytes) -> transaction_pb2.Transaction:

@@ -41,7 +41,7 @@ from lance_core.maintenance.cleanup.listed_versions import load_all, restless
 from lance_core.maintenance.cleanup.open_branches import BranchNeeds
 from lance_core.maintenance.cleanup.references import References
 from lance_core.maintenance.cleanup.referred import Referred
-from lance_core.store import ObjectMeta, ObjectStore, gives_numbers_once
+from lance_core.store import ExternallyCommittedStore, ObjectMeta, ObjectStore
 from lance_core.table.manifest.file_references import FileReferences
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import (
@@ -449,7 +449,9 @@ def _keep_young(
     selectors: Selectors,
 ) -> list[str]:
     """Keep versions so young that a slow writer on object storage may still believe that their numbers are unused."""
-    if not store.put_is_a_request or selectors.delete_unverified or gives_numbers_once(store):
+    if not store.put_is_a_request or selectors.delete_unverified:
+        return []
+    if isinstance(store, ExternallyCommittedStore) and store.table.gives_numbers_once:
         return []
     names = {parse_manifest_key(key): meta for key, meta in listed.items()}
     written = {name.version: datetime.fromtimestamp(meta.modified, UTC) for name, meta in names.items() if name}

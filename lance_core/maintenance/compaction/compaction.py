@@ -53,11 +53,11 @@ from lance_core.maintenance.compaction.tasks import CompactionPlan, CompactionTa
 from lance_core.maintenance.compaction.worker import receive, send
 from lance_core.retry import backoff
 from lance_core.store import note_begun
-from lance_core.table.fragment import own_data_keys
+from lance_core.table.fragment import data_files, own_data_keys
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import ReserveFragments, Rewrite, RewriteGroup
-from lance_core.table.operations.base import check_fragment_ids, check_same_fragments, data_files
+from lance_core.table.operations.base import check_fragment_ids, check_same_fragments
 from lance_core.table.transaction import Transaction
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.handle import Handle

@@ -160,6 +160,12 @@ class Manifest:
         return since_epoch(self.timestamp_ns)
 
     @property
+    def is_early(self) -> bool:
+        """Whether the records of the manifest's writer may need repair."""
+        writer = self.writer_version
+        return writer is None or (writer.library == "lance" and writer.version.startswith("0."))
+
+    @property
     def uses_stable_row_ids(self) -> bool:
         """Whether rows have ids that they keep when they are moved."""
         return bool(self.reader_flags & flags.STABLE_ROW_IDS)

@@ -1,13 +1,11 @@
-"""The operations of transactions, one module each; a line in `OPERATIONS` adds one."""
+"""The operations of transactions, a module each, those of plain writes in `base`; a line in `OPERATIONS` adds one."""
 
-from lance_core.table.operations.append import Append
-from lance_core.table.operations.base import ApplyContext, Operation
+from lance_core.table.operations.base import Append, ApplyContext, Operation, Overwrite
 from lance_core.table.operations.clone import Clone
 from lance_core.table.operations.create_index import CreateIndex
 from lance_core.table.operations.data_replacement import DataReplacement
 from lance_core.table.operations.delete import Delete
 from lance_core.table.operations.merge import Merge
-from lance_core.table.operations.overwrite import Overwrite
 from lance_core.table.operations.project import Project
 from lance_core.table.operations.reserve_fragments import ReserveFragments
 from lance_core.table.operations.restore import Restore

@@ -18,7 +18,6 @@ from lance_core.file.reader import DataFileReader
 from lance_core.schema import Field, Schema, field_to_arrow, schema_to_arrow
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.fragment_list import FragmentList
-from lance_core.table.transaction import is_early
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.scan.blob_payloads import with_payloads
 
@@ -217,7 +216,7 @@ def _check_rows(source: Snapshot, fragment: Fragment, parts: Sequence[_FileColum
     Raises:
         CorruptFileError: A file has another number of rows.
     """
-    if fragment.physical_rows and not is_early(source.manifest.writer_version):
+    if fragment.physical_rows and not source.manifest.is_early:
         for part in parts:
             if part.reader.num_rows != fragment.physical_rows:
                 raise CorruptFileError(

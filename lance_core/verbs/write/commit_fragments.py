@@ -47,10 +47,10 @@ from lance_core.errors import (
 )
 from lance_core.schema import Schema
 from lance_core.store import ObjectStore, PendingWrites, canonical_uri
-from lance_core.table.fragment import own_data_keys
+from lance_core.table.fragment import data_files, own_data_keys
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Append, Merge, Operation, Overwrite, Update, UpdateConfig, UpdateMap
-from lance_core.table.operations.base import data_files, next_fragment_id
+from lance_core.table.operations.base import next_fragment_id
 from lance_core.table.transaction import FIRST_ADDED_KEY, Transaction
 from lance_core.verbs.context.bases import numbered
 from lance_core.verbs.context.handle import TableTarget

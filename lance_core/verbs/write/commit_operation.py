@@ -14,10 +14,9 @@ from lance_core.errors import ArgumentTypeError, InvalidInputError, UnsupportedE
 from lance_core.schema import LanceSchema, schema_from_arrow
 from lance_core.store import ObjectStore
 from lance_core.table import transaction as records
-from lance_core.table.fragment import DataFile, own_data_keys
+from lance_core.table.fragment import DataFile, data_files, own_data_keys
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Append, DataReplacement, Merge, Operation, Overwrite, Rewrite, Update
-from lance_core.table.operations.base import data_files
 from lance_core.table.paths import TableFormat
 from lance_core.verbs.files.conform import check_dictionaries
 from lance_core.verbs.pylance_types.conversion import to_record

@@ -26,7 +26,7 @@ from lance_core.schema import Schema, schema_to_arrow
 from lance_core.verbs.expressions.sql.casts import cast
 from lance_core.verbs.expressions.sql.compile import SqlCompiler
 from lance_core.verbs.expressions.sql.typed import Typed
-from lance_core.verbs.expressions.sql.zones import are_written, with_written_zones
+from lance_core.verbs.expressions.sql.zones import ZONES_ARE_WRITTEN, with_written_zones
 
 __all__ = ["ComputedColumn", "parse_column", "parse_conjuncts", "parse_expression", "parse_filter", "parse_value"]
 
@@ -151,7 +151,7 @@ def _compile_value(sql: str, columns: pa.Schema) -> Typed:
 def _compile_once(sql: str, schema: pa.Schema | Schema, make: Callable[[str, pa.Schema], _Compiled]) -> _Compiled:
     """Compile a string with `make`, over the columns in storage types, or return the result of an earlier call."""
     columns = schema_to_arrow(schema) if isinstance(schema, Schema) else schema
-    cached_result = None if are_written() else _compiled_strings.get((sql, make))
+    cached_result = None if ZONES_ARE_WRITTEN.get() else _compiled_strings.get((sql, make))
     if cached_result is not None and cached_result[0] == columns:
         compiled_sql: _Compiled = cached_result[1]
         return compiled_sql

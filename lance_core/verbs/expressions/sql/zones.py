@@ -20,24 +20,20 @@ import pyarrow as pa
 from lance_core.errors import InvalidInputError
 from lance_core.schema.arrow_types import is_date_or_timestamp
 
-__all__ = ["are_written", "check_parts", "check_zone", "with_written_zones"]
+__all__ = ["ZONES_ARE_WRITTEN", "check_parts", "check_zone", "with_written_zones"]
 
-_are_written: Final = ContextVar("zones are written", default=False)
+ZONES_ARE_WRITTEN: Final = ContextVar("zones are written", default=False)
+"""Whether SQL that depends on an assumed zone is rejected: each zone has to be written."""
 
 
 @contextmanager
 def with_written_zones() -> Iterator[None]:
     """While the body runs, reject SQL that depends on the zone of a time without one."""
-    token = _are_written.set(True)
+    token = ZONES_ARE_WRITTEN.set(True)
     try:
         yield
     finally:
-        _are_written.reset(token)
-
-
-def are_written() -> bool:
-    """Whether SQL that depends on an assumed zone is rejected: each zone has to be written."""
-    return _are_written.get()
+        ZONES_ARE_WRITTEN.reset(token)
 
 
 def check_zone(from_type: pa.DataType, kind: pa.DataType, shown: object = None) -> None:
@@ -51,7 +47,7 @@ def check_zone(from_type: pa.DataType, kind: pa.DataType, shown: object = None) 
     Raises:
         InvalidInputError: Exactly one of the types has a zone.
     """
-    compared = _are_written.get() and is_date_or_timestamp(from_type) and is_date_or_timestamp(kind)
+    compared = ZONES_ARE_WRITTEN.get() and is_date_or_timestamp(from_type) and is_date_or_timestamp(kind)
     if not compared or _has_zone(from_type) == _has_zone(kind):
         return
     value = f"a {from_type}" if shown is None else repr(str(shown))
@@ -67,7 +63,7 @@ def check_parts(kind: pa.DataType, what: str) -> None:
     Raises:
         InvalidInputError: The value is a timestamp with a zone.
     """
-    if _are_written.get() and _has_zone(kind):
+    if ZONES_ARE_WRITTEN.get() and _has_zone(kind):
         raise InvalidInputError(
             f"{what} of a timestamp depends on the time zone, which is UTC in Lance's SQL; compare the timestamp itself"
             " with a string that names its zone, such as '2026-01-01T05:00:00+00:00'"

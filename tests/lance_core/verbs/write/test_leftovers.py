@@ -98,7 +98,8 @@ def test_what_follows_a_commit_does_not_undo_it(path, monkeypatch, caplog):
     def fails(*_):
         raise StoreError("listener")
 
-    monkeypatch.setattr(loop, "LISTENERS", [fails])
+    monkeypatch.setattr(loop, "LISTENERS", {"listener": fails})
+    lance.dataset(path).update_config({"listener": "true"})
     lance.write_dataset(ROWS, path, mode="append")
     assert lance.dataset(path).count_rows() == 6
     assert "is committed" in caplog.text
