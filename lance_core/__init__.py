@@ -16,8 +16,8 @@ from lance_core import udf as udf
 from lance_core.blob import Blob, BlobColumn, blob_array, blob_field
 from lance_core.commit import AttemptProperties, Commit, ConflictPolicy, WriteAttempt
 from lance_core.dataset.fragment import LanceFragment
-from lance_core.dataset.lance_dataset import LanceDataset, dataset
-from lance_core.dataset.writing import CommitResult, WriteResult, commit_fragments, commit_transaction, write_dataset
+from lance_core.dataset.lance_dataset import LanceDataset, dataset, write_dataset
+from lance_core.dataset.writing import CommitResult, WriteResult, commit_fragments, commit_transaction
 from lance_core.retry import retrying
 from lance_core.schema import json_to_schema, schema_to_json
 from lance_core.store import bytes_read_counter, canonical_uri, iops_counter
@@ -28,7 +28,7 @@ from lance_core.verbs.columns.batch_udf import BatchUDF, batch_udf
 from lance_core.verbs.columns.write_columns.commit import ColumnsResult
 from lance_core.verbs.columns.write_columns.tasks import ColumnPlan, ColumnTask, WrittenColumns
 from lance_core.verbs.context.bases import DatasetBasePath
-from lance_core.verbs.context.snapshot import Session
+from lance_core.verbs.context.handle import Session
 from lance_core.verbs.delta.change_task import ChangeTask
 from lance_core.verbs.delta.dataset_delta import ChangePlan, DatasetDelta
 from lance_core.verbs.files.fragment_writer import FileOptions, FragmentWriter

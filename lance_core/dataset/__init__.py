@@ -6,9 +6,8 @@ The name `lance_core.dataset` itself is the function that opens a dataset.
 from typing import Final
 
 from lance_core.dataset.commits import BulkCommitResult
-from lance_core.dataset.lance_dataset import LanceDataset
+from lance_core.dataset.lance_dataset import LanceDataset, write_dataset
 from lance_core.dataset.rows import DeleteResult, UpdateResult
-from lance_core.dataset.writing import write_dataset
 from lance_core.table.refs import check_branch_name as check_branch_name
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY
 from lance_core.verbs.delta.dataset_delta import DatasetDelta

@@ -11,7 +11,7 @@ from lance_core.arguments import checked_methods
 from lance_core.dataset.fragment_changes import FragmentChanges
 from lance_core.schema import typed_schema
 from lance_core.table.fragment import Fragment
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.pylance_types.fragments import DataFile, FragmentMetadata
 from lance_core.verbs.scan.options import Columns, Filter, ScanArguments, ScanOptions, check_num_rows, scan_options
 from lance_core.verbs.scan.projection import AS_STORED

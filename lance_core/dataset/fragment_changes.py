@@ -23,8 +23,7 @@ from lance_core.table.fragment import Fragment
 from lance_core.verbs.columns.add import made_fragment, with_new_columns
 from lance_core.verbs.columns.batch_udf import BatchUDF
 from lance_core.verbs.columns.makers import ColumnMaker, Joined, column_maker, joined
-from lance_core.verbs.context.handle import Handle
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Handle, Snapshot
 from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.files.column_files import live_batches, replaced_columns, spread, write_column_file
 from lance_core.verbs.files.fragment_writer import ReaderLike

@@ -1,4 +1,4 @@
-"""Functions that commit a new version: `write_dataset`, `commit_fragments` and `commit_transaction`."""
+"""Commit what was prepared before: the fragments of other processes (`commit_fragments`), or a transaction."""
 
 from __future__ import annotations
 
@@ -9,24 +9,18 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from lance_core.arguments import checked, reject
+from lance_core.arguments import checked
 from lance_core.commit import (
-    AttemptProperties,
     Commit,
     Committed,
-    already_exists,
     committed_or_raise,
 )
 from lance_core.commit import commit as commit_record
 from lance_core.dataset.lance_dataset import LanceDataset
-from lance_core.errors import DatasetNotFoundError, InvalidInputError
 from lance_core.file import FileVersion
-from lance_core.store import CommitLock
 from lance_core.table.transaction import FIRST_ADDED_KEY
-from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.context.handle import Handle, TableTarget, table_target
-from lance_core.verbs.files.fragment_writer import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE, FileOptions, ReaderLike
-from lance_core.verbs.files.progress import FragmentWriteProgress
+from lance_core.verbs.files.fragment_writer import FileOptions
 from lance_core.verbs.files.slices import Slices
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 from lance_core.verbs.pylance_types.operations import LanceOperation
@@ -35,121 +29,8 @@ from lance_core.verbs.write.commit_fragments import commit_request
 from lance_core.verbs.write.commit_operation import check_against_base
 from lance_core.verbs.write.commit_outcome import commit_facts
 from lance_core.verbs.write.request import CommitRequest, Write
-from lance_core.verbs.write.write_version import WriteOptions, write_version
 
-__all__ = ["CommitResult", "WriteResult", "commit_fragments", "commit_transaction", "write_dataset"]
-
-
-@checked
-def write_dataset(
-    data_obj: ReaderLike,
-    uri: str | PathLike[str] | Handle,
-    schema: pa.Schema | None = None,
-    mode: str | None = "create",
-    *,
-    max_rows_per_file: int | None = MAX_ROWS_PER_FILE,
-    max_rows_per_group: int | None = None,
-    max_bytes_per_file: int | None = MAX_BYTES_PER_FILE,
-    commit_lock: CommitLock | None = None,
-    progress: FragmentWriteProgress | None = None,
-    storage_options: Mapping[str, str] | None = None,
-    data_storage_version: str | None = None,
-    use_legacy_format: bool | None = None,
-    enable_v2_manifest_paths: bool | None = True,
-    enable_stable_row_ids: bool = False,
-    auto_cleanup_options: Mapping[str, int] | None = None,
-    commit_message: str | None = None,
-    transaction_properties: Mapping[str, str] | None = None,
-    initial_bases: Sequence[DatasetBasePath] | None = None,
-    target_bases: Sequence[str] | None = None,
-    target_all_bases: bool | None = None,
-    allow_external_blob_outside_bases: bool = False,
-    **unsupported: Any,
-) -> LanceDataset:
-    """Write rows to a dataset, in one version.
-
-    Args:
-        data_obj: A table, batch, reader, frame, dataset, or an iterable of batches with `schema`.
-        uri: The dataset's root, or a dataset, whose version the write is then based on.
-        schema: Schema of the rows; needed only for an iterable of batches.
-        mode: "create", "append" or "overwrite"; the latter two create a dataset that does not exist.
-        max_rows_per_file: Rows after which a new fragment is begun; None for the default.
-        max_rows_per_group: Accepted for compatibility with pylance, without effect.
-        max_bytes_per_file: Bytes after which a new fragment is begun, counted between batches; None for the default.
-        commit_lock: A function from the version that is about to be committed to a context manager, which is held while
-            the manifest is put; the returned dataset keeps it. None for the lock of the given dataset.
-        progress: Called when a file begins and when it is complete.
-        storage_options: Credentials and options of the storage, under object_store's names.
-        data_storage_version: Version of the files; None for the default, or the dataset's own.
-        use_legacy_format: The older spelling of `data_storage_version`.
-        enable_v2_manifest_paths: False gives a dataset that is created the old names of manifests.
-        enable_stable_row_ids: Give rows ids that survive compaction; for a dataset that is created.
-        auto_cleanup_options: "interval" in versions, by default 20, and "older_than_seconds", by default 14 days, kept
-            in the configuration of a dataset that is created; commits of this library and of pylance act on it.
-        commit_message: A string for the history.
-        transaction_properties: Strings for the history, by key. With those of `lance_dagster.pipes.commit_properties`
-            the write may be attempted several times: it replaces the rows of earlier attempts.
-        initial_bases: Base paths of a dataset that is created.
-        target_bases: Base paths, by name or URI, to which files are written round-robin; the dataset's URI stands for
-            its root.
-        target_all_bases: Write files to all base paths, round-robin: True with the dataset's root first, False without
-            it.
-        allow_external_blob_outside_bases: Whether URIs of blobs may lie outside of the base paths that are not
-            datasets.
-        **unsupported: Arguments of pylance that are not offered; None is ignored, as it means pylance's default.
-
-    Returns:
-        The dataset at the version that was written.
-
-    Raises:
-        DatasetExistsError: `mode` is "create" and there is a dataset.
-        SchemaError: The rows do not fit the dataset, or cannot be stored; nothing was written.
-
-    Examples:
-        >>> flights = pa.table({"carrier": ["UA", "AA"], "delay": [11, 4]})
-        >>> lance.write_dataset(flights, "flights.lance", commit_message="first load").version
-        1
-        >>> lance.write_dataset(flights, "flights.lance", mode="append").count_rows()
-        4
-    """
-    options = WriteOptions.of(mode, locals())
-    reject("write_dataset", unsupported)
-    target = table_target(uri, storage_options, commit_lock)
-    if isinstance(transaction_properties, AttemptProperties):
-        target, options = _with_attempt(target, options)
-    new_target = write_version(data_obj, schema, target, options)
-    return LanceDataset(new_target.uri, storage_options=new_target.options, manifest=new_target.base)
-
-
-def _with_attempt(target: TableTarget, options: WriteOptions) -> tuple[TableTarget, WriteOptions]:
-    """The target and options of a write that replaces the rows of earlier attempts, found by their properties.
-
-    Raises:
-        InvalidInputError: An option is not offered for such a write.
-        DatasetExistsError: `mode` is "create", and the dataset has other versions than those of earlier attempts.
-    """
-    chosen = {
-        "auto_cleanup_options": options.table_config or None,
-        "target_bases": options.files.target_bases,
-        "target_all_bases": options.files.target_all_bases,
-    }
-    unusual = [name for name, value in chosen.items() if value is not None]
-    if unusual:
-        raise InvalidInputError(f"{', '.join(unusual)}: not offered for a write that may be attempted several times")
-    try:
-        existing = LanceDataset(target.uri, storage_options=target.options)
-    except DatasetNotFoundError:
-        existing = None
-    commit, write = options.commit.as_attempt(existing, options.write.mode), options.write
-    attempt = commit.write_attempt
-    assert attempt is not None, "the properties belong to an attempt"
-    if existing is not None:
-        target = table_target(existing, target.options)
-        if write.mode == "create":
-            if not attempt.earlier or existing.version != max(attempt.earlier):
-                raise already_exists(target.uri)
-            attempt, write = replace(attempt, conflict_policy="exclusive"), Write(mode="overwrite")
-    return target, replace(options, write=write, commit=replace(commit, write_attempt=attempt))
+__all__ = ["CommitResult", "WriteResult", "commit_fragments", "commit_transaction"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

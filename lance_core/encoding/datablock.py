@@ -33,6 +33,7 @@ __all__ = [
     "array_to_block",
     "ascends",
     "block_to_array",
+    "num_runs",
     "offsets_of",
     "require_fixed_width",
     "require_variable",
@@ -345,6 +346,11 @@ def _packed_struct_to_array(block: PackedStructBlock, kind: pa.StructType, valid
 def ascends(offsets: npt.NDArray[np.integer[Any]]) -> bool:
     """Whether numbers ascend; computed without differences, which may overflow for numbers of a corrupt file."""
     return bool((offsets[1:] >= offsets[:-1]).all())
+
+
+def num_runs(values: npt.NDArray[Any]) -> int:
+    """The number of runs of equal values."""
+    return 1 + int(np.count_nonzero(values[1:] != values[:-1]))
 
 
 def require_fixed_width(block: DataBlock) -> FixedWidthBlock:

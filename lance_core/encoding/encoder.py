@@ -32,7 +32,7 @@ from lance_core.encoding.datablock import (
 from lance_core.encoding.levels.repdef import Layer, Levels, ShreddedColumn, null_mask, shred
 from lance_core.encoding.page import EncodedPage
 from lance_core.encoding.repeat import Choices
-from lance_core.encoding.structural import constant, fullzip, miniblock
+from lance_core.encoding.structural import chunk_layout, constant, fullzip
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Field
 from lance_core.schema.field import items_per_row, leaf_paths
@@ -227,7 +227,7 @@ def _encode_miniblock(
     except InvalidInputError:
         # A value is too large for a chunk: the page becomes a full-zip page.
         return None
-    return miniblock.encode(levels, values, num_rows=num_rows, dictionary=None, large_chunks=limits.large_chunks)
+    return chunk_layout.encode(levels, values, num_rows=num_rows, dictionary=None, large_chunks=limits.large_chunks)
 
 
 def _per_value_name(block: DataBlock) -> str:
@@ -258,7 +258,7 @@ def _encode_dictionary(
     block = FixedWidthBlock(data=words.view(np.uint8), bits_per_value=bits, num_values=words.size)
     items = array_to_block(values.dictionary)
     encoding, data = encode_block(items, choose_items(items, limits, options))
-    dictionary = miniblock.Dictionary(encoding=encoding, data=data, num_items=len(values.dictionary))
+    dictionary = chunk_layout.Dictionary(encoding=encoding, data=data, num_items=len(values.dictionary))
     # Requests for a layout and for byte planes concern values, not indices.
     options = replace(options, layout=None, bss=None)
     choice = choose_fixed(block, has_levels=True, limits=limits, options=options, dictionary=False)
@@ -267,4 +267,6 @@ def _encode_dictionary(
     except InvalidInputError:
         # Packed chunks have 1024 values, which can exceed the chunk size in the field's metadata.
         chunks = encode_miniblock(block, "flat", max_values=limits.max_values, max_bytes=limits.max_bytes)
-    return miniblock.encode(levels, chunks, num_rows=num_rows, dictionary=dictionary, large_chunks=limits.large_chunks)
+    return chunk_layout.encode(
+        levels, chunks, num_rows=num_rows, dictionary=dictionary, large_chunks=limits.large_chunks
+    )

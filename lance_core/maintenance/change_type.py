@@ -26,8 +26,7 @@ from lance_core.retry import retrying
 from lance_core.schema import Field, arrow_type_of
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.columns.alter import Convert, retype_columns
-from lance_core.verbs.context.handle import Handle
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Handle, Snapshot
 from lance_core.verbs.files.column_files import live_batches
 from lance_core.verbs.indices.create import create_scalar_index
 

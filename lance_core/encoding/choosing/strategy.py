@@ -29,10 +29,9 @@ import pyarrow as pa
 
 from lance_core.encoding.choosing.options import EncodingOptions
 from lance_core.encoding.compression import encode_miniblock
+from lance_core.encoding.compression.fastlanes import BLOCK_VALUES
 from lance_core.encoding.compression.flat import compressed_bits
 from lance_core.encoding.compression.fsst_symbols import compress, find_symbols
-from lance_core.encoding.compression.inline_bitpacking import packed_bits
-from lance_core.encoding.compression.rle import num_runs, run_bits
 from lance_core.encoding.datablock import (
     DataBlock,
     FixedSizeListBlock,
@@ -41,6 +40,7 @@ from lance_core.encoding.datablock import (
     PackedStructBlock,
     VariableBlock,
     block_to_array,
+    num_runs,
 )
 
 __all__ = [
@@ -247,7 +247,7 @@ def _dictionary_bits(part: npt.NDArray[Any], bits: int, num_values: int) -> floa
     if distinct > _most_distinct(part.size):
         return None
     items = _estimate_distinct(distinct, num_runs(part), num_values / part.size)
-    runs = run_bits(part) * (_INDEX_BITS + _RUN_LENGTH_BITS) / (bits + _RUN_LENGTH_BITS)
+    runs = _run_bits(part) * (_INDEX_BITS + _RUN_LENGTH_BITS) / (bits + _RUN_LENGTH_BITS)
     return min(max(1, math.ceil(math.log2(items))), runs) + items * bits / num_values
 
 
@@ -288,12 +288,23 @@ def _pack_or_runs(
 ) -> tuple[PageEncoding, float]:
     """The best of raw, bit-packed and run-length encoding, and its bits per value."""
     best, best_bits = plain, float(bits)
-    packed = packed_bits(values)
+    packed = _packed_bits(values)
     if packed <= 0.95 * bits:
         best, best_bits = PageEncoding(layout="miniblock", compression="inline_bitpacking"), packed
-    if options.rle_threshold is None and (as_runs := run_bits(part)) < _WORTHWHILE * best_bits:
+    if options.rle_threshold is None and (as_runs := _run_bits(part)) < _WORTHWHILE * best_bits:
         best, best_bits = PageEncoding(layout="miniblock", compression="rle"), as_runs
     return best, best_bits
+
+
+def _packed_bits(values: npt.NDArray[Any]) -> float:
+    """Bits per value if each chunk is packed with the width of the largest value; the last chunk is padded."""
+    used = int(np.bitwise_or.reduce(values)).bit_length()
+    return -(-values.size // BLOCK_VALUES) * (BLOCK_VALUES * used + values.itemsize * 8) / values.size
+
+
+def _run_bits(sample: npt.NDArray[Any]) -> float:
+    """Bits per value of a sample that is stored as runs: each has its value and a length."""
+    return (sample.itemsize * 8 + _RUN_LENGTH_BITS) * num_runs(sample) / sample.size
 
 
 def _general_encoding(name: str, scheme: str | None) -> PageEncoding:

@@ -42,7 +42,7 @@ from lance_core.encoding.compression.registry import Compression
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, require_fixed_width
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 
-__all__ = ["COMPRESSION", "coalesced_rows", "packed_bits", "spread_rows", "word_type"]
+__all__ = ["COMPRESSION", "coalesced_rows", "spread_rows", "word_type"]
 
 _MANY: Final = 8
 """Number of values of a chunk from which they are unpacked together."""
@@ -169,12 +169,6 @@ def _unpack_places(data: bytes | memoryview, width: int, size: int, places: Sequ
 def _encode_words(words: npt.NDArray[Any]) -> bytes:
     width = int(np.maximum.reduce(words)).bit_length()
     return width.to_bytes(words.itemsize, "little") + pack_one(words, width)
-
-
-def packed_bits(values: npt.NDArray[Any]) -> float:
-    """Bits per value if each chunk is packed with the width of the largest value; the last chunk is padded."""
-    used = int(np.bitwise_or.reduce(values)).bit_length()
-    return -(-values.size // BLOCK_VALUES) * (BLOCK_VALUES * used + values.itemsize * 8) / values.size
 
 
 def _decode_miniblock(

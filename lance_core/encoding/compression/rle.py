@@ -28,10 +28,10 @@ from lance_core.encoding.compression.chunks import (
 )
 from lance_core.encoding.compression.flat import flat_bits, flat_encoding
 from lance_core.encoding.compression.registry import Compression
-from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, require_fixed_width
+from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, num_runs, require_fixed_width
 from lance_core.errors import CorruptFileError, InvalidInputError
 
-__all__ = ["COMPRESSION", "levels_are_runs", "num_runs", "run_bits", "runs_of_levels"]
+__all__ = ["COMPRESSION", "levels_are_runs", "runs_of_levels"]
 
 _LONGEST = 255
 _HEADER_BYTES = 8
@@ -126,11 +126,6 @@ def _chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[Ch
     return gather, bits
 
 
-def num_runs(values: npt.NDArray[Any]) -> int:
-    """The number of runs of equal values."""
-    return 1 + int(np.count_nonzero(values[1:] != values[:-1]))
-
-
 def levels_are_runs(levels: npt.NDArray[Any]) -> bool:
     """Whether a few levels take less space as runs than as words of 16 bits."""
     return levels.size <= _LONGEST and _HEADER_BYTES + _LEVEL_RUN_BYTES * num_runs(levels) < 2 * levels.size
@@ -142,11 +137,6 @@ def runs_of_levels(levels: npt.NDArray[Any]) -> bytes:
     lengths = np.diff(starts, append=levels.size).astype(np.uint8)
     values = levels[starts].astype("<u2").tobytes()
     return len(values).to_bytes(_HEADER_BYTES, "little") + values + lengths.tobytes()
-
-
-def run_bits(sample: npt.NDArray[Any]) -> float:
-    """Bits per value of a sample that is stored as runs: each has its value and a length of 8 bits."""
-    return (sample.itemsize * 8 + 8) * num_runs(sample) / sample.size
 
 
 def _find_runs(values: npt.NDArray[Any], counts: Counts) -> tuple[npt.NDArray[Any], Bytes, Counts]:

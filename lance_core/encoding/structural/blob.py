@@ -33,7 +33,7 @@ from lance_core.encoding.compression.chunks import Counts
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, PackedStructBlock, VariableBlock
 from lance_core.encoding.levels.repdef import Layer, Levels, count_lists, max_definition, null_mask, wire_layers
 from lance_core.encoding.page import DecodedRows, EncodedPage, RowRuns, Steps, as_bytes
-from lance_core.encoding.structural import fullzip, miniblock
+from lance_core.encoding.structural import chunk_layout, fullzip
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Field, Schema
 from lance_core.schema.field import BLOB_KEY, is_blob, is_blob_v2, is_blob_v2_payload
@@ -103,7 +103,7 @@ def encode(array: pa.Array, positions: Sequence[int], *, large_chunks: bool) -> 
     )
     chunks = encode_miniblock(PackedStructBlock(children=children, num_values=len(array)), "packed_struct")
     flat = Levels(layers=(Layer.ALL_VALID_ITEM,), num_levels=len(array), repetition=None, definition=None)
-    inner = miniblock.encode(flat, chunks, num_rows=len(array), dictionary=None, large_chunks=large_chunks)
+    inner = chunk_layout.encode(flat, chunks, num_rows=len(array), dictionary=None, large_chunks=large_chunks)
     assert inner is not None
     assert isinstance(inner.encoding, PageLayout)
     layout = PageLayout()

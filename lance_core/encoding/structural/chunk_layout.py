@@ -1,4 +1,18 @@
-"""One mini-block chunk: a header, levels, and value buffers, all padded to 8 bytes.
+"""The layout of mini-block pages and of their chunks, and how they are written.
+
+    buffer 0        chunk meta      one word per chunk, u16 in 2.1 and u32 in 2.2:
+                                        bits 4..   size of the chunk / 8, minus 1
+                                        bits 0..3  log2 of the number of values; 0 for the last chunk, which has the
+                                                   rest of the page's values
+    buffer 1        chunks          back to back
+    next            dictionary      if the values are indices into one
+    next            repetition index, in pages with list layers: per chunk two u64:
+                                        how many rows end in the chunk
+                                        how many of its levels belong to a row that continues in the next chunk
+
+Levels that have no value (null and empty lists) are in the chunk of the last value before them.
+
+A chunk has a header, levels, and value buffers, all padded to 8 bytes:
 
     u16                 number of levels; 0 in a page without levels
     u16                 size of the repetition levels    only in a page that has them
@@ -22,13 +36,19 @@ from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
-from lance_core.encoding.compression import ChunkBuffers
+from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, MiniBlockLayout, PageLayout
+from lance_core.encoding.compression import ChunkBuffers, MiniBlockPage, encode_blocks
 from lance_core.encoding.compression.chunks import Counts, equal_steps
-from lance_core.encoding.page import Bytes, empty_bytes
+from lance_core.encoding.compression.out_of_line_bitpacking import PACKED_LEVELS
+from lance_core.encoding.compression.rle import levels_are_runs
+from lance_core.encoding.datablock import FixedWidthBlock
+from lance_core.encoding.levels.repdef import LevelArray, Levels, count_lists, max_definition, slot_mask, wire_layers
+from lance_core.encoding.page import Bytes, BytesLike, EncodedPage, empty_bytes
 from lance_core.errors import CorruptFileError
 
-__all__ = ["ChunkParts", "lay_out", "take_apart", "take_one_apart"]
+__all__ = ["ChunkParts", "Dictionary", "encode", "lay_out", "take_apart", "take_one_apart"]
 
 _PADDING: Final = 0xFE
 _ALIGNMENT: Final = 8
@@ -240,3 +260,119 @@ def _copy_pieces(out: Bytes, targets: Counts, source: ChunkBuffers) -> None:
     )
     for target, start, length in rest:
         to[target : target + length] = origin[start : start + length]
+
+
+_MAX_CHUNK_BYTES_2_1: Final = 32 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dictionary:
+    """The dictionary of a page, encoded."""
+
+    encoding: CompressiveEncoding
+    data: Bytes
+    num_items: int
+
+
+def encode(
+    levels: Levels, values: MiniBlockPage, *, num_rows: int, dictionary: Dictionary | None, large_chunks: bool
+) -> EncodedPage | None:
+    """Write a page.
+
+    Args:
+        levels: Nesting and nulls.
+        values: The values of the slots, or the indices into the dictionary, in chunks.
+        num_rows: Top-level rows.
+        dictionary: The dictionary of the indices; None if the chunks have the values themselves.
+        large_chunks: Whether the file is 2.2 or later.
+
+    Returns:
+        The page; None if a chunk would become larger than the format allows.
+    """
+    bounds = _level_bounds(levels, values.counts)
+    num_levels = bounds[1:] - bounds[:-1]
+    layout = MiniBlockLayout(
+        value_compression=values.encoding,
+        layers=wire_layers(levels.layers),
+        num_buffers=len(values.buffers),
+        num_items=int(values.counts.sum()),
+        has_large_chunk=large_chunks,
+    )
+    parts: list[ChunkBuffers | None] = []
+    for array, limit, target in (
+        (levels.repetition, count_lists(levels.layers), layout.rep_compression),
+        (levels.definition, max_definition(levels.layers), layout.def_compression),
+    ):
+        if array is None:
+            parts.append(None)
+            continue
+        name = _levels_name(array, num_levels, limit, runs=large_chunks)
+        parts.append(_encode_levels(array, num_levels, name, target))
+    has_levels = levels.repetition is not None or levels.definition is not None
+    chunk_parts = ChunkParts(
+        num_levels=num_levels if has_levels else np.zeros_like(num_levels),
+        repetition=parts[0],
+        definition=parts[1],
+        values=values.buffers,
+    )
+    laid_out = lay_out(chunk_parts, wide_sizes=large_chunks)
+    if laid_out is None or (not large_chunks and int(laid_out[1].max()) > _MAX_CHUNK_BYTES_2_1):
+        return None
+    data, sizes = laid_out
+    buffers: list[BytesLike] = [_chunk_meta(sizes, values.counts, "<u4" if large_chunks else "<u2"), data]
+    if dictionary is not None:
+        layout.dictionary.CopyFrom(dictionary.encoding)
+        layout.num_dictionary_items = dictionary.num_items
+        buffers.append(dictionary.data)
+    if levels.repetition is not None:
+        layout.repetition_index_depth = 1
+        buffers.append(_repetition_index(levels.repetition, bounds, count_lists(levels.layers)))
+    return EncodedPage(
+        num_rows=num_rows, length=num_rows, encoding=PageLayout(mini_block_layout=layout), buffers=tuple(buffers)
+    )
+
+
+def _level_bounds(levels: Levels, counts: Counts) -> Counts:
+    """First level of each chunk, and the total."""
+    bounds = np.zeros(counts.size + 1, np.int64)
+    np.cumsum(counts, out=bounds[1:])
+    slots = slot_mask(levels)
+    if slots is not None:
+        positions = np.flatnonzero(slots)
+        bounds[1:-1] = positions[bounds[1:-1]]
+        bounds[0] = 0
+    bounds[-1] = levels.num_levels
+    return bounds
+
+
+def _levels_name(array: LevelArray, counts: Counts, limit: int, *, runs: bool) -> str:
+    """The compression of levels; `runs` says whether the version of the file has runs of levels."""
+    if array.size >= PACKED_LEVELS * counts.size and limit.bit_length() <= 4:
+        return "out_of_line_bitpacking"
+    return "rle" if runs and counts.size == 1 and levels_are_runs(array) else "flat"
+
+
+def _encode_levels(array: LevelArray, counts: Counts, name: str, target: CompressiveEncoding) -> ChunkBuffers:
+    block = FixedWidthBlock(data=array.view(np.uint8), bits_per_value=16, num_values=array.size)
+    encoding, buffers = encode_blocks(block, name, counts)
+    target.CopyFrom(encoding)
+    return buffers
+
+
+def _chunk_meta(sizes: Counts, counts: Counts, word: str) -> npt.NDArray[Any]:
+    logarithms = np.zeros(counts.size, np.int64)
+    if counts.size > 1:
+        logarithms[:-1] = np.log2(counts[:-1])
+    return ((sizes // 8 - 1) << 4 | logarithms).astype(word)
+
+
+def _repetition_index(repetition: LevelArray, bounds: Counts, row_level: int) -> npt.NDArray[np.uint64]:
+    row_starts = np.flatnonzero(repetition == row_level)
+    ends = np.append(row_starts[1:], repetition.size)
+    started_before = np.searchsorted(row_starts, bounds[1:], side="left")
+    ended_before = np.searchsorted(ends, bounds[1:], side="right")
+    index = np.zeros((bounds.size - 1, 2), np.uint64)
+    index[:, 0] = np.diff(ended_before, prepend=0)
+    last_start = np.maximum(row_starts[started_before - 1], bounds[:-1])
+    index[:, 1] = np.where(started_before > ended_before, bounds[1:] - last_start, 0)
+    return index.ravel()

@@ -60,8 +60,7 @@ from lance_core.table.operations import ReserveFragments, Rewrite, RewriteGroup
 from lance_core.table.operations.base import check_fragment_ids, check_same_fragments
 from lance_core.table.transaction import Transaction
 from lance_core.threads import ThreadPool
-from lance_core.verbs.context.handle import Handle
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Handle, Snapshot
 
 __all__ = ["Compaction", "Outcome", "commit_what_fits", "compact", "numbered", "run_in_processes", "worker_count"]
 

@@ -26,8 +26,7 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import RewriteGroup, UpdateConfig, UpdateMap
 from lance_core.table.reuse import can_record_moves, live_coverage
 from lance_core.table.transaction import Transaction
-from lance_core.verbs.context.handle import Handle
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Handle, Snapshot
 from lance_core.verbs.indices.optimize import optimize_indices
 
 __all__ = [

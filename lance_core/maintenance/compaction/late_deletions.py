@@ -26,7 +26,7 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Delete, Rewrite, RewriteGroup, Update
 from lance_core.table.transaction import Transaction
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.rows.removal import with_deletions
 from lance_core.verbs.rows.rewritten_rows import rewritten_rows

@@ -16,7 +16,7 @@ from lance_core.schema import Field, Schema
 from lance_core.schema.field import leaf_paths
 from lance_core.table.fragment import DataFile
 from lance_core.threads import ThreadPool
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 
 __all__ = ["misread_columns", "misread_groups", "misread_problems"]
 

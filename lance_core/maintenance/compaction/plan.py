@@ -56,7 +56,7 @@ from lance_core.schema import Schema, quote_path, typed_schema
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.reuse import live_coverage
 from lance_core.threads import ThreadPool
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
 
 __all__ = ["FragmentFacts", "bins", "facts_of", "is_candidate", "within_limits"]

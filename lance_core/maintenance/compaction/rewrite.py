@@ -36,7 +36,7 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.operations import RewriteGroup
 from lance_core.table.paths import data_key, new_data_file_name
 from lance_core.table.rowids import U64Array, decode_row_ids, decode_versions, encode_row_ids, encode_versions
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import remove_files
 from lance_core.verbs.files.conform import check_dictionaries
 from lance_core.verbs.files.fragment_writer import data_file_record

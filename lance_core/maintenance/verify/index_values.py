@@ -19,7 +19,7 @@ from lance_core.index.kinds.registry import is_known
 from lance_core.table.fragment import Fragment
 from lance_core.table.fragment_list import FragmentList
 from lance_core.table.index import IndexMetadata
-from lance_core.verbs.context.snapshot import Session, Snapshot
+from lance_core.verbs.context.handle import Session, Snapshot
 from lance_core.verbs.indices.build import IndexedField, indexed_field
 from lance_core.verbs.rows.removal import live_rows
 

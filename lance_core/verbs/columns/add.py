@@ -20,7 +20,7 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Merge
 from lance_core.verbs.columns.batch_udf import BatchUDF
 from lance_core.verbs.columns.makers import ColumnMaker, column_maker, null_fields
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
 from lance_core.verbs.files.column_files import live_batches, spread, with_column_file, write_column_file
 from lance_core.verbs.files.conform import check_blobs, check_column_name

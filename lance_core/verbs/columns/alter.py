@@ -32,7 +32,7 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Project
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.columns.add import commit_merge
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.files.column_files import live_batches, replaced_columns, spread, write_column_file
 from lance_core.verbs.files.conform import check_column_name

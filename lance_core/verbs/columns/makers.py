@@ -17,7 +17,7 @@ from lance_core.errors import ArgumentTypeError, InvalidInputError, SchemaError
 from lance_core.extension_types import empty_table
 from lance_core.schema import Schema, typed_schema
 from lance_core.verbs.columns.batch_udf import BatchUDF, BatchUDFCheckpoint, as_batch, check_output
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.expressions.arrow import columns_of
 from lance_core.verbs.files.fragment_writer import ReaderLike, to_batches
 from lance_core.verbs.rows.source_rows import KeyIndex

@@ -29,7 +29,7 @@ from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Operation
 from lance_core.table.transaction import Transaction
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 
 __all__ = ["UncommittedFiles", "remove_files", "staged"]
 

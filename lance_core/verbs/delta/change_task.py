@@ -24,8 +24,7 @@ from lance_core.row_addresses import offsets_of
 from lance_core.schema import Field, in_storage_types
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.rowids import decode_versions
-from lance_core.verbs.context.handle import Handle
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Handle, Snapshot
 from lance_core.verbs.delta.fitted import fitted
 from lance_core.verbs.delta.same_columns import SameColumns
 from lance_core.verbs.delta.version_of_branch import BranchHistory, version_before

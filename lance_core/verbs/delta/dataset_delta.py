@@ -32,8 +32,7 @@ from lance_core.table.operations import (
     UpdateConfig,
 )
 from lance_core.table.rowids import encode_versions
-from lance_core.verbs.context.handle import Handle
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Handle, Snapshot
 from lance_core.verbs.delta.change_task import ChangeColumns, ChangeTask, ChangeType, rows_of_fragment
 from lance_core.verbs.delta.row_differences import RowDifferences, row_differences
 from lance_core.verbs.delta.same_columns import FieldHistory, SameColumns, same_columns

@@ -22,7 +22,7 @@ from lance_core.row_addresses import fragment_ids, row_addresses, rows_by_fragme
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array, decode_versions, row_ids_of
 from lance_core.threads import ThreadPool
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.delta.row_moves import RowMoves
 from lance_core.verbs.delta.version_of_branch import BranchHistory
 from lance_core.verbs.rows.removal import RowsByFragment

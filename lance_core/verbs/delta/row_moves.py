@@ -36,7 +36,7 @@ from lance_core.table.operations import (
 )
 from lance_core.table.rowids import U64Array
 from lance_core.table.transaction import Transaction
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.delta.version_of_branch import BranchHistory
 from lance_core.verbs.rows.rewritten_rows import numbered_fragments
 from lance_core.verbs.scan.read_fragment import physical_rows

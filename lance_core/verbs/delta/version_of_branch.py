@@ -13,9 +13,8 @@ from lance_core.commit import existing_versions, load_transaction, load_version_
 from lance_core.errors import VersionNotFoundError
 from lance_core.store import ObjectStore
 from lance_core.table.transaction import Transaction
-from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.context.handle import Handle, Snapshot
 from lance_core.verbs.context.references import load_branch
-from lance_core.verbs.context.snapshot import Snapshot
 
 __all__ = ["BranchHistory", "version_before"]
 

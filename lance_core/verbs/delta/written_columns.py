@@ -20,7 +20,7 @@ from lance_core.schema import Schema
 from lance_core.table.fragment import Fragment
 from lance_core.table.operations import Operation
 from lance_core.table.rowids import U64Array
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.delta.row_differences import RowDifferences, row_side, stable_ids, with_updates
 
 __all__ = ["only_written"]

@@ -20,7 +20,7 @@ from lance_core.store import note_begun
 from lance_core.table.fragment import TOMBSTONE, DataFile, Fragment
 from lance_core.table.paths import data_key, new_data_file_name
 from lance_core.table.rowids import row_ids_of
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.conform import check_dictionaries, conform
 from lance_core.verbs.files.fragment_writer import CLOSING_AT_A_TIME, data_file_record

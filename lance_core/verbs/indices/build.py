@@ -16,7 +16,7 @@ from lance_core.index.query.rows import IndexedRows
 from lance_core.schema import Field, Schema, arrow_type_of, quote_path
 from lance_core.table.fragment import Fragment
 from lance_core.threads import ThreadPool
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.rows.removal import parallel_fragments
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions

@@ -19,7 +19,7 @@ from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import CreateIndex
 from lance_core.table.paths import INDICES_PREFIX
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
 from lance_core.verbs.indices.build import IndexedField, build, indexed_field
 

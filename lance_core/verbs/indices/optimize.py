@@ -26,7 +26,7 @@ from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import CreateIndex, RewriteGroup
 from lance_core.table.reuse import trimmed, without_moved
-from lance_core.verbs.context.snapshot import Snapshot, retrying_on_latest
+from lance_core.verbs.context.handle import Snapshot, retrying_on_latest
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
 from lance_core.verbs.indices.build import IndexedField, build, indexed_field
 from lance_core.verbs.indices.create import write_segment

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from lance_core.errors import IndexNotFoundError, InvalidInputError, NotFoundError, UnsupportedError
 from lance_core.index.kinds.registry import KINDS
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.indices.build import indexed_field
 
 __all__ = ["prewarm"]

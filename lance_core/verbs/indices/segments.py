@@ -30,7 +30,7 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import CreateIndex, Merge, Update
 from lance_core.table.reuse import without_moved
 from lance_core.table.transaction import Transaction
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
 from lance_core.verbs.indices.build import IndexedField, build, indexed_field
 from lance_core.verbs.indices.create import index_name, kind_and_parameters, target_field, write_segment

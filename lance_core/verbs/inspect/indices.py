@@ -15,7 +15,7 @@ from lance_core.schema import Schema, arrow_type_of, quote_path
 from lance_core.table.index import FRAGMENT_REUSE_INDEX, IndexMetadata
 from lance_core.table.index_details import index_details
 from lance_core.table.reuse import live_coverage, num_reuse_versions
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.scan.read_fragment import live_count
 
 __all__ = [

@@ -9,7 +9,7 @@ from typing import TypedDict
 from lance_core.arguments import checked_methods
 from lance_core.file.reader import DataFileReader
 from lance_core.table.fragment import TOMBSTONE, Fragment
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.inspect.indices import IndexStatistics, index_statistics
 from lance_core.verbs.scan.read_fragment import counted_fragments
 

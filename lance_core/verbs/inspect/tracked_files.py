@@ -11,7 +11,7 @@ from lance_core.errors import VersionNotFoundError
 from lance_core.store import ObjectStore
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import transaction_key
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 
 __all__ = ["all_files", "tracked_files"]
 

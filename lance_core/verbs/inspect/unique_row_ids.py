@@ -14,7 +14,7 @@ import numpy as np
 from lance_core.errors import LanceError
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array, row_ids_of
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 
 __all__ = ["row_id_problems"]
 

@@ -14,7 +14,7 @@ from lance_core.table.fragment import DataFile, Fragment, fields_with_columns
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.rowids import row_record_problems
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.inspect.unique_row_ids import row_id_problems
 
 __all__ = ["check_columns", "manifest_problems", "validate", "validate_fragment"]

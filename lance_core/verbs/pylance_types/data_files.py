@@ -8,7 +8,7 @@ from lance_core.errors import SchemaError
 from lance_core.file.reader import DataFileReader
 from lance_core.schema import Field
 from lance_core.table.fragment import DataFile
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 
 __all__ = ["data_file_at", "described_file"]
 

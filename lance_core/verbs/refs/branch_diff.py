@@ -18,8 +18,8 @@ from lance_core.row_addresses import offsets_of
 from lance_core.schema import Schema
 from lance_core.table.filled_slices import read_slices
 from lance_core.table.fragment import Fragment
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.references import TableRefs
-from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.refs.changes import Branch, BranchChanges, left_behind, load_branch_ends
 from lance_core.verbs.refs.promotion.files import OwnFiles
 from lance_core.verbs.refs.promotion.record import commits_between, merged_properties

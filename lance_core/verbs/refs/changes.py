@@ -24,8 +24,8 @@ from lance_core.table.fragment import TOMBSTONE, Fragment
 from lance_core.table.idempotency import is_of_commits
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.refs import MAIN, BranchRef
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.references import TableRefs, load_branch
-from lance_core.verbs.context.snapshot import Snapshot
 
 __all__ = ["Branch", "BranchChanges", "columns_of", "left_behind", "load_branch_ends"]
 

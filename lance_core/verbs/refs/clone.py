@@ -15,8 +15,8 @@ from lance_core.table.operations import Clone
 from lance_core.table.paths import INDICES_PREFIX, data_key
 from lance_core.table.transaction import Transaction
 from lance_core.threads import ThreadPool
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.references import Resolved, TableRefs
-from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.refs.clones import protected
 
 __all__ = ["Copier", "FileCopy", "deep_clone", "shallow_clone"]

@@ -12,7 +12,7 @@ from lance_core.retry import CONFLICT_RETRIES, RETRY_TIMEOUT
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Delete
 from lance_core.table.transaction import Transaction
-from lance_core.verbs.context.snapshot import Snapshot, retrying_on_latest
+from lance_core.verbs.context.handle import Snapshot, retrying_on_latest
 from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.rows.removal import each_matching, remove_rows
 from lance_core.verbs.scan.conditions import predicate_string, to_condition

@@ -22,8 +22,7 @@ from lance_core.schema import typed_schema
 from lance_core.table import transaction as records
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.context.bases import WriteTarget, write_targets
-from lance_core.verbs.context.handle import Handle
-from lance_core.verbs.context.snapshot import Snapshot, retrying_on_latest
+from lance_core.verbs.context.handle import Handle, Snapshot, retrying_on_latest
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
 from lance_core.verbs.files.fragment_writer import ReaderLike, to_batches
 from lance_core.verbs.files.slices import Slices

@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.rows.merge_clauses import MergeClauses, WhenMatched
 from lance_core.verbs.scan.explain import PlanStep
 from lance_core.verbs.scan.read_fragment import live_counts

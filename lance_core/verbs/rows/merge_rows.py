@@ -23,7 +23,7 @@ from lance_core.table.operations import KeyExistenceFilter, Update, UpdateMode
 from lance_core.table.rowids import U64Array, row_ids_of
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.bases import WriteTarget
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.column_files import patched, replaced_columns, write_column_file
 from lance_core.verbs.files.conform import check_external, external_places

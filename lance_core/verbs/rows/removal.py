@@ -28,7 +28,7 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array, encode_row_ids
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.bases import WriteTarget
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.expressions.arrow import columns_of, matching
 from lance_core.verbs.files.conform import check_dictionaries

@@ -26,7 +26,7 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Update, UpdateMode
 from lance_core.table.rowids import row_ids_of
-from lance_core.verbs.context.snapshot import Snapshot, retrying_on_latest
+from lance_core.verbs.context.handle import Snapshot, retrying_on_latest
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
 from lance_core.verbs.expressions.arrow import columns_of
 from lance_core.verbs.files.column_files import patched, replaced_columns, write_column_file

@@ -20,7 +20,7 @@ from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Schema
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.inspect.statistics import field_sizes
 from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
 

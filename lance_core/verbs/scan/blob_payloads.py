@@ -30,7 +30,7 @@ from lance_core.schema import Field, Schema, arrow_type_of
 from lance_core.schema.field import is_blob_v2_payload
 from lance_core.store import ObjectStore
 from lance_core.threads import ThreadPool
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 
 __all__ = ["with_payloads"]
 

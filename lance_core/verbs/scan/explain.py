@@ -22,7 +22,7 @@ from lance_core.file.metadata import FileVersion
 from lance_core.index.selection.candidates import Selection
 from lance_core.schema import Field, Schema, quote_path
 from lance_core.table.fragment import Fragment
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.expressions.arrow import calls_of, columns_of
 from lance_core.verbs.expressions.printed import plain_name, printed
 from lance_core.verbs.scan.fragment_scan import FIRST_WINDOW_ROWS, FragmentScan, filter_reads

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from lance_core.errors import InvalidInputError
 from lance_core.schema import Field, Schema
 from lance_core.table.fragment import Fragment
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.expressions.arrow import columns_of, matching, matching_all
 from lance_core.verbs.scan.read_fragment import Opened, files_of, opened_reader
 

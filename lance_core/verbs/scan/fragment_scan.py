@@ -24,7 +24,7 @@ from lance_core.index.selection.claims import Claim
 from lance_core.row_addresses import offsets_of
 from lance_core.schema import Schema, schema_to_arrow
 from lance_core.table.fragment import Fragment
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.expressions.arrow import columns_of, matching_all, true_places
 from lance_core.verbs.expressions.printed import printed
 from lance_core.verbs.scan.filter_dictionaries import matching_entries, with_dictionaries

@@ -21,7 +21,7 @@ from lance_core.row_addresses import fragment_ids, row_offsets
 from lance_core.schema import Schema, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.scan.explain import PlanStep, nearest_steps
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions, check_num_rows

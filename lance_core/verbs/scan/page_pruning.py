@@ -15,7 +15,7 @@ from lance_core.file.metadata import FileVersion
 from lance_core.file.statistics import PageBounds
 from lance_core.schema import schema_to_arrow
 from lance_core.table.fragment import Fragment
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.expressions.arrow import calls_of, columns_of
 from lance_core.verbs.scan.read_fragment import Opened, opened_reader
 

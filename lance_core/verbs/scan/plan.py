@@ -23,7 +23,7 @@ from lance_core.index.selection.constant_fragments import constant_columns
 from lance_core.index.selection.exact_matches import certain_matches
 from lance_core.table.fragment import Fragment
 from lance_core.table.fragment_list import FragmentList
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.expressions.arrow import columns_of, matching
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions

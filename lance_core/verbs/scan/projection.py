@@ -16,7 +16,7 @@ _rowoffset                    position among the live rows of the dataset, from 
 _row_created_at_version       version in which the row was added
 _row_last_updated_at_version  version in which the row was last changed
 
-The form in which a scan returns blob columns, by its argument `blob_handling`: descriptions or payloads.
+Blob columns are returned as descriptions or payloads, by the argument `blob_handling`:
 
     blob_handling          blobs of 2.0 and 2.1           blobs of 2.2
     None, *_descriptions   struct of position and size    struct of kind, position, size, blob_id and blob_uri

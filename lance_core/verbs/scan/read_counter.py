@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Any
 
 from lance_core.store import ByteRange, BytesLike, ObjectMeta, ObjectStore
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 
 __all__ = ["ReadCounter", "counted"]
 

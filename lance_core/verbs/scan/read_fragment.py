@@ -18,7 +18,7 @@ from lance_core.file.reader import DataFileReader
 from lance_core.schema import Field, Schema, field_to_arrow, schema_to_arrow
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.fragment_list import FragmentList
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.scan.blob_payloads import with_payloads
 
 __all__ = [

@@ -10,7 +10,7 @@ import pyarrow as pa
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.row_addresses import fragment_ids, row_addresses, row_offsets
 from lance_core.table.rowids import U64Array, row_ids_of
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.read_fragment import physical_rows
 from lance_core.verbs.scan.take import take_addresses, whole_numbers

@@ -26,7 +26,7 @@ from lance_core.index.selection.claims import ContradictionError
 from lance_core.schema import Schema, typed_schema, unwrapped
 from lance_core.table.fragment import Fragment
 from lance_core.threads import ThreadPool
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.scan.explain import FragmentPart, PlanStep, order_steps, scan_steps
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import STRICT_ROWS, ScanOptions, check_num_rows, order_of

@@ -14,7 +14,7 @@ from lance_core.encoding.concatenate import take_table
 from lance_core.errors import InvalidInputError
 from lance_core.row_addresses import fragment_ids, offsets_of, row_offsets
 from lance_core.table.fragment import Fragment
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.projection import rows_without_columns

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema.field import is_blob, is_blob_v2
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.scan.options import scan_options
 from lance_core.verbs.scan.projection import AS_BYTES, ROW_ADDRESS
 from lance_core.verbs.scan.row_ids import check_live, take_ids, unsigned

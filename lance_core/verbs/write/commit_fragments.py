@@ -53,8 +53,7 @@ from lance_core.table.operations import Append, Merge, Operation, Overwrite, Upd
 from lance_core.table.operations.base import next_fragment_id
 from lance_core.table.transaction import FIRST_ADDED_KEY, Transaction
 from lance_core.verbs.context.bases import numbered
-from lance_core.verbs.context.handle import TableTarget
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot, TableTarget
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.conform import check_dictionaries, with_dictionaries
 from lance_core.verbs.files.fragment_writer import lance_schema

@@ -63,7 +63,7 @@ from lance_core.table.operations import (
 )
 from lance_core.table.rowids import row_ids_of
 from lance_core.table.transaction import FIRST_ADDED_KEY, PROMOTION_KEY, Transaction
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.rows.removal import RowsByFragment
 from lance_core.verbs.rows.rewritten_rows import fragment_name, numbered_fragments, rewritten_rows
 from lance_core.verbs.scan.read_fragment import physical_rows

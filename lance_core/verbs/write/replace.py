@@ -14,7 +14,7 @@ from pyroaring import BitMap
 from lance_core.row_addresses import bitmap_of, row_offsets
 from lance_core.schema import schema_to_arrow
 from lance_core.table.fragment import Fragment
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.slices import Slices
 from lance_core.verbs.rows.removal import Removal, each_fragment, remove_rows

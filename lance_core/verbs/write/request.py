@@ -28,7 +28,7 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Merge
 from lance_core.table.operations.base import next_fragment_id, number_fragments
 from lance_core.verbs.columns.add import lacking_fields, with_null_columns
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.fragment_writer import FileOptions
 from lance_core.verbs.files.slices import Slices

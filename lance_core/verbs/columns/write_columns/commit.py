@@ -51,7 +51,7 @@ from lance_core.verbs.columns.write_columns.tasks import (
     as_table,
     plan_columns,
 )
-from lance_core.verbs.context.snapshot import Snapshot, retrying_on_latest
+from lance_core.verbs.context.handle import Snapshot, retrying_on_latest
 from lance_core.verbs.context.uncommitted_files import remove_files
 from lance_core.verbs.files.column_files import replaced_columns
 from lance_core.verbs.files.fragment_writer import ReaderLike

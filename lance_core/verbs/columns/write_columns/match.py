@@ -17,7 +17,7 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import row_ids_of
 from lance_core.threads import ThreadPool
 from lance_core.verbs.columns.write_columns.tasks import ColumnTask
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.rows.removal import live_rows, parallel_fragments
 from lance_core.verbs.rows.source_rows import KeyIndex
 from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID

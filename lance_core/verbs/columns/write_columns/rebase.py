@@ -31,7 +31,7 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Clone, Merge, Overwrite, Project, Restore, UnknownOperation
 from lance_core.verbs.columns.add import with_new_columns
 from lance_core.verbs.columns.write_columns.tasks import WrittenColumns, write_values
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.delta.row_differences import RowSide, row_side, stable_ids
 from lance_core.verbs.delta.row_moves import RowMoves

@@ -29,8 +29,7 @@ from lance_core.schema import Schema, schema_from_bytes, schema_to_bytes, typed_
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.columns.add import with_new_columns
-from lance_core.verbs.context.handle import Handle
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Handle, Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
 from lance_core.verbs.files.column_files import write_column_file
 from lance_core.verbs.files.conform import check_external, conform, external_places, fit

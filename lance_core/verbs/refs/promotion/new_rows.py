@@ -15,7 +15,7 @@ from lance_core.errors import RetryableConflictError
 from lance_core.row_addresses import offsets_of
 from lance_core.table.fragment import Fragment
 from lance_core.table.operations import Append, KeyExistenceFilter, Merge, Operation, Update
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.refs.changes import Branch, BranchChanges
 from lance_core.verbs.rows.removal import RowsByFragment, live_rows
 from lance_core.verbs.rows.source_rows import key_hashes

@@ -30,7 +30,7 @@ from lance_core.table.operations import Delete, Merge, Operation, Project, Rewri
 from lance_core.table.operations.rewrite import RewriteGroup
 from lance_core.table.rowids import decode_row_ids
 from lance_core.table.transaction import Transaction
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.refs.changes import Branch, BranchChanges
 from lance_core.verbs.refs.promotion.added_columns import AddedColumns

@@ -27,7 +27,7 @@ from lance_core.table.operations import Update
 from lance_core.table.rowids import U64Array, row_ids_of
 from lance_core.verbs.columns.write_columns.rebase import PendingColumns, rebased_columns
 from lance_core.verbs.columns.write_columns.tasks import WrittenColumns
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.column_files import replaced_columns
 from lance_core.verbs.refs.changes import Branch, BranchChanges

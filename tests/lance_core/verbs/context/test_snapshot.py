@@ -8,7 +8,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import CorruptFileError, ObjectNotFoundError, RetryableConflictError, VersionNotFoundError
-from lance_core.verbs.context.snapshot import retrying_on_latest
+from lance_core.verbs.context.handle import retrying_on_latest
 
 
 @pytest.fixture

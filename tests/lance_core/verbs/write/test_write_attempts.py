@@ -18,7 +18,7 @@ from lance_core.errors import (
     SupersededError,
 )
 from lance_core.maintenance import Compaction, commit_what_fits
-from lance_core.verbs.context import snapshot
+from lance_core.verbs.context import handle
 from tests.support.write_attempts import TOKEN, attempt, compact, latest, ours, rows, theirs, values, write
 
 
@@ -507,7 +507,7 @@ class TestMerge:
 
     def test_an_attempt_before_the_version_that_the_write_restarts_from_is_found(self, table, monkeypatch):
         """The first attempt meets a conflict; a later attempt is older than the version that the second begins with."""
-        base, load = latest(table), snapshot.load_following
+        base, load = latest(table), handle.load_following
 
         def busy(*args):
             self.merge(latest(table), attempt(1), 7)
@@ -515,7 +515,7 @@ class TestMerge:
             return load(*args)
 
         latest(table).update({"p": "'x'"}, where="v = 100")
-        monkeypatch.setattr(snapshot, "load_following", busy)
+        monkeypatch.setattr(handle, "load_following", busy)
         with pytest.raises(SupersededError):
             self.merge(base, attempt(0), 100)
         assert values(table.uri) == [7, 100, 101]
