@@ -1,18 +1,5 @@
 """Schemas: fields with ids, and their Arrow and protobuf forms."""
 
-from lance_core.schema.arrow import (
-    JSON,
-    arrow_type_of,
-    field_from_arrow,
-    field_to_arrow,
-    in_storage_types,
-    is_json_type,
-    resolve_extensions,
-    schema_from_arrow,
-    schema_to_arrow,
-    typed_schema,
-    unwrapped,
-)
 from lance_core.schema.field import (
     CLUSTERING_KEY_POSITION,
     NO_MARK,
@@ -30,9 +17,25 @@ from lance_core.schema.field import (
     quote_path,
     split_path,
 )
+from lance_core.schema.forms import (
+    JSON,
+    arrow_type_of,
+    field_from_arrow,
+    field_to_arrow,
+    in_storage_types,
+    is_json_type,
+    resolve_extensions,
+    schema_from_arrow,
+    schema_from_bytes,
+    schema_from_protobuf,
+    schema_to_arrow,
+    schema_to_bytes,
+    schema_to_protobuf,
+    typed_schema,
+    unwrapped,
+)
 from lance_core.schema.json import json_to_schema, rust_name, schema_to_json
 from lance_core.schema.lance_schema import LanceField, LanceSchema
-from lance_core.schema.protobuf import schema_from_bytes, schema_from_protobuf, schema_to_bytes, schema_to_protobuf
 
 __all__ = [
     "CLUSTERING_KEY_POSITION",

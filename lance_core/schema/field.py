@@ -136,7 +136,7 @@ class Field:
     Attributes:
         name: Name among its siblings.
         id: Field id, or `UNASSIGNED`.
-        logical_type: The type as the format writes it, for example `timestamp:us:UTC` (see `schema.arrow`).
+        logical_type: The type as the format writes it, for example `timestamp:us:UTC` (see `schema.forms`).
         nullable: Whether values can be null.
         children: Child fields; empty for everything but lists, structs and maps.
         metadata: Arrow field metadata.

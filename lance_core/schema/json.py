@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from lance_core.errors import ArgumentTypeError, InvalidInputError, UnsupportedError
 from lance_core.extension_types import exported_metadata
-from lance_core.schema.arrow import check_depth, resolve_extensions
 from lance_core.schema.field import MOST_LEVELS
+from lance_core.schema.forms import check_depth, resolve_extensions
 
 __all__ = ["json_to_schema", "rust_name", "schema_to_json"]
 

@@ -22,7 +22,7 @@ from lance_core.schema import Schema, schema_from_arrow, schema_from_bytes
 from lance_core.store import ObjectStore, PendingWrites, note_begun, open_store, sync_names
 from lance_core.table import fragment as records
 from lance_core.table.paths import DATA_PREFIX, TableFormat, data_key, new_data_file_name
-from lance_core.verbs.context.bases import DatasetBasePath, WriteTarget
+from lance_core.verbs.context.bases import DatasetBasePath, WriteTarget, numbered
 from lance_core.verbs.context.uncommitted_files import remove_files
 from lance_core.verbs.files.conform import (
     check_column_name,
@@ -85,6 +85,15 @@ class FileOptions:
         options = cls(**{name: arguments[name] for name in names if arguments.get(name) is not None})
         legacy = arguments.get("use_legacy_format")
         return options if legacy is None else replace(options, data_storage_version="legacy" if legacy else "stable")
+
+    @property
+    def base_records(self) -> tuple[records.BasePath, ...]:
+        """The base paths of a table that is created, with ids.
+
+        Raises:
+            InvalidInputError: Two base paths have the same id, name or path.
+        """
+        return numbered(self.initial_bases) if self.initial_bases else ()
 
     @property
     def table_format(self) -> TableFormat:

@@ -52,7 +52,6 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Append, Merge, Operation, Overwrite, Update, UpdateConfig, UpdateMap
 from lance_core.table.operations.base import next_fragment_id
 from lance_core.table.transaction import FIRST_ADDED_KEY, Transaction
-from lance_core.verbs.context.bases import numbered
 from lance_core.verbs.context.handle import Snapshot, TableTarget
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.conform import check_dictionaries, with_dictionaries
@@ -144,7 +143,7 @@ class _FragmentsCommit:
         """The change on the version that the request is based on."""
         base, write = self._base(), self.request.attempt
         if base is None:
-            operation = replace(self._overwrite(), initial_bases=numbered(self.request.files.initial_bases or ()))
+            operation = replace(self._overwrite(), initial_bases=self.request.files.base_records)
             return self._change(None, operation, self.request.properties())
         begun = write is not None and write.begun is not None
         overruled = overruled_fills(self.request, write, base) if write is not None and begun else frozenset[int]()

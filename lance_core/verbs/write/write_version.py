@@ -37,7 +37,7 @@ from lance_core.store import PendingWrites, canonical_uri
 from lance_core.store.memory import MemoryStore
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.verbs.context.bases import WriteTarget, numbered, write_targets
+from lance_core.verbs.context.bases import WriteTarget, write_targets
 from lance_core.verbs.context.handle import TableTarget
 from lance_core.verbs.context.uncommitted_files import remove_files
 from lance_core.verbs.files.conform import external_places
@@ -144,7 +144,7 @@ class PreparedWrite:
         if self.options.files.allow_external_blob_outside_bases:
             return ("",)
         base_paths = self.target.base.base_paths if self.target.base is not None else ()
-        return external_places([*base_paths, *numbered(self.options.files.initial_bases or ())])
+        return external_places([*base_paths, *self.options.files.base_records])
 
     def write_rows(
         self,
@@ -230,14 +230,16 @@ def prepare(target: TableTarget, options: WriteOptions) -> PreparedWrite:
         raise InvalidInputError(
             f"Cannot register new bases in {mode} mode: initial_bases can be given only when a dataset is created"
         )
-    bases = target.base.base_paths if target.base is not None else numbered(files.initial_bases or ())
-    targets = write_targets(
-        target.store,
-        bases,
-        target_bases=files.target_bases,
-        target_all_bases=files.target_all_bases,
-        options=target.options,
-    )
+    targets = [WriteTarget(store=target.store)]
+    if files.target_bases is not None or files.target_all_bases is not None:
+        bases = target.base.base_paths if target.base is not None else files.base_records
+        targets = write_targets(
+            target.store,
+            bases,
+            target_bases=files.target_bases,
+            target_all_bases=files.target_all_bases,
+            options=target.options,
+        )
     return PreparedWrite(target=target, options=options, version=_file_version(target.base, files), targets=targets)
 
 

@@ -17,7 +17,7 @@ from lance_core.schema import (
     schema_to_protobuf,
     split_path,
 )
-from lance_core.schema.arrow import field_to_arrow
+from lance_core.schema.forms import field_to_arrow
 
 STORABLE = [
     pa.null(), pa.bool_(), pa.int8(), pa.uint8(), pa.int16(), pa.uint16(), pa.int32(), pa.uint32(), pa.int64(),
