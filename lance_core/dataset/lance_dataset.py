@@ -44,7 +44,7 @@ from lance_core.verbs.context.handle import Handle, Session, TableTarget, table_
 from lance_core.verbs.context.references import Reference
 from lance_core.verbs.files.fragment_writer import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE, ReaderLike
 from lance_core.verbs.files.progress import FragmentWriteProgress
-from lance_core.verbs.write.request import Write
+from lance_core.verbs.write.commit_fragments import Write
 from lance_core.verbs.write.write_version import WriteOptions, write_version
 
 __all__ = ["ArrowInterface", "LanceDataset", "dataset", "write_dataset"]

@@ -25,10 +25,9 @@ from lance_core.verbs.files.slices import Slices
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 from lance_core.verbs.pylance_types.operations import LanceOperation
 from lance_core.verbs.pylance_types.transactions import Transaction
-from lance_core.verbs.write.commit_fragments import commit_request
+from lance_core.verbs.write.commit_fragments import CommitRequest, Write, commit_request
 from lance_core.verbs.write.commit_operation import check_against_base
 from lance_core.verbs.write.commit_outcome import commit_facts
-from lance_core.verbs.write.request import CommitRequest, Write
 
 __all__ = ["CommitResult", "WriteResult", "commit_fragments", "commit_transaction"]
 

@@ -8,7 +8,7 @@
 
 A replacement that conflicts with a commit that only moved rows (a compaction) is computed again on the latest version.
 A replacement that conflicts with a replacement of the same slice fails, because the table cannot decide which of the
-two should win. With `require_empty`, a write to slices with rows of another write fails (module `require_empty`).
+two should win. With `require_empty`, a write to slices with rows of another write fails (see `concurrent_writes`).
 
 Of several attempts of one write (`WriteAttempt`), only the rows of the last one remain in the table: overwrite and
 replace remove the earlier rows anyway; append commits an Update that removes them and adds the new rows.
@@ -17,8 +17,11 @@ replace remove the earlier rows anyway; append commits an Update that removes th
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Final
+
+import pyarrow as pa
 
 from lance_core.commit import (
     REPLACES_KEY,
@@ -28,6 +31,7 @@ from lance_core.commit import (
     Lost,
     Outcome,
     Rebased,
+    WriteAttempt,
     already_exists,
     commit,
     commit_change,
@@ -42,38 +46,141 @@ from lance_core.errors import (
     CommitConflictError,
     DatasetExistsError,
     EarlierAttemptCommittedError,
+    InvalidInputError,
     ObjectNotFoundError,
     RetryableConflictError,
 )
-from lance_core.schema import Schema
-from lance_core.store import ObjectStore, PendingWrites, canonical_uri
-from lance_core.table.fragment import data_files, own_data_keys
+from lance_core.file import FileVersion
+from lance_core.schema import Schema, schema_to_bytes
+from lance_core.store import ObjectStore, PendingWrites, canonical_uri, make_durable
+from lance_core.table.filled_slices import SLICE_NAMES_KEY, SLICES_KEY
+from lance_core.table.fragment import Fragment, data_files, own_data_keys
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Append, Merge, Operation, Overwrite, Update, UpdateConfig, UpdateMap
-from lance_core.table.operations.base import next_fragment_id
+from lance_core.table.operations.base import next_fragment_id, number_fragments
 from lance_core.table.transaction import FIRST_ADDED_KEY, Transaction
+from lance_core.verbs.columns.add import lacking_fields, with_null_columns
 from lance_core.verbs.context.handle import Snapshot, TableTarget
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.conform import check_dictionaries, with_dictionaries
-from lance_core.verbs.files.fragment_writer import lance_schema
-from lance_core.verbs.rows.removal import Removal, RowsByFragment
-from lance_core.verbs.write.concurrent_writes import (
-    check_columns,
-    check_creation,
-    overruled_fills,
-    replaceable_commits,
-)
+from lance_core.verbs.files.fragment_writer import FileOptions, lance_schema
+from lance_core.verbs.files.slices import Slices
+from lance_core.verbs.rows.removal import Removal, RowsByFragment, with_deletions
+from lance_core.verbs.write.concurrent_writes import check_empty, has_same_fields, overruled_fills, replaceable_commits
 from lance_core.verbs.write.earlier_attempts import committed_attempts, rows_of_attempts
 from lance_core.verbs.write.replace import remove_slices
-from lance_core.verbs.write.request import (
-    CommitRequest,
-    adds_columns,
-    check_required_empty,
-    merge_with_added_columns,
-    schema_with_added_columns,
-)
 
-__all__ = ["FragmentsChange", "commit_request"]
+__all__ = ["CommitRequest", "FragmentsChange", "Write", "commit_request"]
+
+COMMIT_MODES: Final = ("create", "append", "overwrite", "replace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """What is written: which rows the new ones replace, and what the table must be like.
+
+    Attributes:
+        mode: "create", "append", "overwrite" or "replace".
+        slices: For "replace": the slices whose rows are replaced. For `require_empty`: the slices that must be empty.
+        add_columns: Whether columns that the table lacks are added.
+        require_empty: Whether the slices must have no rows other than those of earlier attempts.
+
+    Raises:
+        InvalidInputError: The mode is unknown, or two attributes cannot be combined.
+    """
+
+    mode: str = "append"
+    slices: Slices | None = None
+    add_columns: bool = False
+    require_empty: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mode not in COMMIT_MODES:
+            raise InvalidInputError(f"mode must be one of {', '.join(COMMIT_MODES)}, not {self.mode!r}")
+        if self.require_empty and self.mode not in ("append", "replace"):
+            raise InvalidInputError(f'require_empty needs mode "append" or "replace", not {self.mode!r}')
+        if (self.mode == "replace" or self.require_empty) != (self.slices is not None):
+            raise InvalidInputError('mode "replace" and require_empty need slices, and nothing else accepts slices')
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The transaction properties that name the slices."""
+        return {} if self.slices is None else self.slices.properties()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitRequest:
+    """What to commit: the arguments of `lance_core.commit_fragments`, which describes them.
+
+    Attributes:
+        files: The options by which a dataset is created.
+        first_field_id: Id of the first field, if the fragments define the columns of the dataset.
+    """
+
+    fragments: tuple[Fragment, ...]
+    schema: pa.Schema
+    write: Write
+    commit: Commit = field(default_factory=Commit)
+    files: FileOptions = field(default_factory=FileOptions)
+    read_version: int | None = None
+    identity: str | None = None
+    table_config: Mapping[str, str] | None = None
+    first_field_id: int = 0
+
+    @property
+    def attempt(self) -> WriteAttempt | None:
+        """The attempt of a write that the commit is, if any."""
+        return self.commit.write_attempt
+
+    @property
+    def replacing(self) -> WriteAttempt | None:
+        """The attempt, if the commit replaces rows that other writes have added to the same slices meanwhile."""
+        later_wins = self.attempt is not None and self.attempt.conflict_policy == "later_wins"
+        replaces = not self.write.require_empty and self.write.mode in ("overwrite", "replace")
+        return self.attempt if later_wins and replaces else None
+
+    def filled_slices(self) -> tuple[str, ...] | None:
+        """The slices whose rows the write replaces, whoever wrote them: empty for all rows; None if there are none."""
+        if self.attempt is None or self.write.require_empty or self.write.mode not in ("overwrite", "replace"):
+            return None
+        return () if self.write.slices is None else tuple(self.write.slices.identities())
+
+    def check(self) -> None:
+        """Check that the arguments fit together.
+
+        Raises:
+            InvalidInputError: The identity of no version is given.
+            SchemaError: The slices cannot be distinguished in data of this schema.
+        """
+        if self.write.slices is not None:
+            self.write.slices.check(self.schema)
+        if self.identity is not None and not self.read_version:
+            raise InvalidInputError("identity needs read_version, the number of the version that it identifies")
+
+    def properties(self) -> dict[str, str]:
+        """The transaction properties of the commit."""
+        return {**self.commit.texts, **self.commit.identity, **self.write.properties}
+
+    def side_properties(self) -> dict[str, str]:
+        """The properties of a commit of the configuration before the write, without those that identify the write."""
+        identity_keys = {SLICES_KEY, SLICE_NAMES_KEY, *self.commit.identity}
+        return {key: value for key, value in self.commit.texts.items() if key not in identity_keys}
+
+    def schema_after(self, base: Manifest) -> Schema:
+        """The dataset's schema, with the new columns of the request if it adds columns and is not an overwrite."""
+        new = lacking_fields(base.schema, self.schema) if self.write.add_columns else []
+        return base.schema if not new or self.write.mode == "overwrite" else with_null_columns(base, new)
+
+    def adds_columns(self, base: Manifest) -> bool:
+        """Whether an append or replacement adds columns, so that fragments and schema change in one version."""
+        return self.write.mode in ("append", "replace") and self.schema_after(base) is not base.schema
+
+    def file_version(self) -> FileVersion:
+        """The file version of the fragments; if they have no file, the requested version or the default."""
+        for fragment in self.fragments[:1]:
+            for file in fragment.files[:1]:
+                return FileVersion.from_numbers(file.file_major_version, file.file_minor_version)
+        return FileVersion.from_string(self.files.data_storage_version)
 
 
 def commit_request(target: TableTarget, request: CommitRequest, pending: PendingWrites | None = None) -> Outcome:
@@ -145,8 +252,9 @@ class _FragmentsCommit:
         if base is None:
             operation = replace(self._overwrite(), initial_bases=self.request.files.base_records)
             return self._change(None, operation, self.request.properties())
-        begun = write is not None and write.begun is not None
-        overruled = overruled_fills(self.request, write, base) if write is not None and begun else frozenset[int]()
+        replacing, slices, overruled = self.request.replacing, self.request.filled_slices(), frozenset[int]()
+        if replacing is not None and slices is not None:
+            overruled = overruled_fills(replacing, slices, base)
         return self._begin(base, frozenset(() if write is None else write.earlier), overruled)
 
     def next_change(
@@ -162,21 +270,36 @@ class _FragmentsCommit:
         request, write, base = self.request, self.request.attempt, before.base
         if base is None:
             return self._after_creation(before, latest, conflict)
-        if not (request.replaces_others or (isinstance(conflict, CommitConflictError) and conflict.retryable)):
+        if request.replacing is None and not (isinstance(conflict, CommitConflictError) and conflict.retryable):
             raise conflict
         committed = committed_attempts(self.store, write, base.version, latest)
         attempts = before.attempts | committed
         raced = latest.version > base.version + len(committed)
         excluded = raced and write is not None and write.conflict_policy == "exclusive"
         replaces = request.write.mode == "replace" or (request.write.mode == "append" and bool(before.attempts))
-        depends = replaces or adds_columns(request, base) or isinstance(conflict, EarlierAttemptCommittedError)
-        if excluded or not (depends or request.replaces_others or request.write.require_empty):
+        depends = replaces or request.adds_columns(base) or isinstance(conflict, EarlierAttemptCommittedError)
+        if excluded or not (depends or request.replacing is not None or request.write.require_empty):
             raise conflict
-        overruled = replaceable_commits(self.store, self.uri, request, base.version, latest, attempts)
+        overruled = self._find_replaceable(base.version, latest, attempts)
         if overruled is None:
             raise conflict
-        check_columns(request, self.uri, base, latest)
+        if request.write.mode in ("append", "replace") and not has_same_fields(base.schema, latest.schema):
+            raise RetryableConflictError(f"{self.uri}: its columns were changed meanwhile; do the write again")
         return self._compute(latest, attempts, before.overruled.union(overruled))
+
+    def _find_replaceable(self, since: int, latest: Manifest, attempts: Collection[int]) -> Collection[int] | None:
+        """The versions of other writes that the write may replace (`replaceable_commits`)."""
+        request = self.request
+        if request.write.require_empty:
+            return ()  # `check_empty` checks the rows themselves
+        return replaceable_commits(
+            self.store, self.uri, request.write.slices, request.replacing, since, latest, attempts
+        )
+
+    def _check_empty(self, source: Snapshot, attempts: Collection[int]) -> None:
+        write = self.request.write
+        if write.require_empty and write.slices is not None:
+            check_empty(source, write.slices, self.request.attempt, attempts)
 
     def _base(self) -> Manifest | None:
         opened, read_version = self.target.base, self.request.read_version
@@ -202,10 +325,15 @@ class _FragmentsCommit:
             return adopted
         earlier = () if request.attempt is None else request.attempt.earlier
         attempts = before.attempts.union(earlier, committed_attempts(self.store, request.attempt, 0, latest))
-        check_creation(request, self.uri, self._new_schema(), latest)
+        if request.write.mode in ("append", "replace") and not has_same_fields(
+            self._new_schema(), lance_schema(request.schema, schema_to_bytes(latest.schema))
+        ):
+            raise RetryableConflictError(
+                f"{self.uri} was created meanwhile, with columns in another order; do the write again"
+            )
         overruled: Collection[int] | None = ()
         if request.write.mode == "replace":
-            overruled = replaceable_commits(self.store, self.uri, request, 0, latest, attempts)
+            overruled = self._find_replaceable(0, latest, attempts)
         if overruled is None:
             raise RetryableConflictError(
                 f"{self.uri} was created meanwhile, with rows in the same slices; do the write again"
@@ -220,7 +348,7 @@ class _FragmentsCommit:
         if request.write.mode == "create" and len(attempts) < base.version:  # another write has committed, too
             raise already_exists(self.uri)
         if request.write.mode in ("append", "replace"):
-            schema = schema_with_added_columns(request, base)
+            schema = request.schema_after(base)
             lance_schema(request.schema, schema)
             if any(file.file_major_version == 0 for fragment in request.fragments for file in fragment.files):
                 check_dictionaries(schema, request.fragments, self.store)
@@ -251,7 +379,7 @@ class _FragmentsCommit:
                 rows, kept_version, beside = self._attempt_rows(source, attempts)
                 if kept_version is not None:
                     return committed_version(self.store, source.manifest, kept_version)
-                check_required_empty(self.request, source, attempts)
+                self._check_empty(source, attempts)
                 operation, removal = self._addition(source, files, attempts, rows)
         except BaseException as error:
             files.discard()
@@ -312,14 +440,14 @@ class _FragmentsCommit:
     ) -> tuple[Operation, Removal | None]:
         """The operation of an append or a replacement, and the rows that it removes."""
         request = self.request
-        adds = adds_columns(request, source.manifest)
+        adds = request.adds_columns(source.manifest)
         if request.write.mode == "append" and not attempts:
             if not adds:
                 return Append(fragments=request.fragments), None
-            return merge_with_added_columns(request, request.fragments, source, files, Removal.none()), None
+            return self._merge(source, files, Removal.none()), None
         removal = remove_slices(source, None if self._adds_only else request.write.slices, files, rows)
         if adds:
-            return merge_with_added_columns(request, request.fragments, source, files, removal), removal
+            return self._merge(source, files, removal), removal
         operation = Update(
             removed_fragment_ids=removal.removed_fragment_ids,
             updated_fragments=removal.updated_fragments,
@@ -327,11 +455,36 @@ class _FragmentsCommit:
         )
         return operation, removal
 
+    def _merge(self, source: Snapshot, files: UncommittedFiles, removal: Removal) -> Merge:
+        """The Merge that adds columns and fragments, and deletes rows, in one version.
+
+        Only a Merge changes both schema and fragments. It keeps every fragment, even if all of its rows are deleted.
+
+        Args:
+            source: The version that the Merge follows.
+            files: Collects the new deletion files.
+            removal: The rows to delete.
+        """
+        base, removed = source.manifest, frozenset(removal.removed_fragment_ids)
+        emptied = [
+            with_deletions(source, fragment, removal.affected_rows[fragment.id], files)
+            for fragment in base.fragments
+            if fragment.id in removed
+        ]
+        make_durable(
+            source.store,
+            [fragment.deletion_file.key(fragment.id) for fragment in emptied if fragment.deletion_file is not None],
+        )
+        changed = {fragment.id: fragment for fragment in (*removal.updated_fragments, *emptied)}
+        fragments = [changed.get(fragment.id, fragment) for fragment in base.fragments]
+        fragments += number_fragments(self.request.fragments, next_fragment_id(base))
+        return Merge(fragments=tuple(fragments), schema=self.request.schema_after(base), preserves_nullability=True)
+
     def _check_still_empty(
         self, transaction: Transaction, latest: Manifest, *, base: Manifest, attempts: frozenset[int]
     ) -> Rebased:
         if latest.version != base.version:
-            check_required_empty(self.request, Snapshot(self.store, latest, self.target.options), attempts)
+            self._check_empty(Snapshot(self.store, latest, self.target.options), attempts)
         return Rebased(transaction=transaction)
 
     def _configured(self, base: Manifest) -> Manifest:

@@ -46,8 +46,7 @@ from lance_core.verbs.files.fragment_writer import (
     ReaderLike,
     to_batches,
 )
-from lance_core.verbs.write.commit_fragments import commit_request
-from lance_core.verbs.write.request import CommitRequest, Write
+from lance_core.verbs.write.commit_fragments import CommitRequest, Write, commit_request
 
 __all__ = [
     "OPTION_NAMES",
