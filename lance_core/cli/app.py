@@ -8,8 +8,6 @@ import click
 
 from lance_core.cli import erasure, inspect, maintain, maintenance, refs
 
-__all__ = ["COMMANDS", "cli"]
-
 COMMANDS: Final[tuple[click.Command, ...]] = (
     inspect.info,
     inspect.versions,

@@ -18,8 +18,6 @@ from lance_core.dataset.lance_dataset import dataset
 from lance_core.errors import LanceError
 from lance_core.printing import printable
 
-__all__ = ["FAILED", "FOUND_PROBLEMS", "command", "exit_with_error", "parse_version"]
-
 FAILED: Final = 1
 TRY_AGAIN: Final = 3
 FOUND_PROBLEMS: Final = 4

@@ -17,8 +17,6 @@ from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.maintenance.erasure.report import ErasureReport
 from lance_core.printing import printable
 
-__all__ = ["erase"]
-
 
 def _read_condition(context: click.Context, parameter: click.Parameter, value: str) -> str:
     """The condition, or the content of the file that is named after an @."""

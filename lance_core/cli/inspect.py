@@ -25,8 +25,6 @@ from lance_core.table.manifest.version_header import VersionHeader
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY
 from lance_core.verbs.scan.read_fragment import counted_fragments
 
-__all__ = ["diff", "files", "fragments", "head", "info", "schema", "show", "tags", "versions"]
-
 _RUN_KEY = re.compile(r"\w+\.run_id")
 """The property by which an orchestrator's commits name their run: `run_id` with the orchestrator's name before it."""
 

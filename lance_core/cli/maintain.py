@@ -19,8 +19,6 @@ from lance_core.maintenance import MaintenanceBudget, MaintenancePolicy, Mainten
 from lance_core.maintenance.routine.policy import change_policy
 from lance_core.printing import printable
 
-__all__ = ["maintain_command"]
-
 _COLUMNS: Final = (
     "table", "outcome", "fragments", "fragments_after", "versions", "versions_after", "bytes_read", "bytes_written",
     "bytes_removed", "seconds", "reason",

@@ -22,8 +22,6 @@ from lance_core.maintenance.verify.files import verify as verify_version
 from lance_core.printing import printable
 from lance_core.times import parse_duration
 
-__all__ = ["cleanup", "compact_command", "materialize_deletions", "parse_option_age", "restore", "verify"]
-
 
 def parse_option_age(context: click.Context, parameter: click.Parameter, value: str | None) -> timedelta | None:
     """Read an age such as 14d or "1h 30m".

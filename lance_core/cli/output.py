@@ -18,8 +18,6 @@ from rich.text import Text
 
 from lance_core.printing import printable
 
-__all__ = ["CommandOutput", "human_bytes"]
-
 Row = Mapping[str, Any]
 
 _WIDE: Final = 160

@@ -15,8 +15,6 @@ from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import LanceError
 from lance_core.printing import printable
 
-__all__ = ["branches", "clones", "discard", "promote"]
-
 
 @command("branches", versioned=False)
 @click.argument("branch", required=False)

@@ -31,18 +31,6 @@ from typing import Any, Final, Literal, get_args
 from lance_core.errors import EarlierAttemptCommittedError, InvalidInputError, RetryableConflictError, SupersededError
 from lance_core.table.transaction import Transaction
 
-__all__ = [
-    "ATTEMPT_KEY",
-    "REPLACES_KEY",
-    "AttemptProperties",
-    "ConflictPolicy",
-    "OnEarlierAttempt",
-    "WriteAttempt",
-    "check_concurrent_attempts",
-    "number_of",
-    "reject_later",
-]
-
 ATTEMPT_KEY: Final = "lance.write_attempt"
 """Property with the number of the attempt that made a commit."""
 

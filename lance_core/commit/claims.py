@@ -30,8 +30,6 @@ from lance_core.errors import ObjectNotFoundError, OutcomeUnknownError, StoreErr
 from lance_core.store import ObjectMeta, ObjectStore
 from lance_core.table.paths import CLAIMS_PREFIX
 
-__all__ = ["CLAIM_AGE", "VersionClaim", "claimed", "keeping", "reject_claimed"]
-
 _logger = logging.getLogger(__name__)
 
 CLAIM_AGE: Final = timedelta(days=1)

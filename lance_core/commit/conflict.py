@@ -44,8 +44,6 @@ from lance_core.table.operations import (
 )
 from lance_core.table.transaction import Transaction
 
-__all__ = ["VERDICTS", "AffectedRows", "Verdict", "affected_fragments", "judge"]
-
 AffectedRows: TypeAlias = Mapping[int, BitMap]
 """The rows that a Delete or Update removes, as offsets by fragment id."""
 

@@ -59,8 +59,6 @@ from lance_core.table.manifest.manifest import Manifest, ManifestLocation
 from lance_core.table.paths import HINT_KEY, Naming, data_key, is_detached, manifest_key, transaction_key
 from lance_core.table.transaction import Transaction
 
-__all__ = ["LOOK_AGAIN_AFTER", "Clock", "VersionWriter"]
-
 LOOK_AGAIN_AFTER: Final = timedelta(minutes=1)
 """If the latest version was looked for longer ago than this, a put on object storage is followed by a second look."""
 

@@ -30,8 +30,6 @@ from lance_core.threads import ThreadPool
 
 _logger = logging.getLogger(__name__)
 
-__all__ = ["find_all_by_property", "find_by_property", "find_transaction", "load_transactions", "summaries"]
-
 _READS_AT_A_TIME = 8
 
 

@@ -65,8 +65,6 @@ from lance_core.table.transaction import Transaction
 from lance_core.table.watermarks import reject_moved
 from lance_core.threads import ThreadPool
 
-__all__ = ["Listener", "NextChange", "commit", "commit_change", "on_commit"]
-
 Listener: TypeAlias = Callable[[ObjectStore, Manifest], None]
 """A function of the dataset's store and the committed version."""
 

@@ -6,8 +6,6 @@ from lance_core.commit.versions import locate_latest
 from lance_core.store import ObjectStore
 from lance_core.table.paths import VERSIONS_PREFIX, Naming, manifest_key, parse_manifest_key
 
-__all__ = ["migrate_to_v2_names"]
-
 
 def migrate_to_v2_names(store: ObjectStore) -> int:
     """Rename all manifests to V2 names; no other process may read or write the dataset meanwhile.

@@ -57,9 +57,6 @@ from lance_core.table.transaction import TAKES_BACK_KEY, Transaction
 from lance_core.table.watermarks import is_watermark
 from lance_core.threads import ThreadPool
 
-__all__ = ["TableState", "attempts_of", "committed_version", "find_idempotent_commit", "find_proven", "proof_of"]
-
-
 _KEEPS_ROWS = (CreateIndex, ReserveFragments, Rewrite, UpdateBases, UpdateConfig, UpdateMemWalState)
 
 

@@ -39,8 +39,6 @@ from lance_core.table.operations import Append, CreateIndex, Delete, Merge, Oper
 from lance_core.table.paths import DATA_PREFIX, DELETIONS_PREFIX, data_key
 from lance_core.table.transaction import Transaction
 
-__all__ = ["Prepare", "Rebased", "deletion_vector", "load_deletion_vector", "rebase", "reject_replaced_columns"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebased:

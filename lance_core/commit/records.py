@@ -16,8 +16,6 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import TableFormat
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, Transaction
 
-__all__ = ["Change", "Commit", "Committed", "Lost", "Outcome", "Unknown", "committed_or_raise"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:

@@ -32,8 +32,6 @@ from lance_core.table.operations.base import ApplyContext
 from lance_core.table.row_changes import ROWS_KEY
 from lance_core.table.transaction import Transaction
 
-__all__ = ["Relation", "carries_on", "holds_change", "relation", "replaces_content"]
-
 _Files: TypeAlias = tuple[tuple[str, ...], str | None]
 """Paths of the data files of a fragment, and the key of its deletion file."""
 

@@ -17,8 +17,6 @@ from lance_core.table.operations import Delete
 from lance_core.table.paths import TRANSACTIONS_PREFIX
 from lance_core.table.transaction import Transaction
 
-__all__ = ["list_removed_versions", "load_removed_transaction", "removed_key", "store_removed_transaction"]
-
 _FOLDER = f"{TRANSACTIONS_PREFIX}removed/"
 
 

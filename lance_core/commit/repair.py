@@ -26,8 +26,6 @@ from lance_core.table.fragment_list import FragmentList
 from lance_core.table.manifest.manifest import WRITER, Manifest, WriterVersion
 from lance_core.table.paths import data_key
 
-__all__ = ["repaired"]
-
 _BITMAPS_FROM = (0, 8, 15)
 """First version of lance that records the fragments of an index correctly."""
 

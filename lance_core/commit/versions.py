@@ -43,30 +43,6 @@ from lance_core.table.paths import (
 )
 from lance_core.table.transaction import Transaction
 
-__all__ = [
-    "Listed",
-    "already_exists",
-    "check_identity",
-    "dropped",
-    "enclosing_datasets",
-    "existing_versions",
-    "explain_missing",
-    "identity_of",
-    "latest_version",
-    "list_versions",
-    "load_following",
-    "load_latest",
-    "load_manifest",
-    "load_transaction",
-    "load_version_header",
-    "locate_latest",
-    "located_versions",
-    "newest_versions",
-    "reject_another",
-    "reject_dropped_dataset",
-    "reject_inside_dataset",
-]
-
 _Found = TypeVar("_Found", Manifest, VersionHeader)
 
 # A few staging files of running commits can come before the newest manifest.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.delta.dataset_delta import DatasetDelta, delta_between
 
-__all__ = ["ChangeVerbs"]
-
 
 class ChangeVerbs(Handle):
     """Methods for the changes between two versions of a dataset."""

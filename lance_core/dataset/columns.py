@@ -22,8 +22,6 @@ from lance_core.verbs.columns.write_columns.tasks import ColumnPlan, Missing, Wr
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.files.fragment_writer import ReaderLike
 
-__all__ = ["ColumnVerbs"]
-
 
 class ColumnVerbs(Handle):
     """Methods that change columns. The handle moves to the new version.

@@ -23,8 +23,6 @@ from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.refs.clones import reject_clones, release_tags
 from lance_core.verbs.write.commit_operation import commit_merged, commit_operation, commit_options
 
-__all__ = ["BulkCommitResult", "CommitVerbs"]
-
 COMMIT_TIMEOUT: Final = timedelta(minutes=30)
 
 

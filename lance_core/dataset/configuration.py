@@ -11,8 +11,6 @@ from lance_core.table.operations import UpdateConfig, UpdateMap
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Handle
 
-__all__ = ["ConfigurationVerbs"]
-
 Changes = Mapping[str, str | None]
 """New values by key; None removes a key."""
 

@@ -19,8 +19,6 @@ from lance_core.verbs.scan.read_fragment import counted, physical_rows
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.scan.take import take_rows
 
-__all__ = ["FragmentSession", "LanceFragment"]
-
 
 @checked_methods
 class FragmentSession:

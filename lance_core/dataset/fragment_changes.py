@@ -37,8 +37,6 @@ from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID, described_colu
 from lance_core.verbs.scan.read_fragment import live_count, physical_rows
 from lance_core.verbs.write.write_fragments import write_fragments
 
-__all__ = ["FragmentChanges"]
-
 _WHOLE = (1 << 63) - 1
 
 

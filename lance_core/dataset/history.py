@@ -36,8 +36,6 @@ from lance_core.times import moment, since_epoch
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.pylance_types.transactions import Transaction
 
-__all__ = ["HistoryVerbs", "Timestamp"]
-
 Timestamp = datetime | date | str
 """A point in time, as in pylance. A day or a string without a zone is UTC, a `datetime` without one local time."""
 

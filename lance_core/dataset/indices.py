@@ -25,8 +25,6 @@ from lance_core.verbs.inspect.indices import (
 )
 from lance_core.verbs.pylance_types.indices import Index
 
-__all__ = ["IndexVerbs"]
-
 
 class IndexVerbs(Handle):
     """Methods for indices."""

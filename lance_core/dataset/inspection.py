@@ -13,8 +13,6 @@ from lance_core.verbs.inspect.tables import is_deregistered
 from lance_core.verbs.inspect.tracked_files import all_files, tracked_files
 from lance_core.verbs.inspect.validation import validate
 
-__all__ = ["InspectionVerbs"]
-
 
 class InspectionVerbs(Handle):
     """Methods that show a dataset without reading rows."""

@@ -47,9 +47,6 @@ from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.write.commit_fragments import Write
 from lance_core.verbs.write.write_version import WriteOptions, write_version
 
-__all__ = ["ArrowInterface", "LanceDataset", "dataset", "write_dataset"]
-
-
 _ENGINES = ("pyarrow.dataset", "duckdb")
 """Modules that look for Arrow's class."""
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from lance_core.maintenance.compaction.rewrite import CompactionMetrics
     from lance_core.maintenance.erasure.report import ErasureReport
 
-__all__ = ["CleanupSelectors", "DatasetOptimizer", "MaintenanceVerbs"]
-
 _NOT_OPTIONS: Final = ("transaction_properties", "progress")
 
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from lance_core.dataset.sql import SqlQueryBuilder
 
-__all__ = ["ReadingVerbs", "row_positions"]
-
 
 class ReadingVerbs(Handle):
     """Methods that read rows."""

@@ -22,8 +22,6 @@ from lance_core.verbs.refs.ensure import ensure_branch
 from lance_core.verbs.refs.readers import Readers
 from lance_core.verbs.refs.tags import Tags
 
-__all__ = ["RefVerbs"]
-
 
 class RefVerbs(Handle):
     """Methods for tags, branches, clones and base paths."""

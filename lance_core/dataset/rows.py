@@ -26,8 +26,6 @@ from lance_core.verbs.rows.update import update_rows
 from lance_core.verbs.rows.write_mode import WriteMode
 from lance_core.verbs.write.write_version import OPTION_NAMES, WriteOptions, write_version
 
-__all__ = ["DeleteResult", "RowVerbs", "UpdateResult"]
-
 
 class DeleteResult(TypedDict):
     """The result of `delete`."""

@@ -19,8 +19,6 @@ from lance_core.verbs.scan.arrow_dataset import ArrowDataset, Readable
 from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID, check_blob_handling, row_field
 from lance_core.verbs.scan.scanner import LanceScanner
 
-__all__ = ["SqlQuery", "SqlQueryBuilder"]
-
 _ROWS: Final = 8192
 
 

@@ -29,8 +29,6 @@ from lance_core.verbs.write.commit_fragments import CommitRequest, Write, commit
 from lance_core.verbs.write.commit_operation import check_against_base
 from lance_core.verbs.write.commit_outcome import commit_facts
 
-__all__ = ["CommitResult", "WriteResult", "commit_fragments", "commit_transaction"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitResult:

@@ -19,8 +19,6 @@ from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Field, arrow_type_of, field_to_arrow
 from lance_core.schema.field import is_column, is_packed, layer_kind, list_size
 
-__all__ = ["assemble", "merge_columns", "take_rows"]
-
 
 def assemble(path: Sequence[Field], decoded: DecodedRows) -> pa.Array:
     """Build the array of a column.

@@ -19,23 +19,6 @@ import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
 
-__all__ = [
-    "DictionaryRoom",
-    "capacity",
-    "change_dictionaries",
-    "combined",
-    "concatenate",
-    "dictionaries_of",
-    "encoded",
-    "fewest_values",
-    "has_dictionary",
-    "has_narrow_dictionary",
-    "take_table",
-    "used_values",
-    "without_null_values",
-    "without_unused",
-]
-
 
 def concatenate(arrays: Sequence[Any]) -> pa.Array:
     """Concatenate at least one array; dictionaries are unified first.

@@ -21,24 +21,6 @@ import pyarrow as pa
 
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 
-__all__ = [
-    "Bytes",
-    "DataBlock",
-    "FixedSizeListBlock",
-    "FixedWidthBlock",
-    "NullBlock",
-    "Offsets",
-    "PackedStructBlock",
-    "VariableBlock",
-    "array_to_block",
-    "ascends",
-    "block_to_array",
-    "num_runs",
-    "offsets_of",
-    "require_fixed_width",
-    "require_variable",
-]
-
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Offsets: TypeAlias = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 

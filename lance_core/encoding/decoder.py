@@ -17,8 +17,6 @@ from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Field
 from lance_core.schema.field import items_per_row
 
-__all__ = ["decode_pages", "group_key", "parse_layers"]
-
 _MAX_LAYERS: Final = 128
 
 

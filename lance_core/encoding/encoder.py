@@ -37,8 +37,6 @@ from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Field
 from lance_core.schema.field import items_per_row, leaf_paths
 
-__all__ = ["encode_field"]
-
 _Earlier: TypeAlias = tuple[Choices | None, int]
 """The choices for earlier pages, and the number of the column."""
 

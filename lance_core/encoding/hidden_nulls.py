@@ -19,8 +19,6 @@ from google.protobuf.message import Message
 from lance_core._proto.encodings_v2_1_pb2 import PageLayout
 from lance_core.encoding.levels.repdef import Layer
 
-__all__ = ["hides_nulls"]
-
 
 def hides_nulls(description: Message) -> bool:
     """Whether the layers of a page declare items as all valid below a struct that can be null."""

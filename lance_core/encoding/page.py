@@ -44,28 +44,6 @@ from lance_core.encoding.datablock import DataBlock
 from lance_core.encoding.levels.repdef import Levels
 from lance_core.errors import CorruptFileError
 
-__all__ = [
-    "SMALL_PAGE",
-    "TYPES",
-    "ByteRange",
-    "Bytes",
-    "BytesLike",
-    "DecodedRows",
-    "EncodedPage",
-    "PageInfo",
-    "RowRuns",
-    "Steps",
-    "as_bytes",
-    "coalesced",
-    "empty_bytes",
-    "is_draft",
-    "lock_step",
-    "merged_ranges",
-    "page_encoding",
-    "run_steps",
-]
-
-
 TYPES: Final[dict[str, type[Message]]] = {
     "/lance.encodings.ArrayEncoding": ArrayEncoding,
     "/lance.encodings21.PageLayout": PageLayout,

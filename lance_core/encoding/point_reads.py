@@ -30,8 +30,6 @@ from lance_core.encoding.structural.chunk_layout import take_one_apart
 from lance_core.encoding.structural.gathered import decode_some_levels
 from lance_core.errors import CorruptFileError
 
-__all__ = ["PointPage", "point_page", "read_points", "value_bits"]
-
 _VALID: Final = wire_layers([Layer.ALL_VALID_ITEM])
 _NULLABLE: Final = wire_layers([Layer.NULLABLE_ITEM])
 _MOST_KEPT: Final = 1024 * 1024

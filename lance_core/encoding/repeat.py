@@ -45,9 +45,6 @@ from lance_core.encoding.levels.repdef import Layer, null_mask, wire_layers
 from lance_core.encoding.page import EncodedPage, page_encoding
 from lance_core.schema import Schema
 
-__all__ = ["Choices", "Leaf", "Pattern", "constant_page", "leaf_of", "pattern_of", "repeated"]
-
-
 _ANY_NUMBER: Final = 2**31 - 1
 _MOST_VALUES: Final = 4096
 _MOST_BYTES: Final = 64 * 1024

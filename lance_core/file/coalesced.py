@@ -26,8 +26,6 @@ from lance_core.file.metadata import ColumnList, ColumnPages, FileMetadata
 from lance_core.file.reader import DataFileReader
 from lance_core.schema import Schema
 
-__all__ = ["can_coalesce", "coalesce"]
-
 
 def can_coalesce(schema: Schema) -> bool:
     """Whether columns can be read from coalesced files.

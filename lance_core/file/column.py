@@ -23,8 +23,6 @@ from lance_core.file.pool import submit
 from lance_core.schema import Field, arrow_type_of
 from lance_core.schema.field import is_packed, items_per_row
 
-__all__ = ["FEW_POINTS", "ColumnReadPlan", "PageTask", "RowStream", "located", "point_task"]
-
 Fetch: TypeAlias = Callable[[Sequence[ByteRange]], Sequence[BytesLike]]
 ReportCached: TypeAlias = Callable[[int], None]
 

@@ -49,8 +49,6 @@ from lance_core.schema import Field, Schema
 from lance_core.schema.field import is_blob, is_blob_v2
 from lance_core.store import ObjectStore, ObjectWriter, remove_leftovers
 
-__all__ = ["BlobFiles", "PageFile", "WrittenFile", "blob_folder", "external", "sidecar_key"]
-
 # Small buffers are collected into writes of about this many bytes; larger ones are written without a copy.
 _WRITE_BYTES: Final = 256 * 1024
 # Some kilobytes of padding may precede a range of at least this many bytes, so that file systems can share its blocks.

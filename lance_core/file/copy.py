@@ -43,8 +43,6 @@ from lance_core.schema import Field, Schema, field_to_arrow
 from lance_core.schema.field import is_blob, is_blob_v2, items_per_row, leaf_paths, plain_columns
 from lance_core.store import DEFAULT_READ_BYTES, ObjectStore
 
-__all__ = ["CopySource", "copy_pages"]
-
 # A page below both limits is small: readers need more time to find it than to read it.
 SMALL_ROWS: Final = 16 * 1024
 SMALL_BYTES: Final = 64 * 1024

@@ -12,17 +12,6 @@ from lance_core.errors import UnsupportedError
 from lance_core.file.metadata import ColumnPages, FileMetadata, FileVersion
 from lance_core.schema import resolve_extensions, schema_to_arrow
 
-__all__ = [
-    "LanceBufferDescriptor",
-    "LanceColumnMetadata",
-    "LanceColumnStatistics",
-    "LanceFileMetadata",
-    "LanceFileStatistics",
-    "LancePageMetadata",
-    "described",
-    "measured",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class LanceBufferDescriptor:

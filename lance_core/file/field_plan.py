@@ -17,8 +17,6 @@ from lance_core.file.metadata import ColumnPages
 from lance_core.schema import Field
 from lance_core.schema.field import plain_columns
 
-__all__ = ["FieldPlan"]
-
 _TASK_BYTES: Final = 4 * 1024 * 1024
 _MAX_ROWS: Final = 1024 * 1024
 _STRINGS: Final = ("string", "large_string", "binary", "large_binary")

@@ -21,8 +21,6 @@ from lance_core.schema import Schema, is_json_type, resolve_extensions, schema_f
 from lance_core.schema.jsonb import jsonb_array
 from lance_core.store import ObjectStore, canonical_uri, open_store
 
-__all__ = ["LanceFileReader", "LanceFileWriter", "ReaderResults", "stable_version"]
-
 BATCH_ROWS: Final = 1024
 
 

@@ -37,8 +37,6 @@ from lance_core.schema import Field, Schema, arrow_type_of, schema_from_protobuf
 from lance_core.schema.library import LIBRARY, LIBRARY_VERSION
 from lance_core.store import ObjectStore
 
-__all__ = ["LegacyFileReader", "LegacyFileWriter"]
-
 _FOOTER: Final = struct.Struct("<qHH4s")
 _BOUNDS: Final = (("null_counts", "null_count"), ("lowest", "min_value"), ("highest", "max_value"))
 _BATCH_ROWS: Final = 8192

@@ -59,28 +59,6 @@ from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedEr
 from lance_core.schema import Schema, schema_from_protobuf, schema_to_protobuf
 from lance_core.store import ObjectStore
 
-__all__ = [
-    "ALIGNMENT",
-    "DEFAULT_VERSION",
-    "FOOTER_SIZE",
-    "MAGIC",
-    "PADDING",
-    "ColumnList",
-    "ColumnPages",
-    "FileMetadata",
-    "FileVersion",
-    "Footer",
-    "check_column_table",
-    "column_to_bytes",
-    "descriptor_from_bytes",
-    "descriptor_to_bytes",
-    "lazy_columns",
-    "plain_encoding",
-    "read_version",
-    "table_from_bytes",
-    "table_to_bytes",
-]
-
 
 class FileVersion(Enum):
     """A version of the file format; its value is the `data_storage_version`."""

@@ -11,8 +11,6 @@ from typing import Final, ParamSpec, TypeVar
 from lance_core.errors import InvalidInputError
 from lance_core.threads import ThreadPool
 
-__all__ = ["num_threads", "submit"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

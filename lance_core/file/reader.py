@@ -47,8 +47,6 @@ from lance_core.schema import Field, Schema, schema_to_arrow
 from lance_core.schema.field import column_fields, is_column, leaf_paths, plain_columns
 from lance_core.store import ObjectStore
 
-__all__ = ["METADATA_CACHE_BYTES", "DataFileReader", "MetadataCache"]
-
 METADATA_CACHE_BYTES: Final = 64 * 1024 * 1024
 
 

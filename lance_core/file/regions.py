@@ -17,8 +17,6 @@ from typing import Final
 from lance_core.encoding.page import ByteRange
 from lance_core.file.metadata import ALIGNMENT
 
-__all__ = ["Region", "regions_of"]
-
 _MOST_UNUSED: Final = 1 / 32
 """Largest share of the bytes of regions that may be unused."""
 

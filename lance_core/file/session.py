@@ -15,8 +15,6 @@ from lance_core.errors import InvalidInputError, ObjectNotFoundError
 from lance_core.file.lance_file import LanceFileReader, LanceFileWriter
 from lance_core.store import canonical_uri, join_uri, open_store
 
-__all__ = ["LanceFileSession", "ListResult"]
-
 
 @dataclass(frozen=True, slots=True)
 class ListResult:

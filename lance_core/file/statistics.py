@@ -32,8 +32,6 @@ from lance_core.encoding.legacy.encoder import EncodedFieldPage, encode_page
 from lance_core.errors import CorruptFileError
 from lance_core.schema import Field, Schema, arrow_type_of, schema_from_arrow
 
-__all__ = ["PREFIX_BYTES", "PageBounds", "StatisticsCollector"]
-
 PREFIX_BYTES: Final = 64
 
 _LOWEST_DECIMAL: Final = -(1 << 127)

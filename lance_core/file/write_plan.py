@@ -42,21 +42,6 @@ from lance_core.schema import Field, Schema, schema_to_arrow
 from lance_core.schema.arrow_types import is_any_list
 from lance_core.schema.field import column_fields, is_blob, is_blob_v2, plain_columns
 
-__all__ = [
-    "Collected",
-    "ColumnWritePlan",
-    "FileWritePlan",
-    "Releaser",
-    "check_nulls",
-    "check_rows",
-    "checked_strings",
-    "columns_of",
-    "has_strict_items",
-    "has_strings",
-    "one_by_one",
-    "write_plan",
-]
-
 _SHOWN: Final = 40
 _FIRST_NOT_ASCII: Final = 0x80
 _FIRST_OF_SEVERAL: Final = 0xC0

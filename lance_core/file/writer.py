@@ -32,8 +32,6 @@ from lance_core.schema.field import is_blob_v2
 from lance_core.schema.relabel import relabel
 from lance_core.store import ObjectStore
 
-__all__ = ["DEFAULT_PAGE_BYTES", "TOTAL_BUFFERED", "DataFileWriter"]
-
 DEFAULT_PAGE_BYTES: Final = 8 * 1024 * 1024
 TOTAL_BUFFERED: Final = 96 * 1024 * 1024
 _MIN_PAGE_BYTES: Final = 64 * 1024

@@ -17,8 +17,6 @@ from pyroaring import BitMap
 
 from lance_core.index.kinds.zonemap import ZoneMap
 
-__all__ = ["Replaced", "derived_zones"]
-
 
 @dataclass(frozen=True, slots=True)
 class Replaced:

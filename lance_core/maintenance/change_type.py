@@ -30,8 +30,6 @@ from lance_core.verbs.context.handle import Handle, Snapshot
 from lance_core.verbs.files.column_files import live_batches
 from lance_core.verbs.indices.create import create_scalar_index
 
-__all__ = ["change_type"]
-
 _REBUILT: Final = ("ZoneMap", "BTree", "Bitmap", "BloomFilter")
 """The kinds of indices that are built again."""
 

@@ -40,8 +40,6 @@ from lance_core.verbs.indices.build import indexed_field
 from lance_core.verbs.indices.create import index_name
 from lance_core.verbs.indices.optimize import expected_changes
 
-__all__ = ["ExpectedVersions"]
-
 _Handle = TypeVar("_Handle", bound=Handle)
 
 _ZONE_MAP: Final = KINDS["ZoneMap"]

@@ -18,8 +18,6 @@ from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.indices.create import create_scalar_index
 from lance_core.verbs.indices.optimize import optimize_indices, uncovered_fragments
 
-__all__ = ["MAX_UNINDEXED_FRAGMENTS", "columns_without_zone_map", "due_zone_maps", "index_partitions"]
-
 MAX_UNINDEXED_FRAGMENTS: Final = 64
 """The most fragments without a zone map; above this number a zone map is made or refreshed."""
 

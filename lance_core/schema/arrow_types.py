@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-__all__ = ["is_any_list", "is_date_or_timestamp", "is_variable_list"]
-
 
 def is_variable_list(kind: pa.DataType) -> bool:
     """Whether values are lists of any length."""

@@ -37,39 +37,6 @@ from typing import Any, Final, Literal, NamedTuple
 
 from lance_core.errors import SchemaError, UnsupportedError
 
-__all__ = [
-    "BLOB_KEY",
-    "CLUSTERING_KEY_POSITION",
-    "LIST_TYPES",
-    "MOST_LEVELS",
-    "NO_MARK",
-    "PRIMARY_KEY",
-    "PRIMARY_KEY_POSITION",
-    "UNASSIGNED",
-    "Field",
-    "KeyMark",
-    "Schema",
-    "check_primary_key",
-    "clustering_key",
-    "clustering_key_mark",
-    "column_fields",
-    "is_blob",
-    "is_blob_v2",
-    "is_blob_v2_payload",
-    "is_column",
-    "is_packed",
-    "items_per_row",
-    "layer_kind",
-    "leaf_paths",
-    "list_size",
-    "plain_columns",
-    "primary_key",
-    "primary_key_mark",
-    "quote_path",
-    "split_path",
-]
-
-
 PRIMARY_KEY: Final = "lance-schema:unenforced-primary-key"
 PRIMARY_KEY_POSITION: Final = f"{PRIMARY_KEY}:position"
 CLUSTERING_KEY_POSITION: Final = "lance-schema:unenforced-clustering-key:position"

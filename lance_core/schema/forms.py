@@ -54,25 +54,6 @@ from lance_core.schema.field import (
 )
 from lance_core.schema.relabel import relabel
 
-__all__ = [
-    "arrow_type_of",
-    "check_depth",
-    "field_from_arrow",
-    "field_to_arrow",
-    "in_storage_types",
-    "is_json_type",
-    "resolve_extensions",
-    "schema_from_arrow",
-    "schema_from_bytes",
-    "schema_from_protobuf",
-    "schema_to_arrow",
-    "schema_to_bytes",
-    "schema_to_protobuf",
-    "typed_schema",
-    "unwrapped",
-]
-
-
 _SIMPLE: Final[dict[str, pa.DataType]] = {
     "null": pa.null(),
     "bool": pa.bool_(),

@@ -12,8 +12,6 @@ from lance_core.extension_types import exported_metadata
 from lance_core.schema.field import MOST_LEVELS
 from lance_core.schema.forms import check_depth, resolve_extensions
 
-__all__ = ["json_to_schema", "rust_name", "schema_to_json"]
-
 _PLAIN: Final[dict[pa.DataType, str]] = {
     pa.null(): "null",
     pa.bool_(): "bool",

@@ -22,8 +22,6 @@ import pyarrow as pa
 
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 
-__all__ = ["decoded", "encoded", "json_string", "json_strings", "jsonb_array", "parsed"]
-
 _SCALAR, _OBJECT, _ARRAY = 0x20000000, 0x40000000, 0x80000000
 _KIND: Final = 0xE0000000
 _NULL, _STRING, _NUMBER, _FALSE, _TRUE, _CONTAINER = range(6)

@@ -11,8 +11,6 @@ from lance_core.errors import SchemaError
 from lance_core.schema.field import Field, Schema, clustering_key, primary_key, split_path
 from lance_core.schema.forms import field_to_arrow, resolve_extensions, schema_from_arrow, schema_to_arrow
 
-__all__ = ["LanceField", "LanceSchema"]
-
 
 class LanceField:
     """A column, or a part of one, with its id.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["LIBRARY", "LIBRARY_VERSION"]
-
 LIBRARY: Final = "lance_core"
 LIBRARY_VERSION: Final = "0.1.0"
 """Three numbers, as readers expect."""

@@ -13,8 +13,6 @@ import pyarrow.compute as pc
 
 from lance_core.errors import SchemaError
 
-__all__ = ["relabel"]
-
 _VIEWS: Final = (
     (pa.string_view(), pa.string()),
     (pa.string_view(), pa.large_string()),

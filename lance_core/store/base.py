@@ -34,31 +34,6 @@ import pyarrow as pa
 from lance_core.errors import InvalidInputError, StoreError
 from lance_core.store.options import StorageOptions
 
-__all__ = [
-    "DEFAULT_READ_BYTES",
-    "ByteRange",
-    "BytesLike",
-    "LinklessStore",
-    "ObjectMeta",
-    "ObjectStore",
-    "ObjectWriter",
-    "ReadableBuffer",
-    "RootedStore",
-    "SingleDeletes",
-    "Upload",
-    "bytes_read_counter",
-    "bytes_view",
-    "check_key",
-    "check_prefix",
-    "count_read",
-    "delete_each",
-    "escaped_path",
-    "iops_counter",
-    "remove_leftovers",
-    "unescaped_path",
-    "unescaped_root",
-]
-
 _lock = threading.Lock()
 _counts = [0, 0]
 

@@ -15,8 +15,6 @@ from typing import NamedTuple
 from lance_core.errors import InvalidInputError
 from lance_core.store.base import ByteRange, BytesLike
 
-__all__ = ["MergedRange", "merge_ranges", "split_merged"]
-
 
 class MergedRange(NamedTuple):
     """One read, and the wanted ranges that it serves.

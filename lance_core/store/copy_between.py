@@ -5,8 +5,6 @@ from __future__ import annotations
 from lance_core.store.base import ObjectStore, unescaped_root
 from lance_core.store.resolve import open_store
 
-__all__ = ["copy_object"]
-
 
 def copy_object(source: ObjectStore, source_key: str, target: ObjectStore, target_key: str) -> None:
     """Copy an object, replacing the target.

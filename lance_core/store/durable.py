@@ -21,18 +21,6 @@ from lance_core.store.external import ExternallyCommittedStore
 from lance_core.store.local import LocalStore
 from lance_core.threads import SharedPool, ThreadPool
 
-__all__ = [
-    "PendingWrites",
-    "check_present",
-    "delete_durably",
-    "make_durable",
-    "naming_after",
-    "note_begun",
-    "put_durably",
-    "replace_durably",
-    "sync_names",
-]
-
 RECENT_S: Final = 3600.0
 """Age in seconds up to which a file that this process has begun is assumed to exist."""
 

@@ -19,8 +19,6 @@ from typing import Any, Final
 from lance_core.errors import InvalidInputError, OutcomeUnknownError, StoreError, UnsupportedError
 from lance_core.store.options import StorageOptions
 
-__all__ = ["DynamoDbTable"]
-
 _clients: dict[tuple[int, StorageOptions], Any] = {}
 
 

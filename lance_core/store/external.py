@@ -49,8 +49,6 @@ from lance_core.store.base import (
 from lance_core.store.local import LocalStore
 from lance_core.store.options import StorageOptions
 
-__all__ = ["ExternallyCommittedStore", "ManifestTable", "SqliteTable", "manifest_table"]
-
 _logger = logging.getLogger(__name__)
 
 _VERSIONS = "_versions/"

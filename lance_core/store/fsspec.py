@@ -30,8 +30,6 @@ from lance_core.store.base import (
 from lance_core.store.coalesce import merge_ranges, split_merged
 from lance_core.store.options import OWN_OPTIONS, StorageOptions
 
-__all__ = ["FsspecStore", "FsspecWriter"]
-
 _ATOMIC_CREATION = frozenset({"gs", "gcs", "az", "abfs", "abfss", "adl"})
 _MAX_GAP_BYTES = 512 << 10
 _MAX_MERGED_BYTES = 16 << 20

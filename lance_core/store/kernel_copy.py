@@ -20,8 +20,6 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-__all__ = ["BLOCK_BYTES", "copy", "share"]
-
 BLOCK_BYTES: Final = 4096
 """Size of the blocks that file systems share between files."""
 

@@ -50,8 +50,6 @@ from lance_core.store.coalesce import MergedRange, merge_ranges, split_merged
 from lance_core.store.kernel_copy import BLOCK_BYTES
 from lance_core.store.options import StorageOptions
 
-__all__ = ["LocalStore", "LocalWriter", "e_tag_of", "opened", "store_error", "sync_directory"]
-
 _logger = logging.getLogger(__name__)
 
 _SYNC_BYTES = 32 * 1024 * 1024

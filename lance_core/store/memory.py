@@ -31,8 +31,6 @@ from lance_core.store.base import (
 )
 from lance_core.store.options import StorageOptions
 
-__all__ = ["MemoryStore", "MemoryWriter"]
-
 _objects: dict[str, tuple[bytes, float, str]] = {}
 _numbers = itertools.count()
 _stores: weakref.WeakSet[MemoryStore] = weakref.WeakSet()

@@ -19,8 +19,6 @@ from typing import Any, TypeAlias
 from lance_core.errors import ArgumentTypeError, InvalidInputError
 from lance_core.times import parse_duration
 
-__all__ = ["OWN_OPTIONS", "S3_OPTIONS", "CommitLock", "StorageOptions", "parse_seconds"]
-
 CommitLock: TypeAlias = Callable[[int], AbstractContextManager[object]]
 """A function of the version that returns a context manager, which is held while the version's manifest is put."""
 

@@ -26,8 +26,6 @@ from urllib.parse import urlsplit
 
 from lance_core.errors import InvalidInputError, OutcomeUnknownError, StoreError, UnsupportedError
 
-__all__ = ["PostgresTable"]
-
 _CREATE = (
     "CREATE TABLE IF NOT EXISTS lance_manifests "
     "(base_uri TEXT, version NUMERIC(20), path TEXT NOT NULL, size BIGINT NOT NULL, PRIMARY KEY (base_uri, version))"

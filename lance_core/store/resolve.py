@@ -36,8 +36,6 @@ from lance_core.store.options import OWN_OPTIONS, S3_OPTIONS, StorageOptions
 from lance_core.store.postgres import PostgresTable
 from lance_core.store.s3 import S3Store
 
-__all__ = ["canonical_uri", "join_uri", "open_base", "open_object", "open_store", "split_uri", "uri_above"]
-
 
 @checked
 def open_store(uri: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> ObjectStore:

@@ -55,8 +55,6 @@ from lance_core.store.coalesce import MergedRange, merge_ranges, split_merged
 from lance_core.store.options import StorageOptions
 from lance_core.store.s3_client import S3Client, s3_client
 
-__all__ = ["S3Store", "S3Writer"]
-
 # A request costs about as much as the transfer of this many bytes.
 MAX_GAP_BYTES = 512 << 10
 MAX_MERGED_BYTES = 16 << 20

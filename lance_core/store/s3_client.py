@@ -38,8 +38,6 @@ from lance_core.retry import backoff
 from lance_core.store.options import StorageOptions, parse_seconds
 from lance_core.threads import ThreadPool
 
-__all__ = ["S3Client", "s3_client"]
-
 _Result = TypeVar("_Result")
 
 _DEFAULT_ATTEMPTS = 6

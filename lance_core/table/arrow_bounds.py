@@ -16,8 +16,6 @@ import pyarrow as pa
 
 from lance_core.errors import CorruptFileError
 
-__all__ = ["checked_stream"]
-
 _MAGIC = b"ARROW1\0\0"
 _END = b"ARROW1"
 _HEADER, _LENGTH, _BUFFERS, _COMPRESSION = 2, 0, 2, 3

@@ -22,8 +22,6 @@ from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError
 from lance_core.table.arrow_bounds import checked_stream
 
-__all__ = ["BITMAP_THRESHOLD", "DeletionFile", "DeletionFileType", "DeletionVector", "new_deletion_file_id"]
-
 BITMAP_THRESHOLD = 5000
 """Number of deleted rows from which a bitmap is written."""
 

@@ -20,8 +20,6 @@ from lance_core.encoding.page import run_steps
 from lance_core.errors import CorruptFileError
 from lance_core.schema import Field, Schema, arrow_type_of
 
-__all__ = ["encode_dictionaries", "map_fields", "read_dictionaries"]
-
 
 def encode_dictionaries(schema: Schema) -> tuple[bytes, Schema]:
     """The values pages of all dictionaries of a schema, and the schema with their positions.

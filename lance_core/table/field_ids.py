@@ -24,8 +24,6 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Merge, Operation, Overwrite, Project, Restore
 from lance_core.table.paths import is_detached
 
-__all__ = ["check_field_ids", "with_new_ids"]
-
 
 def with_new_ids(operation: Overwrite, before: Manifest) -> Overwrite:
     """Number the columns of an Overwrite from the next free id on, in a dataset that never reuses a field id.

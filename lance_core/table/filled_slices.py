@@ -16,8 +16,6 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-__all__ = ["SLICES_KEY", "SLICE_NAMES_KEY", "FilledSlice", "read_slices", "slice_digest", "slice_properties"]
-
 SLICES_KEY: Final = "lance.slices"
 SLICE_NAMES_KEY: Final = "lance.slice_names"
 

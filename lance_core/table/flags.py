@@ -21,22 +21,6 @@ from __future__ import annotations
 
 from lance_core.errors import CorruptFileError, UnsupportedError
 
-__all__ = [
-    "BASE_PATHS",
-    "CONFIG",
-    "COVERING_INDICES",
-    "DELETION_FILES",
-    "MIXED_DATA_FILES",
-    "NO_FIELD_ID_REUSE",
-    "NO_TRANSACTION_FILES",
-    "STABLE_ROW_IDS",
-    "V2_FORMAT",
-    "check_field_id_mark",
-    "check_readable",
-    "check_writable",
-    "is_readable",
-]
-
 DELETION_FILES = 1
 STABLE_ROW_IDS = 2
 V2_FORMAT = 4

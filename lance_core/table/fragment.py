@@ -13,18 +13,6 @@ from lance_core.schema.field import column_fields
 from lance_core.table.deletion import DeletionFile
 from lance_core.table.paths import data_key
 
-__all__ = [
-    "TOMBSTONE",
-    "BasePath",
-    "DataFile",
-    "Fragment",
-    "check_fragment_id",
-    "data_file_version",
-    "data_files",
-    "fields_with_columns",
-    "own_data_keys",
-]
-
 TOMBSTONE = -2
 """The value in a data file's `fields` for a column that a later file replaces."""
 _ID_BITS: Final = 32

@@ -36,8 +36,6 @@ from lance_core.errors import CorruptFileError, InvalidInputError
 from lance_core.table.fragment import Fragment, check_fragment_id
 from lance_core.table.partial_message import partial_message
 
-__all__ = ["FragmentColumns", "FragmentList", "FragmentRun"]
-
 _Entries: Final = partial_message(table_pb2.Manifest.DESCRIPTOR, {"fragments": None})
 
 

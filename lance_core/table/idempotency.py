@@ -35,20 +35,6 @@ from lance_core.table.row_changes import RowChange
 from lance_core.table.rowids import row_ids_of
 from lance_core.table.watermarks import is_watermark, moved
 
-__all__ = [
-    "DAYS_KEY",
-    "PREFIX",
-    "CommitProof",
-    "CommittedAttempt",
-    "CommittedBatch",
-    "CommittedFill",
-    "PromotedBranch",
-    "Proofs",
-    "inherited",
-    "is_of_commits",
-    "is_proof",
-]
-
 PREFIX: Final = "lance-dagster.idempotency."
 DAYS_KEY: Final = f"{PREFIX}days"
 _STREAM: Final = f"{PREFIX}stream."

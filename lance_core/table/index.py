@@ -18,18 +18,6 @@ from lance_core.errors import CorruptFileError
 from lance_core.table.fragment import TOMBSTONE, Fragment
 from lance_core.table.fragment_list import FragmentList
 
-__all__ = [
-    "FRAGMENT_REUSE_INDEX",
-    "MEM_WAL_INDEX",
-    "IndexFile",
-    "IndexMetadata",
-    "decode_index_section",
-    "encode_index_section",
-    "retain_relevant",
-    "without_fragments",
-    "without_replaced",
-]
-
 _LAST_MS = 250_000_000_000_000  # the year 9892
 _UUID_BYTES = 16
 

@@ -11,8 +11,6 @@ from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError
 from lance_core.table.index import IndexMetadata
 
-__all__ = ["index_details"]
-
 _DEFAULT_BLOCK_SIZE = 128
 _DEFAULTS = table_pb2.InvertedIndexDetails(
     base_tokenizer="simple",

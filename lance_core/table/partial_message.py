@@ -14,8 +14,6 @@ from typing import Any, TypeAlias
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor
 
-__all__ = ["Fields", "partial_message"]
-
 Fields: TypeAlias = Mapping[str, "Fields | None"]
 """Names of fields; of a nested message either the names of its own fields, or None to keep it serialized."""
 

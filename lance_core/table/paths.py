@@ -27,38 +27,6 @@ from urllib.parse import quote, unquote
 
 from lance_core.errors import CorruptFileError
 
-__all__ = [
-    "BRANCHES_PREFIX",
-    "CLAIMS_PREFIX",
-    "DATA_PREFIX",
-    "DELETIONS_PREFIX",
-    "DETACHED_BIT",
-    "FOLDERS",
-    "HINT_KEY",
-    "INDICES_PREFIX",
-    "REFS_PREFIX",
-    "TAGS_PREFIX",
-    "TRANSACTIONS_PREFIX",
-    "TREE_PREFIX",
-    "VERSIONS_PREFIX",
-    "ManifestName",
-    "Naming",
-    "TableFormat",
-    "branch_of_manifest_key",
-    "branch_of_ref_key",
-    "branch_ref_key",
-    "branch_root",
-    "checked_path",
-    "data_key",
-    "is_detached",
-    "manifest_key",
-    "new_data_file_name",
-    "parse_manifest_key",
-    "tag_of_ref_key",
-    "tag_ref_key",
-    "transaction_key",
-]
-
 VERSIONS_PREFIX = "_versions/"
 TRANSACTIONS_PREFIX = "_transactions/"
 DATA_PREFIX = "data/"

@@ -26,19 +26,6 @@ from urllib.parse import quote
 from lance_core.errors import CorruptFileError, InvalidInputError, TornFileError
 from lance_core.table.paths import FOLDERS
 
-__all__ = [
-    "MAIN",
-    "BranchRef",
-    "TagRef",
-    "check_branch_name",
-    "check_known_branch_name",
-    "check_known_tag_name",
-    "check_tag_name",
-    "is_branch_name",
-    "name_in_tag",
-    "new_identifier",
-]
-
 MAIN = "main"
 """The name of the branch at the dataset's root."""
 

@@ -24,16 +24,6 @@ from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.table.fragment import Fragment
 from lance_core.table.index import FRAGMENT_REUSE_INDEX, IndexMetadata
 
-__all__ = [
-    "Move",
-    "can_record_moves",
-    "live_coverage",
-    "num_reuse_versions",
-    "trimmed",
-    "with_moves",
-    "without_moved",
-]
-
 _DETAILS_TYPE = "/lance.table.FragmentReuseIndexDetails"
 
 

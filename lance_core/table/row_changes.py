@@ -18,8 +18,6 @@ from typing import Final
 
 from lance_core.errors import CorruptFileError
 
-__all__ = ["ROWS_KEY", "TABLE_KEY", "RowChange"]
-
 ROWS_KEY: Final = "lance-dagster.idempotency.rows"
 TABLE_KEY: Final = "lance-dagster.idempotency.table"
 

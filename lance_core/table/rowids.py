@@ -25,20 +25,6 @@ from lance_core._proto import rowids_pb2
 from lance_core.errors import CorruptFileError, InvalidInputError, LanceError
 from lance_core.table.fragment import Fragment
 
-__all__ = [
-    "U64Array",
-    "assign_row_ids",
-    "created_versions_of",
-    "decode_row_ids",
-    "decode_versions",
-    "encode_row_ids",
-    "encode_versions",
-    "row_ids_of",
-    "row_record_problems",
-    "with_updated_rows",
-    "with_versions",
-]
-
 U64Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint64]]
 
 _MAX_ROWS = 1 << 32

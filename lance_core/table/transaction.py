@@ -22,14 +22,6 @@ from lance_core.table.fragment import data_file_version, data_files, fields_with
 from lance_core.table.manifest.manifest import WRITER, Manifest, WriterVersion
 from lance_core.table.operations import OPERATIONS, ApplyContext, Operation, UnknownOperation
 
-__all__ = [
-    "COMMIT_MESSAGE_KEY",
-    "FIRST_ADDED_KEY",
-    "PROMOTION_KEY",
-    "TAKES_BACK_KEY",
-    "Transaction",
-]
-
 COMMIT_MESSAGE_KEY = "__lance_commit_message"
 """Property that holds the commit message."""
 

@@ -23,8 +23,6 @@ from typing import Any, Final, TypeVar
 
 from lance_core.errors import CorruptFileError, IncompatibleConflictError, InvalidInputError
 
-__all__ = ["Watermark", "WatermarkMove", "differences", "is_watermark", "moved", "reject_moved", "watermarks"]
-
 _Result = TypeVar("_Result")
 
 PREFIX: Final = "lance-dagster.watermark."

@@ -8,8 +8,6 @@ from typing import TypeVar
 
 from lance_core.threads import ThreadPool
 
-__all__ = ["race"]
-
 _Result = TypeVar("_Result")
 
 

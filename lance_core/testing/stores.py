@@ -21,8 +21,6 @@ from lance_core.errors import AlreadyExistsError, InvalidInputError, ObjectNotFo
 from lance_core.store import ObjectStore
 from lance_core.testing.racing import race
 
-__all__ = ["CreationConformance", "ObjectConformance", "StoreConformance", "StreamConformance"]
-
 
 class ObjectConformance:
     """Objects are stored, read, listed, copied and deleted."""

@@ -23,16 +23,6 @@ import dagster as dg
 
 from lance_dagster._context.steps import RunFacts
 
-__all__ = [
-    "CheckEvaluation",
-    "CheckLog",
-    "first_begin",
-    "log_check_read",
-    "log_provenance",
-    "read_check_log",
-    "read_provenance_log",
-]
-
 _READ: Final = "lance/check_read"
 _PROVENANCE: Final = "lance/provenance"
 _BEGIN: Final = "lance/begin"

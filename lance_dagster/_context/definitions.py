@@ -10,15 +10,6 @@ import dagster as dg
 
 from lance_dagster._context.steps import ABSENT, AnyContext, asset_graph
 
-__all__ = [
-    "assets_of_same_definition",
-    "blocking_checks",
-    "inputs_of",
-    "partitions_to_read",
-    "upstream_first",
-]
-
-
 Value = TypeVar("Value")
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import dagster as dg
 
-__all__ = ["job_beside_resources", "job_of_one_op", "later_job"]
-
 
 def job_beside_resources(graph: dg.GraphDefinition, resources: Mapping[str, Any], **options: Any) -> dg.JobDefinition:
     """A job with some resources of its own; the code location provides the others.

@@ -18,18 +18,6 @@ import dagster as dg
 
 from lance_dagster._context.steps import RunFacts
 
-__all__ = [
-    "RunRoot",
-    "began",
-    "is_repeated",
-    "newest_backfill",
-    "root_of",
-    "root_of_run",
-    "runs_of_root",
-    "unfinished_runs",
-    "waits_for_retry",
-]
-
 _BACKFILL: Final = "dagster/backfill"
 _ROOT_BACKFILL: Final = "dagster/root_backfill_id"
 _ROOT_RUN: Final = "dagster/root_run_id"

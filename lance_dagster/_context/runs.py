@@ -11,18 +11,6 @@ import dagster as dg
 
 from lance_dagster._context.steps import ABSENT, RunFacts, evaluates_checks, facts_of
 
-__all__ = [
-    "CLOCK_SKEW",
-    "MAINTAINED",
-    "RunningStep",
-    "attempt_facts",
-    "is_silent",
-    "observed_in",
-    "plan_materializations",
-    "running_step",
-    "tick_time",
-]
-
 MAINTAINED = "lance/maintained"
 """Entry of an observation of the asset that owns a maintained table: the table's name in the job, if that differs."""
 

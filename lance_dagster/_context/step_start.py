@@ -16,8 +16,6 @@ import dagster as dg
 
 from lance_dagster._context.steps import output_contexts
 
-__all__ = ["call_at_step_start"]
-
 _MISSED: Final = (
     "step %s: Dagster %s does not show the context of a step that starts, so that its writes count as begun before all "
     "others: they fail if a run that was created later has written the same rows. Use another version of Dagster"

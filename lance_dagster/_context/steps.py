@@ -18,41 +18,6 @@ try:  # Dagster raises this class, which has no public name, where a context lac
 except ImportError:
     CheckError = dg.DagsterError  # type: ignore[misc, assignment]
 
-__all__ = [
-    "ABSENT",
-    "AnyContext",
-    "RunFacts",
-    "add_metadata",
-    "asset_definition",
-    "asset_graph",
-    "defined_metadata",
-    "downstream_keys",
-    "downstream_keys_of",
-    "evaluates_checks",
-    "facts_of",
-    "input_annotation",
-    "is_external",
-    "is_external_asset",
-    "is_fan_in",
-    "is_list_of_assets",
-    "is_own_upstream",
-    "job_of_step",
-    "known_assets",
-    "other_assets",
-    "output_contexts",
-    "output_name",
-    "outputs_of_step",
-    "partitions_of_asset",
-    "process_executor",
-    "provenance_of_output",
-    "run_facts",
-    "run_partition_keys",
-    "run_time_metadata",
-    "set_data_version",
-    "tag_run",
-    "type_metadata",
-]
-
 ABSENT = (CheckError, dg.DagsterError)
 """The exceptions of a context without a code location (a job that runs by itself) or without the time of a tick."""
 

@@ -28,8 +28,6 @@ from lance_dagster.tables.refs import TableRef, table_refs, table_root
 if TYPE_CHECKING:
     from lance_dagster.branches.check_results import BranchChecks
 
-__all__ = ["build_audited_job"]
-
 _DEFAULT_KEY: Final = "io_manager"
 
 Definition = dg.AssetsDefinition | dg.AssetChecksDefinition

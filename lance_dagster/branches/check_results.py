@@ -34,8 +34,6 @@ from lance_dagster.properties import (
 )
 from lance_dagster.tables.branch_policy import BRANCH_TAG
 
-__all__ = ["BranchChecks", "check_branch", "failed_checks"]
-
 _SLICES: Final = "lance.slices"
 _AHEAD: Final = 8
 

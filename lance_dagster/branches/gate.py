@@ -14,8 +14,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = ["REST", "ChangedRows", "CheckProblem", "CheckResult", "check_problems"]
-
 Part = str | None
 
 REST: Final = None

@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from lance_dagster.branches.check_results import BranchChecks
     from lance_dagster.branches.promotion import Published
 
-__all__ = ["BranchConfig", "build_branch_jobs"]
-
 
 class BranchConfig(ChosenTables):
     """The configuration of one run.

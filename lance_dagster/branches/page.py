@@ -18,8 +18,6 @@ from lance_dagster.branches.check_results import failed_checks
 from lance_dagster.events.table_log import cell, code, table
 from lance_dagster.tables.branch_policy import BRANCH_TAG
 
-__all__ = ["branch_entries", "branches_page", "runs_of_branch"]
-
 _SHORT: Final = ("branch", "base", "commits", "rows", "checks", "age", "state")
 _LONG: Final = ("branch", "base", "commits", "rows", "added", "removed", "partitions", "checks", "age", "state")
 

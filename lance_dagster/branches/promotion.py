@@ -42,16 +42,6 @@ from lance_dagster.properties import (
 from lance_dagster.tables.location import TABLE_KEY
 from lance_dagster.tables.refs import TableRef, TableRoot
 
-__all__ = [
-    "Gates",
-    "Published",
-    "gate_problems",
-    "open_branch_checks",
-    "promotion_events",
-    "publish",
-    "reject_conflicts",
-]
-
 _PROMOTED_VERSION: Final = "lance.promoted_version"
 """Entry of a branch's metadata: the version of main that has its changes."""
 

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     import lance_core
     from lance_dagster.branches.check_results import BranchChecks
 
-__all__ = ["build_branch_sensor"]
-
 Ending = Literal["report", "discard", "ignore"]
 State = Literal["running", "succeeded", "failed", "canceled", "unknown"]
 

@@ -23,8 +23,6 @@ from lance_dagster.handlers.base import WriteRequest
 from lance_dagster.properties import ASSET_KEY, BEGUN_EMPTY, PROMOTED_FROM, RUN_ID, properties_of
 from lance_dagster.tables.branch_policy import BRANCH_TAG, MAIN
 
-__all__ = ["NEUTRAL", "branch_for_writing", "branch_metadata", "create_empty", "discard_branch", "is_created_empty"]
-
 _CREATED_BY: Final = "lance/begun_by"
 """Property of the commit that creates a table without rows, from which a branch forks: the run."""
 

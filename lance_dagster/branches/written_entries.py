@@ -15,8 +15,6 @@ import dagster as dg
 from lance_dagster.events.event_order import branch_of_event
 from lance_dagster.events.layout import COMMIT
 
-__all__ = ["written_entries"]
-
 _COLUMNS: Final = ("lance/columns", "lance/columns_added")
 _NUMBERS: Final = (
     "lance/rows_written",

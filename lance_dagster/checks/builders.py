@@ -29,12 +29,6 @@ if TYPE_CHECKING:
     import lance_core
     from lance_dagster.lineage.history import TableVersion
 
-__all__ = [
-    "build_lance_drift_check",
-    "build_lance_integrity_checks",
-    "build_lance_primary_key_check",
-]
-
 _SHOWN = 20
 _EVENTS = 100
 """The most events that are read to find the newest that names a version."""

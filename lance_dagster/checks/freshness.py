@@ -13,8 +13,6 @@ from lance_dagster.tables.refs import TableLike, TableRef, table_refs, table_roo
 if TYPE_CHECKING:
     import lance_core
 
-__all__ = ["build_lance_freshness_checks"]
-
 
 def build_lance_freshness_checks(
     assets: Iterable[TableLike] | TableLike,

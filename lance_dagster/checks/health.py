@@ -11,8 +11,6 @@ from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.tables.names import mapping_key
 from lance_dagster.tables.refs import TableLike, TableRef, table_ref, table_refs
 
-__all__ = ["build_lance_health_checks"]
-
 
 def build_lance_health_checks(
     assets: Iterable[TableLike] | TableLike = (),

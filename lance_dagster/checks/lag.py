@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import lance_core
     from lance_dagster.lineage.input_parts import InputPart
 
-__all__ = ["build_lance_lag_checks"]
-
 
 def build_lance_lag_checks(
     assets: Iterable[TableLike] | TableLike,

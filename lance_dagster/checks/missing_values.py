@@ -15,8 +15,6 @@ from lance_dagster.tables.settings import plain_metadata
 if TYPE_CHECKING:
     import lance_core
 
-__all__ = ["build_lance_missing_values_checks"]
-
 _SHOWN: Final = 100
 """The most partitions that a result lists."""
 

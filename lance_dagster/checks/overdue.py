@@ -15,8 +15,6 @@ from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_refs
 if TYPE_CHECKING:
     import lance_core
 
-__all__ = ["build_lance_overdue_checks"]
-
 
 def build_lance_overdue_checks(
     assets: Iterable[TableLike] | TableLike,

@@ -14,8 +14,6 @@ from lance_dagster.tables.refs import TableRef, table_root
 if TYPE_CHECKING:
     import lance_core
 
-__all__ = ["missing_table", "open_or_none", "table_check"]
-
 Check = Callable[[dg.AssetCheckExecutionContext, "lance_core.LanceDataset"], dg.AssetCheckResult]
 
 

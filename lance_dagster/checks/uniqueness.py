@@ -15,8 +15,6 @@ from lance_dagster.handlers.exact_cast import shown_row
 from lance_dagster.tables.partitions import plan_partitions
 from lance_dagster.tables.settings import plain_metadata
 
-__all__ = ["Uniqueness", "count_duplicates"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uniqueness:

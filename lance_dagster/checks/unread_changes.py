@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     import lance_core
 
-__all__ = ["UnreadChanges", "metadata_of_input"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadChanges:

@@ -18,8 +18,6 @@ from lance_dagster.lineage.history import read_history
 from lance_dagster.lineage.runs import NoSuchRunError, find_run, find_tables, lineage, open_branches, without_changes
 from lance_dagster.undo.plan import AlreadyUndoneError, Undo, plan_undo
 
-__all__ = ["cli", "run"]
-
 _TO_SECONDS: Final = len("2026-11-22T04:00:00")
 
 _LINEAGE_COLUMNS: Final = ("table", "branch", "version", "operation", "asset", "partitions", "time", "run_id", "inputs")

@@ -11,8 +11,6 @@ from lance_core.cli.output import CommandOutput
 from lance_dagster.cli.app import _command
 from lance_dagster.io_manager.column_types import change_column_type, parse_type
 
-__all__ = ["change_type_command"]
-
 
 @_command("change-type", "TABLE")
 @click.argument("column")

@@ -14,8 +14,6 @@ from lance_dagster.cli.app import _command
 from lance_dagster.health.lake import Lake
 from lance_dagster.health.log import open_log, rows_of_tables, runs_of, tables_of, trends
 
-__all__ = ["maintenance_command"]
-
 _RUNS = (
     "time", "run", "done", "partly_done", "put_off", "healthy", "skipped", "failed", "bytes_read", "bytes_written",
     "files_removed", "bytes_removed", "seconds", "job",

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from lance_dagster.tables.location import TableLocation
     from lance_dagster.tables.refs import TableRef
 
-__all__ = ["report_earlier_undo", "report_undo", "reporting_instance"]
-
 
 @contextmanager
 def reporting_instance() -> Iterator[dg.DagsterInstance]:

@@ -24,8 +24,6 @@ from lance_dagster.tables.branch_policy import BranchPolicy
 from lance_dagster.tables.location import checked_root, locate_table
 from lance_dagster.tables.refs import MAINTENANCE_KEY
 
-__all__ = ["BranchingFields", "LakehouseTable", "LanceLakehouseComponent"]
-
 
 class LakehouseTable(dg.Model, dg.Resolvable):
     """One table."""

@@ -16,8 +16,6 @@ from lance_dagster.maintenance.sensor import build_maintenance_sensor
 from lance_dagster.tables.names import checked_job_name
 from lance_dagster.tables.refs import TableLike
 
-__all__ = ["LanceMaintenanceComponent", "maintenance_definitions"]
-
 
 class MaintenanceScaffoldParams(BaseModel):
     """The parameters of `dg scaffold`."""

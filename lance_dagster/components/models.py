@@ -9,8 +9,6 @@ from lance_dagster.health.policy import LanceMaintenancePolicy
 from lance_dagster.maintenance.budget import LanceMaintenanceBudget
 from lance_dagster.tables.arguments import with_fields_of
 
-__all__ = ["BudgetFields", "MaintenanceFields", "PolicyFields"]
-
 
 @with_fields_of(LanceMaintenancePolicy)
 class PolicyFields(dg.Model, dg.Resolvable):

@@ -10,8 +10,6 @@ from lance_dagster.health.lake import lance_external_assets
 from lance_dagster.health.policy import LanceMaintenancePolicy
 from lance_dagster.tables.refs import TableLike
 
-__all__ = ["whole_root_definitions"]
-
 
 def whole_root_definitions(
     listed_assets: Sequence[TableLike],

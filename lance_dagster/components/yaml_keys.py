@@ -14,8 +14,6 @@ from pydantic import BaseModel, model_validator
 from lance_dagster.components.yaml_values import misfit_of
 from lance_dagster.tables.names import near_name
 
-__all__ = ["empty_lists", "with_checked_keys"]
-
 _OFF = "off"
 
 

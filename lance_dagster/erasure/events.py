@@ -22,8 +22,6 @@ from lance_dagster.events.reporting import (
 from lance_dagster.properties import ERASURE
 from lance_dagster.tables.refs import TableRef, TableRoot
 
-__all__ = ["ERASURE_ENTRY", "erasure_events", "rows_before"]
-
 ERASURE_ENTRY: Final = "lance/erasure"
 """Entry of the events with the report of the erasure."""
 

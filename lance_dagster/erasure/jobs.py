@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     import lance_core
     from lance_core.maintenance import ErasureReport
 
-__all__ = ["Condition", "ErasureConfig", "build_erasure_job"]
-
 _DRY_RUN_TAG: Final = "lance/dry_run"
 _ALLOWED: Final = {"retag", "release_branches", "drop_indices", "delete_unverified"}
 

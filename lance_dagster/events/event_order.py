@@ -16,8 +16,6 @@ import dagster as dg
 from lance_dagster._context.runs import CLOCK_SKEW
 from lance_dagster.tables.branch_policy import BRANCH_TAG, MAIN
 
-__all__ = ["EventOrder", "branch_of_event", "version_of_event"]
-
 
 @dataclass(slots=True)
 class EventOrder:

@@ -32,8 +32,6 @@ from lance_dagster.tables.event_keys import AT_TOP
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["COMMIT", "columns_of", "laid_out"]
-
 COMMIT: Final = "lance/commit"
 """The entry with all entries that are not at the top."""
 

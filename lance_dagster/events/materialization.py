@@ -30,16 +30,6 @@ if TYPE_CHECKING:
     import lance_core
 from lance_core.errors import NotFoundError
 
-__all__ = [
-    "column_schema",
-    "event_metadata",
-    "lineage_metadata",
-    "of_partition",
-    "ordered_entries",
-    "partition_entries",
-    "partition_metadata",
-]
-
 _MOST_PAGES: Final = 31
 """The most partitions of a run whose events all have the long entries."""
 

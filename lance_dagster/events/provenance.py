@@ -33,8 +33,6 @@ from lance_dagster.properties import (
     properties_of,
 )
 
-__all__ = ["Origins", "committed_provenance", "provenance_tags", "published_inputs", "written_provenance"]
-
 _INPUT: Final = "dagster/input_data_version/"
 _POINTER: Final = "dagster/input_event_pointer/"
 _CODE: Final = "dagster/code_version"

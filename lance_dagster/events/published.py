@@ -9,8 +9,6 @@ import dagster as dg
 
 from lance_dagster.events.event_order import branch_of_event
 
-__all__ = ["PUBLISHED", "published_partitions"]
-
 PUBLISHED: Final = "lance/published"
 """Entry of an event: False if the partition is on a branch alone, or was on one that was discarded."""
 

@@ -41,19 +41,6 @@ from lance_dagster.tables.partitions import plan_partitions
 from lance_dagster.tables.refs import TableRef
 from lance_dagster.tables.settings import plain_metadata
 
-__all__ = [
-    "PartitionRows",
-    "ReportedState",
-    "TableReport",
-    "known_versions",
-    "materializations",
-    "observation_of_table",
-    "partition_rows",
-    "partitions_of_runs",
-    "record",
-    "rows_of_partitions",
-]
-
 _DATA_VERSION_TAG: Final = "dagster/data_version"
 _PAGE: Final = 500
 _MOST_PAGES: Final = 40

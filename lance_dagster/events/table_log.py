@@ -20,8 +20,6 @@ from lance_dagster.lineage.history import TableVersion, read_history
 if TYPE_CHECKING:
     import lance_core
 
-__all__ = ["cell", "code", "history_page", "partitions_label", "recent", "run_link", "table", "table_log"]
-
 LAST: Final = 10
 _KEYS_SHOWN: Final = 2
 _LONGEST_MESSAGE: Final = 40

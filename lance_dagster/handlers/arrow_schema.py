@@ -27,18 +27,6 @@ from lance_dagster.properties import ASSET_KEY
 from lance_dagster.tables.settings import plain_metadata
 from pyspark_lance import SchemaMode
 
-__all__ = [
-    "fit_batch",
-    "known_schema",
-    "owners",
-    "target_schema",
-    "typed",
-    "types_for_nulls",
-    "with_known_types",
-    "with_vectors",
-    "without_owners",
-]
-
 
 def known_schema(metadata: Mapping[str, object], annotation: Mapping[str, object], where: str) -> pa.Schema:
     """The columns that the definition of an asset declares; empty if it declares none.

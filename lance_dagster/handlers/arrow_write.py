@@ -33,8 +33,6 @@ from lance_dagster.handlers.columns import write_column_batches
 from lance_dagster.handlers.merge_clauses import check_plain
 from lance_dagster.handlers.merging import after_creation, check_keys, merge_arrow, merge_on_attempts
 
-__all__ = ["check_arrow", "write_arrow"]
-
 # The rows of a stream can be in any order; more open writers than this would hold too much unwritten data.
 _MAX_OPEN_WRITERS = 32
 

@@ -16,18 +16,6 @@ if TYPE_CHECKING:
 
     from lance_dagster.tables.settings import OutputSettings, TableSettings
 
-__all__ = [
-    "CHANGE_TYPE",
-    "ROW_NAMES",
-    "ChangesPart",
-    "ChangesRequest",
-    "CommitMode",
-    "LanceTypeHandler",
-    "ReadRequest",
-    "WriteRequest",
-    "skips_empty",
-]
-
 CHANGE_TYPE: Final = "_change_type"
 """The column with the kind of each change: insert, update_postimage or delete."""
 

@@ -25,8 +25,6 @@ from lance_dagster.handlers.base import CHANGE_TYPE, ChangesPart, ReadRequest
 if TYPE_CHECKING:
     import lance_core
 
-__all__ = ["KINDS", "changes_schema", "count_changes", "has_changes", "read_changes", "split_table"]
-
 ROW_ID = "_rowid"
 _MOST_COUNTED = 1_000_000
 """The most changes that are read an additional time to count them."""

@@ -27,19 +27,6 @@ from lance_dagster.handlers.exact_cast import CastRejectedError, can_cast
 from lance_dagster.handlers.merging import adopted
 from lance_dagster.properties import ASSET_KEY, COLUMNS, properties_of, several
 
-__all__ = [
-    "ColumnsWritten",
-    "columns_result",
-    "is_kept",
-    "key_fields",
-    "matched_by",
-    "may_lack_rows",
-    "set_columns",
-    "stored_columns",
-    "write_column_batches",
-]
-
-
 _LAST_UPDATED: Final = "_row_last_updated_at_version"
 
 

@@ -34,8 +34,6 @@ import pyarrow.compute as pc
 from lance_core.errors import SchemaError
 from lance_core.extension_types import storage_type
 
-__all__ = ["CastRejectedError", "can_cast", "cast_exactly", "first_failing", "is_any_list", "shown", "shown_row"]
-
 Column = Any  # pyarrow has no types for mypy: a pa.Array, or a pa.ChunkedArray
 
 _EXACT_INTEGERS: Final[int] = 2**53

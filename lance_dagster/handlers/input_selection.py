@@ -22,8 +22,6 @@ from lance_dagster.tables.filters import LanceFilter
 from lance_dagster.tables.location import TABLE_KEY
 from lance_dagster.tables.settings import plain_metadata
 
-__all__ = ["MissingInputError", "columns_of_asset", "counted_columns", "split_key", "wanted_columns", "wanted_rows"]
-
 
 class MissingInputError(DatasetNotFoundError):
     """The table or the partitions that an input loads were never written."""

@@ -15,8 +15,6 @@ import lance_core
 from lance_dagster.handlers.arrow_write import write_arrow
 from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteRequest
 
-__all__ = ["LanceDatasetHandler"]
-
 
 class LanceDatasetHandler(LanceTypeHandler):
     """`lance_core.LanceDataset`, and pylance's `lance.LanceDataset` if pylance is installed."""

@@ -19,8 +19,6 @@ from lance_core.errors import UnsupportedError
 if TYPE_CHECKING:
     from lance_dagster.tables.settings import OutputSettings
 
-__all__ = ["PlainMerge", "changes_others", "check_plain", "inserts_rows", "merges_again_alike", "plain_merge"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainMerge:

@@ -41,19 +41,6 @@ from lance_dagster.handlers.exact_cast import shown_row
 from lance_dagster.handlers.merge_clauses import inserts_rows, merges_again_alike, plain_merge
 from lance_dagster.properties import PROMOTED_FROM, properties_of
 
-__all__ = [
-    "adopted",
-    "after_creation",
-    "check_keys",
-    "configure",
-    "confined_to",
-    "may_insert",
-    "merge_arrow",
-    "merge_on_attempts",
-    "merge_result",
-    "set_types",
-]
-
 
 def merge_arrow(table: pa.Table, request: WriteRequest) -> WriteResult:
     """Merge the rows of an Arrow table, which has the columns of the dataset, in one commit.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from lance_dagster.tables.settings import TableSettings
 
-__all__ = ["PandasHandler"]
-
 _LONGEST_SHOWN = 60
 
 _NULLABLE_TYPES = {

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from lance_dagster.tables.settings import TableSettings
 
-__all__ = ["PolarsHandler"]
-
 
 class PolarsHandler(LanceTypeHandler):
     """`polars.DataFrame` and `polars.LazyFrame`."""

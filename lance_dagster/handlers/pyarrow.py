@@ -21,8 +21,6 @@ from lance_dagster.handlers.changes import read_changes, split_table
 if TYPE_CHECKING:
     from lance_dagster.tables.settings import TableSettings
 
-__all__ = ["DatasetHandler", "DuckDBHandler", "PyArrowHandler", "read_table"]
-
 
 class PyArrowHandler(LanceTypeHandler):
     """`pa.Table`, `pa.RecordBatch`, `pa.RecordBatchReader`."""

@@ -45,9 +45,6 @@ if TYPE_CHECKING:
 
     from lance_core import LanceDataset
 
-__all__ = ["SparkHandler", "session_of"]
-
-
 _MOST_BROADCAST = 100_000
 """The most deleted keys that are broadcast to all executors, so that the rows of the frame are not shuffled."""
 

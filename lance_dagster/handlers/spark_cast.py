@@ -22,8 +22,6 @@ from pyspark_lance.types.column_names import quoted
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["cast_in_job", "lossy_values"]
-
 _SPARK_TYPES: Final[Mapping[pa.DataType, str]] = {
     pa.int8(): "tinyint",
     pa.int16(): "smallint",

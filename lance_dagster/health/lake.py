@@ -25,8 +25,6 @@ from lance_dagster.tables.refs import MAINTENANCE_KEY, TableLike, TableRef, Tabl
 if TYPE_CHECKING:
     import lance_core
 
-__all__ = ["Lake", "LakeTable", "checked_lake", "external_asset", "lance_external_assets", "tables_when_loaded"]
-
 SUFFIX: Final = ".lance"
 
 

@@ -14,8 +14,6 @@ from lance_core.errors import DatasetNotFoundError
 from lance_core.maintenance.routine.log import LOG_PATH, LOG_WHOLE_TABLE
 from lance_dagster.tables.location import below_root
 
-__all__ = ["last_maintained", "open_log", "rows_of_tables", "runs_of", "tables_of", "trends"]
-
 _CLOCKS_DIFFER: Final = timedelta(minutes=5)
 """The most by which the clocks of machines may differ."""
 

@@ -22,8 +22,6 @@ from lance_dagster.tables.refs import MAINTENANCE_KEY
 if TYPE_CHECKING:
     from lance_core.maintenance import MaintenancePolicy
 
-__all__ = ["LanceMaintenancePolicy", "check_fields", "parse_age", "policy_of", "recorded_metadata"]
-
 NEVER: Final = "never"
 
 _PART: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Zµ]+)\s*")

@@ -34,13 +34,6 @@ from lance_dagster.properties import COLUMN_TYPE, COLUMNS
 from lance_dagster.tables.location import TABLE_KEY
 from lance_dagster.tables.settings import plain_metadata
 
-__all__ = [
-    "check_still_column_owner",
-    "column_entries",
-    "columns_on_branch",
-    "write_columns_of",
-]
-
 
 def reject_without_table(output: TableOutput) -> None:
     """Reject columns of a table that does not exist.

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     import lance_core
     from lance_core.errors import LanceError
 
-__all__ = ["change_column_type", "parse_type", "with_remedy"]
-
 _NAMES: Final = (
     "bool",
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),

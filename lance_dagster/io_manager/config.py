@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from lance_dagster.io_manager.manager import LanceTableIOManager
     from lance_dagster.tables.refs import TableRoot
 
-__all__ = ["LanceIOManager"]
-
 
 class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], RootArguments):
     """Stores assets as Lance tables, one per asset, at `{root_uri}/{asset key}.lance`.

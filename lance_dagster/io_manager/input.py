@@ -32,8 +32,6 @@ from lance_dagster.tables.branch_policy import branch_of_run
 from lance_dagster.tables.location import locate_table
 from lance_dagster.tables.settings import INPUT_PINS, TableSettings, plain_metadata
 
-__all__ = ["load_input"]
-
 
 def load_input(context: dg.InputContext, settings: TableSettings) -> Any:
     """Load an upstream asset: the partitions that Dagster asks for, of one version of its table.

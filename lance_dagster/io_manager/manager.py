@@ -105,8 +105,6 @@ from lance_dagster.tables.lost_writes import reject_lost_writes
 from lance_dagster.tables.refs import TableRef, TableRoot
 from lance_dagster.tables.settings import PREFIX, TableSettings
 
-__all__ = ["LanceTableIOManager"]
-
 _RANGE_TAGS: Final = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
 
 

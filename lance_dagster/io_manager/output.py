@@ -27,27 +27,6 @@ from lance_dagster.tables.location import TableLocation
 from lance_dagster.tables.partitions import PartitionPlan, partition_columns, plan_partitions
 from lance_dagster.tables.settings import OutputSettings, TableSettings, plain_metadata
 
-__all__ = [
-    "TableOutput",
-    "casts_of",
-    "code_version",
-    "commit_mode",
-    "has_ended",
-    "have_other_columns",
-    "is_sole_writer",
-    "kept_attempts",
-    "move_watermarks",
-    "new_columns",
-    "planned_partitions",
-    "reject_to_keep",
-    "release_consumed",
-    "settings_of_refresh",
-    "wants_no_table",
-    "warn_of_earlier_attempts",
-    "without_change_type",
-    "write_request",
-]
-
 _OTHER_MODES: Final = "set lance/write_mode to append, overwrite or merge"
 
 

@@ -24,8 +24,6 @@ from lance_dagster.tables.location import SHARED_KEY, TABLE_KEY, is_shared, loca
 from lance_dagster.tables.partitions import partition_columns
 from lance_dagster.tables.settings import OutputSettings, TableSettings, plain_metadata
 
-__all__ = ["check_column_owners", "check_mode", "check_ownership", "reject_rows_of_others"]
-
 _MEMORY: Final = ("memory", "shared-memory")
 _AHEAD: Final = 8
 """The number of versions that are read at once to find the commit that added a column."""

@@ -26,8 +26,6 @@ from lance_dagster.properties import (
     properties_of,
 )
 
-__all__ = ["EXTRAS_KEY", "PipesAttemptProperties", "attempt_properties"]
-
 EXTRAS_KEY: Final = "lance_dagster"
 
 

@@ -16,8 +16,6 @@ from lance_dagster.io_manager.write_attempts import made_by
 from lance_dagster.lineage.history import is_without_changes
 from lance_dagster.properties import ASSET_KEY, PROMOTED_FROM, properties_of, several
 
-__all__ = ["log_replaced"]
-
 
 def log_replaced(output: TableOutput, outcome: lance_core.WriteResult, begun: int | None) -> None:
     """Name commits of other writers whose rows the overwrite of a step has replaced; a failure is only logged.

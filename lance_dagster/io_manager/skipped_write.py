@@ -18,8 +18,6 @@ from lance_dagster.io_manager.output import TableOutput
 from lance_dagster.lineage.history import data_version, data_version_of, last_data_change, read_history
 from lance_dagster.tables.refs import TableRef
 
-__all__ = ["report_skipped", "unchanged_data_version"]
-
 
 def report_skipped(output: TableOutput) -> None:
     """Report an output that was skipped: the version that the table has, its rows and its data version."""

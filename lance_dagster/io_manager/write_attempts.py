@@ -61,17 +61,6 @@ from lance_dagster.properties import (
 )
 from lance_dagster.tables.settings import TableSettings
 
-__all__ = [
-    "OF_RUN",
-    "EarlierAttempts",
-    "describe_commit",
-    "error_of_write",
-    "find_earlier_attempts",
-    "made_by",
-    "reject_late_attempt",
-    "reject_missing",
-]
-
 OF_RUN = (RUN_ID, ROOT_RUN_ID, JOB_NAME, STEP_KEY, ASSET_KEY, COLUMNS)
 """The properties that other commits of a run carry as well, such as that of an index."""
 _SHOWN_KEYS = 3

@@ -16,8 +16,6 @@ from lance_dagster._context.steps import RunFacts
 if TYPE_CHECKING:
     import lance_core
 
-__all__ = ["branch_id", "record_check_read"]
-
 
 def record_check_read(
     facts: RunFacts | None,

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     import dagster as dg
 
-__all__ = ["MOST_CONSUMERS", "consumers"]
-
 MOST_CONSUMERS: Final = 50
 _TAG: Final = "dagster/input_data_version/"
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import dagster as dg
 
-__all__ = ["COLUMN_LINEAGE_KEY", "column_lineage"]
-
 COLUMN_LINEAGE_KEY = "lance/column_lineage"
 
 

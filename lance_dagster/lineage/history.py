@@ -43,25 +43,6 @@ from lance_dagster.properties import (
 if TYPE_CHECKING:
     import lance_core
 
-__all__ = [
-    "TableInput",
-    "TableVersion",
-    "columns_set_by",
-    "data_version",
-    "data_version_of",
-    "input_entry",
-    "input_record",
-    "is_without_changes",
-    "last_data_change",
-    "owner_of",
-    "owning_commits",
-    "partitions_of",
-    "read_history",
-    "row_owners",
-    "undo_after",
-    "writers_of_rows",
-]
-
 _AHEAD: Final = 8
 """The number of versions that are read at once where most of them are needed."""
 _MOST_VERSIONS: Final = 20

@@ -25,8 +25,6 @@ from lance_dagster.properties import hashed
 from lance_dagster.tables.filters import LanceFilter
 from lance_dagster.tables.settings import plain_metadata
 
-__all__ = ["InputPart", "digest_of_rows", "input_parts", "positions_by_partition", "positions_of_partition"]
-
 _WHOLE: Final = "all"
 """The part of a table without partitions."""
 _ALL, _KEYS = "all", "keys"

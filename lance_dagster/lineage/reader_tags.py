@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from lance_dagster.lineage.history import TableInput, TableVersion
 
-__all__ = ["hold_after_undo", "release"]
-
 
 def release(
     dataset: lance_core.LanceDataset,

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import lance_core
 
-__all__ = ["live_rows", "row_changes"]
-
 
 def row_changes(
     handle: lance_core.LanceDataset, before: lance_core.LanceDataset | None, operation: str | None

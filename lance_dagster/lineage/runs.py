@@ -11,16 +11,6 @@ from lance_dagster.lineage.history import TableVersion, input_record, read_histo
 from lance_dagster.properties import ROOT_RUN_ID, several
 from lance_dagster.tables.names import RESERVED
 
-__all__ = [
-    "NoSuchRunError",
-    "find_run",
-    "find_tables",
-    "lineage",
-    "open_branches",
-    "versions_of_run",
-    "without_changes",
-]
-
 _SHOWN: Final = 5
 _AHEAD: Final = 32
 """The number of versions that are read at once, because all of them are needed."""

@@ -21,8 +21,6 @@ from typing import Any, Final
 
 import dagster as dg
 
-__all__ = ["has_plan", "plan_lineage", "remember_frame"]
-
 _MOST_STEPS: Final = 100
 _MOST_NODES: Final = 2000
 

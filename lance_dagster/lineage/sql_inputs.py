@@ -25,8 +25,6 @@ from lance_dagster.tables.refs import TableRef, TableRoot
 if TYPE_CHECKING:
     import lance_core
 
-__all__ = ["watch_sql_inputs"]
-
 
 def watch_sql_inputs() -> None:
     """From now on, record tables that `pyspark_lance.sql` reads in the bodies of assets and ops of this process."""

@@ -27,16 +27,6 @@ if TYPE_CHECKING:
 
     import lance_core
 
-__all__ = [
-    "ConsumedChanges",
-    "changes_entries",
-    "consumed_changes",
-    "input_properties",
-    "loaded_rows",
-    "remember_changes",
-    "remember_input",
-]
-
 _MOST_STEPS: Final = 1000
 _KINDS: Final = {"insert": "inserted", "update_postimage": "updated", "delete": "deleted"}
 

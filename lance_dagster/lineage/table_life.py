@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     import lance_core
 
-__all__ = ["IDENTITY", "has_version", "is_about_another", "observed_table_id", "table_id_in"]
-
 IDENTITY: Final = "lance/identity"
 """The entry of an observation with the identity of its version."""
 _TAG: Final = "dagster/data_version"

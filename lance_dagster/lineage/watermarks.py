@@ -29,19 +29,6 @@ from lance_dagster.tables.location import TABLE_KEY, is_shared
 if TYPE_CHECKING:
     import lance_core
 
-__all__ = [
-    "FULL_REFRESH",
-    "InputPosition",
-    "UnreadRange",
-    "consumed_range",
-    "needed_versions",
-    "positions_of",
-    "unread_by_key",
-    "unread_ranges",
-    "updates_unknown",
-    "watermark_name",
-]
-
 FULL_REFRESH: Final = "lance/full_refresh"
 
 

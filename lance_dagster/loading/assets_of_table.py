@@ -24,8 +24,6 @@ from lance_dagster.tables.refs import TableRef, TableRoot
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["assets_of_table"]
-
 _AHEAD: Final = 32
 """The number of versions that are read at once, because all of them are needed."""
 _URI: Final = "dagster/uri"

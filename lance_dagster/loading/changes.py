@@ -45,15 +45,6 @@ from lance_dagster.lineage.watermarks import (
 )
 from lance_dagster.properties import hashed
 
-__all__ = [
-    "CHANGES",
-    "ChangeRange",
-    "KeysOf",
-    "Reads",
-    "is_full_refresh",
-    "range_of_input",
-]
-
 CHANGES: Final = "lance/changes"
 
 Reads = Callable[[UnreadRange, str | None, Sequence[str], Sequence[str]], bool]

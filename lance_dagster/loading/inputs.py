@@ -55,8 +55,6 @@ from lance_dagster.tables.partitions import plan_partitions
 from lance_dagster.tables.refs import as_moment, branch_for_reading
 from lance_dagster.tables.settings import INPUT_PINS, TableSettings, check_input, plain_metadata
 
-__all__ = ["partition_filter", "read_requests"]
-
 _KEYS_SHOWN = 3
 
 

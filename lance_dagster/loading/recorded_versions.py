@@ -19,8 +19,6 @@ from lance_dagster.lineage.table_life import is_about_another, table_id_in
 if TYPE_CHECKING:
     import lance_core
 
-__all__ = ["equal_version", "recorded_version", "recorded_versions"]
-
 _MOST_EVENTS: Final = 10_000
 _EVENTS_AT_FIRST: Final = 100
 _EVENTS_PER_PAGE: Final = 1000

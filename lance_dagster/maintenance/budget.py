@@ -15,8 +15,6 @@ from lance_dagster.tables.arguments import described
 if TYPE_CHECKING:
     from lance_core.maintenance import MaintenanceBudget
 
-__all__ = ["LanceMaintenanceBudget", "checked_budget"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanceMaintenanceBudget:

@@ -39,8 +39,6 @@ from lance_dagster.maintenance.ops import (
 from lance_dagster.tables.names import checked_job_name
 from lance_dagster.tables.refs import TableLike, is_foreign, table_refs
 
-__all__ = ["LAKE_KEY", "TABLES_KEY", "build_maintenance_job"]
-
 TABLES_KEY = "lance/tables"
 LAKE_KEY = "lance/whole_root"
 """Definition metadata of a job: whether it lists tables below a root."""

@@ -15,8 +15,6 @@ from lance_dagster._context.runs import MAINTAINED
 from lance_dagster.maintenance.work import Survey, TableWork
 from lance_dagster.tables.branch_policy import BRANCH_TAG
 
-__all__ = ["is_last", "observation_of", "summary_of"]
-
 _SECONDS: Final = "lance/seconds"
 
 

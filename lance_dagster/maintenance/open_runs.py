@@ -11,8 +11,6 @@ import dagster as dg
 from lance_dagster._context.runs import is_silent
 from lance_dagster.maintenance.job import TABLES_KEY
 
-__all__ = ["OpenRun", "open_runs"]
-
 _OPEN: Final = [
     dg.DagsterRunStatus.NOT_STARTED,
     dg.DagsterRunStatus.QUEUED,

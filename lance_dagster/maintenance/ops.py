@@ -23,21 +23,6 @@ if TYPE_CHECKING:
     from lance_core.maintenance import CompactionTask, Rewriter
     from lance_core.maintenance.routine.steps import StepContext
 
-__all__ = [
-    "EXECUTOR_TAG",
-    "PAYLOADS",
-    "STEPS",
-    "Engine",
-    "MaintenanceOps",
-    "collect_op",
-    "op_outputs_op",
-    "plan_op",
-    "report_op",
-    "rewrite_op",
-    "step_op",
-    "summarize_op",
-]
-
 Engine = Literal["process", "spark"]
 
 PAYLOADS = "lance_maintenance_payloads"

@@ -10,8 +10,6 @@ from lance_dagster.maintenance.budget import LanceMaintenanceBudget
 from lance_dagster.tables.arguments import with_fields_of
 from lance_dagster.tables.refs import ChosenTables
 
-__all__ = ["MaintenanceConfig"]
-
 
 @with_fields_of(
     LanceMaintenancePolicy, without=("max_parallel_tasks", "dry_run", "max_small_fragments", "max_versions")

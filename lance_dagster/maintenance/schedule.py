@@ -14,8 +14,6 @@ from lance_dagster.maintenance.job import LAKE_KEY, TABLES_KEY
 from lance_dagster.maintenance.open_runs import open_runs
 from lance_dagster.maintenance.targets import ORDER_TAG
 
-__all__ = ["build_maintenance_schedule", "config_for", "has_lake", "tables_of"]
-
 _DAY_MINUTES = 24 * 60
 
 

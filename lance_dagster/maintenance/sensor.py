@@ -39,8 +39,6 @@ from lance_dagster.tables.refs import (
     table_root,
 )
 
-__all__ = ["build_maintenance_sensor"]
-
 REQUEST_TAG: Final = "lance/request"
 _LONGEST_WAIT: Final = timedelta(days=1)
 _LEFT: Final = frozenset({"put off", "partly done", "skipped"})

@@ -23,17 +23,6 @@ from lance_dagster.tables.settings import partition_columns
 if TYPE_CHECKING:
     import lance_core
 
-__all__ = [
-    "ORDER_TAG",
-    "MaintenanceTarget",
-    "choose_targets",
-    "in_order_of_run",
-    "is_left_alone",
-    "policy_of_target",
-    "survey_target",
-    "versions_in_use",
-]
-
 ORDER_TAG: Final = "lance/order"
 """Tag of a run with the value from which the order of its tables is drawn."""
 

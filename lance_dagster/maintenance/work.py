@@ -13,8 +13,6 @@ from lance_dagster.properties import ASSET_KEY, MAINTENANCE_METADATA
 if TYPE_CHECKING:
     from lance_core.maintenance import MaintenanceReport
 
-__all__ = ["Survey", "TableWork"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableWork:

@@ -33,8 +33,6 @@ from lance_dagster.tables.location import below_root
 from lance_dagster.tables.names import RESERVED_FOLDER
 from lance_dagster.tables.refs import TableRoot
 
-__all__ = ["OpOutputs", "clean_op_outputs"]
-
 _RUNS_AT_A_TIME = 100
 _SILENT = timedelta(days=1)
 

@@ -40,8 +40,6 @@ from lance_dagster.tables.settings import (
     reject_of_ops,
 )
 
-__all__ = ["load_op_output", "store_op_output"]
-
 _PICKLED: Final = "__lance_dagster_pickle"
 """The only column of a table that holds a pickle."""
 

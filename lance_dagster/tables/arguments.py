@@ -14,8 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
 from lance_dagster.tables.location import checked_root
 from lance_dagster.tables.names import near_name
 
-__all__ = ["CheckedArguments", "RootArguments", "described", "reject_unknown_arguments", "with_fields_of"]
-
 _Model = TypeVar("_Model", bound=BaseModel)
 
 _FOREIGN: Final[Mapping[str, str]] = {

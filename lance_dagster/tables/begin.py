@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import lance_core
 
-__all__ = ["newest_version"]
-
 _PROMOTED: Final = "lance.promoted_branch_version"
 """Entry of a branch's metadata: its version that was promoted."""
 

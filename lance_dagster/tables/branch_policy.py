@@ -29,26 +29,6 @@ from lance_dagster._context.roots import root_of
 from lance_dagster._context.steps import RunFacts
 from lance_dagster.tables.arguments import CheckedArguments
 
-__all__ = [
-    "AUDITED_TAG",
-    "AUTO",
-    "BRANCH_TAG",
-    "DEFER_TAG",
-    "FORCE_TAG",
-    "MAIN",
-    "NO_RETRIES",
-    "PUBLISHES_TAG",
-    "BranchPolicy",
-    "backfill_branch",
-    "branch_of_job",
-    "branch_of_run",
-    "branch_source",
-    "launch_on_branch",
-    "named_branch",
-    "only_branch",
-    "run_branch",
-]
-
 BRANCH_TAG = "lance/branch"
 """Run tag that names the branch."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["AT_TOP", "EVENT_KEYS"]
-
 AT_TOP: Final = (
     "lance/replaced_attempt",
     "lance/kept_attempt",

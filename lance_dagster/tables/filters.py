@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pyarrow.compute as pc
 
-__all__ = ["LanceFilter", "lance_filter"]
-
 
 class LanceFilter(str):
     """An expression as a string, which also holds the expression itself.

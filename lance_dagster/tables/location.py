@@ -30,20 +30,6 @@ import dagster as dg
 
 from lance_dagster.tables.names import LOG_FOLDER, RESERVED_FOLDER
 
-__all__ = [
-    "OWN_BRANCH_KEY",
-    "SHARED_KEY",
-    "TABLE_KEY",
-    "TableLocation",
-    "below_root",
-    "checked_root",
-    "is_shared",
-    "locate_table",
-    "reject_credentials",
-    "remember_options",
-    "resolved_options",
-]
-
 OWN_BRANCH_KEY = "lance/branch"
 
 _own_options: dict[tuple[str, str], Mapping[str, Any]] = {}

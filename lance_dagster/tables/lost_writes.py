@@ -24,8 +24,6 @@ from lance_dagster.properties import PROMOTED_FROM, RUN_ID, properties_of, sever
 if TYPE_CHECKING:
     import lance_core
 
-__all__ = ["reject_lost_input", "reject_lost_writes"]
-
 _BRANCH: Final = "lance/branch"
 _EVENTS_PER_PAGE: Final = 500
 

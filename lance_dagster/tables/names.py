@@ -10,8 +10,6 @@ from typing import Final
 
 import dagster as dg
 
-__all__ = ["LOG_FOLDER", "RESERVED", "RESERVED_FOLDER", "checked_job_name", "mapping_key", "near_name"]
-
 RESERVED_FOLDER: Final = "_ops"
 """The folder below the root that holds the outputs of ops."""
 

@@ -19,8 +19,6 @@ from typing import Final
 
 import dagster as dg
 
-__all__ = ["partition_column"]
-
 _NAME: Final = r"""(?:"[^"]+"|`[^`]+`|\[[^\]]+\]|[A-Za-z_][\w$]*)"""
 _TYPE: Final = r"[A-Za-z_]\w*(?:\s*\(\s*\d+(?:\s*,\s*\d+)?\s*\))?(?:\s+WITH(?:OUT)?\s+TIME\s+ZONE)?"
 _CASTS: Final = tuple(

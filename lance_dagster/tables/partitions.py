@@ -31,8 +31,6 @@ import lance_core
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_dagster.tables.partition_expr import partition_column
 
-__all__ = ["PartitionPlan", "plan_partitions"]
-
 _WHOLE = "the partition key"  # the name of the only dimension in messages
 
 

@@ -26,23 +26,6 @@ from lance_dagster.tables.lost_writes import reject_lost_input
 if TYPE_CHECKING:
     import lance_core
 
-__all__ = [
-    "MAINTENANCE_KEY",
-    "ChosenTables",
-    "TableLike",
-    "TableRef",
-    "TableRoot",
-    "as_moment",
-    "branch_for_reading",
-    "chosen_refs",
-    "is_foreign",
-    "is_tagged",
-    "on_branch",
-    "table_ref",
-    "table_refs",
-    "table_root",
-]
-
 MAINTENANCE_KEY: Final = "lance/maintenance"
 """The entry of an asset's metadata that says whether, and by which policy, its table is maintained."""
 

@@ -56,25 +56,6 @@ from lance_dagster.tables.partition_expr import partition_column
 from lance_dagster.tables.refs import MAINTENANCE_KEY, TableRoot, as_moment
 from pyspark_lance import EmptyOutput, OutOfPartition, SchemaMode
 
-__all__ = [
-    "INPUT_KEYS",
-    "INPUT_KEYS_OF_ASSETS",
-    "INPUT_PINS",
-    "OUTPUT_KEYS",
-    "PREFIX",
-    "READ_ELSEWHERE",
-    "LoadType",
-    "OnEarlierAttempt",
-    "OutputSettings",
-    "ReadMode",
-    "TableSettings",
-    "WriteMode",
-    "check_input",
-    "partition_columns",
-    "plain_metadata",
-    "reject_of_ops",
-]
-
 PREFIX: Final = "lance/"
 READ_ELSEWHERE: Final = {
     MAINTENANCE_KEY,

@@ -27,8 +27,6 @@ from lance_core.lance import LanceSchema
 from lance_dagster.lineage.history import TableVersion
 from lance_dagster.properties import COLUMNS
 
-__all__ = ["ColumnsBack", "columns_back", "sets_columns"]
-
 _TOMBSTONE: Final = -2
 _OPERATIONS: Final = ("Update", "Merge")
 

@@ -23,8 +23,6 @@ from lance_dagster.tables.location import TableLocation
 from lance_dagster.tables.refs import TableRef
 from lance_dagster.undo.plan import Undo
 
-__all__ = ["INDICES_LOST", "UNDO_ENTRY", "earlier_undo_events", "undo_events"]
-
 UNDO_ENTRY: Final = "lance/undid_run"
 """Entry of the events with the run that was undone."""
 

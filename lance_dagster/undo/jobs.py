@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from lance_dagster.lineage.history import TableVersion
     from lance_dagster.undo.plan import Undo
 
-__all__ = ["DRY_RUN_TAG", "UNDO_TAG", "UndoConfig", "build_undo_job"]
-
 UNDO_TAG = "lance/undo_run"
 """Run tag that names the run to undo."""
 

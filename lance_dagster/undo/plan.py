@@ -42,9 +42,6 @@ from lance_dagster.properties import (
 )
 from lance_dagster.undo.columns import ColumnsBack, columns_back, sets_columns
 
-__all__ = ["AlreadyUndoneError", "CannotUndoError", "Undo", "plan_undo"]
-
-
 _log = logging.getLogger(__name__)
 _PLAIN: Final = ("Append", "Update", "Delete")
 _SYSTEM: Final = "__lance_"

@@ -25,8 +25,6 @@ from lance_core import LanceDataset
 from lance_core.errors import CommitConflictError, DatasetExistsError, DatasetNotFoundError, UnsupportedError
 from pyspark_lance.catalog.registry import Catalog
 
-__all__ = ["DELIMITER", "Listing", "deregister", "read_listing", "register"]
-
 DELIMITER: Final = "$"
 _NAME: Final = "__manifest"
 _MANAGED: Final = "table_version_management"

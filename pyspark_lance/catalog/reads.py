@@ -7,8 +7,6 @@ from collections.abc import Callable
 from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError
 
-__all__ = ["on_read", "report_read"]
-
 _listeners: list[Callable[[LanceDataset], None]] = []
 
 

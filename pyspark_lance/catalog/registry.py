@@ -21,8 +21,6 @@ from pyspark_lance.engine.sessions import is_connect, reject_memory
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["PATHS", "Catalog", "catalogs_of", "register_catalog"]
-
 PATHS: Final = "lance"
 """The catalog whose tables are paths: lance.`s3://bucket/t.lance`."""
 _RESERVED: Final = (PATHS, "spark_catalog", "system", "session", "global_temp")

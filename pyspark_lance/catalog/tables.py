@@ -28,8 +28,6 @@ from pyspark_lance.types.column_names import case_sensitive
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["CatalogTable", "TableFinder", "TableName"]
-
 _SUFFIX: Final = ".lance"
 _OPS: Final = "_ops"
 """The folder in which `lance_dagster` keeps the outputs of ops; listings leave it out."""

@@ -15,8 +15,6 @@ from lance_core.errors import InvalidInputError
 from pyspark_lance.changing.struct_values import Value
 from pyspark_lance.changing.task import DELETE, INSERT, UPDATE
 
-__all__ = ["MergeClause", "Side", "check_clauses", "parse_merge_clauses"]
-
 Side = Literal["matched", "not matched", "not matched by source"]
 
 _WORDS: Final = {UPDATE: "UPDATE", DELETE: "DELETE", INSERT: "INSERT"}

@@ -25,18 +25,6 @@ from pyspark_lance.changing.task import ADDRESS
 from pyspark_lance.engine.sessions import use_cores_of_task
 from pyspark_lance.types.batch_convert import ConverterTo
 
-__all__ = [
-    "COUNT",
-    "DATA_ERRORS",
-    "KEY",
-    "REPORT",
-    "ROW_ADDRESS",
-    "ColumnsReport",
-    "ColumnsTask",
-    "delete_written",
-    "runs",
-]
-
 KEY: Final = "__lance_key_{}"
 """Columns of the key, by number, as strings for messages."""
 COUNT: Final = "__lance_count"

@@ -32,8 +32,6 @@ from pyspark_lance.types.spark_types import spark_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["RowCondition", "delete_where", "mentioned", "names_in_text", "update_where"]
-
 _ROW_COLUMNS: Final = ("_rowid", "_rowaddr")
 _NAME: Final = re.compile(r"\w+|`(?:[^`]|``)*`")
 _STAR: Final = re.compile(r"\.\s*\*")

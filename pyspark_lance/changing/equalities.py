@@ -26,8 +26,6 @@ from pyspark_lance.types.column_names import matched_names, quoted
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Equality", "conjuncts", "equalities", "path_of"]
-
 _EQUAL: Final = {"=": False, "==": False, "<=>": True, "equal_null": True}
 """Operators and functions of Spark that test equality, and whether a null equals a null in them."""
 _WORDS: Final = ("AND", "OR", "NOT", "EXISTS", "BETWEEN", "IN", "IS", "LIKE", "ILIKE", "RLIKE", "REGEXP")

@@ -24,8 +24,6 @@ from pyspark_lance.types.batch_convert import BatchConverter
 if TYPE_CHECKING:
     from lance_core import LanceDataset
 
-__all__ = ["FinerColumns"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinerColumns:

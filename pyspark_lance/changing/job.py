@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from pyroaring import BitMap
     from pyspark.sql import DataFrame
 
-__all__ = ["ChangeOptions", "ChangeResult", "RowLevelChange", "inserted_keys", "rows_deleted_by", "run_change"]
-
 _NO_COLUMNS: Final = pa.schema([])
 
 

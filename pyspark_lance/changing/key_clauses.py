@@ -30,8 +30,6 @@ from pyspark_lance.types.spark_types import spark_schema
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["inserted_rows", "merge_by_clauses"]
-
 _SOURCE = "source"
 _TARGET = "target"
 

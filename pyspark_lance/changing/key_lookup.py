@@ -27,8 +27,6 @@ from pyspark_lance.types.batch_convert import BatchConverter
 from pyspark_lance.types.column_names import columns_named
 from pyspark_lance.writing.task import copied
 
-__all__ = ["KeyLookup", "KeyMergeTask"]
-
 _IN_MEMORY: Final = 64 << 20
 """Bytes of rows that a task keeps in memory while it collects their keys."""
 _ROW: Final = "__lance_row"

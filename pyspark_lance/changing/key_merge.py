@@ -32,8 +32,6 @@ from pyspark_lance.writing.row_lookup import rows_with_keys
 from pyspark_lance.writing.task import PartitionTask
 from pyspark_lance.writing.update_commit import commit_update, lost_each_time
 
-__all__ = ["KeyMergeJob"]
-
 _ATTEMPTS: Final = 10
 
 

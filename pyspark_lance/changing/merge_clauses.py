@@ -54,8 +54,6 @@ from pyspark_lance.types.spark_types import spark_schema
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["ClauseMerge"]
-
 _BOTH: Final = "matched"
 _NEW: Final = "not matched"
 _OTHERS: Final = "not matched by source"

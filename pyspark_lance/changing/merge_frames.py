@@ -41,21 +41,6 @@ if TYPE_CHECKING:
 
     from lance_core import LanceDataset
 
-__all__ = [
-    "MergeFrames",
-    "by_key",
-    "can_look_up",
-    "collated",
-    "is_same_value",
-    "kind_column",
-    "reject_duplicate_keys",
-    "renamed",
-    "repeated_key",
-    "row_id_columns",
-    "rows_of",
-    "tasks_of",
-]
-
 TASK_ROWS: Final = 1 << 18
 """Rows of a merge's source for each task and its file."""
 _FEW_ROWS: Final = 200_000

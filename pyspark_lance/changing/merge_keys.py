@@ -36,8 +36,6 @@ from pyspark_lance.types.spark_types import spark_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["MergeKeys"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeKeys:

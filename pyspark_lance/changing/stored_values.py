@@ -26,8 +26,6 @@ from pyspark_lance.writing.schema_plan import has_blobs, plan_write
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["FieldOrder", "stored_as", "with_blobs"]
-
 
 @dataclass(frozen=True, slots=True)
 class FieldOrder:

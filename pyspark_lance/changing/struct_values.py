@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType
 
-__all__ = ["Value", "as_column", "completed", "lacks_fields", "whole_values"]
-
 Value: TypeAlias = "str | Column"
 """An expression in Spark SQL, or a Spark `Column`."""
 

@@ -31,8 +31,6 @@ from pyspark_lance.types.column_names import columns_named, source_indices
 from pyspark_lance.writing.row_checks import AMBIGUOUS, hashes_of_keys
 from pyspark_lance.writing.task import PartitionTask, TaskOutput, TaskReport, copied
 
-__all__ = ["ADDRESS", "DELETE", "INSERT", "KIND", "ROW_ID", "UPDATE", "ChangeReport", "RowLevelTask"]
-
 ADDRESS: Final = "__lance_addr"
 ROW_ID: Final = "__lance_id"
 KIND: Final = "__lance_kind"

@@ -15,8 +15,6 @@ from pyspark_lance.types.column_names import case_sensitive, unquoted
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["assigned", "is_column", "spelled_values", "unqualified"]
-
 
 def spelled_values(
     values: Mapping[str, Value], table: pa.Schema, what: str, *, alias: str | None, exact: bool, has_rows: bool = True

@@ -54,8 +54,6 @@ from pyspark_lance.writing.write import write_with
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Matched", "NotMatched", "NotMatchedBySource", "delete", "merge", "update"]
-
 Matched = Literal["update", "delete"]
 NotMatched = Literal["insert"]
 NotMatchedBySource = Literal["delete"]

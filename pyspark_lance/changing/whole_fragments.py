@@ -37,8 +37,6 @@ from pyspark_lance.types.batch_convert import ConverterTo
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["write_whole_fragments"]
-
 
 def write_whole_fragments(frame: DataFrame, task: ColumnsTask) -> DataFrame:
     """The frame, in which one row that reports the file takes the place of each fragment that comes whole."""

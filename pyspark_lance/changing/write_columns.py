@@ -46,8 +46,6 @@ from pyspark_lance.writing.schema_plan import as_payloads, plan_write
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["write_columns"]
-
 _BLOB_MARK: Final = b"lance-encoding:blob"
 _ROW_ID: Final = "_rowid"
 _ROW_NAMES: Final = {ROW_ADDRESS: "__lance_row_address", _ROW_ID: "__lance_row_id"}

@@ -11,8 +11,6 @@ from pyspark_lance.types.column_names import quoted
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["with_constants"]
-
 _PATH: Final = "__lance_convert_path"
 _VALUE: Final = "__lance_convert_value_"
 _LISTED: Final = "__lance_convert_listed"

@@ -38,8 +38,6 @@ from pyspark_lance.writing.write import write
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["ConvertMode", "ConvertResult", "convert", "to_parquet"]
-
 ConvertMode = Literal["create", "append", "overwrite"]
 SourceFormat = Literal["parquet", "delta", "iceberg"]
 

@@ -20,8 +20,6 @@ from lance_core import errors
 from lance_core.errors import LanceError
 from pyspark_lance.engine.errors import own_error, short_errors, spark_lost
 
-__all__ = ["foreign_errors"]
-
 _BY_CLASS: Final[dict[str, type[LanceError]]] = {
     "TableNotFoundError": errors.DatasetNotFoundError,
     "FileNotFoundError": errors.ObjectNotFoundError,

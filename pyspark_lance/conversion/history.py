@@ -30,8 +30,6 @@ from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidI
 from pyspark_lance.conversion.sources import SourceFiles
 from pyspark_lance.writing.committed_batches import STREAM_BATCH
 
-__all__ = ["IDEMPOTENCY_KEY", "ConversionHistory"]
-
 IDEMPOTENCY_KEY: Final = "pyspark_lance.convert"
 _SOURCE: Final = f"{IDEMPOTENCY_KEY}.source"
 _FILES: Final = f"{IDEMPOTENCY_KEY}.files"

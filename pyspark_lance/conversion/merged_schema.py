@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["merged_schema"]
-
 _NO_MERGE: Final = "CANNOT_MERGE_"
 """Start of the names of Spark's errors about schemas that differ; the class of the errors differs between sessions."""
 

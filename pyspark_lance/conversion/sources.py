@@ -30,8 +30,6 @@ from pyspark_lance.types.arrow_types import from_arrow
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["BY_ID", "SourceFiles", "filesystem_of", "foreign_files"]
-
 BY_ID: Final = "spark.sql.parquet.fieldId.read.enabled"
 """The setting by which Spark finds columns in Parquet files by the ids of `SourceFiles.schema`."""
 

@@ -13,8 +13,6 @@ from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, VersionNotFoundError
 from pyspark_lance.datasource.options import SourceOptions
 
-__all__ = ["check_feed_options", "ending_version", "starting_version"]
-
 _OF_FEEDS: Final = ("startingTimestamp", "endingVersion", "endingTimestamp", "netChanges")
 _NOT_OF_FEEDS: Final = ("version", "versionAsOf", "tag", "asof", "timestampAsOf", "filter", "ignoreChanges")
 

@@ -20,8 +20,6 @@ from lance_core.errors import LanceError, SchemaError
 from pyspark_lance.datasource.offsets import RESTART, version_at
 from pyspark_lance.datasource.options import SourceOptions
 
-__all__ = ["FragmentRead", "WatchedColumns"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FragmentRead:

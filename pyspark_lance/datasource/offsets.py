@@ -22,8 +22,6 @@ from lance_core import LanceDataset
 from lance_core.errors import IncompatibleConflictError, LanceError, VersionNotFoundError
 from pyspark_lance.datasource.options import SourceOptions
 
-__all__ = ["RESTART", "START", "ReadFragments", "check_offset", "number_of", "offset_at", "version_at"]
-
 START: Final[dict[str, Any]] = {"version": 0}
 
 RESTART: Final = (

@@ -20,9 +20,6 @@ from pyspark_lance.engine.sessions import is_utc, reject_memory
 from pyspark_lance.writing.committed_batches import DECISIONS
 from pyspark_lance.writing.options import WriteArguments
 
-__all__ = ["OPTIONS", "Option", "SourceOptions", "Use"]
-
-
 Use = Literal["read", "readStream", "write", "writeStream"]
 
 

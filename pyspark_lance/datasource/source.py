@@ -59,8 +59,6 @@ if TYPE_CHECKING:
 
     from lance_core import LanceDataset
 
-__all__ = ["DefaultSource", "register"]
-
 _LEAST_PARALLELISM: Final = 8
 """The least parallelism that is assumed if the session's parallelism is unknown."""
 

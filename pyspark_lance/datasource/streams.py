@@ -54,8 +54,6 @@ from pyspark_lance.reading.plan import FragmentRange, FragmentSize, ReadPlan, sp
 from pyspark_lance.writing.committed_batches import BATCH, QUERY, CommittedBatches
 from pyspark_lance.writing.job import WriteJob, prepare_write
 
-__all__ = ["BATCH", "QUERY", "FeedPartition", "StreamReader", "StreamWriter"]
-
 _QUIET: Final = frozenset(
     {"Rewrite", "ReserveFragments", "CreateIndex", "UpdateConfig", "Project", "UpdateBases", "Clone"}
 )
@@ -365,16 +363,19 @@ class RejectedStreamReader(StreamReader):
 
     @plain_errors()
     def initialOffset(self) -> NoReturn:  # noqa: N802 - Spark's name
-        """Raise the reason, as the other three methods do that Spark calls when a query begins."""
+        """Raise the reason, as the three methods below do: Spark calls one of the four when a query begins."""
         raise self._reason
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> NoReturn:  # noqa: ARG002, N802 - Spark's name and arguments
+        """Raise the reason."""
         self.initialOffset()
 
     def getDefaultReadLimit(self) -> NoReturn:  # noqa: N802 - Spark's name
+        """Raise the reason."""
         self.initialOffset()
 
     def prepareForTriggerAvailableNow(self) -> NoReturn:  # noqa: N802 - Spark's name
+        """Raise the reason."""
         self.initialOffset()
 
 

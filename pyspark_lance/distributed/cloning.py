@@ -15,8 +15,6 @@ from pyspark_lance.engine.sessions import parallelism_of, reject_memory
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["deep_clone"]
-
 
 def deep_clone(
     spark: SparkSession,

@@ -35,8 +35,6 @@ from pyspark_lance.writing.orphan_files import delete_orphan_files
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["CompactionFailure", "CompactionReport", "compact", "execute_tasks", "executor_rewriter"]
-
 _LOGGER = logging.getLogger("pyspark_lance")
 
 

@@ -24,8 +24,6 @@ from pyspark_lance.writing.orphan_files import delete_orphan_files
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["create_scalar_index"]
-
 _JOB_CHARACTERS: Final = len("01234567-0123-0123-")
 
 

@@ -25,8 +25,6 @@ from pyspark_lance.engine.spark_internals import is_classic
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["ArrowRdd"]
-
 _NAME: Final = "pyspark_lance"
 """The name of the execution in the SQL tab and for listeners."""
 

@@ -20,8 +20,6 @@ from typing import Final
 from lance_core import errors
 from lance_core.errors import LanceError
 
-__all__ = ["SparkLostError", "own_error", "plain_errors", "short_errors", "spark_lost", "without_error_log"]
-
 _LOGGER = logging.getLogger("pyspark_lance")
 
 _WORKER: Final = "PYTHON_WORKER_FACTORY_"

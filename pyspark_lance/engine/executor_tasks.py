@@ -25,8 +25,6 @@ from pyspark_lance.engine.sessions import is_connect, use_cores_of_task
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["TASKS_PER_CORE", "Progress", "TaskFailure", "run_all_tasks", "run_tasks"]
-
 _Result = TypeVar("_Result")
 
 Progress: TypeAlias = Callable[[int, int], None]

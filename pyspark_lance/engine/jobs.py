@@ -24,8 +24,6 @@ from pyspark_lance.engine.sessions import is_connect
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["run_job"]
-
 _Result = TypeVar("_Result")
 
 _LOGGER = logging.getLogger("pyspark_lance")

@@ -18,11 +18,6 @@ from lance_core.errors import InvalidInputError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "BLANKS", "has_escapes", "has_usual_settings", "in_lance_sql", "is_plain", "lexemes", "position",
-    "string_value", "with_strings", "without_comments",
-]  # fmt: skip
-
 _LITERAL: Final = "spark.sql.parser.escapedStringLiterals"
 _SETTINGS: Final = (
     _LITERAL,

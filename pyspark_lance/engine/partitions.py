@@ -31,8 +31,6 @@ from pyspark_lance.engine.row_samples import string_bytes_read
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Answer", "PartitionFunction", "Transport", "rows_of_size", "rows_per_batch", "run_on_partitions"]
-
 PartitionFunction = Callable[[int, int, Iterator[pa.RecordBatch]], bytes]
 """Called with partition id, attempt number and the partition's batches; returns the answer."""
 

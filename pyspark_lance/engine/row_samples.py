@@ -24,8 +24,6 @@ from pyspark_lance.engine.spark_internals import is_classic
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["string_bytes_read"]
-
 _ROWS: Final = 16
 """Rows that are sampled of a relation."""
 _MOST_ROWS: Final = 4096

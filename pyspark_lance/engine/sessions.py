@@ -16,18 +16,6 @@ from lance_core.errors import InvalidInputError, LanceError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "check_frame",
-    "has_times_without_zone",
-    "is_connect",
-    "is_utc",
-    "parallelism_of",
-    "reject_memory",
-    "session_of",
-    "session_zone",
-    "use_cores_of_task",
-]
-
 _UNKNOWN: Final = 8
 """Parallelism that is assumed if Spark does not report it."""
 

@@ -18,17 +18,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-__all__ = [
-    "called_function",
-    "column_path",
-    "condition_sql",
-    "expression_text",
-    "in_place_of",
-    "is_classic",
-    "names_of_column",
-    "needed_columns",
-]
-
 _PART: Final = re.compile(r"`((?:[^`]|``)*)`|([^`.]+)")
 """A part of a name, as Spark splits it."""
 

@@ -22,8 +22,6 @@ from lance_core.extension_types import empty_table, storage_type
 from pyspark_lance.engine.lexing import in_lance_sql
 from pyspark_lance.keys.equality import collation
 
-__all__ = ["ON_FRAME", "PLAIN_SLICES", "check_columns", "check_condition", "check_fits", "comparable_filter"]
-
 ON_FRAME: Final = "put the condition on the DataFrame instead, by .where(...), which compares as Spark does"
 """The remedy for a condition of a read."""
 PLAIN_SLICES: Final = (

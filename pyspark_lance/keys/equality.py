@@ -29,16 +29,6 @@ from pyspark_lance.types.spark_types import spark_view
 if TYPE_CHECKING:
     from lance_core import LanceDataset
 
-__all__ = [
-    "check_keys_of",
-    "collation",
-    "exact_keys",
-    "has_bytes",
-    "joined_by_key",
-    "normalized_keys",
-    "normalized_spark_keys",
-]
-
 _BINARY: Final = "UTF8_BINARY"
 _LOWER: Final = "UTF8_LCASE"
 _TRIMS: Final = "_RTRIM"

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from lance_core import LanceDataset
 
-__all__ = ["Narrowed", "few_keys", "narrowed_by_frame", "narrowed_by_keys"]
-
 _FEW: Final = 10_000
 """Largest number of keys that are looked up one by one; of more keys only the range is used."""
 _MEMBERS: Final = 200_000

@@ -33,17 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = [
-    "FEED_COLUMNS",
-    "ChangeFeed",
-    "feed_columns",
-    "feed_frame",
-    "feed_schema",
-    "grouped",
-    "plan_feed",
-    "read_changes",
-]
-
 ROW_ID: Final = "_rowid"
 FEED_COLUMNS: Final = ("_change_type", "_commit_version", "_commit_timestamp")
 _OTHER: Final = "__lance_other_"

@@ -23,8 +23,6 @@ import pyarrow.compute as pc
 from lance_core.errors import InvalidInputError
 from pyspark_lance.engine.lexing import is_plain, without_comments
 
-__all__ = ["PushedFilter", "parsed_condition", "pushed_filter", "pushed_filter_of_tree"]
-
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "EQ": eq, "NEQ": ne, "GT": gt, "GTE": ge, "LT": lt, "LTE": le,

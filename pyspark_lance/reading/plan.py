@@ -34,23 +34,6 @@ from pyspark_lance.types.spark_types import spark_schema
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = [
-    "FragmentRange",
-    "FragmentSize",
-    "ReadPlan",
-    "check_read",
-    "checked_blob_handling",
-    "coalesced_batches",
-    "estimated_bytes",
-    "first_rows",
-    "parts_of_batch",
-    "plan_read",
-    "plan_tasks",
-    "reject_another",
-    "split_into_tasks",
-    "table_schema",
-]
-
 AS_STORED: Final = "as_stored"
 """Blobs are read with their payloads, to be written back."""
 _BLOB_HANDLINGS: Final = ("blobs_descriptions", "all_binary", "all_descriptions")

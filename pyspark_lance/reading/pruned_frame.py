@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from lance_core import LanceDataset
 
-__all__ = ["Scan", "pruned"]
-
 _ADDRESS: Final = "_rowaddr"
 
 

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     from lance_core import LanceDataset
 
-__all__ = ["read", "read_frame", "read_version"]
-
 _NAMED: Final = 16
 """Columns that `explain` names."""
 _NUMBER_BYTES: Final = 8

@@ -15,8 +15,6 @@ from pyspark_lance.statements.tokens import Piece
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Context", "Statement"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:

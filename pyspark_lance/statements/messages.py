@@ -19,8 +19,6 @@ from pyspark_lance.types.column_names import quoted
 if TYPE_CHECKING:
     from pyspark_lance.statements.sources import Sources
 
-__all__ = ["in_words_of_sql"]
-
 _REMEDIES: Final = (
     (r"tag (\S+) already exists in the table (\S+); tags\.update moves it",
      r"tag \1 already exists in the table \2; CALL {catalog}.system.update_tag moves it"),

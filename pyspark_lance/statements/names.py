@@ -15,8 +15,6 @@ from pyspark_lance.catalog.registry import PATHS
 from pyspark_lance.catalog.tables import TableFinder, TableName
 from pyspark_lance.statements.tokens import QUOTED, STRING, Cursor, Piece, Token
 
-__all__ = ["Mention", "is_path", "mentions_of", "names_lance", "parse_name", "read_mention", "reject_names_in_strings"]
-
 _TRAVELS: Final = ("VERSION", "TIMESTAMP", "SYSTEM_VERSION", "SYSTEM_TIME")
 
 

@@ -19,8 +19,6 @@ from lance_core.errors import InvalidInputError
 from pyspark_lance.engine.sessions import is_utc
 from pyspark_lance.statements.tokens import Cursor
 
-__all__ = ["bound", "is_in_zone", "literal", "parameters_in", "replaced"]
-
 _PLAIN: Final = re.compile(r"[\w .,:/@+=-]*", re.ASCII)
 
 

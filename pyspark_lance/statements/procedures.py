@@ -35,8 +35,6 @@ from pyspark_lance.types.column_names import quoted
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["call", "reject_old_form", "run"]
-
 _ON_TABLE: Final = {
     **{verb: verb for verb in ("cleanup_old_versions", "explain_cleanup_old_versions", "drop_index", "restore")},
     **{verb: verb for verb in ("create_branch", "ensure_branch", "shallow_clone")},

@@ -23,8 +23,6 @@ from pyspark_lance.statements.parameters import bound, is_in_zone, literal, para
 from pyspark_lance.statements.tokens import STRING, tokens_of
 from pyspark_lance.types.column_names import matched_names
 
-__all__ = ["replace_condition"]
-
 _COMPARISONS: Final = ("EQ", "NEQ", "GT", "GTE", "LT", "LTE")
 _ZONED: Final = re.compile(r".*:.*(Z|UTC|[+-]\d\d(:?\d\d)?)", re.DOTALL)
 """A time with a zone that Spark and Lance read alike."""

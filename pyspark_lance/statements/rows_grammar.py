@@ -11,8 +11,6 @@ from pyspark_lance.statements.names import read_mention
 from pyspark_lance.statements.run_rows import MergeWhen, UsingClause
 from pyspark_lance.statements.tokens import Assignment, Cursor, Piece
 
-__all__ = ["delete", "insert", "merge", "truncate", "update"]
-
 _NO_ALIAS: Final = frozenset(
     {"SET", "WHERE", "USING", "ON", "WHEN", "VALUES", "SELECT", "FROM", "REPLACE", "BY", "PARTITION", "AS", "WITH"}
 )

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
     from pyspark_lance.catalog.tables import TableFinder
 
-__all__ = ["run_query", "sql"]
-
-
 _FORMS: Final[dict[str, Callable[[Cursor], Statement]]] = {
     "INSERT": rows.insert,
     "UPDATE": rows.update,

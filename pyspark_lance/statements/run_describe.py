@@ -19,19 +19,6 @@ from pyspark_lance.writing.partitioning import partition_by
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = [
-    "describe",
-    "describe_detail",
-    "describe_history",
-    "show_branches",
-    "show_columns",
-    "show_create_table",
-    "show_indices",
-    "show_properties",
-    "show_tables",
-    "show_tags",
-]
-
 
 def describe(context: Context, *, table: TableName, is_extended: bool) -> DataFrame:
     """Run a DESCRIBE TABLE [EXTENDED]."""

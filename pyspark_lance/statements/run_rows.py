@@ -34,16 +34,6 @@ from pyspark_lance.writing.write import write
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = [
-    "MergeWhen",
-    "UsingClause",
-    "delete",
-    "insert",
-    "merge",
-    "truncate",
-    "update",
-]
-
 _ACTIONS: Final = {"UPDATE": UPDATE, "DELETE": DELETE, "INSERT": INSERT}
 
 

@@ -36,22 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
-__all__ = [
-    "Column",
-    "add_columns",
-    "alter_column",
-    "create_table",
-    "create_view",
-    "drop_columns",
-    "drop_table",
-    "list_table",
-    "new_table",
-    "rename_column",
-    "set_properties",
-    "spelled_column",
-    "unset_properties",
-]
-
 _BY_UPDATE: Final = "ADD COLUMN of the new type, UPDATE it by CAST, then DROP COLUMN and RENAME COLUMN"
 _UNITS: Final = ("s", "ms", "us", "ns")
 

@@ -17,8 +17,6 @@ from pyspark_lance.writing.partitioning import partition_by
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["create_statement"]
-
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", "'": "\\'"})
 
 

@@ -20,8 +20,6 @@ from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.types.spark_types import VECTOR_WIDTH
 from pyspark_lance.writing.partitioning import PARTITIONED_BY, stored_partition_by
 
-__all__ = ["COMMENT", "TableProperties", "format_properties", "properties_of", "with_encodings"]
-
 COMMENT: Final = "comment"
 """Key of the metadata of a column, or of the configuration of a table, with its comment."""
 _INTERNAL: Final = "lance-dagster."

@@ -15,8 +15,6 @@ from pyspark_lance.statements.run_tables import Column
 from pyspark_lance.statements.table_properties import COMMENT
 from pyspark_lance.statements.tokens import Cursor
 
-__all__ = ["alter", "comment", "create_table", "create_view", "describe", "drop_table", "show"]
-
 _SHOWN: Final = {
     "COLUMNS": run_describe.show_columns,
     **dict.fromkeys(("INDEXES", "INDEX"), run_describe.show_indices),

@@ -18,8 +18,6 @@ from lance_core.errors import InvalidInputError
 from pyspark_lance.catalog.tables import TableName
 from pyspark_lance.engine.lexing import BLANKS, lexemes, position, string_value
 
-__all__ = ["STRING", "Assignment", "Cursor", "Piece", "Token", "tokens_of"]
-
 _Item = TypeVar("_Item")
 
 WORD: Final = "word"

@@ -24,8 +24,6 @@ from pyspark_lance.engine.lexing import is_plain, position, without_comments
 from pyspark_lance.reading.filter_pushdown import PushedFilter, pushed_filter_of_tree
 from pyspark_lance.statements.tokens import tokens_of
 
-__all__ = ["Need", "needs_of"]
-
 _WIDE: Final = frozenset({"PIVOT", "UNPIVOT", "NATURAL", "TRANSFORM", "IDENTIFIER"})
 """Words of queries that may need columns without naming them."""
 _VISIBLE: Final = frozenset({"", "INNER", "CROSS"})

@@ -20,8 +20,6 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField, StructType
 
-__all__ = ["SPARK_METADATA", "SPARK_TYPE", "from_arrow", "full_type", "to_arrow"]
-
 SPARK_METADATA: Final = b"SPARK::metadata::json"
 """The key of an Arrow field that holds the metadata of Spark's field."""
 

@@ -18,8 +18,6 @@ from pyspark_lance.types.column_names import source_indices
 from pyspark_lance.types.number_casts import are_numbers, by_value
 from pyspark_lance.types.vectors import fixed_to_list, list_to_fixed
 
-__all__ = ["BatchConverter", "Converter", "ConverterTo", "converter"]
-
 Converter = Callable[[pa.Array], pa.Array]
 """Turns an array of the source type into one of the target type."""
 

@@ -16,20 +16,6 @@ from lance_core.errors import ArgumentTypeError, SchemaError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "case_sensitive",
-    "check_spellings",
-    "columns_named",
-    "in_case_of_table",
-    "matched_names",
-    "names_of",
-    "quoted",
-    "source_indices",
-    "spelled_path",
-    "unquoted",
-    "with_names_of",
-]
-
 
 def quoted(name: str) -> str:
     """A name in backticks: Spark accepts such a name with any characters."""

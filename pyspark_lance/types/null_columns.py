@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["null_column"]
-
 
 def null_column(kind: Any) -> Column:
     """Null as a column of a type of Spark, in any session."""

@@ -18,8 +18,6 @@ import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
 
-__all__ = ["are_numbers", "by_value"]
-
 _INTEGER_DIGITS: Final = 20
 
 

@@ -36,16 +36,6 @@ from pyspark_lance.types.arrow_types import SPARK_METADATA, SPARK_TYPE, from_arr
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField, StructType
 
-__all__ = [
-    "VECTOR_WIDTH",
-    "batch_schema",
-    "check_names",
-    "spark_schema",
-    "spark_view",
-    "stored_field",
-    "vector_width",
-]
-
 _DECLARED: Final = "__CHAR_VARCHAR_TYPE_STRING"
 """Key of the column metadata in which Spark keeps CHAR and VARCHAR."""
 VECTOR_WIDTH: Final = "arrow.fixed-size-list.size"

@@ -18,8 +18,6 @@ import pyarrow as pa
 
 from lance_core.errors import InvalidInputError
 
-__all__ = ["fixed_to_list", "list_to_fixed"]
-
 
 def list_to_fixed(lists: pa.Array, target: pa.DataType, column: str) -> pa.Array:
     """Vectors as a fixed-size list.

@@ -19,8 +19,6 @@ from pyspark_lance.types.column_names import check_spellings, quoted
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["cluster_by_columns", "cluster_by_slice"]
-
 _KEY: Final = "__lance_slice_{}"
 _MAX_BUCKETS: Final = 256
 """Most ranges of a column; if there are more, neighbouring ranges are merged to keep the expression short."""

@@ -21,8 +21,6 @@ from typing import Final
 from lance_core import Commit, LanceDataset, LanceOperation, Transaction, commit_transaction
 from lance_core.errors import UndecidedWriteError
 
-__all__ = ["BATCH", "DECISIONS", "QUERY", "STREAM_BATCH", "CommittedBatches", "batch_of"]
-
 QUERY: Final = "spark.streaming.query"
 BATCH: Final = "spark.streaming.batch"
 STREAM_BATCH: Final = "pyspark_lance.stream_batch"

@@ -44,8 +44,6 @@ from pyspark_lance.writing.row_checks import RowRules, all_hashes, slices_of
 from pyspark_lance.writing.schema_plan import ADD_FIRST, WritePlan, plan_write
 from pyspark_lance.writing.task import WriteReport, WriteTask
 
-__all__ = ["WriteJob", "find_earlier_write", "open_version", "prepare_write"]
-
 _SORTED_OPEN: Final = 8
 """Writers that a task keeps open where the rows of a slice follow each other."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["EmptyOutput", "Mode", "OutOfPartition", "PartitionOverwrite", "SaveMode", "SchemaMode"]
-
 Mode = Literal["append", "overwrite", "create", "error", "replace"]
 SaveMode = Literal["append", "overwrite", "create", "error", "errorifexists", "ignore", "replace"]
 """The modes of a write, with Spark's other name for "error", and "ignore", which writes nothing if the table exists."""

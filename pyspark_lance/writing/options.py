@@ -10,8 +10,6 @@ from lance_core import Commit, FileOptions, Slices
 from lance_core.errors import InvalidInputError
 from pyspark_lance.writing.option_values import EmptyOutput, Mode, OutOfPartition, PartitionOverwrite, SchemaMode
 
-__all__ = ["NEEDS_PARTITIONS", "JobOptions", "WriteArguments"]
-
 NEEDS_PARTITIONS: Final = (
     "partitionOverwriteMode 'dynamic' needs partition_by: the columns of the partitions; or mode 'overwrite' and a"
     " table that is PARTITIONED BY columns"

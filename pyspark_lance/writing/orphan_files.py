@@ -17,8 +17,6 @@ import lance_core
 from lance_core import CommitResult, FragmentMetadata
 from lance_core.errors import LanceError
 
-__all__ = ["committed_fragments", "delete_orphan_files"]
-
 _LOGGER = logging.getLogger("pyspark_lance")
 
 

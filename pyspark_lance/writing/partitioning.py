@@ -20,11 +20,6 @@ from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.writing.options import NEEDS_PARTITIONS, WriteArguments
 
-__all__ = [
-    "OVERWRITE_MODE", "PARTITIONED_BY", "partition_by", "partitioned_by", "stored_partition_by",
-    "with_overwrite_mode",
-]  # fmt: skip
-
 PARTITIONED_BY: Final = "lance-dagster.partitioned_by"
 """Key of the table's configuration with the columns of PARTITIONED BY: a,b, or a list in JSON if a name has a comma."""
 OVERWRITE_MODE: Final = "spark.sql.sources.partitionOverwriteMode"

@@ -33,8 +33,6 @@ from pyspark_lance.writing.row_checks import RowRules
 from pyspark_lance.writing.row_lookup import rows_where
 from pyspark_lance.writing.update_commit import commit_update, lost_each_time
 
-__all__ = ["replace_rows", "row_rules"]
-
 _ATTEMPTS: Final = 10
 _DYNAMIC: Final = "partitionOverwriteMode dynamic"
 _IN_TWO: Final = (

@@ -21,8 +21,6 @@ from lance_core import Equals, Slice, Slices, key_hashes
 from lance_core.errors import InvalidInputError
 from pyspark_lance.keys.equality import normalized_keys, normalized_spark_keys
 
-__all__ = ["AMBIGUOUS", "PartitionValues", "RowRules", "all_hashes", "hashes_of_keys", "slices_of"]
-
 AMBIGUOUS: Final = "Ambiguous merge inserts are prohibited: several rows of the source have the key"
 
 

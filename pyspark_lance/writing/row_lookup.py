@@ -12,8 +12,6 @@ from lance_core import LanceDataset
 from lance_core.row_addresses import rows_by_fragment
 from pyspark_lance.keys.equality import joined_by_key
 
-__all__ = ["rows_where", "rows_with_keys"]
-
 
 def rows_where(dataset: LanceDataset, condition: str) -> dict[int, BitMap]:
     """Offsets of the rows that meet a condition, by fragment id."""

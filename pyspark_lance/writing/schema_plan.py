@@ -30,8 +30,6 @@ from pyspark_lance.types.number_casts import are_numbers
 from pyspark_lance.types.spark_types import spark_view, stored_field, vector_width
 from pyspark_lance.writing.option_values import Mode, SchemaMode
 
-__all__ = ["ADD_FIRST", "WritePlan", "as_payloads", "has_blobs", "plan_write"]
-
 _BLOB: Final = "lance.blob.v2"
 
 

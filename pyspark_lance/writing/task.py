@@ -28,18 +28,6 @@ from pyspark_lance.engine.sessions import use_cores_of_task
 from pyspark_lance.types.batch_convert import ConverterTo
 from pyspark_lance.writing.row_checks import PartitionValues, RowRules, hashes_of_keys
 
-__all__ = [
-    "BUFFERED_BYTES",
-    "PART_BYTES",
-    "PartitionTask",
-    "TaskOutput",
-    "TaskReport",
-    "WriteReport",
-    "WriteTask",
-    "copied",
-    "parts",
-]
-
 BUFFERED_BYTES: Final = 64 << 20
 """Most bytes of rows that wait for their page; an executor runs several tasks at once."""
 PART_BYTES: Final = 4 << 20

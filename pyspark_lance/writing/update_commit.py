@@ -12,8 +12,6 @@ import lance_core
 from lance_core import Commit, CommitResult, FragmentMetadata, LanceDataset, Transaction
 from lance_core.errors import CommitConflictError, RetryableConflictError
 
-__all__ = ["commit_update", "lost_each_time"]
-
 
 def commit_update(
     dataset: LanceDataset,

@@ -23,8 +23,6 @@ from pyspark_lance.writing.partitioning import OVERWRITE_MODE
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["write", "write_with"]
-
 
 def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a default
     df: DataFrame,

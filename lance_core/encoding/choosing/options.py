@@ -47,8 +47,6 @@ from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Field, arrow_type_of
 from lance_core.schema.field import is_blob_v2, is_packed
 
-__all__ = ["EncodingOptions", "Packable", "check_packed_values", "check_writable", "encoding_options"]
-
 _PREFIX: Final = "lance-encoding:"
 _LAYOUT_KEY: Final = _PREFIX + "structural-encoding"
 

@@ -43,19 +43,6 @@ from lance_core.encoding.datablock import (
     num_runs,
 )
 
-__all__ = [
-    "TINY_VALUES",
-    "Limits",
-    "PageEncoding",
-    "can_be_zipped",
-    "choose_fixed",
-    "choose_items",
-    "choose_list",
-    "choose_packed",
-    "choose_variable",
-    "dictionary_pays",
-]
-
 _SAMPLE_STRETCHES: Final = 8
 _SAMPLE_LENGTH: Final = 512
 

@@ -23,26 +23,6 @@ from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding
 from lance_core.encoding.datablock import Bytes
 from lance_core.errors import CorruptFileError, InvalidInputError
 
-__all__ = [
-    "ChunkBuffers",
-    "ChunkGatherer",
-    "ChunkLimits",
-    "Counts",
-    "MiniBlockPage",
-    "aligned_words",
-    "check_chunks",
-    "check_length",
-    "chunk_counts",
-    "equal_steps",
-    "expand_runs",
-    "gather_bytes",
-    "gather_ranges",
-    "is_run",
-    "require_room",
-    "split_evenly",
-    "total_count",
-]
-
 Counts: TypeAlias = npt.NDArray[np.int64]
 
 ChunkGatherer: TypeAlias = Callable[[Sequence[bytes | memoryview], int, Sequence[int]], list[bytes | memoryview]]

@@ -32,8 +32,6 @@ from lance_core.encoding.datablock import (
 )
 from lance_core.errors import CorruptFileError, InvalidInputError
 
-__all__ = ["COMPRESSION", "repeat_value"]
-
 
 def repeat_value(value: bytes, num_values: int) -> FixedWidthBlock:
     """A block that holds one value `num_values` times.

@@ -10,6 +10,4 @@ from __future__ import annotations
 
 from lance_core.encoding.compression.registry import Compression
 
-__all__ = ["COMPRESSION"]
-
 COMPRESSION = Compression(name="dictionary")

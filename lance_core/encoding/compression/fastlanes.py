@@ -26,20 +26,6 @@ import numpy.typing as npt
 from lance_core.encoding.compression.chunks import Counts, equal_steps, gather_ranges
 from lance_core.encoding.datablock import Bytes
 
-__all__ = [
-    "BLOCK_VALUES",
-    "Words",
-    "bit_widths",
-    "in_rows",
-    "pack",
-    "pack_one",
-    "packed_bytes",
-    "places_of",
-    "unpack",
-    "unpack_at",
-    "unpack_some",
-]
-
 BLOCK_VALUES = 1024
 """Values in one packed block."""
 

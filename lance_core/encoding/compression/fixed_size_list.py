@@ -38,8 +38,6 @@ from lance_core.encoding.datablock import (
 )
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 
-__all__ = ["COMPRESSION"]
-
 _MOST_ITEMS = 2**40
 
 

@@ -40,9 +40,6 @@ from lance_core.encoding.compression.registry import Compression
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, VariableBlock, require_fixed_width
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 
-__all__ = ["BYTE_STREAM_SPLIT", "COMPRESSION", "compressed_bits", "flat_bits", "flat_encoding", "gather_flat"]
-
-
 _MAX_BITS = 2**31
 _MANY: Final = 8
 """Number of values of a chunk from which numpy takes less time than slices."""

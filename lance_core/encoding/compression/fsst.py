@@ -34,8 +34,6 @@ from lance_core.encoding.compression.fsst_symbols import LONGEST, SymbolTable, c
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, Offsets, VariableBlock, offsets_of
 from lance_core.errors import CorruptFileError, InvalidInputError
 
-__all__ = ["COMPRESSION", "compressed"]
-
 _ESCAPE = 255
 _MAGIC = b"TSSF"
 _HEADER_BYTES = 8

@@ -22,8 +22,6 @@ import numpy.typing as npt
 
 from lance_core.encoding.datablock import Bytes, Offsets
 
-__all__ = ["LONGEST", "SymbolTable", "compress", "find_symbols"]
-
 LONGEST: Final = 8
 _MOST: Final = 255
 _ESCAPE: Final = 255

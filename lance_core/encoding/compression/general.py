@@ -33,8 +33,6 @@ from lance_core.encoding.compression.chunks import ChunkBuffers, ChunkGatherer, 
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, Offsets, VariableBlock, offsets_of
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 
-__all__ = ["COMPRESSION", "Compressor", "Decompressor", "compressed_bytes", "compressor", "decompressed_bytes"]
-
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _LARGEST = 2**31
 # Number of bytes at the end of an LZ4 block that are always literals.

@@ -42,8 +42,6 @@ from lance_core.encoding.compression.registry import Compression
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, require_fixed_width
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 
-__all__ = ["COMPRESSION", "coalesced_rows", "spread_rows", "word_type"]
-
 _MANY: Final = 8
 """Number of values of a chunk from which they are unpacked together."""
 

@@ -33,8 +33,6 @@ from lance_core.encoding.compression.registry import Compression
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, require_fixed_width
 from lance_core.errors import CorruptFileError, InvalidInputError
 
-__all__ = ["COMPRESSION", "PACKED_LEVELS", "pack_flags"]
-
 PACKED_LEVELS: Final = 512
 """Pages whose chunks have at least this many levels on average store them bit-packed."""
 

@@ -23,8 +23,6 @@ from lance_core.encoding.datablock import (
 )
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 
-__all__ = ["COMPRESSION", "join_rows"]
-
 
 def _split_rows(encoding: CompressiveEncoding, rows: DataBlock) -> PackedStructBlock:
     widths = list(encoding.packed_struct.bits_per_value)

@@ -33,24 +33,6 @@ from lance_core.encoding.compression.chunks import (
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, VariableBlock
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 
-__all__ = [
-    "COMPRESSIONS",
-    "Compression",
-    "chunk_gatherer",
-    "decode_block",
-    "decode_blocks",
-    "decode_miniblock",
-    "decode_per_value",
-    "described",
-    "encode_block",
-    "encode_blocks",
-    "encode_miniblock",
-    "encode_per_value",
-    "gather_values",
-    "inner_name",
-    "parse_name",
-]
-
 _MAX_NESTING = 16
 
 

@@ -31,8 +31,6 @@ from lance_core.encoding.compression.registry import Compression
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, num_runs, require_fixed_width
 from lance_core.errors import CorruptFileError, InvalidInputError
 
-__all__ = ["COMPRESSION", "levels_are_runs", "runs_of_levels"]
-
 _LONGEST = 255
 _HEADER_BYTES = 8
 _LEVEL_RUN_BYTES = 3

@@ -46,8 +46,6 @@ from lance_core.encoding.datablock import (
 )
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 
-__all__ = ["COMPRESSION", "block_of_values", "chunk_of_values", "offset_bits", "variable_encoding"]
-
 _INT32_MAX = 2**31 - 1
 _PAD = 0x48
 _FILLS: Final = tuple(bytes([_PAD]) * length for length in range(8))

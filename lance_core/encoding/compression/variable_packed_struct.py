@@ -26,8 +26,6 @@ from lance_core.encoding.datablock import (
 )
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 
-__all__ = ["COMPRESSION"]
-
 _MAX_BITS = 2**31
 
 

@@ -15,8 +15,6 @@ from lance_core.encoding.page import ByteRange, Bytes, Steps, as_bytes, lock_ste
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Field, arrow_type_of
 
-__all__ = ["PageTable", "read_dictionary_values", "read_field"]
-
 _LISTS = ("list", "list.struct", "large_list", "large_list.struct")
 
 

@@ -16,8 +16,6 @@ from lance_core.encoding.page import Bytes
 from lance_core.errors import SchemaError, UnsupportedError
 from lance_core.schema import Field
 
-__all__ = ["EncodedFieldPage", "encode_batch", "encode_page", "is_null_stored", "no_null"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedFieldPage:

@@ -44,23 +44,6 @@ from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Field
 from lance_core.schema.field import is_column, layer_kind
 
-__all__ = [
-    "ItemLayer",
-    "Layer",
-    "Levels",
-    "ListLayer",
-    "ShreddedColumn",
-    "Unraveled",
-    "count_lists",
-    "has_nulls_inside",
-    "max_definition",
-    "null_mask",
-    "shred",
-    "slot_mask",
-    "unravel",
-    "wire_layers",
-]
-
 LevelArray: TypeAlias = npt.NDArray[np.uint16]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 

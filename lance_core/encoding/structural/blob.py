@@ -38,19 +38,6 @@ from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Field, Schema
 from lance_core.schema.field import BLOB_KEY, is_blob, is_blob_v2, is_blob_v2_payload
 
-__all__ = [
-    "DESCRIPTOR_V2",
-    "BlobKind",
-    "Descriptor",
-    "decode",
-    "described",
-    "described_schema",
-    "encode",
-    "encode_v2",
-    "gives_payloads",
-    "is_any_blob",
-]
-
 _MAX_FILE: Final = 2**63
 
 DESCRIPTOR_V2: Final = ("kind", "position", "size", "blob_id", "blob_uri")

@@ -48,8 +48,6 @@ from lance_core.encoding.levels.repdef import LevelArray, Levels, count_lists, m
 from lance_core.encoding.page import Bytes, BytesLike, EncodedPage, empty_bytes
 from lance_core.errors import CorruptFileError
 
-__all__ = ["ChunkParts", "Dictionary", "encode", "lay_out", "take_apart", "take_one_apart"]
-
 _PADDING: Final = 0xFE
 _ALIGNMENT: Final = 8
 _FILLS: Final = tuple(bytes([_PADDING]) * length for length in range(_ALIGNMENT))

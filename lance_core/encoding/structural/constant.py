@@ -26,8 +26,6 @@ from lance_core.encoding.levels.repdef import Layer, LevelArray, Levels, slot_ma
 from lance_core.encoding.page import Bytes, BytesLike, DecodedRows, EncodedPage, PageInfo, RowRuns, Steps, as_bytes
 from lance_core.errors import CorruptFileError
 
-__all__ = ["MAX_INLINE_BYTES", "decode", "encode"]
-
 MAX_INLINE_BYTES: Final = 32
 _FEW_LEVELS: Final = 16
 _RUN_BYTES: Final = 3

@@ -16,8 +16,6 @@ from lance_core.encoding.levels.repdef import Layer, Mask, slot_levels
 from lance_core.encoding.page import Bytes
 from lance_core.errors import CorruptFileError
 
-__all__ = ["EntryForm", "control_bytes", "find_entries", "little_endian"]
-
 _FEW_ROWS: Final = 16
 """Up to this many rows are read one by one: a step of array operations takes as long as about twenty entries."""
 

@@ -56,8 +56,6 @@ from lance_core.encoding.page import (
 from lance_core.encoding.structural.entries import EntryForm, control_bytes, find_entries, little_endian
 from lance_core.errors import CorruptFileError
 
-__all__ = ["bytes_of_bits", "decode", "encode", "group_key", "plain_layout"]
-
 
 def encode(
     levels: Levels, values: FixedWidthBlock | VariableBlock, encoding: CompressiveEncoding, *, num_rows: int

@@ -24,8 +24,6 @@ from lance_core.encoding.compression.chunks import Counts, expand_runs
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, VariableBlock
 from lance_core.errors import CorruptFileError
 
-__all__ = ["can_gather", "decode_some", "decode_some_levels"]
-
 _LEAST_VALUES_PER_ROW: Final = 4
 """If chunks have fewer values per wanted row than this, decoding all values costs less than gathering some."""
 

@@ -40,8 +40,6 @@ from lance_core.encoding.structural.chunk_layout import ChunkParts, take_apart
 from lance_core.encoding.structural.gathered import can_gather, decode_some, decode_some_levels
 from lance_core.errors import CorruptFileError
 
-__all__ = ["decode", "group_key"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chunks:

@@ -39,8 +39,6 @@ from lance_core.encoding.page import Bytes, PageInfo, RowRuns, Steps, as_bytes
 from lance_core.encoding.v2_0.fixed_width import buffer_range, is_fixed_width, read_fixed_width, read_runs, value_bits
 from lance_core.errors import CorruptFileError, UnsupportedError
 
-__all__ = ["decode_values", "read_ends"]
-
 _MAX_DEPTH: Final = 64
 _MOST_PACKED_BITS: Final = 2**31
 # Compressions of the bytes of strings. Releases before 0.31 wrote no size before the frames of zstd.

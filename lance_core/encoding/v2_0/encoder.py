@@ -25,8 +25,6 @@ from lance_core.errors import SchemaError, UnsupportedError
 from lance_core.schema import Field
 from lance_core.schema.field import is_packed
 
-__all__ = ["encode_blobs", "encode_field"]
-
 _MOST_STRINGS: Final = 100
 _MANY_ROWS: Final = 100
 _LOOKED_AT: Final = 4096

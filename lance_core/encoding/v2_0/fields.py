@@ -28,8 +28,6 @@ from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Field, arrow_type_of
 from lance_core.schema.field import is_packed
 
-__all__ = ["PlainColumn", "read_field"]
-
 _BLOB_DESCRIPTOR = pa.struct([pa.field("position", pa.uint64()), pa.field("size", pa.uint64())])
 
 

@@ -22,8 +22,6 @@ from lance_core.encoding.compression import fastlanes
 from lance_core.encoding.page import ByteRange, Bytes, PageInfo, RowRuns, Steps, as_bytes
 from lance_core.errors import CorruptFileError, UnsupportedError
 
-__all__ = ["buffer_range", "is_fixed_width", "read_bits", "read_fixed_width", "read_runs", "value_bits"]
-
 _WORD_BITS: Final = (8, 16, 32, 64)
 _FORMS: Final = ("flat", "bitpacked", "bitpacked_for_non_neg", "constant")
 

@@ -28,8 +28,6 @@ from lance_core.index.query.evaluate import codes_of, holds
 from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, IndexedRows, Ints, U64s, View
 from lance_core.index.query.values import is_exact
 
-__all__ = ["FILE", "NULL_LISTS_KEY", "STATISTICS_KEY", "BitmapBuilder", "BitmapIndex", "LabelBuilder"]
-
 FILE: Final = "bitmap_page_lookup.lance"
 STATISTICS_KEY: Final = "lance:index_stats"
 NULL_LISTS_KEY: Final = "lance:label_list_nulls"

@@ -35,8 +35,6 @@ from lance_core.index.query.conditions import Compare, IsIn, IsNull, Test
 from lance_core.index.query.rows import Bools, Candidates, IndexedRows, Ints, View
 from lance_core.index.query.values import is_exact, one_array
 
-__all__ = ["DEFAULT_ITEMS", "DEFAULT_PROBABILITY", "FILE", "BloomBuilder", "BloomFilter", "accepts"]
-
 FILE: Final = "bloomfilter.lance"
 DEFAULT_ITEMS: Final = 8192
 DEFAULT_PROBABILITY: Final = 0.00057

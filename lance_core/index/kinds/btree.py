@@ -30,8 +30,6 @@ from lance_core.index.query.rows import Bools, Candidates, IndexedRows, Ints, U6
 from lance_core.index.query.values import one_array
 from lance_core.row_addresses import fragment_ids
 
-__all__ = ["DATA_FILE", "DEFAULT_PAGE_ROWS", "IDS", "LOOKUP_FILE", "OLD_IDS", "BTree", "BTreeBuilder"]
-
 IDS: Final = "ids"
 OLD_IDS: Final = "row_ids"
 """Names of the column of ids, in newer and in older files of pages."""

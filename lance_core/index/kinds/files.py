@@ -13,8 +13,6 @@ from lance_core.schema import schema_from_arrow, schema_to_arrow
 from lance_core.store import ObjectStore
 from lance_core.table.index import IndexFile, IndexMetadata
 
-__all__ = ["metadata_of", "open_file", "read_columns", "read_table", "write_table"]
-
 
 def open_file(store: ObjectStore, prefix: str, name: str, index: IndexMetadata) -> DataFileReader:
     """Open a file of a segment.

@@ -11,8 +11,6 @@ import pyarrow.compute as pc
 from lance_core.errors import CorruptFileError
 from lance_core.index.query.rows import Ints
 
-__all__ = ["check_bounds", "check_page_rows"]
-
 
 def check_bounds(lows: pa.Array, highs: pa.Array, nulls: Ints, lengths: Ints) -> None:
     """Make sure that the pages of a BTREE are in order, by the bounds of each page.

@@ -23,18 +23,6 @@ from lance_core.schema.arrow_types import is_variable_list
 from lance_core.store import ObjectStore
 from lance_core.table.index import IndexFile, IndexMetadata
 
-__all__ = [
-    "BY_NAME",
-    "KINDS",
-    "Builder",
-    "Content",
-    "Kind",
-    "SegmentRecord",
-    "SegmentTarget",
-    "is_known",
-    "is_supported",
-]
-
 
 class Content(Protocol):
     """The content of a segment."""

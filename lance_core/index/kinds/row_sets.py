@@ -21,8 +21,6 @@ from lance_core.errors import CorruptFileError
 from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, U64s, View
 from lance_core.row_addresses import bitmap_of, by_fragment, offsets_of, row_addresses
 
-__all__ = ["RowSet", "decode", "encode", "located", "numbers_of", "row_set", "union"]
-
 RowSet: TypeAlias = Mapping[int, BitMap]
 """Lower halves by upper half."""
 

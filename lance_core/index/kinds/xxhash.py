@@ -18,8 +18,6 @@ import pyarrow as pa
 
 from lance_core.index.query.rows import U64s
 
-__all__ = ["hashes_of"]
-
 _P1: Final = np.uint64(0x9E3779B185EBCA87)
 _P2: Final = np.uint64(0xC2B2AE3D27D4EB4F)
 _P3: Final = np.uint64(0x165667B19E3779F9)

@@ -33,8 +33,6 @@ from lance_core.index.query.evaluate import holds
 from lance_core.index.query.rows import ALL, NONE, Bools, Candidates, IndexedRows, Ints, View
 from lance_core.index.query.values import comparable, is_ordered, next_prefix, one_array
 
-__all__ = ["DEFAULT_ROWS_PER_ZONE", "FILE", "ZoneBuilder", "ZoneMap"]
-
 FILE: Final = "zonemap.lance"
 DEFAULT_ROWS_PER_ZONE: Final = 8192
 ROWS_PER_ZONE_KEY: Final = "rows_per_zone"

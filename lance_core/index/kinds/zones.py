@@ -19,8 +19,6 @@ from lance_core.errors import CorruptFileError
 from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, IndexedRows, Ints, View
 from lance_core.row_addresses import row_offsets
 
-__all__ = ["ZONE_COLUMNS", "Zones", "divide"]
-
 ZONE_COLUMNS: Final = ("fragment_id", "zone_start", "zone_length")
 """Columns of a file, each uint64."""
 

@@ -18,26 +18,6 @@ import pyarrow.compute as pc
 
 from lance_core.extension_types import exported_metadata
 
-__all__ = [
-    "All",
-    "AnyOf",
-    "CaseWhen",
-    "Compare",
-    "Condition",
-    "Constant",
-    "Contains",
-    "IsIn",
-    "IsNan",
-    "IsNull",
-    "Not",
-    "Path",
-    "StartsWith",
-    "Test",
-    "UnknownCondition",
-    "condition_of",
-    "tests_of",
-]
-
 Path: TypeAlias = tuple[str | int, ...]
 """Names from a column down to a nested field; a number is the position of a child in its struct."""
 

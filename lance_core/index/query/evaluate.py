@@ -11,8 +11,6 @@ import pyarrow.compute as pc
 from lance_core.index.query.conditions import Compare, IsIn, IsNan, IsNull, StartsWith, Test
 from lance_core.index.query.rows import Bools
 
-__all__ = ["codes_of", "holds"]
-
 
 def holds(test: Test, truth: bool, values: pa.Array) -> Bools | None:
     """For each value, whether a test is true, or false; a null result is neither. None for a test of lists.

@@ -20,8 +20,6 @@ from pyroaring import BitMap
 from lance_core.errors import CorruptFileError
 from lance_core.row_addresses import offsets_of
 
-__all__ = ["ALL", "NONE", "SOME", "Bools", "Candidates", "IndexedRows", "Ints", "U64s", "View"]
-
 NONE: Final = 0
 """No row of the fragment can match."""
 

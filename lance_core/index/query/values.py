@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-__all__ = ["comparable", "is_exact", "is_ordered", "next_prefix", "one_array"]
-
 
 def comparable(stored: pa.DataType, value_type: pa.DataType) -> bool:
     """Whether Arrow compares values of both types in an order in which stored bounds are valid."""

@@ -42,9 +42,6 @@ from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.rowids import row_ids_of
 
-__all__ = ["IndexAnswers", "Selection", "ask", "field_at", "select", "view_of"]
-
-
 _ORDER: Final = ("ZoneMap", "Bitmap", "LabelList", "BTree", "BloomFilter")
 """The kinds in the order in which they are used, the cheapest first."""
 

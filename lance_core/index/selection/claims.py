@@ -22,8 +22,6 @@ from lance_core.index.query.rows import Bools
 from lance_core.index.selection.segments import IndexCache
 from lance_core.table.index import IndexMetadata
 
-__all__ = ["Claim", "ContradictionError"]
-
 
 class ContradictionError(CorruptFileError):
     """A row does not match, contrary to an index; the index is ignored from now on."""

@@ -19,8 +19,6 @@ from lance_core.index.selection.segments import IndexReader, Segment, usable_seg
 from lance_core.schema import arrow_type_of
 from lance_core.table.manifest.manifest import Manifest
 
-__all__ = ["constant_columns"]
-
 
 def constant_columns(manifest: Manifest, columns: Sequence[str], reader: IndexReader) -> tuple[Bools, pa.Table] | None:
     """The fragments that hold one value in each of some columns.

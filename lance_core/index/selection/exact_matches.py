@@ -23,8 +23,6 @@ from lance_core.index.selection.segments import IndexReader, Segment
 from lance_core.schema import Field, arrow_type_of
 from lance_core.table.manifest.manifest import Manifest
 
-__all__ = ["certain_matches"]
-
 
 def certain_matches(expression: pc.Expression, manifest: Manifest, reader: IndexReader) -> Candidates | None:
     """The rows for which a filter is certainly true, deleted rows included; None if no index is on its columns.

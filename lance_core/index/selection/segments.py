@@ -25,8 +25,6 @@ from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.reuse import without_moved
 
-__all__ = ["INDEX_CACHE_BYTES", "Folder", "IndexCache", "IndexReader", "Segment", "usable_segments"]
-
 Folder: TypeAlias = Callable[[IndexMetadata], tuple[ObjectStore, str]]
 """(index) -> the store of its files, and the prefix of their keys."""
 

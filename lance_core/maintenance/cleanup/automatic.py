@@ -26,8 +26,6 @@ from lance_core.verbs.context.branch_roots import store_of_branch
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.references import read_branches, report_torn
 
-__all__ = ["auto_cleanup", "auto_cleanup_after"]
-
 _logger = logging.getLogger(__name__)
 
 PREFIX: Final = "lance.auto_cleanup."

@@ -14,8 +14,6 @@ from lance_core.table.paths import is_detached
 from lance_core.table.refs import TagRef
 from lance_core.verbs.refs.readers import READER_KEY, is_reader_tag
 
-__all__ = ["keep_for_change_readers"]
-
 
 def keep_for_change_readers(
     tags: Mapping[str, TagRef], branch: str | None, removable: set[int], manifests: Mapping[int, FileReferences]

@@ -12,8 +12,6 @@ from lance_core.table.manifest.file_references import FileReferences
 from lance_core.table.paths import is_detached, parse_manifest_key
 from lance_core.threads import ThreadPool
 
-__all__ = ["load_all", "restless"]
-
 _MOST_LISTINGS: Final = 100
 _LOW_LISTINGS: Final = 3
 

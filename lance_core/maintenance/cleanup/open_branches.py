@@ -27,8 +27,6 @@ from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.refs.promotion.record import MARK_BRANCH_VERSION, MARK_VERSION, is_promoted, may_take_back
 
-__all__ = ["BranchNeeds", "RemovedCommit", "removed_commits"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchNeeds:

@@ -62,16 +62,6 @@ from lance_core.verbs.context.references import report_torn
 from lance_core.verbs.refs.clones import is_clone_tag
 from lance_core.verbs.refs.sweep import is_fork_tag
 
-__all__ = [
-    "UNVERIFIED_AGE",
-    "Candidate",
-    "CleanupPlan",
-    "ReferencedBranch",
-    "Selectors",
-    "plan_cleanup",
-    "replacement_times",
-]
-
 UNVERIFIED_AGE: Final = timedelta(days=7)
 """Age from which an unreferenced file may be removed: no running write can still commit it."""
 

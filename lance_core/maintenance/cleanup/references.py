@@ -17,8 +17,6 @@ from lance_core.table.deletion import DeletionFile
 from lance_core.table.manifest.file_references import FileReferences
 from lance_core.table.paths import INDICES_PREFIX, data_key, transaction_key
 
-__all__ = ["References"]
-
 
 class References:
     """Keys of files below a dataset's root, and prefixes of the keys of indices.

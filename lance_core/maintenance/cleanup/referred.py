@@ -11,8 +11,6 @@ from lance_core.table.paths import BRANCHES_PREFIX, TAGS_PREFIX
 from lance_core.table.refs import BranchRef, TagRef
 from lance_core.verbs.context.references import read_branches, read_tags
 
-__all__ = ["Referred"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Referred:

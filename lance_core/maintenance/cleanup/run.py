@@ -32,15 +32,6 @@ from lance_core.times import ago
 from lance_core.verbs.context.branch_roots import dataset_store
 from lance_core.verbs.context.handle import Handle
 
-__all__ = [
-    "CleanupExplanation",
-    "CleanupStats",
-    "cleanup_old_versions",
-    "explain_cleanup_old_versions",
-    "select",
-    "stats_of",
-]
-
 _logger = logging.getLogger(__name__)
 
 AGES_FROM: Final = ("commit", "replacement")

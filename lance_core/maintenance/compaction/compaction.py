@@ -62,8 +62,6 @@ from lance_core.table.transaction import Transaction
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.handle import Handle, Snapshot
 
-__all__ = ["Compaction", "Outcome", "commit_what_fits", "compact", "numbered", "run_in_processes", "worker_count"]
-
 WORTH_A_PROCESS_BYTES: Final = 256 * 1024 * 1024
 """Bytes of data files below which starting processes takes more time than it saves."""
 

@@ -29,15 +29,6 @@ from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Handle, Snapshot
 from lance_core.verbs.indices.optimize import optimize_indices
 
-__all__ = [
-    "deferring_moves",
-    "extend_after_compaction",
-    "groups_that_keep_coverage",
-    "indices_to_extend",
-    "keep_moves_deferred",
-    "needs_moves",
-]
-
 DEFER_KEY: Final = f"{CONFIG_PREFIX}defer_index_remap"
 
 _logger = logging.getLogger(__name__)

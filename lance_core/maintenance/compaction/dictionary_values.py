@@ -14,8 +14,6 @@ import pyarrow.compute as pc
 from lance_core.encoding.concatenate import dictionaries_of, without_unused
 from lance_core.schema import Field, Schema
 
-__all__ = ["dictionary_columns", "has_unused_values", "without_unused_values"]
-
 
 def dictionary_columns(schema: Schema) -> list[str]:
     """The top-level columns that are dictionaries, or contain one."""

@@ -32,8 +32,6 @@ from lance_core.verbs.rows.removal import with_deletions
 from lance_core.verbs.rows.rewritten_rows import rewritten_rows
 from lance_core.verbs.scan.read_fragment import physical_rows
 
-__all__ = ["commit_despite_deletions", "late_deletions"]
-
 ATTEMPTS: Final = 20
 """How often later deletions are looked up and hidden; one attempt takes about as long as one deletion."""
 

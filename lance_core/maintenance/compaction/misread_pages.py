@@ -18,8 +18,6 @@ from lance_core.table.fragment import DataFile
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.handle import Snapshot
 
-__all__ = ["misread_columns", "misread_groups", "misread_problems"]
-
 _READ_AHEAD = 8
 """Fragments that are read in parallel."""
 

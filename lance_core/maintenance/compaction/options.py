@@ -15,8 +15,6 @@ from typing import Any, Final, Self
 
 from lance_core.errors import ArgumentTypeError, InvalidInputError
 
-__all__ = ["COMPACTION_MODES", "CONFIG_PREFIX", "FORCE_COPY", "REENCODE", "TRY_COPY", "CompactionOptions"]
-
 CONFIG_PREFIX: Final = "lance.compaction."
 
 REENCODE: Final = "reencode"

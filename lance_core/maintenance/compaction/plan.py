@@ -59,8 +59,6 @@ from lance_core.threads import ThreadPool
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
 
-__all__ = ["FragmentFacts", "bins", "facts_of", "is_candidate", "within_limits"]
-
 LARGEST: Final = 2
 """The largest fragment of a task may have at most this many times the bytes of all its other fragments."""
 

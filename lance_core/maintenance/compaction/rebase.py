@@ -10,8 +10,6 @@ from lance_core.maintenance.compaction.plan import facts_of
 from lance_core.maintenance.compaction.rewrite import RewriteResult, discard
 from lance_core.verbs.context.handle import Handle
 
-__all__ = ["rebase_results"]
-
 
 def rebase_results(dataset: Handle, results: Sequence[RewriteResult]) -> list[RewriteResult]:
     """The results that can be committed in the version of a handle; the files of the others are deleted.

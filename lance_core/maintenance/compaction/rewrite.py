@@ -43,17 +43,6 @@ from lance_core.verbs.files.fragment_writer import data_file_record
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 from lance_core.verbs.scan.read_fragment import Opened, opened_reader, physical_rows, read_fragment
 
-__all__ = [
-    "CompactionMetrics",
-    "RewriteResult",
-    "discard",
-    "fragments_from_json",
-    "fragments_of",
-    "fragments_to_json",
-    "rewrite",
-    "rows_per_file",
-]
-
 _NOT_OF_PYLANCE: Final = frozenset({"tasks_skipped", "indices_extended"})
 """The counters that pylance does not have."""
 

@@ -19,8 +19,6 @@ from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 
-__all__ = ["CompactionPlan", "CompactionTask"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionTask:

@@ -17,8 +17,6 @@ import struct
 import sys
 from typing import IO, Any, Final
 
-__all__ = ["main", "receive", "send"]
-
 _LENGTH: Final = struct.Struct("<Q")
 
 

@@ -53,8 +53,6 @@ from lance_core.verbs.refs.tags import Tags
 from lance_core.verbs.rows.delete import delete_rows
 from lance_core.verbs.scan.projection import scanned_columns
 
-__all__ = ["erase_rows"]
-
 _logger = logging.getLogger(__name__)
 
 _ROUNDS: Final = 4

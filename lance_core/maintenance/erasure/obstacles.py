@@ -21,8 +21,6 @@ from lance_core.verbs.refs.sweep import find_orphans, is_fork_tag
 from lance_core.verbs.rows.removal import each_matching
 from lance_core.verbs.scan.projection import described_columns
 
-__all__ = ["find_obstacles", "forked_from"]
-
 
 def find_obstacles(table: TableRefs, facts: ErasureSurvey, options: ErasureOptions) -> Iterator[ErasureFinding]:
     """Yield the obstacles to an erasure.

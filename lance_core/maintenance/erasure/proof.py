@@ -53,8 +53,6 @@ from lance_core.table.paths import (
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.expressions.arrow import columns_of, matching
 
-__all__ = ["divide_uploads", "prove"]
-
 _DELETIONS: Final = re.compile(r"_deletions/\d+-\d+-\d+\.(arrow|bin)")
 _INDEX: Final = re.compile(r"_indices/([0-9a-f-]{36})/.*")
 _BLOB: Final = re.compile(r"data/([^/]+)/[^/]+\.blob")

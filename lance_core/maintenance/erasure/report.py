@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["ErasureFinding", "ErasureOptions", "ErasureReading", "ErasureReport", "HoldingVersion"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureOptions:

@@ -64,8 +64,6 @@ from lance_core.verbs.rows.removal import each_matching, live_rows
 from lance_core.verbs.scan.conditions import to_condition
 from lance_core.verbs.scan.projection import described_columns, scanned_columns
 
-__all__ = ["ErasureCondition", "ErasureSurvey", "MatchCounts", "Node", "SurveyedVersion", "survey"]
-
 _ROW_COLUMNS: Final = re.compile(r"_row(id|addr|offset|_created_at_version|_last_updated_at_version)")
 
 Node: TypeAlias = tuple[str | None, int]

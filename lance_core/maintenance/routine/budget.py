@@ -19,8 +19,6 @@ from lance_core.maintenance.compaction.tasks import CompactionTask
 from lance_core.maintenance.routine.policy import MaintenanceBudget
 from lance_core.maintenance.routine.report import MaintenanceReport
 
-__all__ = ["fit_budget", "fitting", "not_fitting", "num_bytes", "time_is_up"]
-
 SEEK: Final = 1024 * 1024
 """The number of bytes that cost about as much to read as opening a file."""
 

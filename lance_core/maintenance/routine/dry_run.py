@@ -20,8 +20,6 @@ from lance_core.maintenance.routine.survey import cleanup_selectors, count_remov
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.refs.readers import Readers
 
-__all__ = ["foresee"]
-
 _Expected = ExpectedVersions[Handle]
 
 

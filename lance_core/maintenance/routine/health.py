@@ -20,16 +20,6 @@ from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.inspect.indices import describe_indices
 from lance_core.verbs.scan.read_fragment import counted_fragments, live_counts
 
-__all__ = [
-    "DEFAULT_TARGET",
-    "TARGET_KEY",
-    "TableHealth",
-    "deleted_fraction",
-    "index_bytes",
-    "measure",
-    "without_zone_maps",
-]
-
 DEFAULT_TARGET: Final = 1024 * 1024
 _SYSTEM: Final = "__lance_"
 TARGET_KEY: Final = "lance.compaction.target_rows_per_fragment"

@@ -22,14 +22,6 @@ from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.indices.optimize import optimize_indices
 from lance_core.verbs.inspect.indices import describe_indices
 
-__all__ = [
-    "Extension",
-    "expected_extensions",
-    "extend_indices",
-    "is_extended_here",
-    "rewrites_due",
-]
-
 
 @dataclass(slots=True, kw_only=True)
 class Extension:

@@ -36,17 +36,6 @@ from lance_core.verbs.scan.options import scan_options
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.write.write_version import WriteOptions, write_version
 
-__all__ = [
-    "LOG_FOLDER",
-    "LOG_PATH",
-    "LOG_SCHEMA",
-    "LOG_WHOLE_TABLE",
-    "append_log",
-    "place_below",
-    "read_log",
-    "tables_put_off",
-]
-
 LOG_FOLDER: Final = "_maintenance"
 """The folder below a root that holds the log of maintenance."""
 

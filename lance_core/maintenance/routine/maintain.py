@@ -25,15 +25,6 @@ from lance_core.store import canonical_uri
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.inspect.tables import FoundTable, find_tables
 
-__all__ = [
-    "find_chosen_tables",
-    "is_chosen",
-    "maintain",
-    "maintain_lake",
-    "policy_levels",
-    "warn_of_idle_choices",
-]
-
 _logger = logging.getLogger(__name__)
 
 SUFFIX: Final = ".lance"

@@ -11,8 +11,6 @@ from typing import Any
 from lance_core.errors import InvalidInputError
 from lance_core.times import parse_duration
 
-__all__ = ["MaintenanceBudget", "MaintenancePolicy", "change_policy"]
-
 
 def _field(default: Any, description: str) -> Any:
     """A field with the description that `lance maintain` shows for its option."""

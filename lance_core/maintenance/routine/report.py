@@ -26,8 +26,6 @@ from lance_core.maintenance.routine.health import TableHealth
 from lance_core.maintenance.routine.policy import MaintenancePolicy
 from lance_core.verbs.context.handle import Handle
 
-__all__ = ["MaintenancePlan", "MaintenanceReport", "MaintenanceStep", "Rewriter", "Rewrites", "error_of"]
-
 Rewriter = Callable[[Handle, Sequence[CompactionTask]], Iterable[RewriteResult | Exception]]
 """Runs compaction tasks, in this process or elsewhere; yields the result of each, or its error."""
 

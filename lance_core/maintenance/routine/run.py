@@ -17,8 +17,6 @@ from lance_core.maintenance.routine.steps import Log, StepContext
 from lance_core.maintenance.routine.survey import survey
 from lance_core.verbs.context.handle import Handle
 
-__all__ = ["STEPS", "finish", "run_step", "was_dropped"]
-
 STEPS: Final = ("commit", "materialize_deletions", "refresh_indices", "clean_up")
 """The steps after the rewrites, in order: functions of `steps`."""
 

@@ -42,19 +42,6 @@ from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.refs.readers import Readers
 
-__all__ = [
-    "ATTEMPTS",
-    "Log",
-    "StepContext",
-    "clean_up",
-    "commit",
-    "materialize_deletions",
-    "pool_rewriter",
-    "refresh_indices",
-    "rewrite_tasks",
-    "run_here",
-]
-
 _logger = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 3

@@ -28,16 +28,6 @@ from lance_core.verbs.refs.branches import Branches
 from lance_core.verbs.refs.readers import Readers
 from lance_core.verbs.refs.tags import Tags
 
-__all__ = [
-    "READER_DAYS_KEY",
-    "cleanup_selectors",
-    "count_removed",
-    "list_held_versions",
-    "reader_age",
-    "survey",
-    "without_idle_cleanup",
-]
-
 READER_DAYS_KEY: Final = "lance-dagster.changes.days"
 """The entry of the table's configuration with the days after which the tag of a reader of changes expires."""
 

@@ -34,8 +34,6 @@ from lance_core.verbs.inspect.unique_row_ids import row_id_problems
 from lance_core.verbs.inspect.validation import check_columns, manifest_problems
 from lance_core.verbs.refs.clones import missing_bases
 
-__all__ = ["Problem", "verify"]
-
 READ_AHEAD: Final = 8
 """Fragments that are checked in parallel."""
 

@@ -16,8 +16,6 @@ from lance_core.store import ObjectStore
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.threads import ThreadPool
 
-__all__ = ["history_problems"]
-
 READ_AHEAD: Final = 16
 """Manifests that are read in parallel."""
 

@@ -23,8 +23,6 @@ from lance_core.verbs.context.handle import Session, Snapshot
 from lance_core.verbs.indices.build import IndexedField, indexed_field
 from lance_core.verbs.rows.removal import live_rows
 
-__all__ = ["holds_only_stored_values", "lists_values", "stored_rows"]
-
 _ROWS: Final = 1 << 20
 """Values of stored rows that are compared at a time."""
 

@@ -9,8 +9,6 @@ from lance_core.table.paths import branch_ref_key
 from lance_core.table.refs import BranchRef, TagRef
 from lance_core.verbs.refs.sweep import is_made_tag
 
-__all__ = ["missing_branches"]
-
 
 def missing_branches(
     root: ObjectStore, tags: Mapping[str, TagRef], branches: Mapping[str, BranchRef], problems: Container[str]

@@ -20,8 +20,6 @@ from lance_core.table.index import IndexMetadata, decode_index_section
 from lance_core.table.manifest.manifest import message_range, section_at, timestamp_ns_of
 from lance_core.table.partial_message import partial_message
 
-__all__ = ["FileReferences"]
-
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIELDS: Final = (
     "fragments",

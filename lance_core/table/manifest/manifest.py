@@ -41,17 +41,6 @@ from lance_core.table.partial_message import partial_message
 from lance_core.table.paths import Naming
 from lance_core.times import since_epoch
 
-__all__ = [
-    "WRITER",
-    "Manifest",
-    "ManifestLocation",
-    "WriterVersion",
-    "message_range",
-    "section_at",
-    "timestamp_ns_of",
-    "transaction_section",
-]
-
 _FOOTER = struct.Struct("<qHH4s")
 _LENGTH = struct.Struct("<I")
 _MAGIC = b"LANC"

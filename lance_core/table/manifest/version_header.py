@@ -16,8 +16,6 @@ from lance_core.errors import CorruptFileError
 from lance_core.table.manifest.manifest import message_range, timestamp_ns_of, transaction_section
 from lance_core.times import since_epoch
 
-__all__ = ["VersionHeader"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionHeader:

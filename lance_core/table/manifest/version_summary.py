@@ -18,8 +18,6 @@ from lance_core.table import flags
 from lance_core.table.manifest.manifest import message_range, timestamp_ns_of
 from lance_core.table.partial_message import partial_message
 
-__all__ = ["FragmentCounter", "VersionSummary"]
-
 _COUNTERS: Final = (
     "total_data_file_rows",
     "total_data_files",

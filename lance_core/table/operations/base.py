@@ -24,22 +24,6 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import TableFormat
 from lance_core.table.rowids import assign_row_ids, with_versions
 
-__all__ = [
-    "Append",
-    "ApplyContext",
-    "Operation",
-    "Overwrite",
-    "add_fragments",
-    "check_fragment_ids",
-    "check_new_fragments",
-    "check_not_empty_files",
-    "check_same_fragments",
-    "next_fragment_id",
-    "number_fragments",
-    "retained_indices",
-    "the_manifest",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyContext:

@@ -14,8 +14,6 @@ from lance_core.table.fragment_list import FragmentList
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext
 
-__all__ = ["Clone"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clone:

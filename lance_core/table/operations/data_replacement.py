@@ -15,8 +15,6 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, the_manifest
 from lance_core.table.rowids import encode_versions
 
-__all__ = ["DataReplacement"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataReplacement:

@@ -10,8 +10,6 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, check_same_fragments, retained_indices, the_manifest
 
-__all__ = ["Delete"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delete:

@@ -19,8 +19,6 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, check_not_empty_files, retained_indices, the_manifest
 from lance_core.table.rowids import assign_row_ids, decode_row_ids, encode_versions, with_updated_rows, with_versions
 
-__all__ = ["Merge"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:

@@ -11,8 +11,6 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, retained_indices, the_manifest
 
-__all__ = ["Project"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:

@@ -9,8 +9,6 @@ from lance_core._proto import transaction_pb2
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, next_fragment_id, the_manifest
 
-__all__ = ["ReserveFragments"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReserveFragments:

@@ -11,8 +11,6 @@ from lance_core.table.idempotency import inherited
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, next_fragment_id, the_manifest
 
-__all__ = ["Restore"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restore:

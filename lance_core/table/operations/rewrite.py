@@ -23,8 +23,6 @@ from lance_core.table.operations.base import (
 )
 from lance_core.table.reuse import Move, trimmed, with_moves
 
-__all__ = ["Rewrite", "RewriteGroup", "RewrittenIndex"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteGroup:

@@ -9,8 +9,6 @@ from lance_core.errors import UnsupportedError
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext
 
-__all__ = ["UnknownOperation"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownOperation:

@@ -35,8 +35,6 @@ from lance_core.table.rowids import (
     with_versions,
 )
 
-__all__ = ["MAX_EXACT_KEYS", "CompactedSsTable", "KeyExistenceFilter", "Update", "UpdateMode"]
-
 MAX_EXACT_KEYS: Final = 100_000
 """The most keys that a commit lists; one that inserted more may have inserted any key."""
 

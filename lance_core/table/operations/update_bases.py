@@ -11,8 +11,6 @@ from lance_core.table.fragment import BasePath
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, the_manifest
 
-__all__ = ["UpdateBases"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateBases:

@@ -25,8 +25,6 @@ from lance_core.table.idempotency import is_of_commits
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, the_manifest
 
-__all__ = ["UpdateConfig", "UpdateMap"]
-
 _Value = TypeVar("_Value", str, bytes)
 
 

@@ -13,8 +13,6 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext
 from lance_core.table.operations.update import CompactedSsTable
 
-__all__ = ["UpdateMemWalState"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateMemWalState:

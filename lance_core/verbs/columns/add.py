@@ -28,18 +28,6 @@ from lance_core.verbs.files.null_rows import check_null_is_stored
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID
 
-__all__ = [
-    "add_columns",
-    "add_null_columns",
-    "commit_made",
-    "commit_merge",
-    "fields_of",
-    "lacking_fields",
-    "made_fragment",
-    "with_new_columns",
-    "with_null_columns",
-]
-
 
 def add_columns(
     source: Snapshot,

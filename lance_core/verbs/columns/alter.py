@@ -37,8 +37,6 @@ from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.files.column_files import live_batches, replaced_columns, spread, write_column_file
 from lance_core.verbs.files.conform import check_column_name
 
-__all__ = ["Convert", "alter_columns", "drop_columns", "retype_columns"]
-
 Convert = Callable[[pa.ChunkedArray, pa.Field], pa.ChunkedArray]
 """Converts values of a column to the type of a field; raises if a value cannot be converted."""
 

@@ -19,8 +19,6 @@ from lance_core.encoding.concatenate import combined
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.verbs.files.python_rows import table_of_frame
 
-__all__ = ["BatchUDF", "BatchUDFCheckpoint", "as_batch", "batch_udf", "check_output"]
-
 
 @checked_methods
 class BatchUDF:

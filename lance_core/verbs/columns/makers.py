@@ -26,8 +26,6 @@ from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID
 from lance_core.verbs.scan.scanner import LanceScanner
 
-__all__ = ["ColumnMaker", "Joined", "column_maker", "null_fields"]
-
 _NULL = re.compile(
     r"\s*(CAST\s*\(\s*NULL\s+AS\b[^()]*(\([^()]*\))?\s*\)|arrow_cast\s*\(\s*NULL\s*,\s*'[^']*'\s*\))\s*", re.IGNORECASE
 )

@@ -10,8 +10,6 @@ from lance_core.store import ObjectStore, canonical_uri, open_base
 from lance_core.table.fragment import BasePath
 from lance_core.table.paths import DATA_PREFIX
 
-__all__ = ["DatasetBasePath", "WriteTarget", "numbered", "write_targets"]
-
 
 class DatasetBasePath:
     """A place outside the dataset's root, where files of the dataset may be stored.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from lance_core.store import ObjectStore, join_uri, open_store, uri_above
 from lance_core.table.paths import branch_root
 
-__all__ = ["dataset_store", "dataset_uri", "store_of_branch"]
-
 
 def store_of_branch(root: ObjectStore, branch: str | None) -> ObjectStore:
     """The store of a branch.

@@ -18,8 +18,6 @@ from lance_core.table.paths import (
 from lance_core.table.refs import MAIN, is_branch_name
 from lance_core.verbs.context.branch_roots import store_of_branch
 
-__all__ = ["drop"]
-
 
 def drop(store: ObjectStore, *, ignore_not_found: bool) -> None:
     """Delete all files below a root, manifests last, so that an interrupted call can be repeated.

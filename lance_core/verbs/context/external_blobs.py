@@ -9,8 +9,6 @@ from lance_core.errors import CorruptFileError
 from lance_core.store import ObjectStore, canonical_uri, join_uri, open_base, open_object, split_uri
 from lance_core.table.fragment import BasePath
 
-__all__ = ["ExternalObjects"]
-
 
 class ExternalObjects:
     """Finds and opens the objects that external blobs refer to.

@@ -53,8 +53,6 @@ from lance_core.verbs.context.branch_roots import dataset_store, dataset_uri
 from lance_core.verbs.context.external_blobs import ExternalObjects
 from lance_core.verbs.context.references import Reference, TableRefs
 
-__all__ = ["Handle", "Session", "Snapshot", "TableTarget", "retrying_on_latest", "table_target"]
-
 
 class Session:
     """Caches that handles can share: metadata of data files, and contents of indices. A pickled session is empty.

@@ -44,22 +44,6 @@ from lance_core.table.paths import (
 from lance_core.table.refs import MAIN, BranchRef, TagRef, check_known_branch_name, check_known_tag_name
 from lance_core.verbs.context.branch_roots import store_of_branch
 
-__all__ = [
-    "Reference",
-    "Resolved",
-    "TableRefs",
-    "check_references",
-    "find_tag",
-    "load_branch",
-    "load_tag",
-    "put_reference",
-    "read_branches",
-    "read_tags",
-    "reject_removed",
-    "reject_torn",
-    "report_torn",
-]
-
 _logger = logging.getLogger(__name__)
 
 Reference = Annotated[

@@ -31,8 +31,6 @@ from lance_core.table.operations import Operation
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Snapshot
 
-__all__ = ["UncommittedFiles", "remove_files", "staged"]
-
 INTERRUPTED_S: Final = 2.0
 """Seconds that the removal of files may take while an interruption is handled."""
 

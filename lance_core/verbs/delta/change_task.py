@@ -33,16 +33,6 @@ from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions, scan_options
 from lance_core.verbs.scan.projection import ROW_ID, UPDATED_AT, row_field
 
-__all__ = [
-    "CHANGE_TYPE",
-    "COMMIT_TIMESTAMP",
-    "COMMIT_VERSION",
-    "ChangeColumns",
-    "ChangeTask",
-    "ChangeType",
-    "rows_of_fragment",
-]
-
 CHANGE_TYPE: Final = "_change_type"
 COMMIT_VERSION: Final = "_commit_version"
 COMMIT_TIMESTAMP: Final = "_commit_timestamp"

@@ -45,8 +45,6 @@ from lance_core.verbs.rows.rewritten_rows import fragment_name
 from lance_core.verbs.scan.options import scan_options
 from lance_core.verbs.scan.projection import CREATED_AT, ROW_ID, UPDATED_AT, row_field, scanned_columns
 
-__all__ = ["ChangePlan", "DatasetDelta", "delta_between"]
-
 _CHANGES_NO_ROW: Final = (CreateIndex, Project, ReserveFragments, Rewrite, UpdateBases, UpdateConfig)
 """Operations after which each row has the values that it had before."""
 

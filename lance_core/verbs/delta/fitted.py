@@ -9,8 +9,6 @@ import pyarrow.compute as pc
 
 from lance_core.schema import Field
 
-__all__ = ["fitted"]
-
 
 def fitted(values: pa.Array, source: Field, target: Field, kind: pa.DataType, fields: Mapping[int, int]) -> pa.Array:
     """Convert values of a column to the type that the column has in another version.

@@ -28,8 +28,6 @@ from lance_core.verbs.delta.version_of_branch import BranchHistory
 from lance_core.verbs.rows.removal import RowsByFragment
 from lance_core.verbs.scan.read_fragment import physical_rows
 
-__all__ = ["RowDifferences", "RowSide", "row_differences", "row_side", "stable_ids", "with_updates"]
-
 _READ_AHEAD = 8
 """Deletion files that are read in parallel."""
 

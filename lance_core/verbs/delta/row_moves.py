@@ -41,8 +41,6 @@ from lance_core.verbs.delta.version_of_branch import BranchHistory
 from lance_core.verbs.rows.rewritten_rows import numbered_fragments
 from lance_core.verbs.scan.read_fragment import physical_rows
 
-__all__ = ["RowMoves"]
-
 _NAMED = "only a table with stable row ids (enable_stable_row_ids, when it is created) records which rows were updated"
 
 

@@ -31,8 +31,6 @@ from lance_core.table.operations import Clone, Merge, Operation, Overwrite, Proj
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.delta.version_of_branch import BranchHistory, version_before
 
-__all__ = ["FieldHistory", "SameColumns", "same_columns"]
-
 _Origins = dict[int, int]
 """Ids of fields of a version, each with the id of the same field in an earlier version."""
 

@@ -16,8 +16,6 @@ from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Handle, Snapshot
 from lance_core.verbs.context.references import load_branch
 
-__all__ = ["BranchHistory", "version_before"]
-
 
 def version_before(dataset: Handle, version: int) -> Handle:
     """A handle on an earlier version of a branch; before the branch's fork, that is a version of its parent.

@@ -23,8 +23,6 @@ from lance_core.table.rowids import U64Array
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.delta.row_differences import RowDifferences, row_side, stable_ids, with_updates
 
-__all__ = ["only_written"]
-
 Steps = Iterable[tuple[Operation, Snapshot | None, Snapshot]]
 """The versions in between that did more than move rows, each after its operation and the one before it."""
 

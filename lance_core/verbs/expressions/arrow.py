@@ -21,18 +21,6 @@ from lance_core.verbs.expressions.large_conditions import LARGE, Split, combined
 from lance_core.verbs.expressions.printed import printed
 from lance_core.verbs.expressions.sql_meaning import with_sql_meaning
 
-__all__ = [
-    "calls_of",
-    "check_filter",
-    "columns_of",
-    "evaluated",
-    "matching",
-    "matching_all",
-    "prepare",
-    "stored_types",
-    "true_places",
-]
-
 _SMALL: Final = 4096
 """Bytes of a serialized expression up to which the names of its columns are cached."""
 

@@ -18,8 +18,6 @@ import pyarrow.compute as pc
 
 from lance_core.verbs.expressions.serialized import Entry, Node, assembled, entries_of, flat
 
-__all__ = ["LARGE", "Split", "combined", "in_deep_thread", "leaves_of", "split"]
-
 LARGE: Final = 32_768
 """A serialized expression of more bytes is evaluated in pieces."""
 _PIECE: Final = 1000

@@ -7,8 +7,6 @@ from typing import Final
 
 import pyarrow.compute as pc
 
-__all__ = ["plain_name", "printed"]
-
 _OWN_FUNCTION: Final = re.compile(r"(?:lance|datafusion)\.(\w+)\.[A-Za-z0-9+/=]+")
 _CAST_OPTIONS: Final = re.compile(r"\{to_type=([^{}]*?), allow_int_overflow=[^{}]*\}")
 

@@ -18,8 +18,6 @@ from lance_core.errors import InvalidInputError
 from lance_core.extension_types import exported_metadata
 from lance_core.verbs.expressions.printed import printed
 
-__all__ = ["Entry", "Node", "Pieces", "assembled", "buffer_of", "entries_of", "flat"]
-
 Entry: TypeAlias = tuple[bytes, bytes]
 Node: TypeAlias = "Entry | list[Any]"
 """An entry, or the entries of a part of an expression, in nested lists."""

@@ -20,8 +20,6 @@ from lance_core.errors import InvalidInputError
 from lance_core.verbs.expressions.large_conditions import in_deep_thread
 from lance_core.verbs.expressions.serialized import Entry, Node, Pieces, assembled, buffer_of, entries_of
 
-__all__ = ["with_sql_meaning"]
-
 _SMALL: Final = 4096
 """Bytes of a serialized expression up to which the rewritten expression is cached."""
 _FLAT: Final = 16_384

@@ -27,8 +27,6 @@ from lance_core.verbs.files.fragment_writer import CLOSING_AT_A_TIME, data_file_
 from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID, with_types
 from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
 
-__all__ = ["Mask", "live_batches", "patched", "replaced_columns", "spread", "with_column_file", "write_column_file"]
-
 Mask = npt.NDArray[np.bool_]
 
 

@@ -46,22 +46,6 @@ from lance_core.table.fragment import BasePath, Fragment
 from lance_core.table.paths import data_key
 from lance_core.verbs.scan.projection import ROW_COLUMNS
 
-__all__ = [
-    "check_blobs",
-    "check_column_name",
-    "check_dictionaries",
-    "check_external",
-    "check_metadata",
-    "check_new_columns",
-    "conform",
-    "external_places",
-    "fit",
-    "is_alike",
-    "known_dictionaries",
-    "with_blob_types",
-    "with_dictionaries",
-]
-
 
 def fit(dataset: Schema, data: pa.Schema, *, fills_structs: bool = False, keeps_structs: bool = False) -> Schema:
     """The fields of a dataset's schema that data of an Arrow schema has, in the dataset's order.

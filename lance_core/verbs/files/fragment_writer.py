@@ -40,18 +40,6 @@ from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.files.python_rows import table_of_columns, table_of_dicts, table_of_frame
 from lance_core.verbs.pylance_types.fragments import DataFile, FragmentMetadata
 
-__all__ = [
-    "CLOSING_AT_A_TIME",
-    "MAX_BYTES_PER_FILE",
-    "MAX_ROWS_PER_FILE",
-    "FileOptions",
-    "FragmentWriter",
-    "ReaderLike",
-    "data_file_record",
-    "lance_schema",
-    "to_batches",
-]
-
 MAX_ROWS_PER_FILE: Final = 1024 * 1024
 MAX_BYTES_PER_FILE: Final = 90 * 1024**3
 CLOSING_AT_A_TIME: Final = 8

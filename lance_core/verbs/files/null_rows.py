@@ -16,8 +16,6 @@ from lance_core.file.writer import DataFileWriter
 from lance_core.schema import Field, Schema, typed_schema
 from lance_core.store.memory import MemoryStore
 
-__all__ = ["check_lacking_columns", "check_null_is_stored"]
-
 
 def check_null_is_stored(field: Field, path: str, version: str) -> None:
     """Check that a file of a version can hold null in a field, by writing one row.

@@ -12,8 +12,6 @@ from lance_core.arguments import checked_methods
 from lance_core.store import open_store
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 
-__all__ = ["FileSystemFragmentWriteProgress", "FragmentWriteProgress", "NoopFragmentWriteProgress"]
-
 
 class FragmentWriteProgress(ABC):
     """Base class of progress callbacks of a write: override both methods. An error in either method ends the write."""

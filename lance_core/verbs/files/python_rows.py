@@ -12,8 +12,6 @@ import pyarrow as pa
 
 from lance_core.errors import ArgumentTypeError, InvalidInputError, SchemaError, UnsupportedError
 
-__all__ = ["table_of_columns", "table_of_dicts", "table_of_frame"]
-
 
 def table_of_columns(columns: Mapping[Any, Any], schema: pa.Schema | None = None) -> pa.Table:
     """The table of columns by name: lists, or arrays of numpy, pandas or Arrow.

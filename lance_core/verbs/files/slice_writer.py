@@ -22,8 +22,6 @@ from lance_core.verbs.context.uncommitted_files import remove_files
 from lance_core.verbs.files.fragment_writer import FragmentWriter
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 
-__all__ = ["SliceWriter"]
-
 FINISHING_AT_A_TIME: Final = 8
 """The most files that are uploaded in parallel."""
 

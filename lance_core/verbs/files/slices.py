@@ -25,8 +25,6 @@ from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.file.write_plan import check_rows
 from lance_core.table.filled_slices import FilledSlice, slice_digest, slice_properties
 
-__all__ = ["Between", "Equals", "Slice", "Slices"]
-
 _Codes = npt.NDArray[np.int64]
 
 OUTSIDE: Final = -1

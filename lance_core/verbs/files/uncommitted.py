@@ -11,8 +11,6 @@ from lance_core.file.container import blob_folder
 from lance_core.store import open_store
 from lance_core.table.paths import DATA_PREFIX, INDICES_PREFIX, data_key
 
-__all__ = ["delete_uncommitted_files"]
-
 
 @checked
 def delete_uncommitted_files(

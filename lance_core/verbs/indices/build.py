@@ -23,8 +23,6 @@ from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID
 from lance_core.verbs.scan.small_fragments import coalesced
 
-__all__ = ["IndexedField", "build", "indexed_field"]
-
 
 class IndexedField:
     """A field that can be indexed: a column, or a field of a struct.

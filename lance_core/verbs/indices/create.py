@@ -23,15 +23,6 @@ from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
 from lance_core.verbs.indices.build import IndexedField, build, indexed_field
 
-__all__ = [
-    "IndexConfig",
-    "create_scalar_index",
-    "index_name",
-    "kind_and_parameters",
-    "target_field",
-    "write_segment",
-]
-
 _ELSEWHERE: Final = ("NGRAM", "INVERTED", "FTS", "RTREE", "MINHASHLSH", "FM", "JSON")
 
 

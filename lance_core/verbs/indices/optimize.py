@@ -32,8 +32,6 @@ from lance_core.verbs.indices.build import IndexedField, build, indexed_field
 from lance_core.verbs.indices.create import write_segment
 from lance_core.verbs.scan.read_fragment import physical_rows
 
-__all__ = ["expected_changes", "optimize_indices", "uncovered_fragments"]
-
 
 def optimize_indices(
     source: Snapshot,

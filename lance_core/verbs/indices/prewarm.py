@@ -10,8 +10,6 @@ from lance_core.index.kinds.registry import KINDS
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.indices.build import indexed_field
 
-__all__ = ["prewarm"]
-
 
 def prewarm(source: Snapshot, name: str, segments: Iterable[str | uuid.UUID] | None) -> None:
     """Read an index into the cache of the handle.

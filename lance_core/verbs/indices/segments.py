@@ -35,8 +35,6 @@ from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
 from lance_core.verbs.indices.build import IndexedField, build, indexed_field
 from lance_core.verbs.indices.create import index_name, kind_and_parameters, target_field, write_segment
 
-__all__ = ["build_segment", "commit_segments", "merge_segments"]
-
 _HARMLESS: Final = (Verdict.COMPATIBLE, Verdict.REBASABLE)
 
 

@@ -12,8 +12,6 @@ from lance_core.errors import VersionNotFoundError
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 
-__all__ = ["format_fragment", "format_manifest", "format_schema", "list_transactions"]
-
 _STEP = "    "
 
 

@@ -18,15 +18,6 @@ from lance_core.table.reuse import live_coverage, num_reuse_versions
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.scan.read_fragment import live_count
 
-__all__ = [
-    "IndexDescription",
-    "IndexInformation",
-    "IndexSegmentDescription",
-    "IndexStatistics",
-    "describe_indices",
-    "index_statistics",
-]
-
 
 class IndexInformation(TypedDict):
     """A segment of an index."""

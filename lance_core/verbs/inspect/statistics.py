@@ -13,8 +13,6 @@ from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.inspect.indices import IndexStatistics, index_statistics
 from lance_core.verbs.scan.read_fragment import counted_fragments
 
-__all__ = ["DataStatistics", "DatasetStats", "FieldSizes", "FieldStatistics", "LanceStats", "field_sizes"]
-
 SMALL_FILE_ROWS = 1024
 
 

@@ -23,8 +23,6 @@ from lance_core.store import ObjectStore, StorageOptions, escaped_path, open_sto
 from lance_core.store.local import store_error
 from lance_core.table.paths import VERSIONS_PREFIX, is_detached, parse_manifest_key
 
-__all__ = ["FoundTable", "find_tables", "is_deregistered", "list_tables"]
-
 _logger = logging.getLogger(__name__)
 
 SUFFIX: Final = ".lance"

@@ -13,8 +13,6 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import transaction_key
 from lance_core.verbs.context.handle import Snapshot
 
-__all__ = ["all_files", "tracked_files"]
-
 TRACKED_SCHEMA = pa.schema(
     [
         pa.field("version", pa.int64(), nullable=False),

@@ -16,8 +16,6 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array, row_ids_of
 from lance_core.verbs.context.handle import Snapshot
 
-__all__ = ["row_id_problems"]
-
 _Span = tuple[int, int, bool, Fragment]
 """The lowest and the highest row id of a fragment, whether its ids ascend, and the fragment."""
 

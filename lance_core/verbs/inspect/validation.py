@@ -17,8 +17,6 @@ from lance_core.table.rowids import row_record_problems
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.inspect.unique_row_ids import row_id_problems
 
-__all__ = ["check_columns", "manifest_problems", "validate", "validate_fragment"]
-
 
 def validate(source: Snapshot) -> None:
     """Check that a version is consistent: ids of fragments and rows, files, row counts and deletions.

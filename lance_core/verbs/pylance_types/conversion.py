@@ -26,8 +26,6 @@ from lance_core.verbs.pylance_types import fragments
 from lance_core.verbs.pylance_types.indices import Index
 from lance_core.verbs.pylance_types.operations import LanceOperation
 
-__all__ = ["from_record", "to_record"]
-
 _RECORDS: Final[Mapping[type, Callable[..., Any]]] = {
     LanceOperation.Overwrite: records.Overwrite,
     LanceOperation.Append: records.Append,

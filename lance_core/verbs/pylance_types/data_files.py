@@ -10,8 +10,6 @@ from lance_core.schema import Field
 from lance_core.table.fragment import DataFile
 from lance_core.verbs.context.handle import Snapshot
 
-__all__ = ["data_file_at", "described_file"]
-
 
 def data_file_at(source: Snapshot, path: str, base_id: int | None) -> DataFile:
     """The record of a file below `data/`, its columns matched to the dataset's by name.

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from lance_core.verbs.context.handle import Handle
 
-__all__ = ["DataFile", "DeletionFile", "FragmentMetadata"]
-
 _FILE_TYPES = {
     "array": records_of_deletion.DeletionFileType.ARROW,
     "bitmap": records_of_deletion.DeletionFileType.BITMAP,

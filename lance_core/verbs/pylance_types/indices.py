@@ -10,8 +10,6 @@ from pyroaring import BitMap
 
 from lance_core.table import index as records
 
-__all__ = ["Index", "IndexFile"]
-
 
 @dataclass
 class IndexFile:

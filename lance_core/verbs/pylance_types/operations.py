@@ -19,8 +19,6 @@ from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.pylance_types.fragments import DataFile, FragmentMetadata
 from lance_core.verbs.pylance_types.indices import Index
 
-__all__ = ["LanceOperation"]
-
 
 def _check_fragments(fragments: object) -> None:
     if not isinstance(fragments, list):

@@ -12,8 +12,6 @@ from lance_core.table import transaction as records
 from lance_core.verbs.pylance_types.conversion import from_record, to_record
 from lance_core.verbs.pylance_types.operations import LanceOperation
 
-__all__ = ["Transaction"]
-
 
 @dataclass
 class Transaction:

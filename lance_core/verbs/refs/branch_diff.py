@@ -25,8 +25,6 @@ from lance_core.verbs.refs.promotion.files import OwnFiles
 from lance_core.verbs.refs.promotion.record import commits_between, merged_properties
 from lance_core.verbs.rows.removal import live_rows
 
-__all__ = ["BranchDiff", "FragmentDiff", "RowChanges", "SchemaChanges", "branch_diff"]
-
 _NULL: Final = "null"
 
 

@@ -73,8 +73,6 @@ from lance_core.verbs.refs.sweep import (
 )
 from lance_core.verbs.refs.tags import checked_order, manifest_size, write_tag
 
-__all__ = ["Branches", "create_branch"]
-
 _logger = logging.getLogger(__name__)
 
 Names = list[str]

@@ -27,8 +27,6 @@ from lance_core.table.refs import MAIN, BranchRef
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.references import TableRefs, load_branch
 
-__all__ = ["Branch", "BranchChanges", "columns_of", "left_behind", "load_branch_ends"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:

@@ -19,8 +19,6 @@ from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.references import Resolved, TableRefs
 from lance_core.verbs.refs.clones import protected
 
-__all__ = ["Copier", "FileCopy", "deep_clone", "shallow_clone"]
-
 COPIES_AT_ONCE: Final = 8
 
 

@@ -32,17 +32,6 @@ from lance_core.table.refs import TagRef
 from lance_core.verbs.context.references import TableRefs, find_tag
 from lance_core.verbs.refs.tags import describe_tag, load_tags, write_tag
 
-__all__ = [
-    "CLONE_KEY",
-    "CLONE_TAG_PREFIX",
-    "Clones",
-    "is_clone_tag",
-    "missing_bases",
-    "protected",
-    "reject_clones",
-    "release_tags",
-]
-
 CLONE_TAG_PREFIX: Final = "clone."
 CLONE_KEY: Final = "lance.clone"
 

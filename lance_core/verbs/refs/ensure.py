@@ -23,8 +23,6 @@ from lance_core.verbs.refs.branches import Branches, create_branch
 from lance_core.verbs.refs.promotion.record import MARK_BRANCH_VERSION, commits_between, known_equal_version
 from lance_core.verbs.refs.tags import manifest_size
 
-__all__ = ["ensure_branch"]
-
 ATTEMPTS: Final = 3
 
 _ADDS_NO_ROW: Final = (CreateIndex, ReserveFragments, Restore, Rewrite, UpdateConfig)

@@ -25,8 +25,6 @@ from lance_core.times import ago
 from lance_core.verbs.context.references import TableRefs
 from lance_core.verbs.refs.tags import Tags, describe_tag, load_tags, write_tag
 
-__all__ = ["READER_KEY", "READER_TAG_PREFIX", "Readers", "is_reader_tag"]
-
 READER_TAG_PREFIX: Final = "changes."
 READER_KEY: Final = "lance.reader"
 _SHOWN: Final = 150  # characters of a reader's name in the name of its tag: names of files have at most 255

@@ -30,18 +30,6 @@ from lance_core.verbs.refs.promotion.record import PROMOTED_FROM_KEY, is_promoti
 from lance_core.verbs.refs.readers import is_reader_tag
 from lance_core.verbs.refs.tags import load_tags
 
-__all__ = [
-    "FORKED_KEY",
-    "FORK_TAG_PREFIX",
-    "ORPHAN_AGE",
-    "Sweep",
-    "find_orphans",
-    "find_stale",
-    "is_fork_tag",
-    "is_made_tag",
-    "last_commit",
-]
-
 FORK_TAG_PREFIX: Final = "fork."
 """Start of the names of tags that keep fork versions; the branch and its identifier follow."""
 

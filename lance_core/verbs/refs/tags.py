@@ -25,8 +25,6 @@ from lance_core.verbs.context.references import (
     report_torn,
 )
 
-__all__ = ["Tags", "checked_order", "describe_tag", "load_tags", "manifest_size", "write_tag"]
-
 Ordered = list[tuple[str, dict[str, Any]]]
 
 

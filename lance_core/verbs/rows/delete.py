@@ -18,8 +18,6 @@ from lance_core.verbs.rows.removal import each_matching, remove_rows
 from lance_core.verbs.scan.conditions import predicate_string, to_condition
 from lance_core.verbs.scan.projection import described_columns
 
-__all__ = ["delete_rows", "truncate"]
-
 
 def delete_rows(
     source: Snapshot,

@@ -15,8 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["keys_by_value"]
-
 _KINDS: Final[tuple[tuple[Callable[[pa.DataType], bool], ...], ...]] = (
     (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal),
     (pa.types.is_string, pa.types.is_large_string),

@@ -40,19 +40,6 @@ from lance_core.verbs.rows.write_mode import WriteMode
 from lance_core.verbs.scan.conditions import evaluate, to_condition, to_expression
 from lance_core.verbs.scan.projection import scanned_columns, with_row_fields
 
-__all__ = [
-    "MergeClauses",
-    "MergeSource",
-    "WhenMatched",
-    "check_conditions",
-    "is_updated",
-    "join_columns",
-    "merge_source",
-    "partial_structs",
-    "primary_key",
-    "with_old_fields",
-]
-
 
 def partial_structs(dataset: Schema, data: Schema) -> dict[str, Field]:
     """The columns of the data whose structs lack fields of the dataset, by name."""

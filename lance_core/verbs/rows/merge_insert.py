@@ -40,8 +40,6 @@ from lance_core.verbs.rows.merge_rows import Merged, merge_rows
 from lance_core.verbs.rows.source_rows import SourceRows
 from lance_core.verbs.rows.write_mode import WriteMode
 
-__all__ = ["MergeInsertBuilder"]
-
 
 @checked_methods
 class MergeInsertBuilder:

@@ -18,8 +18,6 @@ from lance_core.verbs.rows.merge_clauses import MergeClauses, WhenMatched
 from lance_core.verbs.scan.explain import PlanStep
 from lance_core.verbs.scan.read_fragment import live_counts
 
-__all__ = ["merge_steps"]
-
 _MATCHED: Final = {
     WhenMatched.NOTHING: "DoNothing",
     WhenMatched.UPDATE: "UpdateAll",

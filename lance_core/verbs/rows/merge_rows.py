@@ -49,8 +49,6 @@ from lance_core.verbs.scan.plan import parts_of, until_consistent
 from lance_core.verbs.scan.projection import described_columns
 from lance_core.verbs.scan.read_fragment import read_fragment
 
-__all__ = ["MergeStats", "Merged", "merge_rows"]
-
 Rows = npt.NDArray[np.int64]
 
 

@@ -39,21 +39,6 @@ from lance_core.verbs.scan.plan import ScanPlan, until_consistent
 from lance_core.verbs.scan.read_fragment import live_count, live_offsets, physical_rows, read_fragment
 from lance_core.verbs.scan.small_fragments import SMALL_FILE_ROWS, coalesced, coalesced_rows
 
-__all__ = [
-    "MovedRows",
-    "Removal",
-    "RowsByFragment",
-    "each_fragment",
-    "each_matching",
-    "live_rows",
-    "matching_rows",
-    "parallel_fragments",
-    "remove_rows",
-    "rows_of",
-    "with_deletions",
-]
-
-
 SCATTERED_SHARE: Final = 1 / 16
 """Rows are read by offset if they are less than this share of the rows from the first to the last of them."""
 

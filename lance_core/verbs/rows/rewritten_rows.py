@@ -17,8 +17,6 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import RewriteGroup
 
-__all__ = ["fragment_name", "numbered_fragments", "rewritten_rows"]
-
 
 def rewritten_rows(live: Sequence[BitMap], rows: Sequence[BitMap], sizes: Sequence[int]) -> list[BitMap] | None:
     """Find rows of a group's old fragments in its new ones.

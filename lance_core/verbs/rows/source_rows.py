@@ -39,8 +39,6 @@ from lance_core.schema import in_storage_types, unwrapped
 from lance_core.schema.relabel import relabel
 from lance_core.table.operations import MAX_EXACT_KEYS, KeyExistenceFilter
 
-__all__ = ["MAX_EXACT_KEYS", "SPOOLED_BYTES", "KeyIndex", "SourceRows", "inserted_keys", "key_filter", "key_hashes"]
-
 Codes = npt.NDArray[np.int64]
 
 _ENTRIES_PER_ROW: Final = 4

@@ -35,8 +35,6 @@ from lance_core.verbs.rows.write_mode import WriteMode, check_columns_can_be_rep
 from lance_core.verbs.scan.conditions import evaluate, to_condition, to_expression
 from lance_core.verbs.scan.projection import described_columns
 
-__all__ = ["update_rows"]
-
 _PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
 
 

@@ -24,8 +24,6 @@ from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.inspect.statistics import field_sizes
 from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
 
-__all__ = ["WriteMode", "can_replace_columns", "check_columns_can_be_replaced", "writes_less_by_columns"]
-
 _BESIDE: Final = (BlobKind.PACKED, BlobKind.DEDICATED)
 
 

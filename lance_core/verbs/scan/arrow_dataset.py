@@ -16,8 +16,6 @@ from lance_core.arguments import reject
 from lance_core.errors import UnsupportedError
 from lance_core.verbs.scan.scanner import LanceScanner
 
-__all__ = ["ArrowDataset", "Readable"]
-
 
 class Readable(Protocol):
     """The methods of `LanceDataset` that `ArrowDataset` calls."""

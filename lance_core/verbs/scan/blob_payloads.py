@@ -32,8 +32,6 @@ from lance_core.store import ObjectStore
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.handle import Snapshot
 
-__all__ = ["with_payloads"]
-
 _BATCH_BYTES: Final = 32 * 1024 * 1024
 """About how many bytes of payloads are in memory at once; a batch has at least one row."""
 

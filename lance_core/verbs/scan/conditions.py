@@ -13,8 +13,6 @@ from lance_core.verbs.expressions.arrow import check_filter, columns_of, evaluat
 from lance_core.verbs.expressions.sql_meaning import with_sql_meaning
 from lance_core.verbs.scan.projection import with_row_fields
 
-__all__ = ["evaluate", "predicate_string", "to_condition", "to_expression"]
-
 
 def to_expression(value: str | pc.Expression, schema: pa.Schema, kind: pa.DataType | None = None) -> pc.Expression:
     """The Arrow expression for a value that a user gave.

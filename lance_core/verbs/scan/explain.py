@@ -32,8 +32,6 @@ from lance_core.verbs.scan.projection import Projection
 from lance_core.verbs.scan.read_fragment import files_of
 from lance_core.verbs.scan.small_fragments import FEWEST, grouped
 
-__all__ = ["FragmentPart", "PlanStep", "nearest_steps", "order_steps", "scan_steps"]
-
 _COMPARISON: Final = re.compile(r"\(([^()\s]+) (==|!=|<=|>=|<|>) ([^()]+)\)")
 
 _VERSIONS: Final = {version.manifest_numbers: version.value for version in FileVersion}

@@ -20,8 +20,6 @@ from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.expressions.arrow import columns_of, matching, matching_all
 from lance_core.verbs.scan.read_fragment import Opened, files_of, opened_reader
 
-__all__ = ["decoded", "matching_entries", "with_dictionaries"]
-
 _STRINGS: Final = frozenset({"string", "large_string", "binary", "large_binary"})
 
 

@@ -13,8 +13,6 @@ from lance_core.verbs.expressions.arrow import columns_of
 from lance_core.verbs.scan.projection import rows_without_columns
 from lance_core.verbs.scan.read_fragment import Rows
 
-__all__ = ["BufferedRows", "Found", "Stages", "fixed_width", "rows_in_mask", "stages_of", "zipped_columns"]
-
 Found = tuple[pa.RecordBatch, Rows, pa.Array]
 """Rows, their offsets in the fragment, and a mask of those that match."""
 

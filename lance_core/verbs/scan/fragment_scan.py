@@ -42,8 +42,6 @@ from lance_core.verbs.scan.projection import (
 )
 from lance_core.verbs.scan.read_fragment import Opened, Rows, live_count, physical_rows, read_fragment
 
-__all__ = ["FIRST_WINDOW_ROWS", "FilterReads", "FragmentScan", "ReadRows", "filter_reads"]
-
 TWO_STEP_SHARE: Final = 1 / 16
 """If a filter keeps less than this share of the rows, the other columns are read only for these rows."""
 

@@ -29,8 +29,6 @@ from lance_core.verbs.scan.projection import ROW_ADDRESS
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.scan.take import take_addresses
 
-__all__ = ["DISTANCE", "NearestQuery", "NearestScanner"]
-
 DISTANCE: Final = "_distance"
 _DISTANCES: Final = ("l2", "cosine", "dot")
 _ALIASES: Final = {"euclidean": "l2"}

@@ -30,19 +30,6 @@ from lance_core.verbs.scan.projection import (
     with_row_fields,
 )
 
-__all__ = [
-    "STRICT_ROWS",
-    "ColumnOrdering",
-    "Columns",
-    "Filter",
-    "ScanArguments",
-    "ScanOptions",
-    "check_num_rows",
-    "order_of",
-    "scan_options",
-    "to_orderings",
-]
-
 
 @dataclass(frozen=True)
 class ColumnOrdering:

@@ -19,8 +19,6 @@ from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.expressions.arrow import calls_of, columns_of
 from lance_core.verbs.scan.read_fragment import Opened, opened_reader
 
-__all__ = ["is_prunable", "possible_rows"]
-
 # Statistics ignore NaN, for which a negated comparison is true.
 _SAFE_FOR_FLOATS: Final = {"and_kleene", "or_kleene", "less", "less_equal", "greater", "greater_equal", "equal"}
 

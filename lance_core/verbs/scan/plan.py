@@ -29,8 +29,6 @@ from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.read_fragment import live_count, live_counts
 
-__all__ = ["ScanPlan", "parts_of", "until_consistent"]
-
 _Result = TypeVar("_Result")
 
 

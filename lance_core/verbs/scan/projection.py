@@ -62,31 +62,6 @@ from lance_core.verbs.expressions.printed import printed
 from lance_core.verbs.expressions.sql_meaning import with_sql_meaning
 from lance_core.verbs.scan.read_fragment import Rows
 
-__all__ = [
-    "AS_BYTES",
-    "AS_STORED",
-    "CREATED_AT",
-    "ROW_ADDRESS",
-    "ROW_COLUMNS",
-    "ROW_ID",
-    "ROW_OFFSET",
-    "UPDATED_AT",
-    "OutputColumn",
-    "Projection",
-    "RowColumns",
-    "check_blob_handling",
-    "described_columns",
-    "is_description",
-    "row_field",
-    "rows_at",
-    "rows_without_columns",
-    "scanned_columns",
-    "with_row_columns",
-    "with_row_fields",
-    "with_types",
-]
-
-
 ROW_ID: Final = "_rowid"
 ROW_ADDRESS: Final = "_rowaddr"
 ROW_OFFSET: Final = "_rowoffset"

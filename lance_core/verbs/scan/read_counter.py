@@ -9,8 +9,6 @@ from typing import Any
 from lance_core.store import ByteRange, BytesLike, ObjectMeta, ObjectStore
 from lance_core.verbs.context.handle import Snapshot
 
-__all__ = ["ReadCounter", "counted"]
-
 
 class ReadCounter:
     """The reads so far, of all threads.

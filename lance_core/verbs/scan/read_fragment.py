@@ -21,20 +21,6 @@ from lance_core.table.fragment_list import FragmentList
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.scan.blob_payloads import with_payloads
 
-__all__ = [
-    "Opened",
-    "Rows",
-    "counted",
-    "counted_fragments",
-    "files_of",
-    "live_count",
-    "live_counts",
-    "live_offsets",
-    "opened_reader",
-    "physical_rows",
-    "read_fragment",
-]
-
 Rows = range | npt.NDArray[np.int64]
 """Physical rows of a fragment: a range, or ascending offsets without repetition."""
 

@@ -15,8 +15,6 @@ from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.read_fragment import physical_rows
 from lance_core.verbs.scan.take import take_addresses, whole_numbers
 
-__all__ = ["check_live", "take_ids", "unsigned"]
-
 
 def take_ids(source: Snapshot, row_ids: Any, options: ScanOptions) -> pa.Table:
     """Take rows by their row ids, which `with_row_id` returns, in the given order.

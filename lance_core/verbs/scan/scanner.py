@@ -38,8 +38,6 @@ from lance_core.verbs.scan.small_fragments import FEWEST, coalesced
 from lance_core.verbs.scan.take import in_order, take_addresses, whole_numbers
 from lance_core.verbs.scan.take_blobs import BlobFile, payloads_at_addresses
 
-__all__ = ["LanceScanner"]
-
 _BLOB_MODES: Final = ("lazy", "bytes", "descriptions")
 
 

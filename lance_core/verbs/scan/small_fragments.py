@@ -24,8 +24,6 @@ from lance_core.verbs.scan.filter_stages import fixed_width
 from lance_core.verbs.scan.fragment_scan import FragmentScan, ReadRows
 from lance_core.verbs.scan.read_fragment import Rows, opened_reader
 
-__all__ = ["FEWEST", "SMALL_FILE_ROWS", "coalesced", "coalesced_rows", "grouped"]
-
 SMALL_FILE_BYTES: Final = 512 * 1024
 """Files of at most this size are read together."""
 

@@ -21,8 +21,6 @@ from lance_core.verbs.scan.projection import rows_without_columns
 from lance_core.verbs.scan.read_fragment import Rows, live_counts, physical_rows
 from lance_core.verbs.scan.small_fragments import coalesced_rows
 
-__all__ = ["in_order", "take_addresses", "take_rows", "whole_numbers"]
-
 _Integers = npt.NDArray[np.int64]
 
 

@@ -16,9 +16,6 @@ from lance_core.verbs.scan.projection import AS_BYTES, ROW_ADDRESS
 from lance_core.verbs.scan.row_ids import check_live, take_ids, unsigned
 from lance_core.verbs.scan.take import take_addresses, take_rows
 
-__all__ = ["BlobFile", "blob_ranges_at", "blobs_at", "payloads_at_addresses"]
-
-
 _READ_ONLY: Final = "a blob of a dataset cannot be written to; update changes its payload"
 
 

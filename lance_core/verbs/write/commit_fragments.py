@@ -70,8 +70,6 @@ from lance_core.verbs.write.concurrent_writes import check_empty, has_same_field
 from lance_core.verbs.write.earlier_attempts import committed_attempts, rows_of_attempts
 from lance_core.verbs.write.replace import remove_slices
 
-__all__ = ["CommitRequest", "FragmentsChange", "Write", "commit_request"]
-
 COMMIT_MODES: Final = ("create", "append", "overwrite", "replace")
 
 

@@ -24,8 +24,6 @@ from lance_core.verbs.pylance_types.operations import LanceOperation
 from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.write.operation_checks import check_operation
 
-__all__ = ["check_against_base", "commit_merged", "commit_operation", "commit_options"]
-
 
 def commit_options(
     *,

@@ -11,8 +11,6 @@ from lance_core.table.operations import Append, Delete, Merge, Operation, Overwr
 from lance_core.table.transaction import FIRST_ADDED_KEY, Transaction
 from lance_core.verbs.write.commit_fragments import FragmentsChange
 
-__all__ = ["commit_facts"]
-
 
 def commit_facts(done: Committed) -> dict[str, Any]:
     """The fields of the `CommitResult` except its dataset."""

@@ -26,8 +26,6 @@ from lance_core.verbs.rows.removal import RowsByFragment
 from lance_core.verbs.write.earlier_attempts import gap_error, rows_of_attempts
 from lance_core.verbs.write.replace import rows_in_slices
 
-__all__ = ["check_empty", "has_same_fields", "overruled_fills", "replaceable_commits"]
-
 
 def replaceable_commits(
     store: ObjectStore,

@@ -68,8 +68,6 @@ from lance_core.verbs.rows.removal import RowsByFragment
 from lance_core.verbs.rows.rewritten_rows import fragment_name, numbered_fragments, rewritten_rows
 from lance_core.verbs.scan.read_fragment import physical_rows
 
-__all__ = ["TraceLostError", "committed_attempts", "gap_error", "rows_of_attempts", "rows_of_version"]
-
 
 class TraceLostError(Exception):
     """The rows of a version cannot be identified any more; the message has the reason."""

@@ -21,8 +21,6 @@ from lance_core.table import operations
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 
-__all__ = ["check_operation"]
-
 
 def check_operation(operation: operations.Operation, base: Manifest | None) -> None:
     """Check an operation against the version that it is based on.

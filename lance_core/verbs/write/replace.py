@@ -23,8 +23,6 @@ from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.plan import ScanPlan
 from lance_core.verbs.scan.projection import ROW_ADDRESS
 
-__all__ = ["remove_slices", "rows_in_slices"]
-
 
 def remove_slices(
     source: Snapshot, slices: Slices | None, files: UncommittedFiles, further_rows: Mapping[int, BitMap] | None = None

@@ -24,8 +24,6 @@ from lance_core.verbs.pylance_types.operations import LanceOperation
 from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.write.write_version import WriteOptions, prepare
 
-__all__ = ["write_fragments"]
-
 
 @checked
 def write_fragments(

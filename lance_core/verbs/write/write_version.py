@@ -48,16 +48,6 @@ from lance_core.verbs.files.fragment_writer import (
 )
 from lance_core.verbs.write.commit_fragments import CommitRequest, Write, commit_request
 
-__all__ = [
-    "OPTION_NAMES",
-    "AutoCleanupConfig",
-    "PreparedWrite",
-    "WriteOptions",
-    "auto_cleanup_keys",
-    "prepare",
-    "write_version",
-]
-
 _logger = logging.getLogger(__name__)
 
 WRITE_MODES: Final = ("create", "append", "overwrite")

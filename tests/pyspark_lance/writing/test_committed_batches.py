@@ -11,7 +11,8 @@ import lance_core
 from lance_core import Commit
 from lance_core.errors import InvalidInputError, UndecidedWriteError
 from pyspark_lance.datasource.options import SourceOptions
-from pyspark_lance.datasource.streams import BATCH, QUERY, StreamWriter, _StreamMessage
+from pyspark_lance.datasource.streams import StreamWriter, _StreamMessage
+from pyspark_lance.writing.committed_batches import BATCH, QUERY
 from pyspark_lance.writing.job import find_earlier_write, prepare_write
 from pyspark_lance.writing.options import WriteArguments
 

@@ -57,8 +57,6 @@ from lance_core.verbs.files.column_files import replaced_columns
 from lance_core.verbs.files.fragment_writer import ReaderLike
 from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID
 
-__all__ = ["ColumnsResult", "commit_columns", "write_matched_columns"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnsResult:

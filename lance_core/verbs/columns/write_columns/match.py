@@ -23,8 +23,6 @@ from lance_core.verbs.rows.source_rows import KeyIndex
 from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID
 from lance_core.verbs.scan.read_fragment import live_count
 
-__all__ = ["matched_rows", "same_scope"]
-
 _Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 _SHOWN = 5
 

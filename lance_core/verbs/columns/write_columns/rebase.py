@@ -37,8 +37,6 @@ from lance_core.verbs.delta.row_differences import RowSide, row_side, stable_ids
 from lance_core.verbs.delta.row_moves import RowMoves
 from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
 
-__all__ = ["PendingColumns", "rebased_columns"]
-
 _Offsets = npt.NDArray[np.int64]
 
 

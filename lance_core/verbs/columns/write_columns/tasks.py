@@ -39,8 +39,6 @@ from lance_core.verbs.scan.conditions import to_condition
 from lance_core.verbs.scan.projection import ROW_ADDRESS, described_columns
 from lance_core.verbs.scan.read_fragment import LOCKSTEP_ROWS, physical_rows, read_fragment
 
-__all__ = ["ColumnPlan", "ColumnTask", "Missing", "WrittenColumns", "as_table", "plan_columns", "write_values"]
-
 Missing = Literal["null", "keep", "error"]
 """What happens to the rows of the scope that the data lacks."""
 

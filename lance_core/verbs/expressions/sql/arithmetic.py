@@ -28,8 +28,6 @@ from lance_core.verbs.expressions.sql.typed import (
     number_literal,
 )
 
-__all__ = ["arithmetic", "bitwise", "concatenated", "minus"]
-
 _KERNELS: Final = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide"}
 _DECIMAL_DIGITS: Final = 38
 _BITS: Final = {

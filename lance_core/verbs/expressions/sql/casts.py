@@ -23,8 +23,6 @@ from lance_core.verbs.expressions.sql.strings import words
 from lance_core.verbs.expressions.sql.typed import NumberLiteral, Typed, call, decimal_of, fits, is_string_like, literal
 from lance_core.verbs.expressions.sql.zones import check_zone
 
-__all__ = ["cast", "try_cast", "type_of"]
-
 _NAMES: Final = {
     "BOOLEAN": pa.bool_(),
     "TINYINT": pa.int8(),

@@ -35,22 +35,6 @@ from lance_core.verbs.expressions.sql.typed import (
     literal,
 )
 
-__all__ = [
-    "all_of",
-    "both",
-    "chained",
-    "common_of",
-    "compare",
-    "compare_floats",
-    "either",
-    "in_common_type",
-    "in_set",
-    "is_in",
-    "is_null",
-    "negated",
-    "same",
-]
-
 _BOOL: Final = pa.bool_()
 _SHORT: Final = 64
 """Parts of a chain of AND or OR that are joined one after the other, as they are written."""

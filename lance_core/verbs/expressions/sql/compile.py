@@ -27,8 +27,6 @@ from lance_core.verbs.expressions.sql.dialect import (
 from lance_core.verbs.expressions.sql.nodes import NODES, ROOT_NODES, logic, name_of
 from lance_core.verbs.expressions.sql.typed import Typed, call, literal
 
-__all__ = ["SqlCompiler"]
-
 _BOOL: Final = pa.bool_()
 
 

@@ -12,8 +12,6 @@ from sqlglot import exp
 
 from lance_core.verbs.expressions.sql.typed import Typed, call, literal
 
-__all__ = ["Compiler", "Guard", "guarded"]
-
 _BOOL: Final = pa.bool_()
 
 

@@ -19,8 +19,6 @@ from lance_core.verbs.expressions.sql.python_functions import evaluate_sql, open
 from lance_core.verbs.expressions.sql.typed import MISSING, NumberLiteral, Typed
 from lance_core.verbs.expressions.sql.zones import check_parts
 
-__all__ = ["INTERVAL", "compute", "compute_call", "find_function"]
-
 INTERVAL: Final = pa.month_day_nano_interval()
 
 _ALIASES: Final = {"list_min": "array_min", "sign": "signum"}

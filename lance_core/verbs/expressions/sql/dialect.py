@@ -19,17 +19,6 @@ from sqlglot.tokenizer_core import Token, TokenType
 from lance_core.errors import InvalidInputError, LanceError, UnsupportedError, UnsupportedExpressionError
 from lance_core.verbs.expressions.sql.words import with_names
 
-__all__ = [
-    "follows_not",
-    "invalid",
-    "is_in_parentheses",
-    "is_located",
-    "locate",
-    "parse",
-    "position_of",
-    "unsupported",
-]
-
 _OWN_SYNTAX = frozenset({"CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "POSITION", "CEIL", "FLOOR"})
 _MARK = " "
 """Prefix of function names, which keeps the parser from recognising them."""

@@ -24,8 +24,6 @@ from lance_core.verbs.expressions.sql.functions_json import JSON_TYPES, check_js
 from lance_core.verbs.expressions.sql.python_functions import python_call
 from lance_core.verbs.expressions.sql.typed import Typed, call, is_number, is_string_like, literal
 
-__all__ = ["SYNTAX", "call_function"]
-
 _Function = Callable[[Compiler, exp.Expr, Sequence[exp.Expr]], Typed]
 _Eager = Callable[..., Typed | None]
 

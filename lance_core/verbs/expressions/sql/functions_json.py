@@ -17,8 +17,6 @@ from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema.jsonb import decoded, encoded, json_string, parsed
 from lance_core.verbs.expressions.sql.typed import Typed
 
-__all__ = ["JSON_IMPLEMENTATIONS", "JSON_TYPES", "check_json_arguments"]
-
 JSON_TYPES: Final[dict[str, pa.DataType]] = {
     "json_extract": pa.string(),
     "json_exists": pa.bool_(),

@@ -16,8 +16,6 @@ import pyarrow.compute as pc
 from lance_core.errors import InvalidInputError
 from lance_core.verbs.expressions.sql.functions_json import JSON_IMPLEMENTATIONS
 
-__all__ = ["IMPLEMENTATIONS"]
-
 _WIDE: Final = Context(prec=80, rounding=ROUND_DOWN)
 
 

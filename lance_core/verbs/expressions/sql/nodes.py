@@ -38,8 +38,6 @@ from lance_core.verbs.expressions.sql.time_coercion import coerced_pairs
 from lance_core.verbs.expressions.sql.typed import NumberLiteral, Typed, call, integer, literal, number_literal
 from lance_core.verbs.expressions.sql.words import CLOCKS
 
-__all__ = ["NODES", "ROOT_NODES", "logic", "name_of"]
-
 _BOOL: Final = pa.bool_()
 _MOST_DIGITS: Final = 4_000
 _COMPARISONS: Final[dict[type[exp.Expr], str]] = {

@@ -12,8 +12,6 @@ from lance_core.errors import UnsupportedError
 from lance_core.verbs.expressions.sql.datafusion_calls import compute
 from lance_core.verbs.expressions.sql.typed import Typed, as_string, call, literal
 
-__all__ = ["like"]
-
 _BOOL: Final = pa.bool_()
 
 

@@ -26,8 +26,6 @@ from lance_core.verbs.expressions.sql.typed import Typed, call
 if TYPE_CHECKING:
     from datafusion import DataFrame, SessionContext
 
-__all__ = ["PREFIXES", "evaluate_sql", "open_session", "python_call", "register", "type_of_sql"]
-
 PREFIXES: Final = ("lance.", "datafusion.")
 
 _MOST_ROWS: Final = 1 << 20

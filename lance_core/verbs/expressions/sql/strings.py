@@ -8,8 +8,6 @@ import pyarrow.compute as pc
 from lance_core.verbs.expressions.sql.typed import Typed, call, literal
 from lance_core.verbs.expressions.sql.zones import check_parts
 
-__all__ = ["words"]
-
 
 def words(value: Typed, kind: pa.DataType) -> Typed:
     """The value as a string, as DataFusion writes it: 1.0, NaN, 2020-01-01T00:00:00."""

@@ -17,8 +17,6 @@ from lance_core.schema.arrow_types import is_date_or_timestamp
 from lance_core.verbs.expressions.sql.typed import UNITS, Typed, is_string_like, literal, unit_type
 from lance_core.verbs.expressions.sql.zones import check_zone
 
-__all__ = ["cast_time", "coerced_pairs", "common_time_type", "is_beyond", "of_one_unit"]
-
 
 def common_time_type(kinds: Sequence[pa.DataType], zone: str | None) -> pa.DataType:
     """The common type of the time arguments of a function."""

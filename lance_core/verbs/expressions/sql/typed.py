@@ -23,25 +23,6 @@ import pyarrow.compute as pc
 from lance_core.errors import InvalidInputError
 from lance_core.verbs.expressions.sql.zones import check_zone
 
-__all__ = [
-    "EXACT_FLOATS",
-    "MISSING",
-    "UNITS",
-    "NumberLiteral",
-    "Typed",
-    "as_string",
-    "call",
-    "common_type",
-    "decimal_of",
-    "fits",
-    "integer",
-    "is_number",
-    "is_string_like",
-    "literal",
-    "number_literal",
-    "unit_type",
-]
-
 
 class _Missing:
     """The type of `MISSING`, which marks an expression that is not a literal."""

@@ -15,8 +15,6 @@ from typing import Final
 
 from sqlglot.tokenizer_core import Token, TokenType
 
-__all__ = ["CLOCKS", "with_names"]
-
 CLOCKS: Final = ("current_date", "current_time", "current_timestamp")
 """Functions without parentheses; a column of such a name needs back-ticks, as in pylance."""
 

@@ -20,8 +20,6 @@ import pyarrow as pa
 from lance_core.errors import InvalidInputError
 from lance_core.schema.arrow_types import is_date_or_timestamp
 
-__all__ = ["ZONES_ARE_WRITTEN", "check_parts", "check_zone", "with_written_zones"]
-
 ZONES_ARE_WRITTEN: Final = ContextVar("zones are written", default=False)
 """Whether SQL that depends on an assumed zone is rejected: each zone has to be written."""
 

@@ -29,8 +29,6 @@ from lance_core.table.operations import Merge, Update
 from lance_core.table.operations.base import ApplyContext
 from lance_core.verbs.refs.changes import Branch, columns_of
 
-__all__ = ["AddedColumns"]
-
 _FIRST_ID: Final = 1 << 24
 """The first temporary id of columns that get their ids by the commit; no table has ids as high."""
 

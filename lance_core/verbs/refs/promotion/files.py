@@ -14,8 +14,6 @@ from lance_core.table.paths import DATA_PREFIX, branch_root, data_key
 from lance_core.threads import ThreadPool
 from lance_core.verbs.refs.changes import Branch, BranchChanges
 
-__all__ = ["OwnFiles"]
-
 COPIES_AT_ONCE: Final = 8
 
 

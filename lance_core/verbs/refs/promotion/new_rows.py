@@ -20,8 +20,6 @@ from lance_core.verbs.refs.changes import Branch, BranchChanges
 from lance_core.verbs.rows.removal import RowsByFragment, live_rows
 from lance_core.verbs.rows.source_rows import key_hashes
 
-__all__ = ["NewRows", "check_new_keys", "lists_new_keys"]
-
 _SPARK_TYPE: Final = "spark.type"
 _COLLATE: Final = b" collate "
 

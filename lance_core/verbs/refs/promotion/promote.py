@@ -86,8 +86,6 @@ from lance_core.verbs.refs.promotion.record import (
 from lance_core.verbs.refs.promotion.update import promotion_update
 from lance_core.verbs.refs.tags import write_tag
 
-__all__ = ["Promotion", "promote"]
-
 _logger = logging.getLogger(__name__)
 
 REBASE_ATTEMPTS: Final = 5

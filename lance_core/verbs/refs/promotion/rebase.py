@@ -40,8 +40,6 @@ from lance_core.verbs.rows.removal import RowsByFragment, remove_rows
 from lance_core.verbs.rows.rewritten_rows import rewritten_rows
 from lance_core.verbs.scan.read_fragment import live_offsets
 
-__all__ = ["rebase_by_commits"]
-
 _SHOWN: Final = 5
 _SLICES_SHOWN: Final = 10
 

@@ -28,27 +28,6 @@ from lance_core.table.transaction import COMMIT_MESSAGE_KEY, TAKES_BACK_KEY, Tra
 from lance_core.table.watermarks import is_watermark
 from lance_core.verbs.refs.changes import Branch
 
-__all__ = [
-    "MARK_BRANCH_VERSION",
-    "MARK_VERSION",
-    "PROMOTED_FORK_KEY",
-    "PROMOTED_FROM_KEY",
-    "PROMOTED_IDENTITY_KEY",
-    "PROMOTED_VERSION_KEY",
-    "PROMOTION_TAG_PREFIX",
-    "commits_between",
-    "find_change_after",
-    "inserted_keys_of",
-    "is_promoted",
-    "is_promotion_tag",
-    "known_equal_version",
-    "may_take_back",
-    "merged_properties",
-    "promotion_tag",
-    "promotion_token",
-    "reject_taken_back",
-]
-
 PROMOTED_FROM_KEY: Final = "promoted_from"
 PROMOTED_VERSION_KEY: Final = "promoted_version"
 PROMOTED_IDENTITY_KEY: Final = "promoted_identity"

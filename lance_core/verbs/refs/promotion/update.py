@@ -13,8 +13,6 @@ from lance_core.table.operations import KeyExistenceFilter, Update, UpdateMode
 from lance_core.table.rowids import decode_versions
 from lance_core.verbs.refs.changes import Branch, BranchChanges
 
-__all__ = ["promotion_update"]
-
 
 def promotion_update(branch: Branch, changes: BranchChanges, inserted: KeyExistenceFilter | None) -> Update:
     """Express a branch's changes as an Update of the fork version.

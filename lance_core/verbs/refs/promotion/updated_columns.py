@@ -33,8 +33,6 @@ from lance_core.verbs.files.column_files import replaced_columns
 from lance_core.verbs.refs.changes import Branch, BranchChanges
 from lance_core.verbs.scan.read_fragment import live_offsets
 
-__all__ = ["UpdatedColumns", "fit_updated_columns"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdatedColumns:
