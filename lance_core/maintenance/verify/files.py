@@ -2,11 +2,13 @@
 
 Only the metadata at the end of a data file is read, and on request its pages. A changed value that can be decoded is
 not found, as the format has no checksums.
+
+A branch is missing if something refers to it, but it has no file in `_refs/branches/`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,11 +22,12 @@ from lance_core.index.query.conditions import IsNull
 from lance_core.index.selection.candidates import view_of
 from lance_core.maintenance.compaction.misread_pages import misread_problems
 from lance_core.maintenance.verify.history import history_problems
-from lance_core.maintenance.verify.missing_branches import missing_branches
 from lance_core.schema import arrow_type_of
+from lance_core.store import ObjectStore
 from lance_core.table.fragment import DataFile, Fragment, data_file_version
 from lance_core.table.index import IndexMetadata
-from lance_core.table.paths import INDICES_PREFIX, transaction_key
+from lance_core.table.paths import INDICES_PREFIX, branch_ref_key, transaction_key
+from lance_core.table.refs import BranchRef, TagRef
 from lance_core.table.rowids import row_record_problems
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.branch_roots import dataset_store
@@ -33,6 +36,7 @@ from lance_core.verbs.context.references import check_references
 from lance_core.verbs.inspect.unique_row_ids import row_id_problems
 from lance_core.verbs.inspect.validation import check_columns, manifest_problems
 from lance_core.verbs.refs.clones import missing_bases
+from lance_core.verbs.refs.sweep import is_made_tag
 
 READ_AHEAD: Final = 8
 """Fragments that are checked in parallel."""
@@ -213,3 +217,32 @@ def _check_transaction(source: Snapshot) -> Iterator[Problem]:
         source.store.head(path)
     except ObjectNotFoundError:
         yield Problem(version=manifest.version, fragment_id=None, path=path, message="is missing")
+
+
+def missing_branches(
+    root: ObjectStore, tags: Mapping[str, TagRef], branches: Mapping[str, BranchRef], problems: Container[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield the key of the file of each branch that is missing, and who needs it.
+
+    A deletion is rejected while another branch or a tag refers to the branch, so that the file was lost. What was made
+    with the branch, such as the tag of its fork, goes with it.
+
+    Args:
+        root: The store of the dataset.
+        tags: Its valid tags, by name.
+        branches: Its valid branches, by name.
+        problems: The keys of files that are torn or invalid.
+    """
+    needs = [
+        (tag.branch, f"the tag {name} names version {tag.version} of it; tags.delete({name!r}) gives that version up")
+        for name, tag in tags.items()
+        if not is_made_tag(name, tag)
+    ]
+    needs += [
+        (ref.parent_branch, f"the branch {name} was forked from it; branches.discard({name!r}) gives that branch up")
+        for name, ref in branches.items()
+    ]
+    for branch, reason in needs:
+        key = "" if branch is None else branch_ref_key(branch)
+        if branch is not None and branch not in branches and key not in problems:
+            yield key, f"{root.root}/{key}: this file is missing, and {reason}"

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core.errors import CorruptFileError
-from lance_core.index.kinds.order import check_bounds, check_page_rows
+from lance_core.index.kinds.btree import check_bounds, check_page_rows
 
 ORDERED = {
     "integers": pa.array([None, -5, 0, 0, 7, 9]),

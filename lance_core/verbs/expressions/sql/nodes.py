@@ -1,10 +1,13 @@
 """The handlers that compile the kinds of nodes of an SQL tree, one line of a table each.
 
 A handler gets the compiler and its node, and has the compiler compile the nodes below.
+
+Patterns of LIKE that are literals are evaluated by Arrow, others by DataFusion.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from decimal import Decimal, DecimalException
@@ -14,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
+from lance_core.errors import UnsupportedError
 from lance_core.schema.arrow_types import is_any_list
 from lance_core.verbs.expressions.sql.arithmetic import arithmetic, bitwise, concatenated, minus
 from lance_core.verbs.expressions.sql.casts import cast, try_cast, type_of
@@ -33,9 +37,16 @@ from lance_core.verbs.expressions.sql.compiler_protocol import Compiler
 from lance_core.verbs.expressions.sql.datafusion_calls import compute, compute_call
 from lance_core.verbs.expressions.sql.dialect import follows_not, invalid, is_in_parentheses, unsupported
 from lance_core.verbs.expressions.sql.functions import SYNTAX, call_function
-from lance_core.verbs.expressions.sql.patterns import like
 from lance_core.verbs.expressions.sql.time_coercion import coerced_pairs
-from lance_core.verbs.expressions.sql.typed import NumberLiteral, Typed, call, integer, literal, number_literal
+from lance_core.verbs.expressions.sql.typed import (
+    NumberLiteral,
+    Typed,
+    as_string,
+    call,
+    integer,
+    literal,
+    number_literal,
+)
 from lance_core.verbs.expressions.sql.words import CLOCKS
 
 _BOOL: Final = pa.bool_()
@@ -361,3 +372,45 @@ ROOT_NODES: Final[dict[type[exp.Expr], Callable[..., Typed]]] = {
     exp.NullSafeNEQ: lambda c, node, *, root: negated(_pass_through(c, node, root=root)),
 }
 """Handlers that give a literal beside a column the type of the column if they are called with `root`."""
+
+
+def like(value: Typed, pattern: Typed, *, escape: str, ignore_case: bool) -> Typed:
+    """`value LIKE pattern`: % is anything, _ is one character.
+
+    Raises:
+        InvalidInputError: The value or the pattern is not a string.
+    """
+    value, pattern = as_string(value), as_string(pattern)
+    if value.is_null or pattern.is_null:
+        return literal(None, _BOOL)
+    if not pattern.is_literal:
+        if escape != "\\":
+            raise UnsupportedError("ESCAPE with a pattern that is not a literal is not supported")
+        operator = "ILIKE" if ignore_case else "LIKE"
+        return compute(operator, f"{{}} {operator} {{}}", [value, pattern])
+    like_pattern = _with_backslash(pattern.value, escape)
+    if "\\" in like_pattern:  # Arrow takes the escape for a character where % stands at an end of the pattern alone
+        expression = pc.MatchSubstringOptions(_as_expression(like_pattern), ignore_case=ignore_case)
+        return call("match_substring_regex", [value], _BOOL, expression)
+    return call("match_like", [value], _BOOL, pc.MatchSubstringOptions(like_pattern, ignore_case=ignore_case))
+
+
+def _as_expression(pattern: str) -> str:
+    """The regular expression of a pattern of LIKE."""
+    wild = {"%": ".*", "_": "."}
+    parts = [wild.get(part) or re.escape(part[-1]) for part in re.findall(r"\\?.|\\$", pattern, re.DOTALL)]
+    return rf"(?s)\A{''.join(parts)}\z"
+
+
+def _with_backslash(pattern: str, escape: str) -> str:
+    """The pattern with a backslash as its escape character."""
+    if escape == "\\":
+        return pattern
+    parts, escaped = [], False
+    for character in pattern:
+        if character == escape and not escaped:
+            escaped = True
+            continue
+        parts.append(f"\\{character}" if escaped or character == "\\" else character)
+        escaped = False
+    return "".join(parts)
