@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import dagster as dg
 from pydantic import ConfigDict, Field
 
-from lance_dagster._context.jobs import job_of_one_op
+from lance_dagster._context.jobs import build_job_of_one_op
 from lance_dagster.properties import ASSET_KEY, JOB_NAME, ROOT_RUN_ID, RUN_ID
 from lance_dagster.tables.branch_policy import BRANCH_TAG
 from lance_dagster.tables.names import checked_job_name
@@ -67,7 +67,7 @@ def build_change_type_job(
         from lance_dagster.events.materialization import column_schema  # noqa: PLC0415 - heavy imports at first use
         from lance_dagster.io_manager.column_types import change_column_type, parse_type  # noqa: PLC0415 - heavy imports
 
-        ref = _chosen(refs, config.table)
+        ref = _find_table_of_run(refs, config.table)
         resolved_ref = ref.resolved(context)
         root = table_root(getattr(context.resources, io_manager_key))
         dataset, branch = root.open(resolved_ref), root.branch_of_job(context)
@@ -99,7 +99,7 @@ def build_change_type_job(
             )
         )
 
-    return job_of_one_op(
+    return build_job_of_one_op(
         change,
         name=checked_job_name(name, "build_change_type_job: name"),
         description="Changes the type of a column of a table.",
@@ -107,7 +107,7 @@ def build_change_type_job(
     )
 
 
-def _chosen(refs: dict[str, TableRef], table: str | None) -> TableRef:
+def _find_table_of_run(refs: dict[str, TableRef], table: str | None) -> TableRef:
     """The table of a run.
 
     Raises:

@@ -81,13 +81,13 @@ def observable_lance_asset(
     )
     def observe(context: dg.OpExecutionContext) -> dg.ObserveResult:
         import lance_core  # noqa: PLC0415 - heavy imports at first use
-        from lance_dagster.lineage.history import data_version_of  # noqa: PLC0415 - heavy imports at first use
+        from lance_dagster.lineage.history import compute_data_version  # noqa: PLC0415 - heavy imports at first use
         from lance_dagster.lineage.table_life import observed_table_id  # noqa: PLC0415 - heavy imports at first use
 
         options = resolved_options(storage_options or {}) or None
         version = None if branch is None else (branch, None)
         dataset = lance_core.dataset(uri, version=version, storage_options=options)
-        data_version = data_version_of(dataset, table_id=observed_table_id(context.instance, asset_key, dataset))
+        data_version = compute_data_version(dataset, table_id=observed_table_id(context.instance, asset_key, dataset))
         return dg.ObserveResult(data_version=dg.DataVersion(data_version), metadata=_table_metadata(dataset, uri))
 
     return observe
@@ -229,7 +229,7 @@ def _at_end_of_tick(dataset: "lance_core.LanceDataset", after: int) -> "lance_co
 def _observations(
     ref: TableRef, dataset: "lance_core.LanceDataset", versions: Iterable["TableVersion"], table_id: str | None
 ) -> Iterator[dg.AssetObservation]:
-    from lance_dagster.lineage.history import data_version  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.lineage.history import format_data_version  # noqa: PLC0415 - heavy imports at first use
 
     for commit in versions:
         entries = {
@@ -242,7 +242,7 @@ def _observations(
         }
         tags = None
         if commit.changes_rows and not commit.is_idle:
-            tags = {_DATA_VERSION_TAG: data_version(dataset.root_uri, commit.version, commit.branch, table_id)}
+            tags = {_DATA_VERSION_TAG: format_data_version(dataset.root_uri, commit.version, commit.branch, table_id)}
         if commit.touches_no_rows or not commit.changes_rows:
             entries.pop("dagster/last_updated_timestamp", None)
         yield dg.AssetObservation(ref.key, metadata=entries, tags=tags)

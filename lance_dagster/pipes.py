@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import lance_core
 from lance_core.errors import InvalidInputError
 from lance_core.maintenance.routine.health import deleted_fraction
-from lance_dagster.events.layout import COMMIT, columns_of, laid_out
-from lance_dagster.events.table_log import recent, table_log
+from lance_dagster.events.layout import COMMIT, columns_of, split_entries
+from lance_dagster.events.table_log import read_recent_versions, render_table_log
 from lance_dagster.io_manager.process_attempts import EXTRAS_KEY, PipesAttemptProperties, attempt_properties
-from lance_dagster.lineage.history import data_version_of, input_entry, input_record, read_history
+from lance_dagster.lineage.history import compute_data_version, input_entry, input_record, read_history
 from lance_dagster.properties import (
     ASSET_KEY,
     ATTEMPT,
@@ -99,14 +99,14 @@ def report_commit(
     entries = {**_entries(dataset, ui_url), **(metadata or {})}
     context.report_asset_materialization(
         metadata=entries,
-        data_version=data_version_of(dataset),
+        data_version=compute_data_version(dataset),
         asset_key=_asset(context, asset_key),
     )
 
 
 def _entries(dataset: lance_core.LanceDataset, ui_url: str) -> dict[str, Any]:
     """The entries of the event, the same as in events of `LanceIOManager`."""
-    versions, newest = recent(dataset), next(read_history(dataset), None)
+    versions, newest = read_recent_versions(dataset), next(read_history(dataset), None)
     created = newest is not None and newest.operation == "Overwrite" and newest.version == 1
     inputs = [input_record(input_table) for input_table in newest.inputs] if newest is not None else []
     columns = [
@@ -126,10 +126,10 @@ def _entries(dataset: lance_core.LanceDataset, ui_url: str) -> dict[str, Any]:
         "lance/inputs": _typed("json", inputs) if inputs else None,
         "dagster/column_schema": _typed("table_schema", {"columns": columns}),
         "dagster/uri": dataset.uri,
-        "lance/table_log": _typed("md", table_log(dataset, versions, ui_url=ui_url)),
+        "lance/table_log": _typed("md", render_table_log(dataset, versions, ui_url=ui_url)),
         "lance/fragments": len(dataset.fragment_ids()),
     }
-    shown, rest = laid_out({key: value for key, value in optional_entries.items() if value is not None})
+    shown, rest = split_entries({key: value for key, value in optional_entries.items() if value is not None})
     rest = {key: value["raw_value"] if isinstance(value, dict) else value for key, value in rest.items()}
     return {**shown, COMMIT: _typed("json", rest)}
 

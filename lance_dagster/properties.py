@@ -60,11 +60,11 @@ __all__ = [
     "WRITE_TOKEN",
     "hashed",
     "is_shortened",
-    "joined",
+    "join_values",
     "listed_keys",
     "partition_names",
     "properties_of",
-    "several",
+    "split_values",
 ]
 
 RUN_ID: Final = "dagster.run_id"
@@ -113,7 +113,7 @@ def properties_of(transaction: lance_core.Transaction | None) -> dict[str, str]:
     return dict((transaction.transaction_properties if transaction is not None else None) or {})
 
 
-def several(value: str | None) -> list[str]:
+def split_values(value: str | None) -> list[str]:
     """The values of a property: one value, or those that a promotion has joined into a JSON list of strings."""
     if not value:
         return []
@@ -124,8 +124,8 @@ def several(value: str | None) -> list[str]:
     return texts if isinstance(texts, list) and all(isinstance(text, str) for text in texts) else [value]
 
 
-def joined(values: Sequence[str]) -> str:
-    """The property that `several` reads as these values: a single value itself, several as a JSON list."""
+def join_values(values: Sequence[str]) -> str:
+    """The property that `split_values` reads as these values: a single value itself, several as a JSON list."""
     return values[0] if len(values) == 1 else json.dumps(values)
 
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from lance_dagster._context.check_log import first_begin
+from lance_dagster._context.check_log import record_or_find_begin
 from lance_dagster._context.runs import RunningStep, attempt_facts, running_step
 from lance_dagster.lineage.check_reads import record_check_read
 from lance_dagster.lineage.sql_inputs import watch_sql_inputs
 from lance_dagster.lineage.step_inputs import remember_input
 from lance_dagster.tables.arguments import RootArguments
 from lance_dagster.tables.begin import newest_version
-from lance_dagster.tables.branch_policy import BranchPolicy, branch_of_run
+from lance_dagster.tables.branch_policy import BranchPolicy, tag_run_with_branch
 from lance_dagster.tables.lost_writes import reject_lost_input, reject_lost_writes
 from lance_dagster.tables.names import RESERVED
 from lance_dagster.tables.refs import TableLike, TableRoot, table_ref
@@ -66,7 +66,7 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         running = running_step()
         root = self._root_of(running)
         uri = root.locate(asset_key).uri
-        branch = branch_of_run(root.branching, None if running is None else running.facts)
+        branch = tag_run_with_branch(root.branching, None if running is None else running.facts)
         if branch is None:
             return uri
         ref = table_ref(asset_key)
@@ -113,13 +113,13 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         if running is None:
             raise dg.DagsterInvariantViolationError("pipes_extras must be called in the body of an asset or op")
         root = self._root_of(running)
-        branch = branch_of_run(root.branching, running.facts)
+        branch = tag_run_with_branch(root.branching, running.facts)
         begun = {}
         for key in running.assets:
             main = root.open_or_none(key)
             at = None if main is None else main.root_uri
             version = newest_version(main, branch)
-            version = version if at is None else first_begin(running.facts, at, version)
+            version = version if at is None else record_or_find_begin(running.facts, at, version)
             begun[key.to_user_string()] = {"uri": at, "version": version}
         return {"lance_dagster": {**attempt_facts(running), "branch": branch, "begun": begun}}
 
@@ -160,7 +160,9 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         else:
             dataset = root.open_in_run(asset_key, None if running is None else running.facts)
         if running is not None and (version, tag, as_of) == (None, None, None):
-            record_check_read(running.facts, branch_of_run(root.branching, running.facts), dataset, running.partitions)
+            record_check_read(
+                running.facts, tag_run_with_branch(root.branching, running.facts), dataset, running.partitions
+            )
         remember_input(None if running is None else running.facts.step, table_ref(asset_key).name, dataset)
         return dataset
 

@@ -114,8 +114,10 @@ def read_provenance_log(
     return entries
 
 
-def first_begin(facts: RunFacts, uri: str, version: int) -> int:
-    """The version of a table that was the newest as the first attempt of a step began, which records it.
+def record_or_find_begin(facts: RunFacts, uri: str, version: int) -> int:
+    """Return the newest version of a table as the first attempt of a step began.
+
+    The first attempt records it in the event log of its run, by an engine event; later attempts look it up there.
 
     Args:
         facts: The run and the step.

@@ -13,7 +13,7 @@ from lance_dagster._context.steps import ABSENT, AnyContext, asset_graph
 Value = TypeVar("Value")
 
 
-def inputs_of(context: AnyContext, asset_key: dg.AssetKey, upstream: dg.AssetKey) -> Sequence[Mapping[str, Any]]:
+def list_inputs_of(context: AnyContext, asset_key: dg.AssetKey, upstream: dg.AssetKey) -> Sequence[Mapping[str, Any]]:
     """The definition metadata of the inputs by which an asset loads another one; none if they are not known.
 
     Args:
@@ -28,7 +28,7 @@ def inputs_of(context: AnyContext, asset_key: dg.AssetKey, upstream: dg.AssetKey
     return [definition.node_def.input_def_named(name).metadata or {} for name in names]
 
 
-def partitions_to_read(
+def list_partitions_to_read(
     job: Any, instance: dg.DagsterInstance | None, upstream: dg.AssetKey, reader: dg.AssetKey, partition: str | None
 ) -> list[str] | None:
     """The partitions of an asset that a partition of another asset reads; None for all, defined or not.
@@ -78,7 +78,9 @@ def blocking_checks(context: AnyContext, asset_key: dg.AssetKey) -> set[str] | N
     return {spec.name for spec in specs if spec.blocking}
 
 
-def upstream_first(context: AnyContext, values: Sequence[Value], key_of: Callable[[Value], dg.AssetKey]) -> list[Value]:
+def sort_upstream_first(
+    context: AnyContext, values: Sequence[Value], key_of: Callable[[Value], dg.AssetKey]
+) -> list[Value]:
     """The values in the order of their assets, upstream ones first; as given if the code location is not known."""
     graph: Any = None
     with suppress(*ABSENT):

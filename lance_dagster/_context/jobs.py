@@ -8,7 +8,9 @@ from typing import Any
 import dagster as dg
 
 
-def job_beside_resources(graph: dg.GraphDefinition, resources: Mapping[str, Any], **options: Any) -> dg.JobDefinition:
+def build_job_beside_resources(
+    graph: dg.GraphDefinition, resources: Mapping[str, Any], **options: Any
+) -> dg.JobDefinition:
     """A job with some resources of its own; the code location provides the others.
 
     `GraphDefinition.to_job` with resources requires all resources at once, except for "io_manager". This function
@@ -18,7 +20,7 @@ def job_beside_resources(graph: dg.GraphDefinition, resources: Mapping[str, Any]
     return dg.JobDefinition(graph_def=graph, resource_defs=defined, _was_explicitly_provided_resources=False, **options)
 
 
-def job_of_one_op(
+def build_job_of_one_op(
     run: Callable[..., None], *, name: str, description: str, resource_key: str, **options: Any
 ) -> dg.JobDefinition:
     """A job whose only op runs a function of the op's context and its configuration.
@@ -38,11 +40,11 @@ def job_of_one_op(
     def graph() -> None:
         op()
 
-    return job_beside_resources(graph, {}, name=name, description=description, **options)
+    return build_job_beside_resources(graph, {}, name=name, description=description, **options)
 
 
-def later_job(job: Any, resolve: Callable[[Sequence[Any], Mapping[str, Any]], dg.JobDefinition]) -> Any:
-    """A job that is built when its code location is loaded, from the assets, checks and resources there.
+def defer_job(job: Any, resolve: Callable[[Sequence[Any], Mapping[str, Any]], dg.JobDefinition]) -> Any:
+    """Let a job be built when its code location is loaded, from the assets, checks and resources there.
 
     Args:
         job: The result of `dg.define_asset_job`; the built job has its name, tags and description.

@@ -71,7 +71,7 @@ def _root_backfill(tags: Mapping[str, str]) -> str | None:
     return tags.get(_ROOT_BACKFILL) or tags.get("dagster/parent_backfill_id") or tags.get(_BACKFILL)
 
 
-def began(facts: RunFacts) -> datetime | None:
+def find_start_of_root(facts: RunFacts) -> datetime | None:
     """When the root backfill of a run was requested, or else its root run was created; None if that is unknown."""
     if facts.instance is None:
         return None
@@ -82,7 +82,7 @@ def began(facts: RunFacts) -> datetime | None:
     return facts.created_at(root.run_id)
 
 
-def runs_of_root(instance: dg.DagsterInstance, root: RunRoot) -> list[dg.DagsterRun]:
+def list_runs_of_root(instance: dg.DagsterInstance, root: RunRoot) -> list[dg.DagsterRun]:
     """The recorded runs of a root: those of its backfill and of re-executions of it, and the re-executions of each."""
     if root.backfill_id is None:
         first = instance.get_run_by_id(root.run_id)
@@ -98,7 +98,7 @@ def runs_of_root(instance: dg.DagsterInstance, root: RunRoot) -> list[dg.Dagster
     return list(runs.values())
 
 
-def unfinished_runs(instance: dg.DagsterInstance) -> Sequence[dg.DagsterRun]:
+def list_unfinished_runs(instance: dg.DagsterInstance) -> Sequence[dg.DagsterRun]:
     """The runs that have not ended, queued ones included."""
     return instance.get_runs(filters=dg.RunsFilter(statuses=UNFINISHED))
 
@@ -114,7 +114,7 @@ def waits_for_retry(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     return _BACKFILL not in tags or (backfill is not None and backfill.status.value == "REQUESTED")
 
 
-def newest_backfill(instance: dg.DagsterInstance, backfill_id: str) -> Any | None:
+def find_newest_backfill(instance: dg.DagsterInstance, backfill_id: str) -> Any | None:
     """The newest re-execution of a root backfill, or that one itself; None if the instance does not know it.
 
     Of re-executions that have ended, those count that have launched a run.
@@ -136,8 +136,8 @@ def is_repeated(facts: RunFacts) -> Callable[[dg.AssetKey, str | None, dg.Dagste
 
     Its arguments are an asset, a partition, and the earlier run that wrote it. A backfill does not repeat its own runs.
     """
-    planned = _planned_by(facts)
-    backfill_id, targets = facts.backfill_id, _targets_of_backfill(facts)
+    planned = _find_planned_outputs(facts)
+    backfill_id, targets = facts.backfill_id, _match_targets_of_backfill(facts)
 
     def repeats(key: dg.AssetKey, partition: str | None, writer: dg.DagsterRun) -> bool:
         if (key, partition) in planned or (key, None) in planned:
@@ -147,7 +147,7 @@ def is_repeated(facts: RunFacts) -> Callable[[dg.AssetKey, str | None, dg.Dagste
     return repeats
 
 
-def _planned_by(facts: RunFacts) -> set[tuple[dg.AssetKey, str | None]]:
+def _find_planned_outputs(facts: RunFacts) -> set[tuple[dg.AssetKey, str | None]]:
     """The assets and partitions that a run writes, by the plan that Dagster has recorded of it."""
     planned: set[tuple[dg.AssetKey, str | None]] = set()
     if facts.instance is None:
@@ -164,7 +164,7 @@ def _planned_by(facts: RunFacts) -> set[tuple[dg.AssetKey, str | None]]:
     return planned
 
 
-def _targets_of_backfill(facts: RunFacts) -> Callable[[dg.AssetKey, str | None], bool]:
+def _match_targets_of_backfill(facts: RunFacts) -> Callable[[dg.AssetKey, str | None], bool]:
     """A function that returns whether the backfill that launched a run targets an asset's partition."""
     backfill: Any = None
     if facts.instance is not None and facts.backfill_id is not None:

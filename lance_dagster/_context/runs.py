@@ -63,7 +63,7 @@ def tick_time(context: dg.ScheduleEvaluationContext) -> datetime:
         return _now()
 
 
-def observed_in(instance: dg.DagsterInstance, run_id: str) -> dict[str, dg.AssetObservation]:
+def find_observations(instance: dg.DagsterInstance, run_id: str) -> dict[str, dg.AssetObservation]:
     """The newest observation that a run logged of each table, by the table's name in maintenance or the asset's key."""
     records = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_OBSERVATION).records
     seen = [record.asset_observation for record in records]

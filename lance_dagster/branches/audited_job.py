@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
-from lance_dagster._context.definitions import blocking_checks, upstream_first
-from lance_dagster._context.jobs import later_job
+from lance_dagster._context.definitions import blocking_checks, sort_upstream_first
+from lance_dagster._context.jobs import defer_job
 from lance_dagster._context.steps import facts_of
 from lance_dagster.properties import PROMOTED_FROM, PROMOTION_RUN_ID
 from lance_dagster.tables.branch_policy import AUDITED_TAG, DEFER_TAG, PUBLISHES_TAG, run_branch
@@ -108,7 +108,7 @@ def build_audited_job(
             f"location it gets only {_DEFAULT_KEY!r}"
         )
     audit.job(checks, {})  # rejects invalid assets here, and not when the code location is loaded
-    return later_job(audit.unresolved(), audit.resolve)
+    return defer_job(audit.unresolved(), audit.resolve)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +184,7 @@ class _Audit:
 
 
 def _replaceable_io_manager() -> Any:
-    """Dagster's default IO manager: a code location replaces it in a job by its own."""
+    """Build Dagster's default IO manager, which a code location replaces by its own in the jobs that have it."""
 
     @dg.op(out=dg.Out(dg.Nothing))
     def nothing() -> None: ...
@@ -199,7 +199,7 @@ def _replaceable_io_manager() -> Any:
 def _publish_asset(
     name: str, assets: Sequence[dg.AssetsDefinition], io_manager_key: str, *, keep_branch: bool
 ) -> dg.AssetsDefinition:
-    """The last step: an asset, because a failed blocking check skips only assets."""
+    """Build the last step, which promotes and reports: an asset, because a failed blocking check skips only assets."""
     refs = table_refs(assets)
     partitions = {asset.partitions_def for asset in assets if asset.partitions_def is not None}
     if len(partitions) > 1:
@@ -218,15 +218,15 @@ def _publish_asset(
         root = table_root(getattr(context.resources, io_manager_key))
         partitioned = {key for asset in assets if asset.partitions_def is not None for key in asset.keys}
         tables = [(ref, main) for ref in refs if (main := root.open_or_none(ref)) is not None]
-        lost = [ref.name for ref, main in tables if not _has_or_had(main, branch)]
+        lost = [ref.name for ref, main in tables if not _has_branch_or_promotion(main, branch)]
         if lost and len(lost) < len(tables):
             raise dg.Failure(
                 f"the table of {', '.join(lost)} has no branch {branch}, so that nothing of this run is published: if "
                 "the branch was discarded, re-execute all steps of the first run"
             )
-        checked_branches = _audited_branches(context, tables, branch)
+        checked_branches = _require_passed_checks(context, tables, branch)
         reject_conflicts([(ref.name, main) for ref, main in tables], branch, checked_branches)
-        for ref in upstream_first(context, refs, lambda ref: ref.key):
+        for ref in sort_upstream_first(context, refs, lambda ref: ref.key):
             keys = list(context.partition_keys) if ref.key in partitioned else None
             _publish(context, root, ref, branch, checked_branches, keys, keep_branch=keep_branch)
 
@@ -241,15 +241,15 @@ def _publish_asset(
     return publish_asset
 
 
-def _has_or_had(main: Any, branch: str) -> bool:
+def _has_branch_or_promotion(main: Any, branch: str) -> bool:
     """Whether a table has a branch, or main has what was promoted of it."""
     return branch in main.branches.list() or main.find_transaction(PROMOTED_FROM, branch) is not None
 
 
-def _audited_branches(
+def _require_passed_checks(
     context: dg.AssetExecutionContext, tables: Sequence[tuple[TableRef, Any]], branch: str
 ) -> "dict[str, BranchChecks]":
-    """The branch as all blocking checks have passed it, by the URI of the table.
+    """Return the results of the checks of the branch, all passed, by the URI of the table.
 
     Tables that were published before, and whose branch was discarded, are left out.
 
@@ -300,6 +300,6 @@ def _publish(
     context.log.info("%s: branch %s %s", ref.name, branch, published.summary)
     if published.left_behind:
         context.log.warning("%s: branch %s keeps %s", ref.name, branch, ", ".join(published.left_behind))
-    record(context, promotion.promotion_events(context, root, ref, published, partitions=partitions))
+    record(context, promotion.build_promotion_events(context, root, ref, published, partitions=partitions))
     if not keep_branch:
         discard_branch(main, branch)

@@ -30,7 +30,7 @@ from lance_dagster.properties import (
     STEP_KEY,
     hashed,
     partition_names,
-    several,
+    split_values,
 )
 from lance_dagster.tables.branch_policy import BRANCH_TAG
 
@@ -121,7 +121,7 @@ class BranchChecks:
         )
 
 
-def failed_checks(
+def find_failed_checks(
     instance: dg.DagsterInstance,
     main: lance_core.LanceDataset,
     branch: str,
@@ -178,7 +178,7 @@ def check_branch(
     """
     head = main.checkout_version((branch, None))
     records = instance.get_run_records(filters=dg.RunsFilter(tags={BRANCH_TAG: branch}))
-    history, lost = _commits_since_fork(main, head)
+    history, lost = _read_commits_since_fork(main, head)
     branch_runs = _RunsOfBranch.of(instance, head, history, records)
     writers = {dg.AssetKey.from_user_string(name) for commit in history for name in commit.assets}
     is_unnamed = bool(lost) or any(not commit.assets for commit in history)
@@ -186,8 +186,8 @@ def check_branch(
     newest_result = (0, 0)
     for key in sorted({*keys, *writers}):
         name = key.to_user_string()
-        rows = _changed_rows(history, name, lost, branch_runs.partition_lists)
-        results = branch_runs.results(key)
+        rows = _sum_up_changed_rows(history, name, lost, branch_runs.partition_lists)
+        results = branch_runs.list_results(key)
         newest_result = max((newest_result, *(result.order for result in results)))
         blocking: Collection[str] = ()
         if rows.changed and (key in writers or is_unnamed):
@@ -222,10 +222,10 @@ class _BranchCommit:
     @property
     def assets(self) -> list[str]:
         """The assets for which the commit was made."""
-        return several(self.properties.get(ASSET_KEY))
+        return split_values(self.properties.get(ASSET_KEY))
 
 
-def _commits_since_fork(
+def _read_commits_since_fork(
     main: lance_core.LanceDataset, head: lance_core.LanceDataset
 ) -> tuple[list[_BranchCommit], int]:
     """The commits of a branch that may have changed rows, newest first; and the newest version that is unknown, or 0.
@@ -250,7 +250,7 @@ def _commits_since_fork(
     return newest_first, max(missing, default=0)
 
 
-def _changed_rows(
+def _sum_up_changed_rows(
     history: Sequence[_BranchCommit], asset: str, lost: int, partition_lists: Mapping[str, Sequence[str]]
 ) -> ChangedRows:
     """What the commits of a branch, newest first, changed for an asset.
@@ -311,7 +311,7 @@ class _RunsOfBranch:
     @property
     def newest(self) -> str | None:
         """The newest run that wrote to the branch or that had checks; None if there is none."""
-        writers = {run for commit in self.history for run in several(commit.properties.get(RUN_ID))}
+        writers = {run for commit in self.history for run in split_values(commit.properties.get(RUN_ID))}
         numbered_runs = [
             (number, run)
             for run, (number, log) in self.logs.items()
@@ -335,20 +335,20 @@ class _RunsOfBranch:
             planned - {evaluation.name for evaluation in results}
         )
 
-    def results(self, key: dg.AssetKey) -> list[CheckResult]:
+    def list_results(self, key: dg.AssetKey) -> list[CheckResult]:
         """The results of the checks of an asset, except for those about an earlier branch of the same name."""
-        writers = {run for commit in self.history for run in several(commit.properties.get(RUN_ID))}
+        writers = {run for commit in self.history for run in split_values(commit.properties.get(RUN_ID))}
         oldest = min((number for run, (number, _) in self.logs.items() if run in writers), default=0)
         listed = []
         for run, (number, log) in self.logs.items():
             for evaluation in log.evaluations:
-                reads = self._reads(run, log, evaluation) if evaluation.asset_key == key else None
+                reads = self._list_reads(run, log, evaluation) if evaluation.asset_key == key else None
                 if reads is None or (not reads and number < oldest):
                     continue
-                listed.append(_result(run, number, evaluation, reads))
+                listed.append(_make_result(run, number, evaluation, reads))
         return listed
 
-    def _reads(self, run: str, log: CheckLog, evaluation: CheckEvaluation) -> list[Mapping[str, Any]] | None:
+    def _list_reads(self, run: str, log: CheckLog, evaluation: CheckEvaluation) -> list[Mapping[str, Any]] | None:
         """What the attempt of a step read of the branch, or wrote; None if it was a branch of the same name."""
         reads = [
             read
@@ -361,9 +361,9 @@ class _RunsOfBranch:
         ]
         if any(read["branch_id"] != self.branch_id for read in reads):
             return None
-        return reads or self._committed(run, asset, evaluation)
+        return reads or self._list_other_commits(run, asset, evaluation)
 
-    def _committed(self, run: str, asset: str, evaluation: CheckEvaluation) -> list[Mapping[str, Any]]:
+    def _list_other_commits(self, run: str, asset: str, evaluation: CheckEvaluation) -> list[Mapping[str, Any]]:
         """The newest version that the attempt of a step committed by other means than the IO manager."""
         step, attempt = evaluation.attempt
         made_by = (run, step, str(attempt))
@@ -373,7 +373,7 @@ class _RunsOfBranch:
         return []
 
 
-def _result(run: str, number: int, evaluation: CheckEvaluation, reads: Sequence[Mapping[str, Any]]) -> CheckResult:
+def _make_result(run: str, number: int, evaluation: CheckEvaluation, reads: Sequence[Mapping[str, Any]]) -> CheckResult:
     """The result of an evaluation; of several reads the oldest version counts.
 
     One that passed on partitions beside which there is no row is about all rows. One that failed is about these

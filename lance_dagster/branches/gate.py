@@ -111,17 +111,19 @@ def check_problems(
     for result in sorted(results, key=lambda result: result.order):
         by_check.setdefault(result.check, []).append(result)
     for name, same in sorted(by_check.items()):
-        deciding = _deciding(rows, same)
+        deciding = _find_deciding_results(rows, same)
         failures = {result.order: result for result in deciding.values() if not result.passed}
         for failure in failures.values():
             parts = [part for part, result in deciding.items() if result is failure]
-            yield CheckProblem(check=name, result=failure, partitions=_named(parts))
+            yield CheckProblem(check=name, result=failure, partitions=_name_partitions(parts))
         missing = [part for part in rows.changed if part not in deciding] if name in blocking else []
         if missing:
-            yield CheckProblem(check=name, result=None, partitions=_named(missing), last=same[-1] if same else None)
+            yield CheckProblem(
+                check=name, result=None, partitions=_name_partitions(missing), last=same[-1] if same else None
+            )
 
 
-def _deciding(rows: ChangedRows, results: Collection[CheckResult]) -> dict[Part, CheckResult]:
+def _find_deciding_results(rows: ChangedRows, results: Collection[CheckResult]) -> dict[Part, CheckResult]:
     """The result of one check that decides about each part of the rows; a part without a result is missing.
 
     Args:
@@ -143,7 +145,7 @@ def _deciding(rows: ChangedRows, results: Collection[CheckResult]) -> dict[Part,
     return deciding
 
 
-def _named(parts: Iterable[Part]) -> tuple[str, ...]:
+def _name_partitions(parts: Iterable[Part]) -> tuple[str, ...]:
     """The partitions among parts, in order; none if the rest of the rows is among them."""
     listed = list(parts)
     return () if REST in listed else tuple(sorted(part for part in listed if part is not None))

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from lance_dagster._context.definitions import blocking_checks, upstream_first
-from lance_dagster._context.jobs import job_of_one_op
+from lance_dagster._context.definitions import blocking_checks, sort_upstream_first
+from lance_dagster._context.jobs import build_job_of_one_op
 from lance_dagster._context.steps import facts_of
 from lance_dagster.properties import PROMOTION_JOB_NAME, PROMOTION_RUN_ID
 from lance_dagster.tables.branch_policy import (
@@ -28,7 +28,7 @@ from lance_dagster.tables.branch_policy import (
     NO_RETRIES,
     PUBLISHES_TAG,
     branch_source,
-    launch_on_branch,
+    describe_launch,
     named_branch,
     only_branch,
 )
@@ -128,16 +128,16 @@ def build_branch_jobs(
     }
     job = _BranchOps(refs=table_refs(tables), io_manager_key=io_manager_key, gates=gates, discard=discard_promoted)
     return (
-        _job(job, promote_name, _promote, "Promotes the branch of these tables into main.", publishes=True),
-        _job(job, discard_name, _discard, "Discards the branch of these tables.", publishes=False),
+        _build_job(job, promote_name, _promote, "Promotes the branch of these tables into main.", publishes=True),
+        _build_job(job, discard_name, _discard, "Discards the branch of these tables.", publishes=False),
     )
 
 
-def _job(job: _BranchOps, name: str, work: Any, description: str, *, publishes: bool) -> dg.JobDefinition:
+def _build_job(job: _BranchOps, name: str, work: Any, description: str, *, publishes: bool) -> dg.JobDefinition:
     def run(context: dg.OpExecutionContext, config: BranchConfig) -> None:
         work(job, context, config)
 
-    return job_of_one_op(
+    return build_job_of_one_op(
         run,
         name=name,
         description=description,
@@ -151,12 +151,12 @@ def _promote(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConf
     from lance_core.errors import LanceError  # noqa: PLC0415 - code locations load without lance_core
     from lance_dagster.branches import promotion  # noqa: PLC0415 - code locations load without lance_core
 
-    branch, forced = _branch(job, context, config), is_tagged(context, FORCE_TAG) or config.force
-    tables = [(ref, main) for ref, main in _tables(job, context, config) if main is not None]
-    checked_branches, rejected = _pass_gates(job, context, _by_table(tables), branch, forced=forced)
+    branch, forced = _find_branch_of_run(job, context, config), is_tagged(context, FORCE_TAG) or config.force
+    tables = [(ref, main) for ref, main in _open_tables(job, context, config) if main is not None]
+    checked_branches, rejected = _pass_gates(job, context, _group_by_table(tables), branch, forced=forced)
     promotion.reject_conflicts([(ref.name, main) for ref, main in tables], branch, checked_branches)
     done, failed = 0, []
-    for same in _by_table(upstream_first(context, tables, lambda pair: pair[0].key)):
+    for same in _group_by_table(sort_upstream_first(context, tables, lambda pair: pair[0].key)):
         main = same[0][1]
         names = ", ".join(ref.name for ref, _ in same)
         try:
@@ -191,7 +191,7 @@ def _pass_gates(
     """
     from lance_dagster.branches import promotion  # noqa: PLC0415 - code locations load without lance_core
 
-    gates, launch = promotion.Gates(**job.gates), launch_on_branch(job.root(context).branching, branch)
+    gates, launch = promotion.Gates(**job.gates), describe_launch(job.root(context).branching, branch)
     checked_branches: dict[str, BranchChecks] = {}
     rejected: dict[str, list[str]] = {}
     for same in tables:
@@ -204,7 +204,7 @@ def _pass_gates(
             continue
         problems = checks.sentences(launch) if gates.require_checks else []
         names = ", ".join(ref.name for ref, _ in same)
-        problems += [f"{names}: {reason}" for reason in promotion.gate_problems(main, branch, gates)]
+        problems += [f"{names}: {reason}" for reason in promotion.find_gate_problems(main, branch, gates)]
         rejected |= {main.root_uri: problems} if problems else {}
     reasons = "; ".join(problem for problems in rejected.values() for problem in problems)
     if rejected and not forced:
@@ -217,7 +217,7 @@ def _pass_gates(
     return checked_branches, rejected
 
 
-def _by_table(pairs: Sequence[tuple[TableRef, Any]]) -> list[list[tuple[TableRef, Any]]]:
+def _group_by_table(pairs: Sequence[tuple[TableRef, Any]]) -> list[list[tuple[TableRef, Any]]]:
     """Assets with their tables, grouped by table, because several assets may share a table."""
     tables: dict[str, list[tuple[TableRef, Any]]] = {}
     for ref, main in pairs:
@@ -237,7 +237,7 @@ def _report(
     """Report what Dagster lacks about the promotion of one table; returns whether the branch was ever promoted."""
     from lance_dagster.branches import promotion  # noqa: PLC0415 - code locations load without lance_core
     from lance_dagster.branches.writing import discard_branch  # noqa: PLC0415 - code locations load without lance_core
-    from lance_dagster.events.reporting import observation_of_table, record  # noqa: PLC0415 - heavy imports
+    from lance_dagster.events.reporting import build_observation, record  # noqa: PLC0415 - heavy imports
 
     if published is None:
         context.log.info("%s: skipped, it has no such branch", ref.name)
@@ -246,10 +246,10 @@ def _report(
     if published.left_behind:
         context.log.warning("%s: branch %s keeps %s", ref.name, published.branch, ", ".join(published.left_behind))
     entries = {"lance/forced": "; ".join(forced)} if forced and published.is_new else {}
-    events = promotion.promotion_events(context, job.root(context), ref, published, entries=entries)
+    events = promotion.build_promotion_events(context, job.root(context), ref, published, entries=entries)
     record(context, events)
     if published.is_new and not published.is_of(ref):
-        context.log_event(observation_of_table(ref, published.dataset, {"lance/promoted_from": published.branch}))
+        context.log_event(build_observation(ref, published.dataset, {"lance/promoted_from": published.branch}))
     discarded = job.discard and discard_branch(main, published.branch)
     if events or discarded:
         _show_branches(context, ref, main)
@@ -259,12 +259,12 @@ def _report(
 def _discard(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConfig) -> None:
     from lance_dagster.branches.writing import discard_branch  # noqa: PLC0415 - code locations load without lance_core
 
-    branch = _branch(job, context, config)
-    for ref, main in _tables(job, context, config):
+    branch = _find_branch_of_run(job, context, config)
+    for ref, main in _open_tables(job, context, config):
         if main is None:
             context.log.info("%s: there is no table", ref.name)
             continue
-        written = _written_partitions(context.instance, ref, branch)
+        written = _find_written_partitions(context.instance, ref, branch)
         discarded = discard_branch(main, branch)
         context.log.info("%s: branch %s %s", ref.name, branch, "is discarded" if discarded else "does not exist")
         if written is not None:
@@ -273,16 +273,18 @@ def _discard(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConf
             _show_branches(context, ref, main)
 
 
-def _written_partitions(instance: dg.DagsterInstance, ref: TableRef, branch: str) -> list[str] | None:
+def _find_written_partitions(instance: dg.DagsterInstance, ref: TableRef, branch: str) -> list[str] | None:
     """The partitions whose newest event is about a branch; None if no newest event is.
 
     The list is empty for a table without partitions whose newest event is about the branch.
     """
-    from lance_dagster.branches.page import runs_of_branch  # noqa: PLC0415 - code locations load without lance_core
-    from lance_dagster.events.reporting import known_versions, partitions_of_runs  # noqa: PLC0415 - heavy imports
+    from lance_dagster.branches.page import find_runs_of_branch  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.events.reporting import list_partitions_of_runs, read_recorded_states  # noqa: PLC0415 - heavy imports
 
-    partitions = partitions_of_runs(instance, ref.key, [run.run_id for run in runs_of_branch(instance, branch)])
-    reported_versions = known_versions(instance, ref.key, partitions, None)
+    partitions = list_partitions_of_runs(
+        instance, ref.key, [run.run_id for run in find_runs_of_branch(instance, branch)]
+    )
+    reported_versions = read_recorded_states(instance, ref.key, partitions, None)
     about = [partition for partition, reported in reported_versions.items() if reported.branch == branch]
     return [partition for partition in about if partition is not None] if about else None
 
@@ -294,14 +296,14 @@ def _report_main(
     from lance_dagster.events.published import PUBLISHED  # noqa: PLC0415 - heavy imports
     from lance_dagster.events.reporting import (  # noqa: PLC0415 - heavy imports
         TableReport,
-        known_versions,
-        materializations,
-        partition_rows,
+        build_materializations,
+        count_partition_rows,
+        read_recorded_states,
         record,
     )
 
     latest = main.checkout_version((None, None))
-    reported_versions = known_versions(context.instance, ref.key, partitions, latest)
+    reported_versions = read_recorded_states(context.instance, ref.key, partitions, latest)
     report = TableReport(
         ref=ref,
         location=job.root(context).locate(ref),
@@ -309,7 +311,7 @@ def _report_main(
         dataset=latest,
         partitions=partitions,
         metadata={"lance/discarded": branch},
-        rows=partition_rows(latest, ref, partitions),
+        rows=count_partition_rows(latest, ref, partitions),
         provenance={partition: reported.provenance for partition, reported in reported_versions.items()},
         entries_by_partition={
             partition: {PUBLISHED: False}
@@ -319,10 +321,10 @@ def _report_main(
     )
     if BRANCH_TAG not in context.run.tags:  # so that `lance_eager` does not take the events for new data
         context.instance.add_run_tags(context.run.run_id, {BRANCH_TAG: branch})
-    record(context, materializations(report, context))
+    record(context, build_materializations(report, context))
 
 
-def _branch(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConfig) -> str:
+def _find_branch_of_run(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConfig) -> str:
     """The branch of this run.
 
     Raises:
@@ -348,7 +350,9 @@ def _branch(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConfi
     return branch
 
 
-def _tables(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConfig) -> Iterator[tuple[TableRef, Any]]:
+def _open_tables(
+    job: _BranchOps, context: dg.OpExecutionContext, config: BranchConfig
+) -> Iterator[tuple[TableRef, Any]]:
     """The assets of this run with their tables; None for a table that does not exist."""
     for full in chosen_refs(context, job.refs, config.tables):
         if is_foreign(full, context):
@@ -359,7 +363,7 @@ def _tables(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConfi
 
 def _show_branches(context: dg.OpExecutionContext, ref: TableRef, main: Any) -> None:
     """Report the branches that the table has now."""
-    from lance_dagster.branches.page import branch_entries  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.branches.page import describe_branches  # noqa: PLC0415 - code locations load without lance_core
 
-    entries = branch_entries(main, context.instance, ref.key)
+    entries = describe_branches(main, context.instance, ref.key)
     context.log_event(dg.AssetObservation(asset_key=ref.key, metadata=entries))

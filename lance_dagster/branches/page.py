@@ -14,7 +14,7 @@ import dagster as dg
 
 import lance_core
 from lance_core.errors import LanceError
-from lance_dagster.branches.check_results import failed_checks
+from lance_dagster.branches.check_results import find_failed_checks
 from lance_dagster.events.table_log import cell, code, table
 from lance_dagster.tables.branch_policy import BRANCH_TAG
 
@@ -28,7 +28,7 @@ _MOST_RUNS: Final = 40
 """The most runs whose checks are looked up for a short page: a backfill has many runs."""
 
 
-def branch_entries(
+def describe_branches(
     main: lance_core.LanceDataset, instance: dg.DagsterInstance, key: dg.AssetKey, *, short: bool = False
 ) -> dict[str, Any]:
     """The entries of an event about the branches of a table.
@@ -40,23 +40,23 @@ def branch_entries(
         short: Whether to leave out the changes of each branch, which cost a request per commit.
     """
     listed = main.branches.list()
-    shown = _newest(listed) if short else listed
+    shown = _limit_to_newest(listed) if short else listed
     most_runs = _MOST_RUNS if short else None
-    checks = {name: failed_checks(instance, main, name, key, most_runs=most_runs) for name in shown}
+    checks = {name: find_failed_checks(instance, main, name, key, most_runs=most_runs) for name in shown}
     return {
-        "lance/branches": dg.MetadataValue.md(_page(main, listed, shown, checks, short=short)),
+        "lance/branches": dg.MetadataValue.md(_render_page(main, listed, shown, checks, short=short)),
         "lance/open_branches": sum(
             "lance.promoted_version" not in description["metadata"] for description in listed.values()
         ),
     }
 
 
-def runs_of_branch(instance: dg.DagsterInstance, branch: str, limit: int | None = None) -> Sequence[dg.DagsterRun]:
+def find_runs_of_branch(instance: dg.DagsterInstance, branch: str, limit: int | None = None) -> Sequence[dg.DagsterRun]:
     """The runs whose tag `lance/branch` names a branch, newest first."""
     return instance.get_runs(filters=dg.RunsFilter(tags={BRANCH_TAG: branch}), limit=limit)
 
 
-def branches_page(main: lance_core.LanceDataset, checks: Mapping[str, list[str] | None] | None = None) -> str:
+def render_branches_page(main: lance_core.LanceDataset, checks: Mapping[str, list[str] | None] | None = None) -> str:
     """The branches of a table as Markdown.
 
     Args:
@@ -65,10 +65,10 @@ def branches_page(main: lance_core.LanceDataset, checks: Mapping[str, list[str] 
             entries about checks.
     """
     listed = main.branches.list()
-    return _page(main, listed, listed, checks, short=False)
+    return _render_page(main, listed, listed, checks, short=False)
 
 
-def _page(
+def _render_page(
     main: lance_core.LanceDataset,
     listed: _Described,
     shown: _Described,
@@ -78,18 +78,18 @@ def _page(
 ) -> str:
     if not listed:
         return "No branches."
-    page = table(_SHORT if short else _LONG, _rows(main, shown, checks, short=short))
+    page = table(_SHORT if short else _LONG, _render_rows(main, shown, checks, short=short))
     left = len(listed) - len(shown)
     return f"{page}\n\nand {left} older ones" if left else page
 
 
-def _newest(listed: _Described) -> _Described:
+def _limit_to_newest(listed: _Described) -> _Described:
     """The newest branches, which a short page shows."""
     newest_first = sorted(listed.items(), key=lambda pair: (-pair[1]["create_at"], pair[0]))
     return dict(newest_first[:_MOST_BRANCHES])
 
 
-def _rows(
+def _render_rows(
     main: lance_core.LanceDataset,
     described: _Described,
     checks: Mapping[str, list[str] | None] | None,
@@ -123,7 +123,7 @@ def _short(main: lance_core.LanceDataset, name: str, described: Mapping[str, Any
 def _long(main: lance_core.LanceDataset, name: str) -> tuple[list[str], str]:
     diff = main.branches.diff(name)
     rows = (f"{count:,}" for count in (diff.rows.on_branch, diff.rows.added, diff.rows.removed))
-    return [str(diff.commits), *rows, cell(_listed(diff.partitions))], f", main {diff.drift} ahead"
+    return [str(diff.commits), *rows, cell(_join_names(diff.partitions))], f", main {diff.drift} ahead"
 
 
 def _checks(checks: Mapping[str, list[str] | None] | None, name: str) -> str:
@@ -135,7 +135,7 @@ def _checks(checks: Mapping[str, list[str] | None] | None, name: str) -> str:
     return cell("failed: " + ", ".join(failed)) if failed else "no failure"
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _join_names(names: tuple[str, ...]) -> str:
     return ", ".join(names) if len(names) < 4 else f"{names[0]} .. {names[-1]} ({len(names)})"
 
 

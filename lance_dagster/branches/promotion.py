@@ -19,15 +19,15 @@ import dagster as dg
 import lance_core
 from lance_core.errors import LanceError, NotFoundError, UnsupportedError, VersionNotFoundError
 from lance_dagster.branches.check_results import BranchChecks, check_branch
-from lance_dagster.branches.written_entries import written_entries
-from lance_dagster.events.provenance import published_inputs, written_provenance
+from lance_dagster.branches.written_entries import find_written_entries
+from lance_dagster.events.provenance import find_written_provenance, point_inputs_to_main
 from lance_dagster.events.reporting import (
     PartitionRows,
     TableReport,
-    known_versions,
-    materializations,
-    partition_rows,
-    partitions_of_runs,
+    build_materializations,
+    count_partition_rows,
+    list_partitions_of_runs,
+    read_recorded_states,
 )
 from lance_dagster.lineage.check_reads import branch_id
 from lance_dagster.properties import (
@@ -37,7 +37,7 @@ from lance_dagster.properties import (
     RUN_ID,
     partition_names,
     properties_of,
-    several,
+    split_values,
 )
 from lance_dagster.tables.location import TABLE_KEY
 from lance_dagster.tables.refs import TableRef, TableRoot
@@ -179,12 +179,12 @@ def publish(
     """
     try:
         if checked is None:
-            return _published_before(main, branch)
+            return _find_earlier_promotion(main, branch)
         promotion = main.branches.promote(
             branch, version=checked.version, branch_id=checked.branch_id, tag=tag, transaction_properties=properties
         )
     except NotFoundError:
-        return _published_before(main, branch)
+        return _find_earlier_promotion(main, branch)
     is_idle = _reject_settings_alone(main, branch, promotion)
     commit_properties: Mapping[str, str] = {}
     operation = None
@@ -192,14 +192,14 @@ def publish(
         dataset = main.checkout_version((None, promotion.version))
     except VersionNotFoundError:  # the branch was promoted long ago, and the version was cleaned up since
         dataset = main.checkout_version((None, None))
-        partitions, writers, _ = _written_on_branch(main, branch)
+        partitions, writers, _ = _sum_up_commits(main, branch)
     else:
         transaction = dataset.read_transaction(promotion.version)
         if transaction is not None and properties_of(transaction).get(PROMOTED_FROM) == branch:
             commit_properties, operation = properties_of(transaction), transaction.operation.name
-        partitions, writers = partition_names(commit_properties), several(commit_properties.get(ASSET_KEY))
+        partitions, writers = partition_names(commit_properties), split_values(commit_properties.get(ASSET_KEY))
     if is_idle:
-        partitions, writers, runs = _written_on_branch(main, branch)
+        partitions, writers, runs = _sum_up_commits(main, branch)
         commit_properties = {RUN_ID: json.dumps(runs)}
     return Published(
         dataset=dataset,
@@ -227,7 +227,7 @@ def _reject_settings_alone(main: lance_core.LanceDataset, branch: str, promotion
     return is_idle
 
 
-def _published_before(main: lance_core.LanceDataset, branch: str) -> Published | None:
+def _find_earlier_promotion(main: lance_core.LanceDataset, branch: str) -> Published | None:
     promotion_commit = main.find_transaction(PROMOTED_FROM, branch)
     if promotion_commit is None:
         return None
@@ -242,11 +242,11 @@ def _published_before(main: lance_core.LanceDataset, branch: str) -> Published |
         properties=properties,
         partitions=partition_names(properties),
         operation=transaction.operation.name,
-        writers=several(properties.get(ASSET_KEY)),
+        writers=split_values(properties.get(ASSET_KEY)),
     )
 
 
-def _written_on_branch(main: lance_core.LanceDataset, branch: str) -> tuple[list[str], list[str], list[str]]:
+def _sum_up_commits(main: lance_core.LanceDataset, branch: str) -> tuple[list[str], list[str], list[str]]:
     """The partition keys, the assets and the runs that the commits in a branch's history name."""
     partitions: set[str] = set()
     writers: set[str] = set()
@@ -254,12 +254,12 @@ def _written_on_branch(main: lance_core.LanceDataset, branch: str) -> tuple[list
     for _, transaction in main.checkout_version((branch, None)).history():
         properties = properties_of(transaction)
         partitions.update(partition_names(properties))
-        writers.update(several(properties.get(ASSET_KEY)))
-        runs.update(several(properties.get(RUN_ID)))
+        writers.update(split_values(properties.get(ASSET_KEY)))
+        runs.update(split_values(properties.get(RUN_ID)))
     return sorted(partitions), sorted(writers), sorted(runs)
 
 
-def promotion_events(
+def build_promotion_events(
     context: dg.OpExecutionContext | dg.AssetExecutionContext,
     root: TableRoot,
     ref: TableRef,
@@ -286,7 +286,7 @@ def promotion_events(
         return []
     partition_keys = _written_partitions(context.instance, ref, published) if partitions is None else sorted(partitions)
     latest = published.dataset.checkout_version((None, None))
-    reported_versions = known_versions(context.instance, ref.key, partition_keys, latest)
+    reported_versions = read_recorded_states(context.instance, ref.key, partition_keys, latest)
     if published.is_new:
         due = list(reported_versions)
     else:  # without properties the commit is cleaned up or was never needed: only partitions without an event are due
@@ -301,7 +301,7 @@ def promotion_events(
     if not due:
         return []
     names = [partition for partition in due if partition is not None]
-    rows = partition_rows(dataset, ref, names, _new_fragments(published))
+    rows = count_partition_rows(dataset, ref, names, _find_new_fragments(published))
     report = TableReport(
         ref=ref,
         location=root.locate(ref),
@@ -310,18 +310,18 @@ def promotion_events(
         partitions=names,
         metadata=_promotion_metadata(published, len(names)) | dict(entries or {}),
         rows=rows,
-        provenance=_provenance(context, root, ref, published),
-        entries_by_partition=_own_entries(context.instance, ref, published, rows),
+        provenance=_find_provenance(context, root, ref, published),
+        entries_by_partition=_find_reported_entries(context.instance, ref, published, rows),
     )
-    return list(materializations(report, context))
+    return list(build_materializations(report, context))
 
 
-def _own_entries(
+def _find_reported_entries(
     instance: dg.DagsterInstance, ref: TableRef, published: Published, rows: Mapping[str, PartitionRows]
 ) -> dict[str | None, dict[str, Any]]:
     """The entries that the runs on the branch reported, without rows that the commit of the promotion counts."""
-    runs = several(published.properties.get(RUN_ID))
-    entries_by_partition = written_entries(instance, ref.key, published.branch, runs)
+    runs = split_values(published.properties.get(RUN_ID))
+    entries_by_partition = find_written_entries(instance, ref.key, published.branch, runs)
     for partition, entries in entries_by_partition.items():
         counted = rows.get(partition) if partition is not None else None
         if counted is not None and counted.written is not None and "lance/columns" not in entries:
@@ -329,7 +329,7 @@ def _own_entries(
     return entries_by_partition
 
 
-def _provenance(
+def _find_provenance(
     context: dg.OpExecutionContext | dg.AssetExecutionContext, root: TableRoot, ref: TableRef, published: Published
 ) -> dict[str | None, dict[str, str]]:
     """The tags that name the origin of the rows that the runs on the branch wrote, by partition, or by None."""
@@ -338,15 +338,15 @@ def _provenance(
         head = published.dataset.checkout_version((branch, None))
     except NotFoundError:  # the branch was discarded
         head = None
-    runs = several(published.properties.get(RUN_ID))
-    written = written_provenance(instance, ref.key, branch, runs, head=head)
+    runs = split_values(published.properties.get(RUN_ID))
+    written = find_written_provenance(instance, ref.key, branch, runs, head=head)
     read = {version: _read_on_branch(published, version) for version in {version for version, _ in written.values()}}
 
     def open_table(key: dg.AssetKey) -> lance_core.LanceDataset | None:
         return root.open_or_none(TableRef(key=key).resolved(context))
 
     return {
-        at: published_inputs(instance, tags, branch, read[version], open_table)
+        at: point_inputs_to_main(instance, tags, branch, read[version], open_table)
         for at, (version, tags) in written.items()
     }
 
@@ -362,7 +362,7 @@ def _read_on_branch(published: Published, version: int) -> dict[str, int]:
     read: dict[str, int] = {}
     for name in properties:
         if name.startswith(INPUT_PREFIX):
-            entries = [json.loads(entry) for entry in several(properties[name])]
+            entries = [json.loads(entry) for entry in split_values(properties[name])]
             versions = [entry["version"] for entry in entries if entry.get("branch") == published.branch]
             read |= {name.removeprefix(INPUT_PREFIX): min(versions)} if versions else {}
     return read
@@ -375,7 +375,7 @@ def _written_partitions(instance: dg.DagsterInstance, ref: TableRef, published: 
     """
     if (published.partitions and len(published.writers) <= 1) or ref.partitions_def is None:
         return list(published.partitions)
-    return partitions_of_runs(instance, ref.key, several(published.properties.get(RUN_ID)))
+    return list_partitions_of_runs(instance, ref.key, split_values(published.properties.get(RUN_ID)))
 
 
 def _promotion_metadata(published: Published, partitions: int) -> dict[str, Any]:
@@ -396,7 +396,7 @@ def _promotion_metadata(published: Published, partitions: int) -> dict[str, Any]
     }
 
 
-def _new_fragments(published: Published) -> set[int] | None:
+def _find_new_fragments(published: Published) -> set[int] | None:
     """The fragments that the promotion added; None if it is an earlier one, or the version before was cleaned up."""
     if not published.is_new:
         return None
@@ -439,7 +439,7 @@ def open_branch_checks(
     return check_branch(instance, main, branch, keys, blocking, only_blocking=only_blocking)
 
 
-def gate_problems(main: lance_core.LanceDataset, branch: str, gates: Gates) -> list[str]:
+def find_gate_problems(main: lance_core.LanceDataset, branch: str, gates: Gates) -> list[str]:
     """The reasons against the promotion of a branch, besides checks.
 
     Args:

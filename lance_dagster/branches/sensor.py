@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 import dagster as dg
 
 from lance_dagster._context.definitions import blocking_checks
-from lance_dagster._context.roots import newest_backfill, root_of_run, unfinished_runs, waits_for_retry
+from lance_dagster._context.roots import find_newest_backfill, list_unfinished_runs, root_of_run, waits_for_retry
 from lance_dagster.tables.branch_policy import BRANCH_TAG, only_branch
 from lance_dagster.tables.refs import TableLike, TableRef, is_foreign, table_refs, table_root
 
@@ -137,18 +137,18 @@ def build_branch_sensor(  # noqa: PLR0913 - each is a choice of its own, most by
         description=f"Promotes or discards the branches of {len(refs)} Lance tables.",
     )
     def branches(context: dg.SensorEvaluationContext, **_resources: Any) -> dg.SensorResult | dg.SkipReason:
-        return _tick(context, refs, getattr(context.resources, io_manager_key), rules)
+        return _run_tick(context, refs, getattr(context.resources, io_manager_key), rules)
 
     return branches
 
 
-def _tick(
+def _run_tick(
     context: dg.SensorEvaluationContext, refs: list[TableRef], resource: Any, rules: "_Rules"
 ) -> dg.SensorResult | dg.SkipReason:
     """Look at all branches once; the cursor holds the keys of the reports that were made."""
     reported = set(json.loads(context.cursor)) if context.cursor else set()
     by_branch: dict[str, list[_TableBranch]] = {}
-    for table_branch in _branches(context, refs, resource):
+    for table_branch in _list_branches(context, refs, resource):
         by_branch.setdefault(table_branch.branch, []).append(table_branch)
     requests: list[dg.RunRequest] = []
     events: list[dg.AssetObservation] = []
@@ -167,7 +167,7 @@ def _tick(
             key += f":{reason}"
             report_keys.add(key)
             if key not in reported:
-                events += _reports(context.instance, where, reason)
+                events += _make_reports(context.instance, where, reason)
     if not requests and not events and report_keys == reported:
         return dg.SkipReason(f"{len(by_branch)} branches, none to promote, discard or report")
     return dg.SensorResult(run_requests=requests, asset_events=events, cursor=json.dumps(sorted(report_keys)))
@@ -205,7 +205,7 @@ class _Rules:
             return self.on_failure, "its backfill or run failed", ""
         if state != "succeeded":
             return "ignore", "its backfill or run is under way or unknown", ""
-        checks = self._checks(context, branch, where)
+        checks = self._read_check_results(context, branch, where)
         failed, missing = (
             [name for table_checks in checks for name in table_checks.names(failed=which)] for which in (True, False)
         )
@@ -219,7 +219,7 @@ class _Rules:
         number, event = max((table_checks.newest_result for table_checks in checks), default=(0, 0))
         return "promote", "", f"{number}.{event}" if number else ""
 
-    def _checks(
+    def _read_check_results(
         self, context: dg.SensorEvaluationContext, branch: str, where: list[_TableBranch]
     ) -> "list[BranchChecks]":
         """What checks say about the branch of each table."""
@@ -242,7 +242,7 @@ class _Rules:
         ]
 
 
-def _branches(context: dg.SensorEvaluationContext, refs: list[TableRef], resource: Any) -> Iterator[_TableBranch]:
+def _list_branches(context: dg.SensorEvaluationContext, refs: list[TableRef], resource: Any) -> Iterator[_TableBranch]:
     root = table_root(resource)
     only = only_branch(root.branching)
     for asset_ref in refs:
@@ -274,7 +274,7 @@ class _Busy:
     @classmethod
     def of(cls, instance: dg.DagsterInstance) -> "_Busy":
         """Look up the runs that have not ended."""
-        roots = [root_of_run(instance, run) for run in unfinished_runs(instance)]
+        roots = [root_of_run(instance, run) for run in list_unfinished_runs(instance)]
         backfills = frozenset(root.backfill_id for root in roots if root.backfill_id is not None)
         return cls(runs=frozenset(root.run_id for root in roots), backfills=backfills)
 
@@ -297,7 +297,7 @@ def _state(instance: dg.DagsterInstance, branch: str, busy: _Busy) -> State:
 
 def _state_of_backfill(instance: dg.DagsterInstance, backfill_id: str, branch: str, busy: _Busy) -> State:
     """The state of the newest re-execution of a backfill; failed if a run that was re-executed after it failed."""
-    newest = newest_backfill(instance, backfill_id)
+    newest = find_newest_backfill(instance, backfill_id)
     if newest is None:
         return "unknown"
     state = _BACKFILL_STATES.get(newest.status.value, "running")
@@ -315,13 +315,15 @@ def _state_of_backfill(instance: dg.DagsterInstance, backfill_id: str, branch: s
     return "failed" if failed and state == "succeeded" else state
 
 
-def _reports(instance: dg.DagsterInstance, where: list[_TableBranch], reason: str) -> Iterator[dg.AssetObservation]:
-    from lance_dagster.branches.page import branch_entries  # noqa: PLC0415 - code locations load without lance_core
+def _make_reports(
+    instance: dg.DagsterInstance, where: list[_TableBranch], reason: str
+) -> Iterator[dg.AssetObservation]:
+    from lance_dagster.branches.page import describe_branches  # noqa: PLC0415 - code locations load without lance_core
 
     for table_branch in where:
         metadata: dict[str, Any] = {
             BRANCH_TAG: table_branch.branch,
             _STATE_KEY: reason,
-            **branch_entries(table_branch.main, instance, table_branch.ref.key),
+            **describe_branches(table_branch.main, instance, table_branch.ref.key),
         }
         yield dg.AssetObservation(asset_key=table_branch.ref.key, metadata=metadata)

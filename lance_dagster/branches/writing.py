@@ -15,9 +15,9 @@ import pyarrow as pa
 
 import lance_core
 from lance_core.errors import DatasetExistsError, NotFoundError
-from lance_dagster.branches.page import branch_entries
+from lance_dagster.branches.page import describe_branches
 from lance_dagster.handlers import LanceTypeHandler
-from lance_dagster.handlers.arrow_schema import with_known_types, with_vectors, without_owners
+from lance_dagster.handlers.arrow_schema import apply_known_types, apply_vector_widths, drop_owners
 from lance_dagster.handlers.arrow_write import write_arrow
 from lance_dagster.handlers.base import WriteRequest
 from lance_dagster.properties import ASSET_KEY, BEGUN_EMPTY, PROMOTED_FROM, RUN_ID, properties_of
@@ -33,8 +33,8 @@ _PROMOTION_TAG: Final = "promoted."
 """Prefix of the names of tags that promotions create."""
 
 
-def branch_for_writing(main: lance_core.LanceDataset, branch: str) -> lance_core.LanceDataset:
-    """The latest version of a branch, which is created if it is missing; runs may call this concurrently.
+def ensure_branch(main: lance_core.LanceDataset, branch: str) -> lance_core.LanceDataset:
+    """Create a branch if it is missing, and return its latest version; runs may call this concurrently.
 
     A branch that was promoted is created again, because later writes to the old branch could not be promoted.
     """
@@ -109,7 +109,7 @@ def create_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) -
         if limit is not None:
             outcome = handler.write(limit(0), empty)
         elif again:
-            return _emptied(handler.arrow_schema(value), empty)
+            return _replace_all_columns(handler.arrow_schema(value), empty)
         else:
             outcome = write_arrow([], handler.arrow_schema(value), empty)
     except DatasetExistsError:  # another run of the backfill has created it
@@ -118,21 +118,21 @@ def create_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) -
     return outcome.dataset
 
 
-def _emptied(frame: pa.Schema, request: WriteRequest) -> lance_core.LanceDataset:
+def _replace_all_columns(frame: pa.Schema, request: WriteRequest) -> lance_core.LanceDataset:
     """The table with the columns of a frame in place of its own."""
     assert request.existing is not None
-    schema = with_known_types(without_owners(frame.remove_metadata()), request.known, None, without_rows=False)
+    schema = apply_known_types(drop_owners(frame.remove_metadata()), request.known, None, without_rows=False)
     return lance_core.commit_fragments(
         request.existing,
         [],
-        with_vectors(schema, request.output.vector_columns),
+        apply_vector_widths(schema, request.output.vector_columns),
         mode="overwrite",
         commit=request.commit,
         files=request.files,
     ).dataset
 
 
-def branch_metadata(
+def describe_write_to_branch(
     dataset: lance_core.LanceDataset, instance: dg.DagsterInstance | None, key: dg.AssetKey
 ) -> dict[str, Any]:
     """The entries about branches in the event of a write to a branch.
@@ -150,4 +150,4 @@ def branch_metadata(
         "lance/base_version": fork.get("parent_version"),
     }
     entries = {name: value for name, value in all_entries.items() if value is not None}
-    return entries if instance is None else entries | branch_entries(dataset, instance, key, short=True)
+    return entries if instance is None else entries | describe_branches(dataset, instance, key, short=True)

@@ -30,7 +30,7 @@ _NUMBERS: Final = (
 )
 
 
-def written_entries(
+def find_written_entries(
     instance: dg.DagsterInstance, key: dg.AssetKey, branch: str, run_ids: Iterable[str]
 ) -> dict[str | None, dict[str, Any]]:
     """The entries of an asset's events on a branch that the promotion repeats, by partition, or by None.
@@ -52,11 +52,11 @@ def written_entries(
                 and branch_of_event(materialization) == branch
             ):
                 events.setdefault(materialization.partition, []).append(materialization)
-    return {partition: _entries(materializations) for partition, materializations in events.items()}
+    return {partition: _join_entries(materializations) for partition, materializations in events.items()}
 
 
-def _entries(events: list[dg.AssetMaterialization]) -> dict[str, Any]:
-    entries_per_event = [_named(event.metadata, (*_COLUMNS, *_NUMBERS)) for event in events]
+def _join_entries(events: list[dg.AssetMaterialization]) -> dict[str, Any]:
+    entries_per_event = [_select_entries(event.metadata, (*_COLUMNS, *_NUMBERS)) for event in events]
     if len(entries_per_event) == 1:
         return entries_per_event[0]
     return {
@@ -66,7 +66,7 @@ def _entries(events: list[dg.AssetMaterialization]) -> dict[str, Any]:
     }
 
 
-def _named(metadata: Mapping[str, dg.MetadataValue[Any]], names: Iterable[str]) -> dict[str, Any]:
+def _select_entries(metadata: Mapping[str, dg.MetadataValue[Any]], names: Iterable[str]) -> dict[str, Any]:
     """The named entries of an event, from its top level or, as plain values, from its entry `lance/commit`."""
     rest = metadata[COMMIT].value if COMMIT in metadata else None
     commit_entries: Mapping[str, Any] = rest if isinstance(rest, Mapping) else {}

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from lance_dagster._context.steps import run_partition_keys
-from lance_dagster.checks.table_check import missing_table, open_or_none, table_check
+from lance_dagster.checks.table_check import describe_missing_table, open_and_record_read, table_check
 from lance_dagster.properties import BEGUN_EMPTY, COLUMN_TYPE
 from lance_dagster.tables.refs import TableLike, TableRef, table_ref, table_refs
 
@@ -59,10 +59,10 @@ def build_lance_integrity_checks(
         >>> [key.name for check in checks for key in check.check_keys]
         ['lance_integrity']
     """
-    return [_integrity_check(ref, severity, blocking, io_manager_key, rows=rows) for ref in table_refs(assets)]
+    return [_build_integrity_check(ref, severity, blocking, io_manager_key, rows=rows) for ref in table_refs(assets)]
 
 
-def _integrity_check(
+def _build_integrity_check(
     ref: TableRef, severity: dg.AssetCheckSeverity, blocking: bool, io_manager_key: str, *, rows: bool
 ) -> dg.AssetChecksDefinition:
     @dg.asset_check(
@@ -76,10 +76,10 @@ def _integrity_check(
         from lance_core.errors import LanceError  # noqa: PLC0415 - heavy imports at first use
 
         try:
-            dataset = open_or_none(context, ref, io_manager_key)
+            dataset = open_and_record_read(context, ref, io_manager_key)
             if dataset is None:
-                return dg.AssetCheckResult(**missing_table(context, ref, severity))
-            problems = [*_file_problems(dataset, rows=rows), *_row_problems(context, ref, dataset)]
+                return dg.AssetCheckResult(**describe_missing_table(context, ref, severity))
+            problems = [*_find_file_problems(dataset, rows=rows), *_find_row_problems(context, ref, dataset)]
             numbers = {
                 "lance/version": dataset.version,
                 "lance/fragments": len(dataset.fragment_ids()),
@@ -97,7 +97,7 @@ def _integrity_check(
     return integrity
 
 
-def _file_problems(dataset: "lance_core.LanceDataset", *, rows: bool) -> Iterator[str]:
+def _find_file_problems(dataset: "lance_core.LanceDataset", *, rows: bool) -> Iterator[str]:
     from lance_core.maintenance.verify.files import verify  # noqa: PLC0415 - heavy imports at first use
 
     for problem in verify(dataset, rows=rows):
@@ -113,7 +113,7 @@ def _file_problems(dataset: "lance_core.LanceDataset", *, rows: bool) -> Iterato
                 yield f"{where} has {num_bytes} bytes, the manifest records {recorded_bytes}"
 
 
-def _row_problems(
+def _find_row_problems(
     context: dg.AssetCheckExecutionContext, ref: TableRef, dataset: "lance_core.LanceDataset"
 ) -> Iterator[str]:
     """Compare the number of rows of the version that Dagster recorded last with the recorded number."""
@@ -208,7 +208,7 @@ def build_lance_primary_key_check(
                 dataset, names, ref.key, table_partitions, keys, metadata.get("partition_expr")
             )
         except (ObjectNotFoundError, CorruptFileError, StoreError) as error:
-            return _unreadable(dataset, error, severity)
+            return _report_unreadable(dataset, error, severity)
         return dg.AssetCheckResult(
             passed=not uniqueness.duplicates and not uniqueness.nulls,
             severity=severity,
@@ -224,7 +224,7 @@ def build_lance_primary_key_check(
     return primary_key
 
 
-def _unreadable(
+def _report_unreadable(
     dataset: "lance_core.LanceDataset", error: Exception, severity: dg.AssetCheckSeverity
 ) -> dg.AssetCheckResult:
     """The result of a check that cannot read the table: a file is missing or damaged, or the storage fails."""
@@ -273,7 +273,7 @@ def build_lance_drift_check(
             if COLUMN_TYPE in commit.properties or commit.properties.get(BEGUN_EMPTY[0]) == BEGUN_EMPTY[1]:
                 continue
             if (commit.run_id or commit.undid) is not None and not commit.is_maintenance:
-                unreported = _unreported(context, ref, commit, dataset)
+                unreported = _find_unreported_commit(context, ref, commit, dataset)
                 break
             if not commit.is_maintenance and commit.operation != "Clone":  # a branch begins with a Clone
                 foreign.append(commit)
@@ -290,18 +290,18 @@ def build_lance_drift_check(
     return drift
 
 
-def _unreported(
+def _find_unreported_commit(
     context: dg.AssetCheckExecutionContext, ref: TableRef, commit: "TableVersion", dataset: "lance_core.LanceDataset"
 ) -> str | None:
     """The problem with a version of main that a run or an undo made, if Dagster has no event of it; else None.
 
     A run that is under way, and one that the instance does not know, is no problem.
     """
-    from lance_dagster.events.reporting import known_versions  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.events.reporting import read_recorded_states  # noqa: PLC0415 - heavy imports at first use
 
     if commit.branch is not None or (commit.assets and ref.name not in commit.assets):
         return None
-    recorded_version = known_versions(context.instance, ref.key, [], dataset)[None].version
+    recorded_version = read_recorded_states(context.instance, ref.key, [], dataset)[None].version
     if recorded_version is not None and recorded_version >= commit.version:
         return None
     if commit.undid is not None:

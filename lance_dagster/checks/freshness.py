@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from lance_dagster.checks.table_check import missing_table
+from lance_dagster.checks.table_check import describe_missing_table
 from lance_dagster.health.policy import parse_age
 from lance_dagster.tables.refs import TableLike, TableRef, table_refs, table_root
 
@@ -45,10 +45,10 @@ def build_lance_freshness_checks(
     limit = parse_age(max_age) if isinstance(max_age, str) else max_age
     if limit is None or limit <= timedelta(0):
         raise ValueError(f'max_age must be a positive length of time such as "1d", not {max_age!r}')
-    return [_freshness_check(ref, limit, severity, io_manager_key) for ref in table_refs(assets)]
+    return [_build_freshness_check(ref, limit, severity, io_manager_key) for ref in table_refs(assets)]
 
 
-def _freshness_check(
+def _build_freshness_check(
     ref: TableRef, limit: timedelta, severity: dg.AssetCheckSeverity, io_manager_key: str
 ) -> dg.AssetChecksDefinition:
     @dg.asset_check(
@@ -60,8 +60,8 @@ def _freshness_check(
     def freshness(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         main = table_root(getattr(context.resources, io_manager_key)).open_or_none(ref.resolved(context))
         if main is None:
-            return dg.AssetCheckResult(**missing_table(context, ref, severity))
-        written = _last_written(context.instance, main, ref)
+            return dg.AssetCheckResult(**describe_missing_table(context, ref, severity))
+        written = _find_last_write(context.instance, main, ref)
         if written is None:
             said = f"no commit to {main.uri} that wrote rows of the asset is known: none was made, or it was cleaned up"
             return dg.AssetCheckResult(passed=False, severity=severity, description=said)
@@ -84,7 +84,7 @@ def _freshness_check(
     return freshness
 
 
-def _last_written(
+def _find_last_write(
     instance: dg.DagsterInstance, main: "lance_core.LanceDataset", ref: TableRef
 ) -> tuple[int, datetime] | None:
     """The newest version of main that wrote rows of an asset, and when; None if it is not known.

@@ -5,8 +5,8 @@ from typing import Any
 
 import dagster as dg
 
-from lance_dagster.checks.table_check import missing_table, open_or_none
-from lance_dagster.health.lake import Lake, checked_lake, external_asset, tables_when_loaded
+from lance_dagster.checks.table_check import describe_missing_table, open_and_record_read
+from lance_dagster.health.lake import Lake, build_external_asset, list_tables_when_loaded, make_lake
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.tables.names import mapping_key
 from lance_dagster.tables.refs import TableLike, TableRef, table_ref, table_refs
@@ -53,7 +53,7 @@ def build_lance_health_checks(
     """
     chosen = LanceMaintenancePolicy() if policy is None else policy
     refs = table_refs(assets)
-    lake = checked_lake(root, include, exclude, policies, chosen)
+    lake = make_lake(root, include, exclude, policies, chosen)
     if lake is None and (storage_options or schema):
         raise dg.DagsterInvalidDefinitionError(
             "build_lance_health_checks: storage_options and schema are for the tables below a root, and root is not "
@@ -63,11 +63,11 @@ def build_lance_health_checks(
         _own_policy(chosen, ref)
     pairs = [(ref, chosen) for ref in refs]
     if lake is not None:
-        pairs = _below_root(lake, refs, chosen, storage_options, schema)
-    return [_health_check(ref, table_policy, severity, io_manager_key) for ref, table_policy in pairs]
+        pairs = _list_tables_below_root(lake, refs, chosen, storage_options, schema)
+    return [_build_health_check(ref, table_policy, severity, io_manager_key) for ref, table_policy in pairs]
 
 
-def _below_root(
+def _list_tables_below_root(
     lake: Lake,
     refs: Sequence[TableRef],
     policy: LanceMaintenancePolicy,
@@ -75,13 +75,13 @@ def _below_root(
     schema: str | None,
 ) -> list[tuple[TableRef, LanceMaintenancePolicy]]:
     """The given assets and the tables below a root, except those left alone, with the policy for the path of each."""
-    tables = tables_when_loaded(
+    tables = list_tables_when_loaded(
         lake, refs, storage_options=storage_options, schema=schema, where="build_lance_health_checks"
     )
     places = {table.ref.name: table for table in tables}
     asset_names = {ref.name for ref in refs}
     other_refs = [
-        table_ref(external_asset(table, storage_options)) for table in tables if table.ref.name not in asset_names
+        table_ref(build_external_asset(table, storage_options)) for table in tables if table.ref.name not in asset_names
     ]
     pairs = []
     for ref in (*refs, *other_refs):
@@ -113,7 +113,7 @@ def _limits(policy: LanceMaintenancePolicy) -> dict[str, tuple[str, float, str]]
     }
 
 
-def _health_check(
+def _build_health_check(
     ref: TableRef, policy: LanceMaintenancePolicy, severity: dg.AssetCheckSeverity, io_manager_key: str
 ) -> dg.AssetChecksDefinition:
     specs = [
@@ -136,9 +136,9 @@ def _health_check(
             for name, limit in _limits(asset_policy).items()
             if dg.AssetCheckKey(ref.key, name) in context.selected_asset_check_keys
         }
-        dataset = open_or_none(context, ref, io_manager_key)
+        dataset = open_and_record_read(context, ref, io_manager_key)
         if dataset is None:
-            fields = missing_table(context, ref, severity)
+            fields = describe_missing_table(context, ref, severity)
             yield from (dg.AssetCheckResult(check_name=name, asset_key=ref.key, **fields) for name in limits)
             return
         measured_health = measure(dataset, asset_policy.to_core())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from lance_dagster._context.definitions import partitions_to_read
+from lance_dagster._context.definitions import list_partitions_to_read
 from lance_dagster._context.steps import asset_graph, facts_of
 from lance_dagster.checks.table_check import table_check
 from lance_dagster.health.policy import parse_age
@@ -50,7 +50,7 @@ def build_lance_lag_checks(
     limit = parse_age(max_age) if isinstance(max_age, str) else max_age
     if limit is None or limit < timedelta(0):
         raise ValueError(f'max_age must be a length of time such as "1d", not {max_age!r}')
-    return [_lag_check(ref, limit, severity, io_manager_key) for ref in table_refs(assets)]
+    return [_build_lag_check(ref, limit, severity, io_manager_key) for ref in table_refs(assets)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class _Lag:
         }
 
 
-def _lag_check(
+def _build_lag_check(
     ref: TableRef, limit: timedelta, severity: dg.AssetCheckSeverity, io_manager_key: str
 ) -> dg.AssetChecksDefinition:
     description = f"The changes of the incremental inputs are consumed within {limit}."
@@ -104,15 +104,15 @@ def _lag_check(
         lags, problems = [], []
         for key in inputs:
             try:
-                lags.append(_lag_of(context, root, asset_ref, table, key))
+                lags.append(_measure_lag(context, root, asset_ref, table, key))
             except LanceError as error:  # such as for a version that was deleted: the next run fails likewise
                 problems.append(str(error))
-        return _result(lags, problems, limit, severity)
+        return _make_result(lags, problems, limit, severity)
 
     return lag
 
 
-def _result(
+def _make_result(
     lags: Sequence[_Lag], problems: Sequence[str], limit: timedelta, severity: dg.AssetCheckSeverity
 ) -> dg.AssetCheckResult:
     rows, age = sum(lag.rows for lag in lags), max((lag.age for lag in lags), default=timedelta(0))
@@ -137,7 +137,7 @@ def _name(reader: TableRef, upstream: str) -> str:
     return watermark_name(upstream, reader.name, reader.metadata or {})
 
 
-def _lag_of(
+def _measure_lag(
     context: dg.AssetCheckExecutionContext,
     root: TableRoot,
     reader: TableRef,
@@ -186,7 +186,7 @@ def _parts(
         IncompatibleConflictError: Other rows were consumed than those that the input now selects.
     """
     from lance_dagster.checks.unread_changes import metadata_of_input  # noqa: PLC0415 - heavy imports at first use
-    from lance_dagster.events.published import published_partitions  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.events.published import find_published_partitions  # noqa: PLC0415 - heavy imports at first use
     from lance_dagster.lineage.input_parts import (  # noqa: PLC0415 - heavy imports at first use
         digest_of_rows,
         input_parts,
@@ -196,7 +196,7 @@ def _parts(
     partitions: Sequence[str | None] = [None]
     if reader.partitions_def is not None:
         materialized = context.instance.get_materialized_partitions(reader.key)
-        partitions = sorted(published_partitions(context.instance, reader.key, materialized, branch=table.branch))
+        partitions = sorted(find_published_partitions(context.instance, reader.key, materialized, branch=table.branch))
     marks = table.watermarks(_name(reader, upstream.name))
     positions = positions_by_partition({part: watermark.position for part, watermark in marks.items()})
     metadata, digest = metadata_of_input(context, reader, upstream), None
@@ -209,7 +209,7 @@ def _parts(
         for part in input_parts(
             positions,
             partition,
-            partitions_to_read(context.job_def, context.instance, upstream.key, reader.key, partition),
+            list_partitions_to_read(context.job_def, context.instance, upstream.key, reader.key, partition),
             digest,
             where,
         )

@@ -45,10 +45,10 @@ def build_lance_missing_values_checks(
         >>> [key.name for check in checks for key in check.check_keys]
         ['lance_missing_values']
     """
-    return [_missing_values_check(ref, severity, io_manager_key, blocking=blocking) for ref in table_refs(assets)]
+    return [_build_missing_values_check(ref, severity, io_manager_key, blocking=blocking) for ref in table_refs(assets)]
 
 
-def _missing_values_check(
+def _build_missing_values_check(
     ref: TableRef, severity: dg.AssetCheckSeverity, io_manager_key: str, *, blocking: bool
 ) -> dg.AssetChecksDefinition:
     description = "All rows have values in the columns of this asset."
@@ -66,10 +66,10 @@ def _missing_values_check(
         context: dg.AssetCheckExecutionContext, dataset: "lance_core.LanceDataset"
     ) -> dg.AssetCheckResult:
         resolved_ref = ref.resolved(context)
-        columns = _columns_set(dataset, resolved_ref)
+        columns = _find_columns_set(dataset, resolved_ref)
         if not columns:
-            return _without_columns(context, dataset, resolved_ref, severity)
-        missing_by_partition = _rows_without_values(
+            return _make_result_without_columns(context, dataset, resolved_ref, severity)
+        missing_by_partition = _count_rows_without_values(
             dataset, resolved_ref, columns, _partitions(context, resolved_ref, dataset.branch)
         )
         total = sum(missing_by_partition.values())
@@ -93,7 +93,7 @@ def _missing_values_check(
 
 def _partitions(context: dg.AssetCheckExecutionContext, ref: TableRef, branch: str | None) -> Sequence[str] | None:
     """The partitions to check; None for an asset without partitions."""
-    from lance_dagster.events.published import published_partitions  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.events.published import find_published_partitions  # noqa: PLC0415 - heavy imports at first use
 
     if ref.partitions_def is None:
         return None
@@ -101,10 +101,10 @@ def _partitions(context: dg.AssetCheckExecutionContext, ref: TableRef, branch: s
     if keys is not None:
         return keys
     materialized = context.instance.get_materialized_partitions(ref.key)
-    return sorted(published_partitions(context.instance, ref.key, materialized, branch=branch))
+    return sorted(find_published_partitions(context.instance, ref.key, materialized, branch=branch))
 
 
-def _columns_set(dataset: "lance_core.LanceDataset", ref: TableRef) -> list[str]:
+def _find_columns_set(dataset: "lance_core.LanceDataset", ref: TableRef) -> list[str]:
     """The columns that an asset owns and that its last run set; all columns that it owns if that run set none of them.
 
     An owned column that the asset no longer returns keeps its values.
@@ -117,7 +117,7 @@ def _columns_set(dataset: "lance_core.LanceDataset", ref: TableRef) -> list[str]
     return [name for name in columns if name in last] or columns
 
 
-def _without_columns(
+def _make_result_without_columns(
     context: dg.AssetCheckExecutionContext,
     dataset: "lance_core.LanceDataset",
     ref: TableRef,
@@ -129,14 +129,14 @@ def _without_columns(
         SchemaError: The asset's write mode is not `columns`.
     """
     from lance_core.errors import SchemaError  # noqa: PLC0415 - heavy imports at first use
-    from lance_dagster.events.reporting import known_versions  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.events.reporting import read_recorded_states  # noqa: PLC0415 - heavy imports at first use
 
     if (ref.metadata or {}).get("lance/write_mode") != "columns":
         raise SchemaError(
             f"asset {ref.name} owns no column of {dataset.uri}: the check is for assets whose lance/write_mode is "
             "columns"
         )
-    is_new = known_versions(context.instance, ref.key, [], dataset)[None].version is None
+    is_new = read_recorded_states(context.instance, ref.key, [], dataset)[None].version is None
     said = "has set no columns of the table yet" if is_new else "owns no columns of the table now: materialize it again"
     return dg.AssetCheckResult(
         passed=is_new and severity is dg.AssetCheckSeverity.WARN,
@@ -146,7 +146,7 @@ def _without_columns(
     )
 
 
-def _rows_without_values(
+def _count_rows_without_values(
     dataset: "lance_core.LanceDataset", ref: TableRef, columns: Sequence[str], partitions: Sequence[str] | None
 ) -> Mapping[str | None, int]:
     """The number of rows with a null in at least one of the columns, by partition; by None without partitions."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from lance_dagster.checks.table_check import missing_table
+from lance_dagster.checks.table_check import describe_missing_table
 from lance_dagster.health.policy import LanceMaintenancePolicy, parse_age, policy_of
 from lance_dagster.tables.location import checked_root
 from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_refs, table_root
@@ -51,10 +51,10 @@ def build_lance_overdue_checks(
     if limit is None or limit <= timedelta(0):
         raise ValueError(f'max_age must be a positive length of time such as "2d", not {max_age!r}')
     place = None if isinstance(root, bool) else checked_root(root)
-    return [_overdue_check(ref, limit, place, severity, io_manager_key) for ref in table_refs(assets)]
+    return [_build_overdue_check(ref, limit, place, severity, io_manager_key) for ref in table_refs(assets)]
 
 
-def _overdue_check(
+def _build_overdue_check(
     ref: TableRef, limit: timedelta, root: str | None, severity: dg.AssetCheckSeverity, io_manager_key: str
 ) -> dg.AssetChecksDefinition:
     @dg.asset_check(
@@ -75,10 +75,10 @@ def _overdue_check(
         tables = table_root(getattr(context.resources, io_manager_key))
         branch = tables.branch_of_job(context)
         if root is None and not _is_there(tables, resolved_ref):
-            return dg.AssetCheckResult(**missing_table(context, ref, severity))
+            return dg.AssetCheckResult(**describe_missing_table(context, ref, severity))
         try:
             log = open_log(root or tables.root_uri, tables.options)
-            last = None if log is None else _last(log, resolved_ref, tables, root, branch)
+            last = None if log is None else _find_last_maintenance(log, resolved_ref, tables, root, branch)
         except LanceError as error:
             return dg.AssetCheckResult(
                 passed=False, severity=severity, description=f"the log of maintenance cannot be read: {error}"
@@ -100,17 +100,17 @@ def _overdue_check(
     return overdue
 
 
-def _last(
+def _find_last_maintenance(
     log: "lance_core.LanceDataset", ref: TableRef, tables: TableRoot, root: str | None, branch: str | None
 ) -> datetime | None:
     """When an asset's table was last maintained: below the root of the IO manager, or else below that of the log."""
-    from lance_dagster.health.log import last_maintained  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.health.log import find_last_maintenance  # noqa: PLC0415 - heavy imports at first use
 
     below = "" if branch is None else f"/tree/{branch}"
-    maintained = last_maintained(log, tables.locate(ref).uri + below)
+    maintained = find_last_maintenance(log, tables.locate(ref).uri + below)
     if maintained is not None or root is None:
         return maintained
-    return last_maintained(log, replace(tables, root_uri=root).locate(ref).uri + below)
+    return find_last_maintenance(log, replace(tables, root_uri=root).locate(ref).uri + below)
 
 
 def _is_there(root: TableRoot, ref: TableRef) -> bool:

@@ -8,7 +8,7 @@ import dagster as dg
 from lance_dagster._context.runs import running_step
 from lance_dagster._context.steps import facts_of
 from lance_dagster.lineage.check_reads import record_check_read
-from lance_dagster.tables.branch_policy import branch_of_run
+from lance_dagster.tables.branch_policy import tag_run_with_branch
 from lance_dagster.tables.refs import TableRef, table_root
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ def table_check(
             asset=ref.key, name=name, description=description, required_resource_keys={io_manager_key}, **options
         )
         def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-            dataset = open_or_none(context, ref, io_manager_key, partitions(context))
+            dataset = open_and_record_read(context, ref, io_manager_key, partitions(context))
             if dataset is None:
-                return dg.AssetCheckResult(**missing_table(context, ref, severity))
+                return dg.AssetCheckResult(**describe_missing_table(context, ref, severity))
             return look(context, dataset)
 
         return check
@@ -54,13 +54,13 @@ def table_check(
     return decorate
 
 
-def open_or_none(
+def open_and_record_read(
     context: dg.AssetCheckExecutionContext,
     ref: TableRef,
     io_manager_key: str,
     partitions: Sequence[str] | None = None,
 ) -> "lance_core.LanceDataset | None":
-    """The table as the run of a check sees it, which counts as read; None if there is no table.
+    """Open the table as the run of a check sees it, and log that the check read it; None if there is no table.
 
     Args:
         context: The context of the check.
@@ -76,14 +76,16 @@ def open_or_none(
         dataset = root.open_in_run(ref.resolved(context), facts)
     except DatasetNotFoundError:
         return None
-    record_check_read(facts, branch_of_run(root.branching, facts), dataset, partitions)
+    record_check_read(facts, tag_run_with_branch(root.branching, facts), dataset, partitions)
     return dataset
 
 
-def missing_table(
+def describe_missing_table(
     context: dg.AssetCheckExecutionContext, ref: TableRef, severity: dg.AssetCheckSeverity
 ) -> dict[str, Any]:
-    """The fields of the result without a table; a check that only warns passes if the asset was never materialized.
+    """Return the arguments of `AssetCheckResult` where the table is missing.
+
+    A check that only warns passes if the asset was never materialized.
 
     Args:
         context: The context of the check.

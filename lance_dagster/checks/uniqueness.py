@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 import lance_core
 from lance_core.errors import SchemaError
-from lance_dagster.handlers.exact_cast import shown_row
+from lance_dagster.handlers.exact_cast import show_row
 from lance_dagster.tables.partitions import plan_partitions
 from lance_dagster.tables.settings import plain_metadata
 
@@ -66,5 +66,5 @@ def count_duplicates(
     summary = f"{table.num_rows:,} rows, {duplicates:,} with a key of another row, {nulls:,} with a null in the key"
     if duplicates:
         example = counted.filter(pc.greater(counted["count_all"], 1)).slice(0, 1).select(list(columns))
-        summary += f"; for example {shown_row(example)}"
+        summary += f"; for example {show_row(example)}"
     return Uniqueness(rows=table.num_rows, duplicates=duplicates, nulls=nulls, summary=summary)

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from lance_core.errors import LanceError, UnsupportedError
-from lance_dagster._context.definitions import assets_of_same_definition, inputs_of
+from lance_dagster._context.definitions import assets_of_same_definition, list_inputs_of
 from lance_dagster.handlers.base import ChangesPart, ChangesRequest, ReadRequest
 from lance_dagster.handlers.changes import count_changes
 from lance_dagster.handlers.input_selection import (
+    choose_counted_columns,
     columns_of_asset,
-    counted_columns,
+    parse_columns,
+    parse_filter,
     split_key,
-    wanted_columns,
-    wanted_rows,
 )
 from lance_dagster.lineage.history import read_history
 from lance_dagster.lineage.watermarks import UnreadRange, updates_unknown
@@ -70,10 +70,10 @@ class UnreadChanges:
         (reader, upstream), dataset = assets, unread.dataset
         where = f"input {upstream.name} of asset {reader.name}"
         metadata = metadata_of_input(context, reader, upstream) or {}
-        columns = wanted_columns(metadata.get("columns"), dataset.schema, where)
+        columns = parse_columns(metadata.get("columns"), dataset.schema, where)
         if columns is None:
             columns = columns_of_asset(upstream.key, upstream.metadata or {}, dataset.schema, where)
-        rows = [wanted_rows(metadata.get("lance/filter"), dataset, where)]
+        rows = [parse_filter(metadata.get("lance/filter"), dataset, where)]
         if keys is not None:
             rows.append(_rows_of(upstream, keys, dataset))
         conditions = [condition for condition in rows if condition is not None]
@@ -82,7 +82,7 @@ class UnreadChanges:
         changes = ChangesRequest(
             parts=(ChangesPart(begin_version=unread.begin, filter=reduce(and_, conditions) if conditions else None),),
             key=key,
-            updates_of=counted_columns(
+            updates_of=choose_counted_columns(
                 columns, key, dataset.schema, [key_of_reader.to_user_string() for key_of_reader in beside]
             ),
         )
@@ -137,7 +137,7 @@ def metadata_of_input(
 ) -> Mapping[str, object] | None:
     """The metadata of the input that reads changes; None if there are several such inputs, or none is known."""
     input_metadata = [
-        metadata for metadata in inputs_of(context, reader.key, upstream.key) if "lance/changes" in metadata
+        metadata for metadata in list_inputs_of(context, reader.key, upstream.key) if "lance/changes" in metadata
     ]
     return (
         {key: plain_metadata(value) for key, value in input_metadata[0].items()} if len(input_metadata) == 1 else None

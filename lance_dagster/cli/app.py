@@ -13,7 +13,7 @@ import lance_core
 from lance_core.cli.command import command
 from lance_core.cli.output import CommandOutput
 from lance_dagster.cli.undo_report import report_earlier_undo, report_undo, reporting_instance
-from lance_dagster.events.table_log import partitions_label
+from lance_dagster.events.table_log import shorten_partitions
 from lance_dagster.lineage.history import read_history
 from lance_dagster.lineage.runs import NoSuchRunError, find_run, find_tables, lineage, open_branches, without_changes
 from lance_dagster.undo.plan import AlreadyUndoneError, Undo, plan_undo
@@ -69,7 +69,7 @@ def lineage_command(
     if output.as_json:
         output.rows(facts, [])
     elif facts:
-        output.rows([_for_people(entry) for entry in facts], _LINEAGE_COLUMNS)
+        output.rows([_format_for_people(entry) for entry in facts], _LINEAGE_COLUMNS)
     else:
         output.line("No version was found.")
 
@@ -111,21 +111,21 @@ def undo_command(
     with reporting_instance() if report else nullcontext() as instance:
         tables = find_tables(uri, options)
         full_run_id = find_run(tables, run_id, where=uri)
-        plans, before = _plans([branch for table in tables for branch in open_branches(table)], full_run_id)
+        plans, before = _plan_undos([branch for table in tables for branch in open_branches(table)], full_run_id)
         rows = []
         for plan in plans:
             version = None if dry_run else plan.commit(options)
-            rows.append(_undone(plan, version))
+            rows.append(_describe_undo(plan, version))
             if instance is not None and version is not None:
                 report_undo(instance, uri, plan, version)
         for branch in before:
             if instance is not None:
                 report_earlier_undo(instance, uri, branch, full_run_id)
     columns = ["table", "branch", "undoes", "how", "rows", "rows_after", "version"]
-    output.rows(rows if output.as_json else [_undone_for_people(row) for row in rows], columns)
+    output.rows(rows if output.as_json else [_format_undo_for_people(row) for row in rows], columns)
 
 
-def _plans(
+def _plan_undos(
     branches: Sequence[lance_core.LanceDataset], run_id: str
 ) -> tuple[list[Undo], list[lance_core.LanceDataset]]:
     """The undos that are due, and the branches on which the run was undone before.
@@ -154,7 +154,7 @@ def _plans(
 @_command("tables", "ROOT")
 def tables_command(uri: str, options: Mapping[str, str] | None, output: CommandOutput) -> None:
     """List the tables below a root."""
-    rows = [_overview(table) for table in find_tables(uri, options)]
+    rows = [_describe_table(table) for table in find_tables(uri, options)]
     if not output.as_json:
         rows = [{**row, "time": str(row["time"] or "")[:_TO_SECONDS]} for row in rows]
     output.rows(
@@ -162,7 +162,7 @@ def tables_command(uri: str, options: Mapping[str, str] | None, output: CommandO
     )
 
 
-def _overview(table: lance_core.LanceDataset) -> dict[str, Any]:
+def _describe_table(table: lance_core.LanceDataset) -> dict[str, Any]:
     newest = next(islice(read_history(table, count_changes=False), 1), None)
     last_write = next(
         (commit for commit in read_history(table, count_changes=False) if commit.run_id and commit.changes_rows), None
@@ -182,7 +182,7 @@ def _overview(table: lance_core.LanceDataset) -> dict[str, Any]:
     }
 
 
-def _undone(plan: Undo, version: int | None) -> dict[str, Any]:
+def _describe_undo(plan: Undo, version: int | None) -> dict[str, Any]:
     return {
         "table": plan.dataset.root_uri,
         "branch": plan.dataset.branch or "main",
@@ -195,19 +195,19 @@ def _undone(plan: Undo, version: int | None) -> dict[str, Any]:
     }
 
 
-def _for_people(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _format_for_people(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **entry,
         "time": str(entry["time"])[:_TO_SECONDS],
-        "partitions": partitions_label(entry["partitions"]),
-        "inputs": "\n".join(_input_for_people(read) for read in entry["inputs"]),
+        "partitions": shorten_partitions(entry["partitions"]),
+        "inputs": "\n".join(_format_input_for_people(read) for read in entry["inputs"]),
     }
 
 
-def _input_for_people(read: Mapping[str, Any]) -> str:
+def _format_input_for_people(read: Mapping[str, Any]) -> str:
     branch = f" of branch {read['branch']}" if "branch" in read else ""
     return f"{read['asset']} at {read['version']}{branch}"
 
 
-def _undone_for_people(row: Mapping[str, Any]) -> dict[str, Any]:
+def _format_undo_for_people(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "undoes": "version " + ", ".join(map(str, row["undoes"]))}

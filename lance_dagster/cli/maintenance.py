@@ -12,7 +12,7 @@ from lance_core.errors import DatasetNotFoundError
 from lance_core.maintenance.routine.log import LOG_PATH
 from lance_dagster.cli.app import _command
 from lance_dagster.health.lake import Lake
-from lance_dagster.health.log import open_log, rows_of_tables, runs_of, tables_of, trends
+from lance_dagster.health.log import open_log, read_table_rows, render_trends, select_newest_rows, sum_up_runs
 
 _RUNS = (
     "time", "run", "done", "partly_done", "put_off", "healthy", "skipped", "failed", "bytes_read", "bytes_written",
@@ -59,12 +59,12 @@ def maintenance_command(
             f"there is no {LOG_PATH} at {uri}: no run of a maintenance job has finished there; give the root of its "
             "tables"
         )
-    rows = rows_of_tables(log, Lake(root=uri, include=include, exclude=exclude).takes)
+    rows = read_table_rows(log, Lake(root=uri, include=include, exclude=exclude).takes)
     if as_page:
-        page = trends(rows)
+        page = render_trends(rows)
         output.record({"page": page}) if output.as_json else output.line(page)
         return
-    records = tables_of(rows) if by_table else runs_of(rows)
+    records = select_newest_rows(rows) if by_table else sum_up_runs(rows)
     if output.as_json:
         output.rows([{**row, "time": row["time"].isoformat()} for row in records], [])
         return

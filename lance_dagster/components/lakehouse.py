@@ -14,10 +14,10 @@ from lance_dagster.checks.builders import (
     build_lance_primary_key_check,
 )
 from lance_dagster.checks.health import build_lance_health_checks
-from lance_dagster.components.maintenance import maintenance_definitions
+from lance_dagster.components.maintenance import build_maintenance_definitions
 from lance_dagster.components.models import MaintenanceFields, PolicyFields
-from lance_dagster.components.whole_root import whole_root_definitions
-from lance_dagster.components.yaml_keys import empty_lists, with_checked_keys
+from lance_dagster.components.whole_root import build_definitions_of_root
+from lance_dagster.components.yaml_keys import find_empty_lists, with_checked_keys
 from lance_dagster.io_manager.config import LanceIOManager
 from lance_dagster.observation import build_lance_observation_sensor
 from lance_dagster.tables.branch_policy import BranchPolicy
@@ -142,7 +142,7 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
     @classmethod
     def model(cls) -> type[BaseModel]:
         """The model of the YAML: unknown keys, and keys without effect, are rejected by name."""
-        return with_checked_keys(super().model(), cls, _idle_keys)
+        return with_checked_keys(super().model(), cls, _find_idle_keys)
 
     @field_validator("root_uri")
     @classmethod
@@ -173,8 +173,8 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
             raise dg.DagsterInvalidDefinitionError(f"LanceLakehouseComponent: {place}: {wrong['msg']}") from None
         table_definitions = dg.Definitions(
             assets=external,
-            asset_checks=[check for table in self.tables for check in self._checks(table)],
-            sensors=_observation_sensors(external, self.io_manager_key),
+            asset_checks=[check for table in self.tables for check in self._build_checks(table)],
+            sensors=_build_observation_sensors(external, self.io_manager_key),
             resources={self.io_manager_key: manager},
         )
         parts = [table_definitions]
@@ -183,20 +183,20 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
             lake = {**self._choice(), "root": True}
             # With the whole root all specs are given: their metadata excludes tables that others write.
             below, named = (lake, specs) if self.all_tables else (None, ours)
-            parts.append(maintenance_definitions(named, self.maintenance, self.io_manager_key, below))
+            parts.append(build_maintenance_definitions(named, self.maintenance, self.io_manager_key, below))
         if self.health_checks or self.external_assets:
-            parts.append(self._of_all_tables(specs))
+            parts.append(self._build_definitions_of_lake(specs))
         if self.branching is not None and self.branching.mode != "off" and ours:
-            parts.append(_branch_definitions(ours, self.branching, self.io_manager_key))
+            parts.append(_build_branch_definitions(ours, self.branching, self.io_manager_key))
         return dg.Definitions.merge(*parts)
 
     def _choice(self) -> dict[str, Any]:
         """The arguments of the builders that choose tables below the root."""
         return {"include": self.include, "exclude": self.exclude, "policies": self.policies}
 
-    def _of_all_tables(self, specs: Sequence[dg.AssetSpec]) -> dg.Definitions:
+    def _build_definitions_of_lake(self, specs: Sequence[dg.AssetSpec]) -> dg.Definitions:
         """The checks and external assets of the tables below the root."""
-        return whole_root_definitions(
+        return build_definitions_of_root(
             specs,
             (self.maintenance or PolicyFields()).policy("maintenance"),
             {**self._choice(), "root": self.root_uri},
@@ -207,11 +207,13 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
             io_manager_key=self.io_manager_key,
         )
 
-    def _checks(self, table: LakehouseTable) -> list[dg.AssetChecksDefinition]:
+    def _build_checks(self, table: LakehouseTable) -> list[dg.AssetChecksDefinition]:
         key, spec, where = self.io_manager_key, table.spec(), f"table {table.key.to_user_string()}"
         policy = (self.maintenance or PolicyFields()).policy(where)
         checks: list[dg.AssetChecksDefinition] = []
-        is_checked = self.health_checks and spec.metadata[MAINTENANCE_KEY] is not False  # by `_of_all_tables`
+        is_checked = (
+            self.health_checks and spec.metadata[MAINTENANCE_KEY] is not False
+        )  # by `_build_definitions_of_lake`
         if "health" in table.checks and not is_checked:
             checks += build_lance_health_checks([spec], policy, io_manager_key=key)
         if "integrity" in table.checks:
@@ -240,13 +242,13 @@ def _check_places(specs: Sequence[dg.AssetSpec], default_schema: str | None) -> 
         owners[location.name] = spec.key
 
 
-def _idle_keys(values: Mapping[str, Any]) -> Iterator[str]:
+def _find_idle_keys(values: Mapping[str, Any]) -> Iterator[str]:
     """Yield the problems of attributes whose keys are all known: keys without effect."""
-    yield from empty_lists(values, "tables")
+    yield from find_empty_lists(values, "tables")
     tables = values.get("tables") or ()
     branching = values.get("branching")
     if isinstance(branching, Mapping):
-        yield from _idle_branching(branching, has_tables=bool(tables))
+        yield from _find_idle_branching_keys(branching, has_tables=bool(tables))
     has_maintenance, whole = bool(values.get("maintenance")), bool(values.get("all_tables"))
     listing = [key for key in ("health_checks", "external_assets") if values.get(key)]
     if has_maintenance and not (tables or whole):
@@ -259,10 +261,10 @@ def _idle_keys(values: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(tables, list):
         has_branches = isinstance(branching, Mapping) and branching.get("mode", "off") != "off"
         listed = [(f"tables[{position}]", table) for position, table in enumerate(tables) if isinstance(table, Mapping)]
-        yield from _idle_tables(listed, has_maintenance, has_branches=has_branches, of_all=listing)
+        yield from _find_idle_table_keys(listed, has_maintenance, has_branches=has_branches, of_all=listing)
 
 
-def _idle_branching(branching: Mapping[str, Any], *, has_tables: bool) -> Iterator[str]:
+def _find_idle_branching_keys(branching: Mapping[str, Any], *, has_tables: bool) -> Iterator[str]:
     mode = branching.get("mode", "off")
     if mode == "env" and not branching.get("name"):
         yield (
@@ -277,11 +279,11 @@ def _idle_branching(branching: Mapping[str, Any], *, has_tables: bool) -> Iterat
         yield "branching.auto_promote does nothing without tables; list them under tables"
 
 
-def _idle_tables(
+def _find_idle_table_keys(
     tables: Sequence[tuple[str, Mapping[str, Any]]], is_maintained: bool, *, has_branches: bool, of_all: Sequence[str]
 ) -> Iterator[str]:
     for place, table in tables:
-        yield from empty_lists(table, "checks", "primary_key", place=place)
+        yield from find_empty_lists(table, "checks", "primary_key", place=place)
         checked = "health" in (table.get("checks") or ())
         if isinstance(table.get("maintenance"), Mapping) and not (
             is_maintained or checked or "health_checks" in of_all
@@ -303,13 +305,15 @@ def _name(usual: str, io_manager_key: str) -> str:
     return usual if io_manager_key == "io_manager" else f"{usual}_{io_manager_key}"
 
 
-def _observation_sensors(external: Sequence[dg.AssetSpec], io_manager_key: str) -> list[dg.SensorDefinition]:
+def _build_observation_sensors(external: Sequence[dg.AssetSpec], io_manager_key: str) -> list[dg.SensorDefinition]:
     """The sensor that observes the tables that others write; empty without such tables."""
     name = _name("lance_observation_sensor", io_manager_key)
     return [build_lance_observation_sensor(external, name=name, io_manager_key=io_manager_key)] if external else []
 
 
-def _branch_definitions(specs: Sequence[dg.AssetSpec], fields: BranchingFields, io_manager_key: str) -> dg.Definitions:
+def _build_branch_definitions(
+    specs: Sequence[dg.AssetSpec], fields: BranchingFields, io_manager_key: str
+) -> dg.Definitions:
     """The jobs that promote and discard branches, and the sensor that starts them."""
     promote, discard, branches = (
         _name(usual, io_manager_key) for usual in ("lance_promote", "lance_discard", "lance_branches")

@@ -8,8 +8,8 @@ import dagster as dg
 from pydantic import BaseModel, Field
 
 from lance_dagster.components.models import MaintenanceFields
-from lance_dagster.components.whole_root import whole_root_definitions
-from lance_dagster.components.yaml_keys import empty_lists, with_checked_keys
+from lance_dagster.components.whole_root import build_definitions_of_root
+from lance_dagster.components.yaml_keys import find_empty_lists, with_checked_keys
 from lance_dagster.maintenance.job import build_maintenance_job
 from lance_dagster.maintenance.schedule import build_maintenance_schedule
 from lance_dagster.maintenance.sensor import build_maintenance_sensor
@@ -88,14 +88,14 @@ class LanceMaintenanceComponent(dg.Component, dg.Model, dg.Resolvable):
     @classmethod
     def model(cls) -> type[BaseModel]:
         """The model of the YAML: unknown keys, and keys without effect, are rejected by name."""
-        return with_checked_keys(super().model(), cls, _idle_keys)
+        return with_checked_keys(super().model(), cls, _find_idle_keys)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The job, schedule and sensor, and the external assets and checks, for which the tables are listed."""
         del context
         lake = {"root": self.root, "include": self.include, "exclude": self.exclude, "policies": self.policies}
-        definitions = maintenance_definitions(list(self.tables), self.maintenance, self.io_manager_key, lake)
-        declared = whole_root_definitions(
+        definitions = build_maintenance_definitions(list(self.tables), self.maintenance, self.io_manager_key, lake)
+        declared = build_definitions_of_root(
             list(self.tables),
             self.maintenance.policy(f"component of job {self.maintenance.job_name}"),
             lake,
@@ -108,9 +108,9 @@ class LanceMaintenanceComponent(dg.Component, dg.Model, dg.Resolvable):
         return dg.Definitions.merge(definitions, declared)
 
 
-def _idle_keys(values: Mapping[str, Any]) -> Iterator[str]:
+def _find_idle_keys(values: Mapping[str, Any]) -> Iterator[str]:
     """Yield the problems of attributes whose keys are all known: keys and empty lists without effect."""
-    yield from empty_lists(values, "tables")
+    yield from find_empty_lists(values, "tables")
     root = values.get("root")
     listing_keys = [key for key in ("health_checks", "external_assets") if values.get(key)]
     if root is True and listing_keys:
@@ -125,7 +125,7 @@ def _idle_keys(values: Mapping[str, Any]) -> Iterator[str]:
             yield f"{key} does nothing without root and health_checks or external_assets; the IO manager has its own"
 
 
-def maintenance_definitions(
+def build_maintenance_definitions(
     tables: Sequence[TableLike],
     fields: MaintenanceFields,
     io_manager_key: str,

@@ -11,7 +11,7 @@ from lance_dagster.health.policy import LanceMaintenancePolicy
 from lance_dagster.tables.refs import TableLike
 
 
-def whole_root_definitions(
+def build_definitions_of_root(
     listed_assets: Sequence[TableLike],
     policy: LanceMaintenancePolicy,
     lake: Mapping[str, Any],

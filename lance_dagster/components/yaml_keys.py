@@ -43,9 +43,9 @@ def with_checked_keys(
         def _check_keys(cls, values: Any) -> Any:
             if not isinstance(values, Mapping):
                 return values
-            values = _without_booleans(values)
+            values = _restore_off(values)
             missing = (f"{name} is missing" for name in _required(component) if name not in values)
-            for problem in (*_unknown(values, component, ""), *missing, *check(values)):
+            for problem in (*_find_unknown_keys(values, component, ""), *missing, *check(values)):
                 # Pydantic would show the attributes with a ValueError, and these may hold secrets.
                 raise dg.DagsterInvalidDefinitionError(f"{component.__name__}: {problem}")
             return values
@@ -54,7 +54,7 @@ def with_checked_keys(
     return Checked
 
 
-def empty_lists(values: Mapping[str, Any], *keys: str, place: str = "") -> Iterator[str]:
+def find_empty_lists(values: Mapping[str, Any], *keys: str, place: str = "") -> Iterator[str]:
     """Yield a problem for each key whose value is an empty list."""
     for key in keys:
         if values.get(key) == []:
@@ -62,7 +62,7 @@ def empty_lists(values: Mapping[str, Any], *keys: str, place: str = "") -> Itera
             yield f"{where} is an empty list, which does nothing; list something, or leave it out"
 
 
-def _without_booleans(values: Mapping[str, Any]) -> dict[str, Any]:
+def _restore_off(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values with the string "off" as the branching mode, which YAML parses as false."""
     branching = values.get("branching")
     if isinstance(branching, Mapping) and branching.get("mode") is False:
@@ -70,7 +70,7 @@ def _without_booleans(values: Mapping[str, Any]) -> dict[str, Any]:
     return dict(values)
 
 
-def _unknown(values: Mapping[str, Any], model: type[BaseModel], place: str) -> Iterator[str]:
+def _find_unknown_keys(values: Mapping[str, Any], model: type[BaseModel], place: str) -> Iterator[str]:
     annotations = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
     for key, value in values.items():
         where = f"{place}.{key}" if place else str(key)
@@ -78,7 +78,7 @@ def _unknown(values: Mapping[str, Any], model: type[BaseModel], place: str) -> I
             listed, before = ", ".join(sorted(annotations)), f"{place}: " if place else ""
             yield f"{before}the key {key!r} is not known; known here: {listed}{near_name(str(key), annotations)}"
             continue
-        misfit = misfit_of(value, annotations[key], where)
+        misfit = find_misfit(value, annotations[key], where)
         if misfit is not None:
             yield misfit
             continue
@@ -87,7 +87,7 @@ def _unknown(values: Mapping[str, Any], model: type[BaseModel], place: str) -> I
         for position, item in items:
             at = where if position is None else f"{where}[{position}]"
             if inner is not None and isinstance(item, Mapping):
-                yield from _unknown(item, inner, at)
+                yield from _find_unknown_keys(item, inner, at)
                 yield from (f"{at}.{name} is missing" for name in _required(inner) if name not in item)
             elif choices and isinstance(item, str) and item not in choices and "{{" not in item:
                 yield f"{at}: {item!r} is none of {', '.join(choices)}{near_name(item, choices)}"
@@ -116,7 +116,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 _WORDS: Final[Mapping[Any, str]] = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 
 
-def misfit_of(value: Any, annotation: Any, place: str) -> str | None:
+def find_misfit(value: Any, annotation: Any, place: str) -> str | None:
     """The problem with a value, or None. It does not show the values of mappings, which may be secrets.
 
     Args:
@@ -128,14 +128,14 @@ def misfit_of(value: Any, annotation: Any, place: str) -> str | None:
     if any(_fits(value, kind) for kind in kinds):
         items = next((get_args(kind)[0] for kind in kinds if get_origin(kind) is Sequence), None)
         if items is not None and isinstance(value, list):
-            misfits = (misfit_of(member, items, f"{place}[{position}]") for position, member in enumerate(value))
+            misfits = (find_misfit(member, items, f"{place}[{position}]") for position, member in enumerate(value))
             return next((misfit for misfit in misfits if misfit is not None), None)
         takes_strings = isinstance(value, Mapping) and any(_holds_strings(kind) for kind in kinds)
         wrong = [key for key, member in value.items() if not isinstance(member, str)] if takes_strings else []
         return f"{place}.{wrong[0]} must be a string; put it into quotes" if wrong else None
     if value is None:
         return f"{place} has no value; give it one, or leave it out"
-    expected = " or ".join(dict.fromkeys(_word(kind, value) for kind in kinds if kind is not NoneType))
+    expected = " or ".join(dict.fromkeys(_name_kind(kind, value) for kind in kinds if kind is not NoneType))
     secret = any(get_origin(kind) is dict for kind in kinds) or not isinstance(value, str | int | float)
     return f"{place} must be {expected}" + ("" if secret else f", not {value!r}")
 
@@ -173,7 +173,7 @@ def _fits(value: Any, kind: Any) -> bool:
     return True
 
 
-def _word(kind: Any, value: Any) -> str:
+def _name_kind(kind: Any, value: Any) -> str:
     if get_origin(kind) is Sequence:
         return f"a list, such as [{value}]" if isinstance(value, str | int) else "a list"
     if get_origin(kind) is dict or (isinstance(kind, type) and issubclass(kind, BaseModel)):

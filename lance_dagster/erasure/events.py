@@ -14,9 +14,9 @@ from lance_core.maintenance import ErasureReport
 from lance_dagster.events.reporting import (
     PartitionRows,
     TableReport,
-    known_versions,
-    materializations,
-    partition_rows,
+    build_materializations,
+    count_partition_rows,
+    read_recorded_states,
     record,
 )
 from lance_dagster.properties import ERASURE
@@ -26,7 +26,7 @@ ERASURE_ENTRY: Final = "lance/erasure"
 """Entry of the events with the report of the erasure."""
 
 
-def erasure_events(
+def log_erasure(
     context: dg.OpExecutionContext,
     root: TableRoot,
     refs: Sequence[TableRef],
@@ -58,7 +58,9 @@ def erasure_events(
     dataset, location = root.open(refs[0]), root.locate(refs[0])
     is_removed = partial(_is_removed, dataset, frozenset(report.versions_removed.get("main", ())))
     for ref in refs:
-        recorded_versions = known_versions(context.instance, ref.key, _partitions(context.instance, ref), dataset)
+        recorded_versions = read_recorded_states(
+            context.instance, ref.key, _list_materialized_partitions(context.instance, ref), dataset
+        )
         due = [partition for partition, reported in recorded_versions.items() if is_removed(reported.version)]
         if report.dry_run or report.obstacles or not due:
             context.log_event(dg.AssetObservation(asset_key=ref.key, metadata=entries))
@@ -66,7 +68,7 @@ def erasure_events(
         names, earlier = [partition for partition in due if partition is not None], before.get(ref.name, {})
         rows = {
             name: replace(now, erased=max(earlier[name].rows - now.rows, 0)) if name in earlier else now
-            for name, now in partition_rows(dataset, ref, names).items()
+            for name, now in count_partition_rows(dataset, ref, names).items()
         }
         unchanged = {
             partition: data_version
@@ -85,10 +87,10 @@ def erasure_events(
             provenance={partition: recorded_versions[partition].provenance for partition in due},
             ui_url=root.ui_url,
         )
-        record(context, list(materializations(table_report, context)))
+        record(context, list(build_materializations(table_report, context)))
 
 
-def rows_before(
+def count_rows_before(
     instance: dg.DagsterInstance, dataset: lance_core.LanceDataset, refs: Sequence[TableRef]
 ) -> dict[str, dict[str, PartitionRows]]:
     """The rows of materialized partitions, by the name of the asset, before rows are erased.
@@ -98,7 +100,7 @@ def rows_before(
         dataset: The table.
         refs: The assets that share the table.
     """
-    return {ref.name: partition_rows(dataset, ref, _partitions(instance, ref)) for ref in refs}
+    return {ref.name: count_partition_rows(dataset, ref, _list_materialized_partitions(instance, ref)) for ref in refs}
 
 
 def _is_removed(dataset: lance_core.LanceDataset, removed: frozenset[int], version: int | None) -> bool:
@@ -110,7 +112,7 @@ def _is_removed(dataset: lance_core.LanceDataset, removed: frozenset[int], versi
     return dataset.find_transaction(ERASURE, "true", newer_than=version) is not None
 
 
-def _partitions(instance: dg.DagsterInstance, ref: TableRef) -> list[str]:
+def _list_materialized_partitions(instance: dg.DagsterInstance, ref: TableRef) -> list[str]:
     """The materialized partitions of an asset; the newest event shows whether an asset without a definition has any."""
     if ref.partitions_def is None and ref.metadata is not None:
         return []

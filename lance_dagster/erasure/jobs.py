@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 from pydantic import ConfigDict, Field
 
-from lance_dagster._context.jobs import job_of_one_op
+from lance_dagster._context.jobs import build_job_of_one_op
 from lance_dagster.properties import ASSET_KEY, ERASURE, JOB_NAME, ROOT_RUN_ID, RUN_ID
 from lance_dagster.tables.branch_policy import BRANCH_TAG, MAIN, NO_RETRIES, branch_source
 from lance_dagster.tables.names import checked_job_name
@@ -136,7 +136,7 @@ def build_erasure_job(
     def run(context: dg.OpExecutionContext, config: ErasureConfig) -> None:
         _erase(context, refs, getattr(context.resources, io_manager_key), config)
 
-    return job_of_one_op(
+    return build_job_of_one_op(
         run,
         name=name,
         description="Erases rows from all versions and files of these tables, with a proof.",
@@ -147,7 +147,7 @@ def build_erasure_job(
 
 
 def _erase(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: object, config: ErasureConfig) -> None:
-    from lance_dagster.erasure.events import erasure_events, rows_before  # noqa: PLC0415 - heavy imports
+    from lance_dagster.erasure.events import count_rows_before, log_erasure  # noqa: PLC0415 - heavy imports
     from lance_dagster.loading.assets_of_table import assets_of_table  # noqa: PLC0415 - heavy imports
 
     root, is_dry = table_root(resource), config.dry_run or is_tagged(context, _DRY_RUN_TAG)
@@ -160,16 +160,16 @@ def _erase(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: o
             context.log.info("%s: there is no table", ref.name)
         else:
             tables.setdefault(dataset.root_uri, (dataset, []))[1].append(ref)
-    reports = _reports(tables, where, dry_run=True, **allowed)
+    reports = _erase_tables(tables, where, dry_run=True, **allowed)
     stopped = {uri: report.obstacles for uri, report in reports.items() if report.obstacles}
     for uri, (dataset, named) in tables.items():
         sharing = assets_of_table(context, root, dataset, named)
-        rows = rows_before(context.instance, dataset, sharing) if reports[uri].rows_deleted else {}
+        rows = count_rows_before(context.instance, dataset, sharing) if reports[uri].rows_deleted else {}
         if not (stopped or is_dry):
-            properties = _properties(context, dataset, named)
-            reports |= _reports({uri: tables[uri]}, where, transaction_properties=properties, **allowed)
+            properties = _make_properties(context, dataset, named)
+            reports |= _erase_tables({uri: tables[uri]}, where, transaction_properties=properties, **allowed)
         context.log.info("%s: %s", _names(named), json.dumps(asdict(reports[uri])))
-        erasure_events(context, root, sharing, reports[uri], config.request, rows)
+        log_erasure(context, root, sharing, reports[uri], config.request, rows)
     if stopped:
         places = [
             f"{_names(tables[uri][1])}: {', '.join(f'{obstacle.kind} {obstacle.path}' for obstacle in obstacles)}"
@@ -203,7 +203,7 @@ def _reject_branch(root: TableRoot, context: dg.OpExecutionContext, *, is_dry: b
     )
 
 
-def _properties(
+def _make_properties(
     context: dg.OpExecutionContext, dataset: "lance_core.LanceDataset", named: Sequence[TableRef]
 ) -> dict[str, str]:
     """The properties of the commits: the run, and the assets that wrote the rows, whose own commits are removed."""
@@ -219,7 +219,7 @@ def _properties(
     }
 
 
-def _reports(tables: Mapping[str, _Table], where: str, **arguments: Any) -> "dict[str, ErasureReport]":
+def _erase_tables(tables: Mapping[str, _Table], where: str, **arguments: Any) -> "dict[str, ErasureReport]":
     """Erase rows of tables by `erase_rows`, whose messages are withheld, as they can show personal data.
 
     Raises:

@@ -54,7 +54,7 @@ _FIRST_TO_MOVE: Final = (
 """The entries that move from the top to `lance/commit` if there are too many, in this order."""
 
 
-def laid_out(entries: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_entries(entries: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The entries at the top of an event, in order, and the other entries, by their names without prefix."""
     top = [key for key in AT_TOP if key in entries]
     is_said_twice = entries.get("lance/rows_written") == entries.get("dagster/partition_row_count")

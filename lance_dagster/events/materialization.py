@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 
 from lance_core.maintenance.routine.health import DEFAULT_TARGET, TARGET_KEY
-from lance_dagster.events.layout import COMMIT, columns_of, laid_out
-from lance_dagster.events.table_log import recent, table_log
+from lance_dagster.events.layout import COMMIT, columns_of, split_entries
+from lance_dagster.events.table_log import read_recent_versions, render_table_log
 from lance_dagster.lineage.declared_columns import column_lineage
 from lance_dagster.lineage.history import input_record
 from lance_dagster.properties import ATTEMPT, RUN_ID, properties_of
@@ -38,7 +38,7 @@ _LONG: Final = frozenset(
 )
 
 
-def event_metadata(
+def build_shared_entries(
     result: lance_core.WriteResult, location: TableLocation, kept_attempts: Sequence[int] = ()
 ) -> dict[str, Any]:
     """The entries of a write that the events of all its partitions share.
@@ -106,7 +106,7 @@ def _attempt_of(result: lance_core.WriteResult, versions: Sequence[int]) -> dg.J
     )
 
 
-def lineage_metadata(
+def build_lineage_entries(
     definition: Mapping[str, Any],
     dataset: lance_core.LanceDataset,
     where: str,
@@ -127,8 +127,8 @@ def lineage_metadata(
         derived: The column lineage to report if the asset declares none.
         branches: Markdown about the branches, for the log of the table.
     """
-    versions = recent(dataset)
-    page = table_log(dataset, versions, consumers, ui_url, branches)
+    versions = read_recent_versions(dataset)
+    page = render_table_log(dataset, versions, consumers, ui_url, branches)
     inputs = [input_record(read) for read in versions[0].inputs] if versions else []
     entries: dict[str, Any] = {
         "lance/inputs": dg.MetadataValue.json(inputs) if inputs else None,
@@ -150,7 +150,7 @@ def partition_entries(
     return {f"{COMMIT}/rows_written" if key == "lance/rows_written" else key: entries[key] for key in entries}
 
 
-def partition_metadata(
+def build_entries_by_partition(
     result: lance_core.WriteResult, entries: Mapping[str, Any], keys: Sequence[str], rows: Mapping[str, int]
 ) -> dict[str, dict[str, Any]]:
     """All entries of the event of each partition, by partition; empty if the events can share the entries of the write.
@@ -170,11 +170,11 @@ def partition_metadata(
             event_entries["lance/rows_written"] = result.slice_rows[key]
         if key in rows:
             event_entries["dagster/partition_row_count"] = rows[key]
-        metadata_by_key[key] = of_partition(entries, event_entries, key, keys)
+        metadata_by_key[key] = build_partition_entries(entries, event_entries, key, keys)
     return metadata_by_key
 
 
-def of_partition(
+def build_partition_entries(
     entries: Mapping[str, Any], event_entries: Mapping[str, Any], key: str | None, keys: Sequence[str | None]
 ) -> dict[str, Any]:
     """The entries of the event of one partition, laid out.
@@ -193,7 +193,7 @@ def of_partition(
 
 def ordered_entries(entries: Mapping[str, Any]) -> dict[str, Any]:
     """The entries laid out for an event: some at the top (see `layout`), the others in `lance/commit`."""
-    shown, rest = laid_out(entries)
+    shown, rest = split_entries(entries)
     commit_entries = {key: plain_metadata(value) for key, value in rest.items()}
     return {**shown, COMMIT: dg.MetadataValue.json(commit_entries)} if commit_entries else shown
 

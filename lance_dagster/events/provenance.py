@@ -20,7 +20,7 @@ import lance_core
 from lance_core.errors import NotFoundError
 from lance_dagster._context.check_log import read_provenance_log
 from lance_dagster.events.event_order import branch_of_event, version_of_event
-from lance_dagster.lineage.history import TableInput, TableVersion, data_version, last_data_change, read_history
+from lance_dagster.lineage.history import TableInput, TableVersion, format_data_version, last_data_change, read_history
 from lance_dagster.lineage.table_life import table_id_in
 from lance_dagster.properties import (
     CODE_VERSION,
@@ -48,7 +48,7 @@ def provenance_tags(tags: Mapping[str, str] | None) -> dict[str, str]:
     return {name: tag for name, tag in (tags or {}).items() if name in _OTHERS or name.startswith((_INPUT, _POINTER))}
 
 
-def written_provenance(
+def find_written_provenance(
     instance: dg.DagsterInstance,
     key: dg.AssetKey,
     branch: str,
@@ -81,11 +81,11 @@ def written_provenance(
             if version is not None and version not in without and newest.get(partition, (0, {}))[0] <= version:
                 newest[partition] = version, tags
     if head is not None:
-        committed_provenance(instance, key, head, newest, run_ids=run_ids, without=without)
+        add_provenance_of_commits(instance, key, head, newest, run_ids=run_ids, without=without)
     return newest
 
 
-def committed_provenance(
+def add_provenance_of_commits(
     instance: dg.DagsterInstance,
     key: dg.AssetKey,
     head: lance_core.LanceDataset,
@@ -129,12 +129,12 @@ def _tags_of_commit(instance: dg.DagsterInstance, commit: TableVersion) -> dict[
     for read in commit.inputs:
         if read.uri is None or read.version is None:
             continue
-        tags[_INPUT + read.asset] = data_version(read.uri, read.version, read.branch, read.table_id)
-        tags |= _recorded_input(instance, read)
+        tags[_INPUT + read.asset] = format_data_version(read.uri, read.version, read.branch, read.table_id)
+        tags |= _find_recorded_input(instance, read)
     return tags
 
 
-def _recorded_input(instance: dg.DagsterInstance, read: TableInput) -> dict[str, str]:
+def _find_recorded_input(instance: dg.DagsterInstance, read: TableInput) -> dict[str, str]:
     """The tags of an input by the event of the version that was read, or of the newest one before it."""
     key = dg.AssetKey.from_user_string(read.asset)
     for record in instance.fetch_materializations(key, limit=_MOST_EVENTS).records:
@@ -149,7 +149,7 @@ def _recorded_input(instance: dg.DagsterInstance, read: TableInput) -> dict[str,
     return {}
 
 
-def published_inputs(
+def point_inputs_to_main(
     instance: dg.DagsterInstance,
     tags: Mapping[str, str],
     branch: str,
@@ -176,17 +176,17 @@ def published_inputs(
             version = int(number)  # an asset that was not loaded, whose newest event was about the branch
         key = dg.AssetKey.from_user_string(asset)
         table = None if version is None else open_table(key)
-        promoted = None if table is None or version is None else _published_version(table, branch, version)
+        promoted = None if table is None or version is None else _find_published_version(table, branch, version)
         if table is None or promoted is None:
             continue
-        published[name] = data_version(table.root_uri, promoted, table_id=table.recorded_table_id())
+        published[name] = format_data_version(table.root_uri, promoted, table_id=table.recorded_table_id())
         newest = instance.fetch_materializations(key, limit=1).records
         if newest:
             published[_POINTER + asset] = str(newest[0].storage_id)
     return published
 
 
-def _published_version(table: lance_core.LanceDataset, branch: str, version: int) -> int | None:
+def _find_published_version(table: lance_core.LanceDataset, branch: str, version: int) -> int | None:
     """The version of main that has the rows of a version of a branch; None if it is not known to have them."""
     promotion = table.find_transaction(PROMOTED_FROM, branch)
     if promotion is None:

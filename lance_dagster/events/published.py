@@ -15,7 +15,7 @@ PUBLISHED: Final = "lance/published"
 _PAGE: Final = 500
 
 
-def published_partitions(
+def find_published_partitions(
     instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Collection[str], *, branch: str | None = None
 ) -> set[str]:
     """Those of some partitions that were written to main or to a branch.

@@ -9,7 +9,7 @@ Assets that share the table, and whose own rows have not changed, get an observa
 
 An event whose metadata has `lance/branch` is about a branch, and does not count as an event about main.
 
-The IO manager counts the rows of partitions of other writes here as well (`rows_of_partitions`).
+The IO manager counts the rows of partitions of other writes here as well (`count_rows_of_written_partitions`).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from lance_core.row_addresses import fragment_ids
 from lance_dagster._context.runs import plan_materializations
 from lance_dagster._context.steps import downstream_keys_of
 from lance_dagster.events.event_order import EventOrder, branch_of_event, version_of_event
-from lance_dagster.events.materialization import column_schema, lineage_metadata, of_partition
+from lance_dagster.events.materialization import build_lineage_entries, build_partition_entries, column_schema
 from lance_dagster.events.provenance import provenance_tags
 from lance_dagster.handlers.arrow_schema import owners
 from lance_dagster.lineage.consumers import consumers
-from lance_dagster.lineage.history import data_version_of
+from lance_dagster.lineage.history import compute_data_version
 from lance_dagster.lineage.table_life import is_about_another
 from lance_dagster.tables.branch_policy import BRANCH_TAG
 from lance_dagster.tables.location import TABLE_KEY, TableLocation
@@ -112,7 +112,7 @@ class TableReport:
     ui_url: str = ""
 
 
-def known_versions(
+def read_recorded_states(
     instance: dg.DagsterInstance,
     key: dg.AssetKey,
     partitions: Sequence[str],
@@ -170,7 +170,7 @@ def known_versions(
     }
 
 
-def partitions_of_runs(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: Iterable[str]) -> list[str]:
+def list_partitions_of_runs(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: Iterable[str]) -> list[str]:
     """The partitions of an asset that runs have materialized, as Dagster recorded them."""
     partition_keys: set[str] = set()
     for run_id in run_ids:
@@ -182,7 +182,7 @@ def partitions_of_runs(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: 
     return sorted(partition_keys)
 
 
-def partition_rows(
+def count_partition_rows(
     dataset: lance_core.LanceDataset, ref: TableRef, partitions: Sequence[str], new: Iterable[int] | None = None
 ) -> dict[str, PartitionRows]:
     """Count the rows of partitions; the result is empty if the partition columns are unknown.
@@ -228,7 +228,7 @@ def partition_rows(
     }
 
 
-def rows_of_partitions(
+def count_rows_of_written_partitions(
     result: lance_core.WriteResult,
     ref: TableRef,
     keys: Sequence[str],
@@ -255,12 +255,12 @@ def rows_of_partitions(
     if result.slice_rows and (result.operation == "Overwrite" or not adds):
         return {key: result.slice_rows[key] for key in keys if key in result.slice_rows}
     most = _MOST_OPENED if max_unindexed_fragments is None else max_unindexed_fragments
-    if _uncovered(result.dataset, columns) > most + (result.fragments_added or 0):
+    if _count_uncovered_fragments(result.dataset, columns) > most + (result.fragments_added or 0):
         return {}
-    return {key: counts.rows for key, counts in partition_rows(result.dataset, ref, keys).items()}
+    return {key: counts.rows for key, counts in count_partition_rows(result.dataset, ref, keys).items()}
 
 
-def _uncovered(dataset: lance_core.LanceDataset, columns: Sequence[str]) -> int:
+def _count_uncovered_fragments(dataset: lance_core.LanceDataset, columns: Sequence[str]) -> int:
     """The number of fragments that the zone maps on one of the columns do not cover, from the manifest alone."""
     covered: dict[str, set[int]] = {column: set() for column in columns}
     for index in dataset.describe_indices():
@@ -270,7 +270,7 @@ def _uncovered(dataset: lance_core.LanceDataset, columns: Sequence[str]) -> int:
     return len(set[int]().union(*(all_fragments - fragments for fragments in covered.values())))
 
 
-def materializations(
+def build_materializations(
     report: TableReport, context: dg.OpExecutionContext | dg.AssetExecutionContext | None
 ) -> Iterator[dg.AssetMaterialization]:
     """The events of a report, one per partition.
@@ -293,14 +293,14 @@ def materializations(
     if dataset.branch is not None:
         entries |= {BRANCH_TAG: dataset.branch, "lance/published": False}
     readers = None if context is None else consumers(downstream_keys_of(context, ref.key), ref.key)
-    entries |= lineage_metadata(
+    entries |= build_lineage_entries(
         ref.metadata or {},
         dataset,
         f"asset {ref.name}",
         consumers=readers,
         ui_url=report.ui_url,
     )
-    changed = data_version_of(dataset)
+    changed = compute_data_version(dataset)
     keys: list[str | None] = [*report.partitions] or [None]
     for partition in keys:
         event_entries: dict[str, Any] = {}
@@ -310,7 +310,7 @@ def materializations(
             event_entries |= {} if counted.written is None else {"lance/rows_written": counted.written}
             event_entries |= {} if counted.erased is None else {"lance/rows_erased": counted.erased}
         event_entries |= report.entries_by_partition.get(partition, {})
-        shown = of_partition(entries, event_entries, partition, keys)
+        shown = build_partition_entries(entries, event_entries, partition, keys)
         tags = {_DATA_VERSION_TAG: report.unchanged.get(partition, changed), **report.provenance.get(partition, {})}
         yield dg.AssetMaterialization(asset_key=ref.key, partition=partition, metadata=shown, tags=tags)
 
@@ -326,7 +326,7 @@ def _own_columns(ref: TableRef, dataset: lance_core.LanceDataset) -> pa.Schema:
     return pa.schema([column for column in schema if column.name in shown]) if asset_columns else schema
 
 
-def observation_of_table(
+def build_observation(
     ref: TableRef, dataset: lance_core.LanceDataset, metadata: Mapping[str, Any]
 ) -> dg.AssetObservation:
     """The observation of a table for one of its assets, after a change that was made for other assets.

@@ -30,12 +30,12 @@ _RUN_ID: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 _LONGEST: Final = 200
 
 
-def recent(dataset: lance_core.LanceDataset) -> list[TableVersion]:
+def read_recent_versions(dataset: lance_core.LanceDataset) -> list[TableVersion]:
     """The newest versions, newest first."""
     return list(islice(read_history(dataset, count_changes=False, ahead=LAST + 1), LAST))
 
 
-def history_page(versions: Iterable[TableVersion], ui_url: str = "") -> str:
+def render_history(versions: Iterable[TableVersion], ui_url: str = "") -> str:
     """Versions as a table in Markdown, with links to their runs in the UI at a URL."""
     return table(
         ["run", "version", "time (UTC)", "operation", "rows", "partitions", "message"],
@@ -46,7 +46,7 @@ def history_page(versions: Iterable[TableVersion], ui_url: str = "") -> str:
                 f"{version.time:%Y-%m-%d %H:%M:%S}".translate(_ON_ONE_LINE),
                 cell(version.operation),
                 cell(version.rows),
-                cell(partitions_label(version.partitions)),
+                cell(shorten_partitions(version.partitions)),
                 cell(_cut(version.message)),
             ]
             for version in versions
@@ -62,7 +62,7 @@ def _cut(message: str | None) -> str | None:
     return message[: _LONGEST_MESSAGE - 1] + "…"
 
 
-def table_log(
+def render_table_log(
     dataset: lance_core.LanceDataset,
     versions: Sequence[TableVersion],
     consumers: Mapping[str, int | None] | None = None,
@@ -79,7 +79,7 @@ def table_log(
         ui_url: The URL of the Dagster UI, for links to runs.
         branches: Markdown about the branches; by default their tree.
     """
-    parts = [f"## {cell(dataset.root_uri)}", "### Versions", history_page(versions, ui_url)]
+    parts = [f"## {cell(dataset.root_uri)}", "### Versions", render_history(versions, ui_url)]
     parts += [
         "### Branches",
         branches or _branches(dataset),
@@ -132,7 +132,7 @@ def _inputs(versions: Iterable[TableVersion]) -> str:
     return table(["version", "read", "at version"], rows) if rows else "none"
 
 
-def partitions_label(partitions: Any) -> str:
+def shorten_partitions(partitions: Any) -> str:
     """A few partition keys in full; of more keys the number, the first and the last."""
     if partitions is None:
         return ""

@@ -21,7 +21,7 @@ from lance_dagster.handlers.base import LanceTypeHandler
 if TYPE_CHECKING:
     from lance_dagster.tables.settings import TableSettings
 
-__all__ = ["LanceTypeHandler", "Loading", "default_load_type", "handler_for_load", "handler_for_value"]
+__all__ = ["LanceTypeHandler", "Loading", "default_load_type", "find_handler_for_load", "find_handler_for_value"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,9 @@ HANDLERS: Mapping[str, _Entry] = MappingProxyType(
 )
 
 
-def handler_for_value(value: object, *, where: str, type_handlers: Sequence[LanceTypeHandler] = ()) -> LanceTypeHandler:
+def find_handler_for_value(
+    value: object, *, where: str, type_handlers: Sequence[LanceTypeHandler] = ()
+) -> LanceTypeHandler:
     """The handler that writes a value.
 
     Args:
@@ -94,7 +96,7 @@ class Loading:
     optional: bool = False
 
 
-def handler_for_load(
+def find_handler_for_load(
     annotation: object, default: str, *, where: str, type_handlers: Sequence[LanceTypeHandler] = ()
 ) -> Loading:
     """How an input with a type annotation is loaded.
@@ -108,7 +110,7 @@ def handler_for_load(
     Raises:
         DagsterInvariantViolationError: No handler loads values of this type.
     """
-    requested_type = _unwrapped(annotation)
+    requested_type = _unwrap_annotation(annotation)
     choices = {
         "by_partition": requested_type.by_partition,
         "as_list": requested_type.as_list,
@@ -137,17 +139,17 @@ class _WantedType:
     optional: bool = False
 
 
-def _unwrapped(annotation: object) -> _WantedType:
+def _unwrap_annotation(annotation: object) -> _WantedType:
     """The type within `Optional`, and within `dict[str, ...]` or `list[...]`, which hold several values."""
     origin, inside = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):
         members = [member for member in inside if member is not NoneType]
         if len(members) == 1:
-            return replace(_unwrapped(members[0]), optional=True)
+            return replace(_unwrap_annotation(members[0]), optional=True)
     if origin is Annotated:
-        return _unwrapped(inside[0])
+        return _unwrap_annotation(inside[0])
     if (origin in (dict, Mapping) and inside[0] is str) or (origin in (list, Sequence) and inside):
-        inner_type = _unwrapped(inside[-1])
+        inner_type = _unwrap_annotation(inside[-1])
         if not (inner_type.by_partition or inner_type.as_list):
             is_list = origin in (list, Sequence)
             return _WantedType(inner=inner_type.inner, by_partition=not is_list, as_list=is_list)

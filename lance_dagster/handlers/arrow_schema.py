@@ -92,7 +92,7 @@ def owners(schema: pa.Schema) -> dict[str, str]:
     return {name: owner.decode() for name, owner in owner_by_column.items() if owner is not None}
 
 
-def without_owners(frame: pa.Schema, table: pa.Schema | None = None) -> pa.Schema:
+def drop_owners(frame: pa.Schema, table: pa.Schema | None = None) -> pa.Schema:
     """A frame's columns without the owners that they had in the table from which they were read.
 
     Args:
@@ -109,7 +109,7 @@ def without_owners(frame: pa.Schema, table: pa.Schema | None = None) -> pa.Schem
     return frame
 
 
-def with_vectors(schema: pa.Schema, widths: Mapping[str, int]) -> pa.Schema:
+def apply_vector_widths(schema: pa.Schema, widths: Mapping[str, int]) -> pa.Schema:
     """The schema with some list columns as fixed-size lists.
 
     Raises:
@@ -126,7 +126,7 @@ def with_vectors(schema: pa.Schema, widths: Mapping[str, int]) -> pa.Schema:
     return schema
 
 
-def with_known_types(frame: pa.Schema, schema: pa.Schema, table: pa.Schema | None, *, without_rows: bool) -> pa.Schema:
+def apply_known_types(frame: pa.Schema, schema: pa.Schema, table: pa.Schema | None, *, without_rows: bool) -> pa.Schema:
     """A frame's columns, with declared types or the table's for columns that have only nulls, or no rows.
 
     Args:
@@ -148,15 +148,15 @@ def with_known_types(frame: pa.Schema, schema: pa.Schema, table: pa.Schema | Non
     )
 
 
-def types_for_nulls(table: pa.Schema, frame: pa.Schema) -> dict[str, pa.DataType]:
+def find_types_for_nulls(table: pa.Schema, frame: pa.Schema) -> dict[str, pa.DataType]:
     """The columns of a table that have type null so far, with the types of the frame's columns."""
     nulls = {field.name for field in table if pa.types.is_null(field.type)}
     return {field.name: field.type for field in frame if field.name in nulls and not pa.types.is_null(field.type)}
 
 
-def typed(table: pa.Schema, frame: pa.Schema) -> pa.Schema:
+def predict_table_schema(table: pa.Schema, frame: pa.Schema) -> pa.Schema:
     """The table's columns after the commit of a frame: columns of type null get the frame's types."""
-    types = types_for_nulls(table, frame)
+    types = find_types_for_nulls(table, frame)
     if not types:
         return table
     return pa.schema([field.with_type(types.get(field.name, field.type)) for field in table], table.metadata)
@@ -176,7 +176,7 @@ def target_schema(frame: pa.Schema, table: pa.Schema | None, mode: CommitMode, s
         InvalidInputError: `schema_mode` is overwrite, and the write does not overwrite the whole table.
     """
     _reject_clashing_names(frame)
-    frame = without_owners(frame, table)
+    frame = drop_owners(frame, table)
     if table is None or (schema_mode == "overwrite" and mode == "overwrite"):
         return frame
     if schema_mode == "overwrite":

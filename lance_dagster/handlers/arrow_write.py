@@ -20,18 +20,18 @@ from lance_core import SliceWriter, WriteResult
 from lance_core.errors import CommitConflictError, DatasetExistsError
 from lance_core.extension_types import empty_table
 from lance_dagster.handlers.arrow_schema import (
+    apply_known_types,
+    apply_vector_widths,
+    find_types_for_nulls,
     fit_batch,
     owners,
+    predict_table_schema,
     target_schema,
-    typed,
-    types_for_nulls,
-    with_known_types,
-    with_vectors,
 )
 from lance_dagster.handlers.base import WriteRequest, skips_empty
 from lance_dagster.handlers.columns import write_column_batches
 from lance_dagster.handlers.merge_clauses import check_plain
-from lance_dagster.handlers.merging import after_creation, check_keys, merge_arrow, merge_on_attempts
+from lance_dagster.handlers.merging import check_keys, merge_arrow, merge_on_attempts, rebase_on_created_table
 
 # The rows of a stream can be in any order; more open writers than this would hold too much unwritten data.
 _MAX_OPEN_WRITERS = 32
@@ -54,7 +54,7 @@ def write_arrow(
         return write_column_batches(batches, schema, request)
     without_table = False  # whether a merge creates its table
     check_plain(request.output)  # before anything is written
-    target = _target(batches, schema, request)
+    target = _choose_columns_to_write(batches, schema, request)
     if request.output.write_mode == "merge":
         table = _to_merge(batches, schema, target, request)
         deletes = None if request.mode != "merge" or request.deletes is None else fit_batch(request.deletes, target)
@@ -64,7 +64,7 @@ def write_arrow(
         if request.mode == "merge":
             return _merge(table, request)
         batches, without_table = [table], request.mode == "create"
-    writer = _writer(target, request)
+    writer = _make_writer(target, request)
     try:
         for batch in batches:
             writer.write(fit_batch(batch, target))
@@ -80,17 +80,19 @@ def write_arrow(
         writer.discard()
         if not without_table:
             raise
-    return write_arrow(batches, target, after_creation(request))
+    return write_arrow(batches, target, rebase_on_created_table(request))
 
 
-def _target(batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema, request: WriteRequest) -> pa.Schema:
+def _choose_columns_to_write(
+    batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema, request: WriteRequest
+) -> pa.Schema:
     """The columns with which the rows are written."""
     without_rows = isinstance(batches, list) and not any(batch.num_rows for batch in batches)
     existing = None if request.existing is None else request.existing.schema
-    frame_schema = with_known_types(schema, request.known, existing, without_rows=without_rows)
-    frame_schema = with_vectors(frame_schema, request.output.vector_columns)
+    frame_schema = apply_known_types(schema, request.known, existing, without_rows=without_rows)
+    frame_schema = apply_vector_widths(frame_schema, request.output.vector_columns)
     if existing is not None and request.output.schema_mode != "overwrite":
-        existing = typed(existing, frame_schema)
+        existing = predict_table_schema(existing, frame_schema)
     return target_schema(frame_schema, existing, request.mode, request.output.schema_mode)
 
 
@@ -116,8 +118,8 @@ def check_arrow(batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema,
     """
     check_plain(request.output)
     without_rows = isinstance(batches, list) and not any(batch.num_rows for batch in batches)
-    frame_schema = with_known_types(schema, request.known, None, without_rows=without_rows)
-    target = target_schema(with_vectors(frame_schema, request.output.vector_columns), None, "create", "strict")
+    frame_schema = apply_known_types(schema, request.known, None, without_rows=without_rows)
+    target = target_schema(apply_vector_widths(frame_schema, request.output.vector_columns), None, "create", "strict")
     slices = request.slices if request.output.out_of_partition == "error" else None
     num_rows, keys = 0, []
     for batch in batches:
@@ -159,7 +161,7 @@ def _commit(
             storage_options=request.storage_options,
             commit=request.commit,
             files=request.files,
-            add_columns=request.output.schema_mode == "add_columns" or bool(_without_type(schema, request)),
+            add_columns=request.output.schema_mode == "add_columns" or bool(_find_untyped_columns(schema, request)),
         )
     except CommitConflictError:
         writer.discard()  # after a conflict nothing was committed; after other errors the files may be in use
@@ -170,7 +172,7 @@ def _commit(
     return WriteResult.of(result, fragments, writer.num_rows, rows)
 
 
-def _writer(schema: pa.Schema, request: WriteRequest) -> SliceWriter:
+def _make_writer(schema: pa.Schema, request: WriteRequest) -> SliceWriter:
     """The writer of the output; it keeps rows of different partitions apart."""
     slices, field_ids = request.slices, _field_ids(schema, request)
 
@@ -191,11 +193,11 @@ def _field_ids(schema: pa.Schema, request: WriteRequest) -> bytes | None:
     existing = request.existing
     if existing is None or request.mode == "overwrite":
         return None
-    typed_columns = set(existing.schema.names) - _without_type(schema, request)
+    typed_columns = set(existing.schema.names) - _find_untyped_columns(schema, request)
     added = [field for field in schema if field.name not in typed_columns]
     return existing.lance_schema_with(added) if added else existing.lance_schema_bytes
 
 
-def _without_type(schema: pa.Schema, request: WriteRequest) -> set[str]:
+def _find_untyped_columns(schema: pa.Schema, request: WriteRequest) -> set[str]:
     """The columns of the table that have type null so far, and get a type."""
-    return set() if request.existing is None else set(types_for_nulls(request.existing.schema, schema))
+    return set() if request.existing is None else set(find_types_for_nulls(request.existing.schema, schema))

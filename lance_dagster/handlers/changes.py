@@ -45,8 +45,8 @@ def read_changes(request: ReadRequest) -> pa.Table:
     assert request.changes is not None
     parts, total = [], Counter[str]()
     for part in request.changes.parts:
-        changes, updates = _of_part(request, part)
-        total += _by_kind(changes)
+        changes, updates = _read_part(request, part)
+        total += _count_by_kind(changes)
         total += Counter(insert=-updates, update_postimage=updates, delete=-updates)
         parts.append(changes)
     column_names = request.dataset.schema.names if request.columns is None else request.columns
@@ -64,7 +64,7 @@ def count_changes(request: ReadRequest, *, all_of_them: bool = False) -> None:
     """
     assert request.changes is not None
     dataset, key, counted = request.dataset, request.changes.key, request.changes.updates_of
-    column = _cheap_column(dataset)
+    column = _choose_cheap_column(dataset)
     total = Counter(dict.fromkeys(KINDS, 0))
     for part in request.changes.parts:
         delta = dataset.delta(begin_version=part.begin_version, end_version=dataset.version)
@@ -77,7 +77,7 @@ def count_changes(request: ReadRequest, *, all_of_them: bool = False) -> None:
             total += counts
         elif all_of_them or counts.total() <= _MOST_COUNTED:
             whole = replace(request, columns=[column], changes=replace(request.changes, splits_updates=False))
-            total += _by_kind(_of_part(whole, part)[0])
+            total += _count_by_kind(_read_part(whole, part)[0])
         else:
             return
     request.changes.counts.update({kind: total[kind] for kind in KINDS})
@@ -97,26 +97,29 @@ def has_changes(
     Raises:
         LanceError: A version that is needed was cleaned up, or the changes cannot be read.
     """
-    delta, column = dataset.delta(begin_version=begin_version, end_version=dataset.version), _cheap_column(dataset)
+    delta, column = (
+        dataset.delta(begin_version=begin_version, end_version=dataset.version),
+        _choose_cheap_column(dataset),
+    )
     if rows is None:
         return bool(delta.plan([column], updates_of=updates_of).tasks)
     feed = delta.get_changes([column], updates_of=updates_of, preimages=True, filter=rows)
     return any(batch.num_rows for batch in feed)
 
 
-def _cheap_column(dataset: lance_core.LanceDataset) -> str:
+def _choose_cheap_column(dataset: lance_core.LanceDataset) -> str:
     """A column that is cheap to read, for reads that need no particular column."""
     schema: pa.Schema = dataset.schema
     names: list[str] = schema.names
     return next((field.name for field in schema if pa.types.is_primitive(field.type)), names[0])
 
 
-def _by_kind(changes: pa.Table) -> Counter[str]:
+def _count_by_kind(changes: pa.Table) -> Counter[str]:
     counted = changes.column(CHANGE_TYPE).value_counts()
     return Counter({count["values"].as_py(): count["counts"].as_py() for count in counted})
 
 
-def _of_part(request: ReadRequest, part: ChangesPart) -> tuple[pa.Table, int]:
+def _read_part(request: ReadRequest, part: ChangesPart) -> tuple[pa.Table, int]:
     """The changes of a part, and the number of updates that are a delete and an insert among them."""
     assert request.changes is not None
     dataset, key = request.dataset, list(request.changes.key)
@@ -137,7 +140,7 @@ def _of_part(request: ReadRequest, part: ChangesPart) -> tuple[pa.Table, int]:
     ).read_all()
     if pairs and splits:
         return _split(feed)
-    return (_paired(feed, key) if pairs else feed), 0
+    return (_pair_updates(feed, key) if pairs else feed), 0
 
 
 def _split(feed: pa.Table) -> tuple[pa.Table, int]:
@@ -151,7 +154,7 @@ def _split(feed: pa.Table) -> tuple[pa.Table, int]:
     return feed.set_column(index, feed.schema.field(index), kinds), both
 
 
-def _paired(feed: pa.Table, key: Sequence[str]) -> pa.Table:
+def _pair_updates(feed: pa.Table, key: Sequence[str]) -> pa.Table:
     """The feed with one row per update, or with a delete or insert where only one side meets the filter.
 
     An update that changes the key becomes a delete and an insert.

@@ -21,16 +21,16 @@ import pyarrow.compute as pc
 from lance_core import ColumnsResult, LanceDataset, WriteResult
 from lance_core.errors import EarlierAttemptError, InvalidInputError, SchemaError, VersionNotFoundError
 from lance_core.extension_types import empty_table
-from lance_dagster.handlers.arrow_schema import fit_batch, with_known_types, with_vectors
+from lance_dagster.handlers.arrow_schema import apply_known_types, apply_vector_widths, fit_batch
 from lance_dagster.handlers.base import ROW_NAMES, WriteRequest, skips_empty
 from lance_dagster.handlers.exact_cast import CastRejectedError, can_cast
-from lance_dagster.handlers.merging import adopted
-from lance_dagster.properties import ASSET_KEY, COLUMNS, properties_of, several
+from lance_dagster.handlers.merging import build_adopted_result
+from lance_dagster.properties import ASSET_KEY, COLUMNS, properties_of, split_values
 
 _LAST_UPDATED: Final = "_row_last_updated_at_version"
 
 
-def matched_by(names: Sequence[str], key: Sequence[str]) -> list[str]:
+def choose_matching_columns(names: Sequence[str], key: Sequence[str]) -> list[str]:
     """The columns that identify the rows of a frame.
 
     Args:
@@ -59,7 +59,7 @@ def set_columns(names: Iterable[str], key: Sequence[str]) -> list[str]:
     return [name for name in names if name not in (*ROW_NAMES, *key)]
 
 
-def stored_columns(schema: pa.Schema, request: WriteRequest, *, without_rows: bool = False) -> pa.Schema:
+def align_columns_to_set(schema: pa.Schema, request: WriteRequest, *, without_rows: bool = False) -> pa.Schema:
     """The columns to set, as the table stores them.
 
     Args:
@@ -75,9 +75,9 @@ def stored_columns(schema: pa.Schema, request: WriteRequest, *, without_rows: bo
     if not names:
         raise SchemaError(f"the output has only the columns {schema.names}, which identify its rows, and none to set")
     frame = pa.schema([schema.field(name) for name in names])
-    columns_schema = with_known_types(frame, request.known, table, without_rows=without_rows)
+    columns_schema = apply_known_types(frame, request.known, table, without_rows=without_rows)
     widths = {name: width for name, width in request.output.vector_columns.items() if name not in table.names}
-    columns_schema = with_vectors(columns_schema, widths)
+    columns_schema = apply_vector_widths(columns_schema, widths)
     fields = []
     for field in columns_schema:
         if field.name in table.names:
@@ -109,34 +109,34 @@ def write_column_batches(
     Raises:
         LanceError: The write failed: no row was changed, except perhaps after an `OutcomeUnknownError`.
     """
-    key = matched_by(schema.names, request.output.row_key)
+    key = choose_matching_columns(schema.names, request.output.row_key)
     tables = [pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch for batch in batches]
     num_rows = sum(table.num_rows for table in tables)
     if skips_empty(num_rows, request):
         return None
-    stored = stored_columns(schema, request, without_rows=not num_rows)
+    stored = align_columns_to_set(schema, request, without_rows=not num_rows)
     assert request.existing is not None
     target = pa.schema([*key_fields(key, request.existing.schema), *stored])
 
     def fitted() -> pa.Table:
         return pa.concat_tables([fit_batch(table, target) for table in tables] or [empty_table(target)])
 
-    if is_kept(request, key, lambda: fitted().select(key)):
-        return adopted(request)
+    if decide_to_adopt(request, key, lambda: fitted().select(key)):
+        return build_adopted_result(request)
     data = fitted()
     try:
         return _write(data, key, request)
     except InvalidInputError:
         left = data
         with suppress(pa.ArrowException):  # Arrow joins only by primitive types
-            left = _without_deleted(data, key, request)
+            left = _drop_deleted_rows(data, key, request)
         if left.num_rows == data.num_rows:
             raise
     return _write(left, key, request, data.num_rows - left.num_rows)
 
 
 def _write(data: pa.Table, key: Sequence[str], request: WriteRequest, left_out: int = 0) -> WriteResult:
-    dataset = at_base(request)
+    dataset = reopen_base(request)
     done = dataset.write_columns(
         data,
         key,
@@ -147,9 +147,9 @@ def _write(data: pa.Table, key: Sequence[str], request: WriteRequest, left_out: 
     return columns_result(dataset, done, request, left_out)
 
 
-def _without_deleted(data: pa.Table, key: Sequence[str], request: WriteRequest) -> pa.Table:
+def _drop_deleted_rows(data: pa.Table, key: Sequence[str], request: WriteRequest) -> pa.Table:
     """The rows without those that were deleted since the version that the step has read."""
-    base = at_base(request)
+    base = reopen_base(request)
     base.checkout_latest()  # the rejected write may have been done again there
     if not may_lack_rows(key, replace(request, existing=base)):
         return data
@@ -176,13 +176,13 @@ def may_lack_rows(key: Sequence[str], request: WriteRequest) -> bool:
     )
 
 
-def at_base(request: WriteRequest) -> LanceDataset:
+def reopen_base(request: WriteRequest) -> LanceDataset:
     """A new handle on the version of the table that the write is based on."""
     assert request.existing is not None
     return request.existing.checkout_version((request.existing.branch, request.existing.version))
 
 
-def is_kept(request: WriteRequest, key: Sequence[str], keys: Callable[[], pa.Table]) -> bool:
+def decide_to_adopt(request: WriteRequest, key: Sequence[str], keys: Callable[[], pa.Table]) -> bool:
     """Whether the columns of an earlier attempt are adopted, so that nothing is written.
 
     Where `lance/missing` is keep, rows that the frame lacks keep the values of earlier attempts. Then `replace` needs a
@@ -200,7 +200,7 @@ def is_kept(request: WriteRequest, key: Sequence[str], keys: Callable[[], pa.Tab
     if write is None or not write.earlier or request.output.missing != "keep":
         return False
     if write.on_earlier_attempt == "replace":
-        left = _only_of_earlier(request, key, keys)
+        left = _describe_cells_of_earlier(request, key, keys)
         if left == "":
             return False
         raise EarlierAttemptError(
@@ -212,7 +212,7 @@ def is_kept(request: WriteRequest, key: Sequence[str], keys: Callable[[], pa.Tab
     return write.on_earlier_attempt == "adopt"
 
 
-def _only_of_earlier(request: WriteRequest, key: Sequence[str], keys: Callable[[], pa.Table]) -> str:
+def _describe_cells_of_earlier(request: WriteRequest, key: Sequence[str], keys: Callable[[], pa.Table]) -> str:
     """The cells that only earlier attempts have set, for the message; an empty string if there are none.
 
     They are known for tables with stable row ids, which record the last change of each row, until the versions of the
@@ -223,13 +223,19 @@ def _only_of_earlier(request: WriteRequest, key: Sequence[str], keys: Callable[[
     assert write is not None
     if not existing.has_stable_row_ids or "_rowaddr" in key:
         return ", if there are any: this is known only of tables with stable row ids, and not with _rowaddr as key"
-    names, columns, current_keys = list(key), set(several(request.commit.texts.get(COLUMNS))), keys().select(list(key))
+    names, columns, current_keys = (
+        list(key),
+        set(split_values(request.commit.texts.get(COLUMNS))),
+        keys().select(list(key)),
+    )
     for version in write.earlier:
         try:
             earlier_version = existing.checkout_version((existing.branch, version))
         except VersionNotFoundError:
             return f", if there are any: version {version} was cleaned up"
-        other_columns = set(several(properties_of(earlier_version.read_transaction(version)).get(COLUMNS))) - columns
+        other_columns = (
+            set(split_values(properties_of(earlier_version.read_transaction(version)).get(COLUMNS))) - columns
+        )
         if other_columns:
             return f", in the columns {sorted(other_columns)}"
         rows = _set_in(earlier_version, list(dict.fromkeys((*names, "_rowid"))))

@@ -151,24 +151,24 @@ def cast_exactly(column: Column, field: pa.Field) -> Column:
     done = _attempt(column, field.type)
     if done is not None:
         return done
-    value = shown(column[first_failing(column, lambda part: _attempt(part, field.type) is not None)])
+    value = show_value(column[find_first_failing(column, lambda part: _attempt(part, field.type) is not None)])
     raise CastRejectedError(field.name, column.type, field.type, value)
 
 
-def shown(value: pa.Scalar) -> str:
+def show_value(value: pa.Scalar) -> str:
     """A value for messages: dates and times in ISO form, strings in quotes, long values truncated."""
     plain: Any = value.as_py() if not pa.types.is_timestamp(value.type) else pc.cast(value, pa.string()).as_py()
     spelled = repr(plain) if isinstance(plain, str) and not pa.types.is_timestamp(value.type) else str(plain)
     return spelled if len(spelled) <= _LONGEST_SHOWN else spelled[: _LONGEST_SHOWN - 1] + "…"
 
 
-def shown_row(row: pa.Table) -> str:
+def show_row(row: pa.Table) -> str:
     """The first row of a table for messages: `{'day': 2024-01-01, 'id': 7}`."""
-    values = [f"{name!r}: {shown(row.column(position)[0])}" for position, name in enumerate(row.column_names)]
+    values = [f"{name!r}: {show_value(row.column(position)[0])}" for position, name in enumerate(row.column_names)]
     return "{" + ", ".join(values) + "}"
 
 
-def first_failing(column: Column, holds: Callable[[Column], bool]) -> int:
+def find_first_failing(column: Column, holds: Callable[[Column], bool]) -> int:
     """The first row that fails, by bisection: there is one, and `holds` is false for each slice with such a row."""
     low, high = 0, len(column)  # `holds` is true before `low`, and false for a row before `high`
     while high - low > 1:
@@ -192,20 +192,20 @@ def _attempt(column: Column, target: pa.DataType) -> Column | None:
     if isinstance(target, pa.BaseExtensionType) and column.type == target.storage_type:
         return pa.ExtensionArray.from_storage(target, column)
     if _is_blob(target):
-        return _blobs(column, target)
+        return _cast_to_blobs(column, target)
     if pa.types.is_dictionary(column.type):
         return _attempt(column.dictionary_decode(), target)
     if pa.types.is_dictionary(target):
         values = _attempt(column, target.value_type)
         return None if values is None else values.cast(target)
     if pa.types.is_struct(column.type) and pa.types.is_struct(target):
-        return _struct(column, target)
+        return _cast_struct(column, target)
     if is_any_list(column.type) and is_any_list(target) and column.type.value_type != target.value_type:
         return _list(column, target)
-    return _flat(column, target)
+    return _cast_flat(column, target)
 
 
-def _blobs(column: pa.Array, target: pa.DataType) -> pa.Array:
+def _cast_to_blobs(column: pa.Array, target: pa.DataType) -> pa.Array:
     """Blobs from their bytes or URIs; nothing is copied."""
     child_name = "data" if _is_binary(column.type) else "uri"
     storage = target.storage_type
@@ -216,7 +216,7 @@ def _blobs(column: pa.Array, target: pa.DataType) -> pa.Array:
     return pa.ExtensionArray.from_storage(target, blobs)
 
 
-def _struct(column: pa.StructArray, target: pa.StructType) -> pa.Array | None:
+def _cast_struct(column: pa.StructArray, target: pa.StructType) -> pa.Array | None:
     """A struct cast field by field, by name; fields of a null struct count as null."""
     children = dict(zip([field.name for field in column.type], column.flatten(), strict=True))
     cast = [_attempt(children[field.name], field.type) for field in target]
@@ -236,15 +236,15 @@ def _list(column: pa.Array, target: pa.DataType) -> pa.Array | None:
     offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
     plain = pa.large_list(target.value_field)
     lists = pa.LargeListArray.from_arrays(offsets, items, type=plain, mask=column.is_null())
-    return lists if plain == target else _flat(lists, target)
+    return lists if plain == target else _cast_flat(lists, target)
 
 
-def _flat(column: pa.Array, target: pa.DataType) -> pa.Array | None:
+def _cast_flat(column: pa.Array, target: pa.DataType) -> pa.Array | None:
     source = column.type
     if pa.types.is_date(target) and pa.types.is_timestamp(source) and source.tz is not None:
         column = pc.local_timestamp(column)
     if pa.types.is_integer(source) and pa.types.is_floating(target):
-        return _integers_as_floats(column, target)
+        return _cast_integers_to_floats(column, target)
     if pa.types.is_integer(source) and pa.types.is_decimal(target):
         column = column.cast(pa.decimal256(_MOST_DIGITS, target.scale))
     try:
@@ -254,7 +254,7 @@ def _flat(column: pa.Array, target: pa.DataType) -> pa.Array | None:
         back = done.cast(column.type, safe=True)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
-    return done if _same(column, back) else None
+    return done if _are_identical(column, back) else None
 
 
 def _may_lose(source: pa.DataType, target: pa.DataType) -> bool:
@@ -263,7 +263,7 @@ def _may_lose(source: pa.DataType, target: pa.DataType) -> bool:
     return floats or _is_date_or_timestamp(source) or _is_date_or_timestamp(target)
 
 
-def _same(first: pa.Array, second: pa.Array) -> bool:
+def _are_identical(first: pa.Array, second: pa.Array) -> bool:
     """Whether two arrays of one type hold the same values; NaN is the same as NaN."""
     if pa.types.is_float16(first.type):  # Arrow cannot compare these
         first, second = first.cast(pa.float32()), second.cast(pa.float32())
@@ -273,13 +273,13 @@ def _same(first: pa.Array, second: pa.Array) -> bool:
     return pc.all(pc.fill_null(equal, True)).as_py() is not False
 
 
-def _integers_as_floats(column: pa.Array, target: pa.DataType) -> pa.Array | None:
+def _cast_integers_to_floats(column: pa.Array, target: pa.DataType) -> pa.Array | None:
     """Integers as floats, or None if a number would change; Arrow's safe cast rejects every number above 2^53."""
     doubles = column.cast(pa.float64(), safe=False)
     large = pc.fill_null(pc.greater_equal(pc.abs(doubles), float(_EXACT_INTEGERS)), False)
     if any(int(value) != exact for value, exact in _pairs(doubles.filter(large), column.filter(large))):
         return None
-    return doubles if target == pa.float64() else _flat(doubles, target)
+    return doubles if target == pa.float64() else _cast_flat(doubles, target)
 
 
 def _pairs(first: pa.Array, second: pa.Array) -> zip[tuple[Any, Any]]:

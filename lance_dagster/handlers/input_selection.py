@@ -27,7 +27,7 @@ class MissingInputError(DatasetNotFoundError):
     """The table or the partitions that an input loads were never written."""
 
 
-def wanted_columns(value: object, schema: pa.Schema, where: str) -> list[str] | None:
+def parse_columns(value: object, schema: pa.Schema, where: str) -> list[str] | None:
     """The entry `columns`, checked against the columns of the table; None for all columns.
 
     Raises:
@@ -69,7 +69,7 @@ def columns_of_asset(
     return [*key, *asset_columns]
 
 
-def counted_columns(
+def choose_counted_columns(
     columns: Sequence[str] | None, key: Sequence[str], schema: pa.Schema, readers: Sequence[str]
 ) -> tuple[str, ...] | None:
     """The columns whose updates count as changes: those that are read, without the readers' own; None for all.
@@ -102,7 +102,7 @@ def split_key(key: Sequence[str], columns: Sequence[str] | None, schema: pa.Sche
     return tuple(key) if set(key) <= set(schema.names if columns is None else columns) else None
 
 
-def wanted_rows(value: object, dataset: lance_core.LanceDataset, where: str) -> pc.Expression | None:
+def parse_filter(value: object, dataset: lance_core.LanceDataset, where: str) -> pc.Expression | None:
     """The entry `lance/filter` as an expression; None for all rows.
 
     Raises:

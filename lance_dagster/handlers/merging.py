@@ -35,9 +35,9 @@ from lance_core.errors import (
     SupersededError,
     VersionNotFoundError,
 )
-from lance_dagster.handlers.arrow_schema import types_for_nulls
+from lance_dagster.handlers.arrow_schema import find_types_for_nulls
 from lance_dagster.handlers.base import WriteRequest
-from lance_dagster.handlers.exact_cast import shown_row
+from lance_dagster.handlers.exact_cast import show_row
 from lance_dagster.handlers.merge_clauses import inserts_rows, merges_again_alike, plain_merge
 from lance_dagster.properties import PROMOTED_FROM, properties_of
 
@@ -62,7 +62,7 @@ def merge_arrow(table: pa.Table, request: WriteRequest) -> WriteResult:
         merge = merge.when_not_matched_insert_all()
     if plain.deletes_others:
         merge = merge.when_not_matched_by_source_delete(_deleted_condition(dataset, request, plain.unmatched_condition))
-    within = confined_to(request)
+    within = make_slices_of_merge(request)
     if within is not None:
         merge = merge.within(within)
     configure(request)
@@ -90,7 +90,7 @@ def _deleted_condition(dataset: LanceDataset, request: WriteRequest, condition: 
     return reduce(and_, present_conditions) if present_conditions else None
 
 
-def confined_to(request: WriteRequest) -> lance_core.Slices | None:
+def make_slices_of_merge(request: WriteRequest) -> lance_core.Slices | None:
     """The partitions in which the rows must be that a merge updates or deletes; None for any partition."""
     return request.slices if request.output.out_of_partition == "error" else None
 
@@ -115,7 +115,7 @@ def set_types(dataset: LanceDataset, frame: pa.Schema) -> None:
         dataset: The table; it is on the new version afterwards.
         frame: The frame's columns.
     """
-    types = types_for_nulls(dataset.schema, frame)
+    types = find_types_for_nulls(dataset.schema, frame)
     if types:
         dataset.alter_columns(*({"path": name, "data_type": kind} for name, kind in types.items()))
 
@@ -162,7 +162,7 @@ def check_keys(table: pa.Table, key: Sequence[str]) -> None:
     whole = twice.slice(0, 100).drop_null()
     if whole.num_rows:
         raise InvalidInputError(
-            f"the output has several rows with the key {shown_row(whole)}, but a merge needs unique keys; return one "
+            f"the output has several rows with the key {show_row(whole)}, but a merge needs unique keys; return one "
             "row per key"
         )
 
@@ -182,8 +182,8 @@ def merge_on_attempts(
         SupersededError: A later attempt has committed.
     """
     while True:
-        if not merging_again_is_exact(request, keys):
-            return adopted(request)
+        if not decide_to_merge_again(request, keys):
+            return build_adopted_result(request)
         try:
             return merge(request) if _replaces(request, keys) else replace(merge(request), replaced_versions=())
         except EarlierAttemptCommittedError as error:
@@ -195,8 +195,8 @@ def merge_on_attempts(
             request = request.with_attempt(earlier=(*write.earlier, error.version))
 
 
-def after_creation(request: WriteRequest) -> WriteRequest:
-    """The request of a merge into a table that another writer has created since this merge found none.
+def rebase_on_created_table(request: WriteRequest) -> WriteRequest:
+    """Base a merge on the table that another writer has created since this merge found none.
 
     Raises:
         SupersededError: A later attempt has committed.
@@ -224,8 +224,8 @@ def after_creation(request: WriteRequest) -> WriteRequest:
     return replace(request, existing=existing, mode="merge").changed_commit(write_attempt=write)
 
 
-def merging_again_is_exact(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
-    """Whether to merge again after earlier attempts, because the result is that of the last attempt alone.
+def decide_to_merge_again(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
+    """Decide whether to merge again after earlier attempts; True without one.
 
     Args:
         request: The merge.
@@ -244,7 +244,7 @@ def merging_again_is_exact(request: WriteRequest, keys: Callable[[], pa.Table]) 
     is_alike = merges_again_alike(request.output)
     # Clauses may have changed rows whose keys the output lacks, so that these keys do not show what was inserted.
     counts = is_alike or request.output.merge_clauses is None
-    left = _only_of_earlier(dataset, write, request.output.merge_key, keys) if counts else 0
+    left = _count_keys_of_earlier(dataset, write, request.output.merge_key, keys) if counts else 0
     if left == 0 and is_alike:
         return True
     if write.on_earlier_attempt == "adopt":
@@ -270,14 +270,14 @@ def _replaces(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
     if write is None or not write.earlier or dataset is None or write.on_earlier_attempt != "append":
         return True
     try:
-        return merges_again_alike(request.output) and not _only_of_earlier(
+        return merges_again_alike(request.output) and not _count_keys_of_earlier(
             dataset, write, request.output.merge_key, keys
         )
     except EarlierAttemptError:  # the version of an attempt was cleaned up
         return False
 
 
-def adopted(request: WriteRequest) -> WriteResult:
+def build_adopted_result(request: WriteRequest) -> WriteResult:
     """The result of the earlier commit, which is kept."""
     assert request.existing is not None
     assert request.commit.write_attempt is not None
@@ -290,7 +290,7 @@ def adopted(request: WriteRequest) -> WriteResult:
     return WriteResult.of_transaction(earlier_version, transaction, deduplicated=True)
 
 
-def _only_of_earlier(
+def _count_keys_of_earlier(
     dataset: LanceDataset, write: WriteAttempt, key: Sequence[str], keys: Callable[[], pa.Table]
 ) -> int:
     """The number of keys that only earlier attempts wrote.
@@ -304,10 +304,10 @@ def _only_of_earlier(
         try:
             earlier_version = _checkout(dataset, version)
         except VersionNotFoundError as error:
-            raise _unknown_keys(dataset, version, "was cleaned up") from error
-        fragments = _fragments_of_attempts(earlier_version, write)
+            raise _make_unknown_keys_error(dataset, version, "was cleaned up") from error
+        fragments = _find_fragments_of_attempts(earlier_version, write)
         if fragments is None:
-            raise _unknown_keys(dataset, version, "does not record which rows are its own")
+            raise _make_unknown_keys_error(dataset, version, "does not record which rows are its own")
         if fragments:
             tried = earlier_version.scanner(columns=list(key), fragments=fragments).to_table()
             current_keys = now.cast(tried.schema) if now.schema != tried.schema else now
@@ -323,7 +323,7 @@ def _checkout(dataset: LanceDataset, version: int) -> LanceDataset:
     return dataset.checkout_version(version)
 
 
-def _fragments_of_attempts(dataset: LanceDataset, write: WriteAttempt) -> list[LanceFragment] | None:
+def _find_fragments_of_attempts(dataset: LanceDataset, write: WriteAttempt) -> list[LanceFragment] | None:
     """The fragments that attempts of a write added in the version of the dataset; None if that is not recorded.
 
     The record of attempts says which fragments of a promotion are theirs, beside those of other runs. A branch begins
@@ -345,7 +345,7 @@ def _fragments_of_attempts(dataset: LanceDataset, write: WriteAttempt) -> list[L
     return [f for f in dataset.get_fragments() if names & {file.path for file in f.data_files()}]
 
 
-def _unknown_keys(dataset: LanceDataset, version: int, why: str) -> EarlierAttemptError:
+def _make_unknown_keys_error(dataset: LanceDataset, version: int, why: str) -> EarlierAttemptError:
     return EarlierAttemptError(
         f"an earlier attempt of this write merged rows into {dataset.uri} in version {version}, which {why}, so that "
         "its keys are unknown. Nothing was written. Set lance/on_earlier_attempt to append, to merge on top of it"

@@ -54,7 +54,7 @@ class PandasHandler(LanceTypeHandler):
 
     def arrow_schema(self, value: pd.DataFrame) -> pa.Schema:
         """The Arrow types to which pandas' columns are converted."""
-        with _named_columns(value):
+        with _name_column_in_errors(value):
             return pa.Schema.from_pandas(value, preserve_index=False)
 
     def check(self, value: pd.DataFrame, request: WriteRequest) -> bool:
@@ -91,7 +91,7 @@ def _to_frame(table: pa.Table) -> pd.DataFrame:
 
 
 def _arrow(frame: pd.DataFrame) -> pa.Table:
-    with _named_columns(frame):
+    with _name_column_in_errors(frame):
         return pa.Table.from_pandas(frame, preserve_index=False)
 
 
@@ -99,7 +99,7 @@ _UNCONVERTIBLE = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedErro
 
 
 @contextmanager
-def _named_columns(frame: pd.DataFrame) -> Iterator[None]:
+def _name_column_in_errors(frame: pd.DataFrame) -> Iterator[None]:
     """Turn Arrow's errors about a frame into errors that name the column and example values.
 
     Raises:
@@ -110,10 +110,10 @@ def _named_columns(frame: pd.DataFrame) -> Iterator[None]:
     try:
         yield
     except _UNCONVERTIBLE as error:
-        raise _unconvertible(frame, error) from error
+        raise _make_conversion_error(frame, error) from error
 
 
-def _unconvertible(frame: pd.DataFrame, error: Exception) -> SchemaError:
+def _make_conversion_error(frame: pd.DataFrame, error: Exception) -> SchemaError:
     """The error about the first column that Arrow cannot convert, with the first value of each of its types."""
     for name in frame.columns:
         try:

@@ -17,24 +17,24 @@ from lance_dagster.handlers.arrow_write import write_arrow
 from lance_dagster.handlers.base import CHANGE_TYPE, LanceTypeHandler, ReadRequest, WriteRequest, skips_empty
 from lance_dagster.handlers.changes import KINDS, count_changes
 from lance_dagster.handlers.columns import (
+    align_columns_to_set,
+    choose_matching_columns,
     columns_result,
-    is_kept,
-    matched_by,
+    decide_to_adopt,
     may_lack_rows,
     set_columns,
-    stored_columns,
 )
 from lance_dagster.handlers.merge_clauses import changes_others, plain_merge
 from lance_dagster.handlers.merging import (
-    adopted,
-    after_creation,
+    build_adopted_result,
     check_keys,
     configure,
-    confined_to,
+    make_slices_of_merge,
     merge_on_attempts,
+    rebase_on_created_table,
     set_types,
 )
-from lance_dagster.handlers.spark_cast import cast_in_job, lossy_values
+from lance_dagster.handlers.spark_cast import cast_in_job, name_lossy_values
 from lance_dagster.properties import ASSET_KEY
 from lance_dagster.tables.settings import OutputSettings, TableSettings
 from pyspark_lance.keys.equality import check_keys_of
@@ -84,7 +84,7 @@ class SparkHandler(LanceTypeHandler):
 
     def check(self, value: DataFrame, request: WriteRequest) -> bool:
         """Check that there are rows, and check their partitions and keys, by jobs that read only these columns."""
-        output, slices, value = request.output, request.slices, with_known_types(value, request)
+        output, slices, value = request.output, request.slices, cast_to_known_types(value, request)
         if output.empty_output != "write" and value.isEmpty() and skips_empty(0, request):
             return False
         if slices is not None and output.out_of_partition == "error":
@@ -95,13 +95,13 @@ class SparkHandler(LanceTypeHandler):
 
     def write(self, value: DataFrame, request: WriteRequest) -> WriteResult | None:
         """Write the frame by a Spark job and one commit."""
-        value = with_known_types(value, request)
+        value = cast_to_known_types(value, request)
         if request.mode == "columns":
             return _write_columns(value, request)
-        value = _with_columns_of_others(value, request)
+        value = _add_columns_of_others(value, request)
         if request.existing is not None and request.output.schema_mode != "overwrite":
             value = cast_in_job(value, self.arrow_schema(value), request.existing.schema)
-        with lossy_values():
+        with name_lossy_values():
             return self._write_or_merge(value, request)
 
     def _write_or_merge(self, value: DataFrame, request: WriteRequest) -> WriteResult | None:
@@ -115,15 +115,15 @@ class SparkHandler(LanceTypeHandler):
             if request.existing is None or request.output.schema_mode == "overwrite" or not value.isEmpty():
                 raise
             # Without rows the types of the frame do not count: the table's are used.
-            return self._write(with_null_columns(value, request.existing.schema), request)
+            return self._write(add_null_columns(value, request.existing.schema), request)
 
     def _write_first(self, value: DataFrame, request: WriteRequest) -> WriteResult | None:
         """Write what a merge inserts into a table without rows; merge if another writer creates the table meanwhile."""
         _reject_twice(value, request.output.merge_key)
         try:
-            done = self._write(_inserted(value, request.output), request)
+            done = self._write(_select_inserted_rows(value, request.output), request)
         except DatasetExistsError:
-            return _merge(value, after_creation(request))
+            return _merge(value, rebase_on_created_table(request))
         if done is None or request.mode != "create":
             return done
         return replace(done, rows_inserted=done.rows_written, rows_updated=0, rows_deleted=0)
@@ -158,7 +158,7 @@ class SparkHandler(LanceTypeHandler):
         import pyspark_lance  # noqa: PLC0415 - optional
 
         if request.changes is not None:
-            return _changes(request)
+            return _read_changes(request)
 
         return pyspark_lance.read(
             session_of(request.table),
@@ -191,7 +191,7 @@ class SparkHandler(LanceTypeHandler):
         return _empty_frame(schema, session_of(table))
 
 
-def _changes(request: ReadRequest) -> DataFrame:
+def _read_changes(request: ReadRequest) -> DataFrame:
     """A lazy frame of the changes up to the pinned version."""
     import pyspark_lance  # noqa: PLC0415 - optional
 
@@ -223,17 +223,17 @@ def _write_columns(value: DataFrame, request: WriteRequest) -> WriteResult | Non
 
     existing, output = request.existing, request.output
     assert existing is not None
-    key = matched_by(value.columns, output.row_key)
+    key = choose_matching_columns(value.columns, output.row_key)
     if output.empty_output != "write" and value.isEmpty() and skips_empty(0, request):
         return None
-    if is_kept(request, key, lambda: value.select(*map(quoted, key)).toArrow()):
-        return adopted(request)
+    if decide_to_adopt(request, key, lambda: value.select(*map(quoted, key)).toArrow()):
+        return build_adopted_result(request)
     frame_schema = SparkHandler().arrow_schema(value)
-    stored_columns(frame_schema, request)
+    align_columns_to_set(frame_schema, request)
     columns = set_columns(value.columns, output.row_key)
-    value, left_out = _without_deleted(value.select(*map(quoted, (*key, *columns))), key, request)
+    value, left_out = _drop_deleted_rows(value.select(*map(quoted, (*key, *columns))), key, request)
     vectors = {**_known_vectors(value, request), **output.vector_columns}
-    with lossy_values():
+    with name_lossy_values():
         done = pyspark_lance.write_columns(
             cast_in_job(value, frame_schema, existing.schema),
             request.uri,
@@ -251,7 +251,7 @@ def _write_columns(value: DataFrame, request: WriteRequest) -> WriteResult | Non
     return columns_result(existing.checkout_version((existing.branch, done.version)), done, request, left_out)
 
 
-def _without_deleted(value: DataFrame, key: Sequence[str], request: WriteRequest) -> tuple[DataFrame, int]:
+def _drop_deleted_rows(value: DataFrame, key: Sequence[str], request: WriteRequest) -> tuple[DataFrame, int]:
     """The rows without those that were deleted since the version that the step has read, and how many these are."""
     from pyspark.sql import functions
 
@@ -279,7 +279,7 @@ def _without_deleted(value: DataFrame, key: Sequence[str], request: WriteRequest
     return value.join(deleted, on=list(key), how="left_anti"), count
 
 
-def _with_columns_of_others(value: DataFrame, request: WriteRequest) -> DataFrame:
+def _add_columns_of_others(value: DataFrame, request: WriteRequest) -> DataFrame:
     """The frame with nulls in columns of other assets that it lacks; a merge keeps the table's values instead."""
     existing = request.existing
     if existing is None or request.mode == "merge" or request.output.schema_mode != "strict":
@@ -293,13 +293,13 @@ def _with_columns_of_others(value: DataFrame, request: WriteRequest) -> DataFram
     return value.withColumns({field.name: functions.lit(None).cast(field.dataType) for field in kinds})
 
 
-def with_known_types(value: DataFrame, request: WriteRequest) -> DataFrame:
+def cast_to_known_types(value: DataFrame, request: WriteRequest) -> DataFrame:
     """The frame with the types of the table, or of the metadata `lance/schema`, for columns of unknown types.
 
     If there is no table and the frame has no rows, all declared columns get the types of the metadata.
     """
     existing = None if request.existing is None else request.existing.schema
-    value = _without_owners(value, existing)
+    value = _drop_owners(value, existing)
     if not value.columns and len(existing if existing is not None else request.known):
         return _empty_frame(existing if existing is not None else request.known, value.sparkSession)
     fields_by_name = {
@@ -310,11 +310,11 @@ def with_known_types(value: DataFrame, request: WriteRequest) -> DataFrame:
     ]
     if existing is None and len(request.known) and value.isEmpty():
         void = [name for name in value.columns if name in fields_by_name]
-    return with_null_columns(value, pa.schema([fields_by_name[name] for name in void]))
+    return add_null_columns(value, pa.schema([fields_by_name[name] for name in void]))
 
 
-def _without_owners(value: DataFrame, table: pa.Schema | None) -> DataFrame:
-    """The frame without the owners that its columns had in the table they come from; see `without_owners`."""
+def _drop_owners(value: DataFrame, table: pa.Schema | None) -> DataFrame:
+    """The frame without the owners that its columns had in the table they come from; see `drop_owners`."""
     table_owners = {} if table is None else owners(table)
     for field in value.schema:
         owner = field.metadata.get(ASSET_KEY)
@@ -324,7 +324,7 @@ def _without_owners(value: DataFrame, table: pa.Schema | None) -> DataFrame:
     return value
 
 
-def with_null_columns(value: DataFrame, schema: pa.Schema) -> DataFrame:
+def add_null_columns(value: DataFrame, schema: pa.Schema) -> DataFrame:
     """The frame with nulls, of the schema's types, in the columns that the schema has.
 
     The values of these columns are dropped: they are all null, or the frame has no rows.
@@ -391,7 +391,7 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
             on=output.merge_key,
             **_clauses(output),
             storage_options=attempted.storage_options,
-            within=confined_to(attempted),
+            within=make_slices_of_merge(attempted),
             read_version=attempted.read_version,
             identity=attempted.identity,
             deletes=attempted.deletes,
@@ -405,7 +405,7 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
     return merge_on_attempts(request, lambda: value.select(*output.merge_key).toArrow(), merge)
 
 
-def _inserted(value: DataFrame, output: OutputSettings) -> DataFrame:
+def _select_inserted_rows(value: DataFrame, output: OutputSettings) -> DataFrame:
     """The rows that a merge inserts into a table without rows."""
     import pyspark_lance  # noqa: PLC0415 - optional
 

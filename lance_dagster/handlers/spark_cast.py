@@ -99,7 +99,7 @@ def _cast(frame: DataFrame, name: str, source: pa.DataType, target: pa.DataType,
 
 
 @contextmanager
-def lossy_values() -> Iterator[None]:
+def name_lossy_values() -> Iterator[None]:
     """Turn the failure of a job that `cast_in_job` has made fail into an error that names the value.
 
     Raises:

@@ -98,7 +98,7 @@ class Lake:
         from lance_core.maintenance.routine.maintain import find_chosen_tables  # noqa: PLC0415 - code locations load without it
 
         place = self.place(root)
-        declared = _by_uri(root, [*(() if context is None else map(_ref, known_assets(context))), *refs])
+        declared = _locate_assets(root, [*(() if context is None else map(_ref, known_assets(context))), *refs])
         declared_names = {ref.name for ref in declared.values()}
         lake_tables = []
         for table in find_chosen_tables(place.root_uri, self.include, self.exclude, place.options):
@@ -138,7 +138,7 @@ class Lake:
         return path_policy
 
 
-def checked_lake(
+def make_lake(
     root: str | bool | None,
     include: str | Sequence[str],
     exclude: str | Sequence[str],
@@ -199,16 +199,16 @@ def lance_external_assets(
         >>> [spec.key.path for spec in lance_dagster.lance_external_assets("lake")]
         [['nyc', 'flights']]
     """
-    lake = checked_lake(root, include, exclude)
+    lake = make_lake(root, include, exclude)
     if lake is None:
         raise dg.DagsterInvalidDefinitionError(f"root must be the URI of a folder of tables, not {root!r}")
-    tables = tables_when_loaded(
+    tables = list_tables_when_loaded(
         lake, table_refs(known), storage_options=storage_options, schema=schema, where="lance_external_assets"
     )
-    return [external_asset(table, storage_options, group_name) for table in tables if not table.is_declared]
+    return [build_external_asset(table, storage_options, group_name) for table in tables if not table.is_declared]
 
 
-def tables_when_loaded(
+def list_tables_when_loaded(
     lake: Lake,
     refs: Iterable[TableRef],
     *,
@@ -237,7 +237,7 @@ def tables_when_loaded(
     return lake.find(place, refs)
 
 
-def external_asset(
+def build_external_asset(
     table: LakeTable, storage_options: Mapping[str, Any] | None, group_name: str | None = None
 ) -> dg.AssetSpec:
     """The external asset of a table without an asset; this process opens the table with the storage options."""
@@ -260,7 +260,7 @@ def _ref(asset: tuple[dg.AssetKey, Mapping[str, Any], dg.PartitionsDefinition[An
     return TableRef(key=key, metadata=metadata, partitions_def=partitions_def)
 
 
-def _by_uri(root: TableRoot, refs: Iterable[TableRef]) -> dict[str, TableRef]:
+def _locate_assets(root: TableRoot, refs: Iterable[TableRef]) -> dict[str, TableRef]:
     """The assets of tables by the tables' URIs; assets whose tables cannot be located are left out.
 
     If several assets share a table, an asset that writes rows takes precedence over one that owns columns.

@@ -30,7 +30,7 @@ def open_log(root_uri: str, options: Mapping[str, str] | None) -> lance_core.Lan
         return None
 
 
-def last_maintained(log: lance_core.LanceDataset, uri: str) -> datetime | None:
+def find_last_maintenance(log: lance_core.LanceDataset, uri: str) -> datetime | None:
     """When a run last found a table healthy, or finished it; None if no run did.
 
     Records with a time in the future, from a clock that was ahead, do not count.
@@ -46,7 +46,7 @@ def last_maintained(log: lance_core.LanceDataset, uri: str) -> datetime | None:
     return max(times, default=None)
 
 
-def rows_of_tables(log: lance_core.LanceDataset, takes: Callable[[str], bool]) -> list[dict[str, Any]]:
+def read_table_rows(log: lance_core.LanceDataset, takes: Callable[[str], bool]) -> list[dict[str, Any]]:
     """The rows that sum up tables, oldest first.
 
     Args:
@@ -57,7 +57,7 @@ def rows_of_tables(log: lance_core.LanceDataset, takes: Callable[[str], bool]) -
     return [row for row in rows if takes(row["table"])]
 
 
-def runs_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def sum_up_runs(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """One record per run, newest first: its tables by outcome, and the bytes and files read, written and removed."""
     runs: dict[str, dict[str, Any]] = {}
     for row in rows:
@@ -69,13 +69,13 @@ def runs_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return list(runs.values())[::-1]
 
 
-def tables_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def select_newest_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The newest record of each table, in ascending order of their names."""
     newest = {row["uri"]: dict(row) for row in rows}
     return sorted(newest.values(), key=lambda row: row["table"])
 
 
-def trends(rows: Iterable[Mapping[str, Any]]) -> str:
+def render_trends(rows: Iterable[Mapping[str, Any]]) -> str:
     """A page in Markdown: for each table its numbers after each run, as sparklines from the least to the greatest."""
     by_uri: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -99,13 +99,13 @@ def trends(rows: Iterable[Mapping[str, Any]]) -> str:
         )
         lines.append(
             f"| {seen[-1]['table']} | "
-            + " | ".join(f"{_sparkline(series)} {series[-1]:.4g}" for series in numbers)
+            + " | ".join(f"{_draw_sparkline(series)} {series[-1]:.4g}" for series in numbers)
             + " |"
         )
     return "\n".join(lines)
 
 
-def _sparkline(numbers: Sequence[float]) -> str:
+def _draw_sparkline(numbers: Sequence[float]) -> str:
     """Numbers as bars of eight heights; all of one height if they are equal."""
     low, high = min(numbers), max(numbers)
     steps = [0 if high == low else round((number - low) / (high - low) * (len(_BARS) - 1)) for number in numbers]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import dagster as dg
 
-from lance_dagster.tables.arguments import described
+from lance_dagster.tables.arguments import field_with_description
 from lance_dagster.tables.names import near_name
 from lance_dagster.tables.refs import MAINTENANCE_KEY
 
@@ -72,24 +72,26 @@ class LanceMaintenancePolicy:
         ValueError: A value is of the wrong type or out of range.
     """
 
-    target_rows_per_fragment: int | None = described(None, "Fragments with fewer rows are merged.")
-    max_bytes_per_file: int | None = described(None, "Bytes after which a new file is started.")
-    materialize_deletions_threshold: float = described(
+    target_rows_per_fragment: int | None = field_with_description(None, "Fragments with fewer rows are merged.")
+    max_bytes_per_file: int | None = field_with_description(None, "Bytes after which a new file is started.")
+    materialize_deletions_threshold: float = field_with_description(
         0.1, "Rewrite a fragment if more than this share of its rows is deleted."
     )
-    cleanup_older_than: str | timedelta | None = described(
+    cleanup_older_than: str | timedelta | None = field_with_description(
         "7d", 'Time after which versions that a newer one replaced are removed, such as "7d"; "never" for no limit.'
     )
-    retain_versions: int | None = described(None, "The number of newest versions that are kept.")
-    refresh_indices: bool = described(True, "Extend indices to rows that they do not cover.")
-    max_parallel_tasks: int | None = described(None, "The most rewrites that run at a time.")
-    dry_run: bool = described(False, "Report only what would be done.")
-    max_small_fragments: int = described(4, "With more small fragments, a table needs maintenance.")
-    max_versions: int = described(50, "With more versions, a table needs maintenance.")
-    target_bytes_per_fragment: int | None = described(None, "Fragments with at least as many bytes are large enough.")
-    delete_rate_limit: int | None = described(None, "The most files that cleanup deletes per second.")
-    delete_concurrency: int | None = described(None, "The number of concurrent delete requests.")
-    receipts_older_than: str | timedelta | None = described(
+    retain_versions: int | None = field_with_description(None, "The number of newest versions that are kept.")
+    refresh_indices: bool = field_with_description(True, "Extend indices to rows that they do not cover.")
+    max_parallel_tasks: int | None = field_with_description(None, "The most rewrites that run at a time.")
+    dry_run: bool = field_with_description(False, "Report only what would be done.")
+    max_small_fragments: int = field_with_description(4, "With more small fragments, a table needs maintenance.")
+    max_versions: int = field_with_description(50, "With more versions, a table needs maintenance.")
+    target_bytes_per_fragment: int | None = field_with_description(
+        None, "Fragments with at least as many bytes are large enough."
+    )
+    delete_rate_limit: int | None = field_with_description(None, "The most files that cleanup deletes per second.")
+    delete_concurrency: int | None = field_with_description(None, "The number of concurrent delete requests.")
+    receipts_older_than: str | timedelta | None = field_with_description(
         "1y", 'Age after which rows of the log of maintenance are deleted; "never" for no limit.'
     )
 
@@ -201,10 +203,10 @@ def recorded_metadata(metadata: Mapping[str, Any] | None) -> str | None:
     value = setting.value if isinstance(setting, dg.MetadataValue) else setting
     if isinstance(value, LanceMaintenancePolicy):
         value = asdict(value)
-    return None if value is None else json.dumps(value, default=_written, sort_keys=True)
+    return None if value is None else json.dumps(value, default=_to_json, sort_keys=True)
 
 
-def _written(value: object) -> object:
+def _to_json(value: object) -> object:
     """A value for JSON: a timedelta as an age, a mapping as a dict, any other value as a string."""
     if isinstance(value, timedelta):
         return f"{value.total_seconds():.6f}s"

@@ -22,11 +22,17 @@ import pyarrow.compute as pc
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError, InvalidInputError, SchemaError, VersionNotFoundError
-from lance_dagster.branches.writing import branch_for_writing
+from lance_dagster.branches.writing import ensure_branch
 from lance_dagster.events.materialization import column_schema
 from lance_dagster.handlers import LanceTypeHandler
 from lance_dagster.handlers.base import ROW_NAMES, WriteRequest
-from lance_dagster.handlers.columns import ColumnsWritten, key_fields, matched_by, set_columns, stored_columns
+from lance_dagster.handlers.columns import (
+    ColumnsWritten,
+    align_columns_to_set,
+    choose_matching_columns,
+    key_fields,
+    set_columns,
+)
 from lance_dagster.io_manager.output import TableOutput, planned_partitions, write_request
 from lance_dagster.io_manager.ownership import check_column_owners
 from lance_dagster.lineage.step_inputs import loaded_rows
@@ -167,8 +173,8 @@ def _loaded_rows(output: TableOutput) -> pc.Expression | None:
     return loaded_rows(output.step, uri)
 
 
-def columns_on_branch(output: TableOutput, main: lance_core.LanceDataset | None) -> TableOutput:
-    """The output on its branch; columns that the table lacks are added to main before the branch is forked.
+def prepare_branch_for_columns(output: TableOutput, main: lance_core.LanceDataset | None) -> TableOutput:
+    """Add columns that the table lacks to main, fork the branch, and return the output on it.
 
     Thus branches that are forked concurrently, and set the same new column, can all be promoted. If the branch exists
     already and lacks the column, the write adds it to the branch, and the promotion adds it to main.
@@ -183,7 +189,7 @@ def columns_on_branch(output: TableOutput, main: lance_core.LanceDataset | None)
     """
     reject_without_table(output)
     assert output.existing is not None
-    key, table = matched_by(output.frame.names, output.settings.row_key), output.existing.schema
+    key, table = choose_matching_columns(output.frame.names, output.settings.row_key), output.existing.schema
     if not {name.lower() for name in key} <= {name.lower() for name in (*table.names, *ROW_NAMES)}:  # Spark's names
         key_fields(key, table)
     if output.branch is None:
@@ -191,10 +197,10 @@ def columns_on_branch(output: TableOutput, main: lance_core.LanceDataset | None)
     check_column_owners(output)
     assert main is not None
     request = write_request(replace(output, existing=main), "columns", None, output.settings)
-    stored = stored_columns(output.frame, request)
+    stored = align_columns_to_set(output.frame, request)
     if output.branch not in main.branches.list():
         _add(main, [field for field in stored if field.name not in main.schema.names])
-    return replace(output, existing=branch_for_writing(main, output.branch))
+    return replace(output, existing=ensure_branch(main, output.branch))
 
 
 def _add(main: lance_core.LanceDataset, fields: Sequence[pa.Field]) -> None:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from lance_core.dataset import LANCE_COMMIT_MESSAGE_KEY
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.maintenance import change_type
-from lance_dagster.handlers.exact_cast import CastRejectedError, can_cast, cast_exactly, first_failing, shown
+from lance_dagster.handlers.exact_cast import CastRejectedError, can_cast, cast_exactly, find_first_failing, show_value
 from lance_dagster.properties import COLUMN_TYPE
 
 if TYPE_CHECKING:
@@ -137,8 +137,8 @@ def _converted(values: pa.ChunkedArray, field: pa.Field, *, allow_loss: bool) ->
                 f"column {field.name!r} of type {values.type} cannot become {field.type}: there is no such cast. "
                 "Write a new column that is computed from it, and drop the old one"
             )
-        row = first_failing(values, lambda part: _arrow_cast(part, field.type, safe=not allow_loss) is not None)
-        raise _lossy(field, values.type, shown(values[row]))
+        row = find_first_failing(values, lambda part: _arrow_cast(part, field.type, safe=not allow_loss) is not None)
+        raise _lossy(field, values.type, show_value(values[row]))
     return done
 
 

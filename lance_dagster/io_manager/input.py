@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lance_core.errors import DatasetNotFoundError, UnsupportedError
 from lance_dagster._context.steps import RunFacts, input_annotation, is_fan_in, run_facts, type_metadata
-from lance_dagster.handlers import Loading, default_load_type, handler_for_load
+from lance_dagster.handlers import Loading, default_load_type, find_handler_for_load
 from lance_dagster.handlers.arrow_schema import known_schema
 from lance_dagster.handlers.base import ReadRequest
 from lance_dagster.handlers.changes import changes_schema
@@ -28,7 +28,7 @@ from lance_dagster.lineage.watermarks import updates_unknown
 from lance_dagster.loading.changes import CHANGES
 from lance_dagster.loading.inputs import partition_filter, read_requests
 from lance_dagster.op_outputs.store import load_op_output
-from lance_dagster.tables.branch_policy import branch_of_run
+from lance_dagster.tables.branch_policy import tag_run_with_branch
 from lance_dagster.tables.location import locate_table
 from lance_dagster.tables.settings import INPUT_PINS, TableSettings, plain_metadata
 
@@ -47,7 +47,7 @@ def load_input(context: dg.InputContext, settings: TableSettings) -> Any:
 
     def find_loading() -> Loading:
         default = default_load_type(settings)
-        return handler_for_load(input_annotation(context), default, where=where, type_handlers=type_handlers)
+        return find_handler_for_load(input_annotation(context), default, where=where, type_handlers=type_handlers)
 
     if not context.has_asset_key:
         if context.upstream_output is None:
@@ -104,7 +104,7 @@ def _record_check_read(
     keys = list(context.asset_partition_keys) if context.has_asset_partitions else None
     rows = partition_filter(context, keys, partition_expr, dataset.schema)
     is_whole = dataset.count_rows(filter=rows) == dataset.count_rows()
-    record_check_read(facts, branch_of_run(settings.branching, facts), dataset, keys, is_whole=is_whole)
+    record_check_read(facts, tag_run_with_branch(settings.branching, facts), dataset, keys, is_whole=is_whole)
 
 
 def _load(loading: Loading, request: ReadRequest, where: str) -> Any:

@@ -19,7 +19,7 @@ import dagster as dg
 import lance_core
 from lance_core.errors import DatasetExistsError, LanceError
 from lance_core.maintenance import index_partitions
-from lance_dagster._context.check_log import first_begin, log_provenance
+from lance_dagster._context.check_log import log_provenance, record_or_find_begin
 from lance_dagster._context.steps import (
     RunFacts,
     add_metadata,
@@ -32,21 +32,21 @@ from lance_dagster._context.steps import (
     run_time_metadata,
     set_data_version,
 )
-from lance_dagster.branches.writing import branch_for_writing, branch_metadata, create_empty, is_created_empty
+from lance_dagster.branches.writing import create_empty, describe_write_to_branch, ensure_branch, is_created_empty
 from lance_dagster.events.materialization import (
-    event_metadata,
-    lineage_metadata,
+    build_entries_by_partition,
+    build_lineage_entries,
+    build_shared_entries,
     ordered_entries,
     partition_entries,
-    partition_metadata,
 )
-from lance_dagster.events.reporting import rows_of_partitions
-from lance_dagster.handlers import LanceTypeHandler, handler_for_value
+from lance_dagster.events.reporting import count_rows_of_written_partitions
+from lance_dagster.handlers import LanceTypeHandler, find_handler_for_value
 from lance_dagster.handlers.merging import may_insert
 from lance_dagster.io_manager.column_assets import (
     check_still_column_owner,
     column_entries,
-    columns_on_branch,
+    prepare_branch_for_columns,
     write_columns_of,
 )
 from lance_dagster.io_manager.column_types import with_remedy
@@ -63,7 +63,7 @@ from lance_dagster.io_manager.output import (
     move_watermarks,
     new_columns,
     planned_partitions,
-    reject_to_keep,
+    reject_skip_over_earlier_rows,
     release_consumed,
     settings_of_refresh,
     wants_no_table,
@@ -92,14 +92,14 @@ from lance_dagster.io_manager.write_attempts import (
 )
 from lance_dagster.lineage.check_reads import branch_id, record_check_read
 from lance_dagster.lineage.consumers import consumers
-from lance_dagster.lineage.history import data_version, data_version_of, last_data_change
+from lance_dagster.lineage.history import compute_data_version, format_data_version, last_data_change
 from lance_dagster.lineage.spark_columns import has_plan, plan_lineage
 from lance_dagster.lineage.sql_inputs import watch_sql_inputs
 from lance_dagster.lineage.step_inputs import changes_entries, consumed_changes, input_properties
 from lance_dagster.op_outputs.store import store_op_output
 from lance_dagster.properties import INPUT_PREFIX
 from lance_dagster.tables.begin import newest_version
-from lance_dagster.tables.branch_policy import DEFER_TAG, branch_of_run
+from lance_dagster.tables.branch_policy import DEFER_TAG, tag_run_with_branch
 from lance_dagster.tables.location import TableLocation, locate_table
 from lance_dagster.tables.lost_writes import reject_lost_writes
 from lance_dagster.tables.refs import TableRef, TableRoot
@@ -141,9 +141,9 @@ class LanceTableIOManager(dg.IOManager):
             if manager is self:
                 location, facts = self._locate(context.asset_key, defined_metadata(context)), run_facts(context)
                 assert facts is not None
-                branch = branch_of_run(self._settings.branching, facts)
+                branch = tag_run_with_branch(self._settings.branching, facts)
                 main = self._settings.open_uri(location.uri)
-                begun = first_begin(facts, location.uri, newest_version(main, branch))
+                begun = record_or_find_begin(facts, location.uri, newest_version(main, branch))
                 identity = None if main is None or branch is None else branch_id(main, branch)
                 self._begun[facts.step, location.uri] = begun, identity
 
@@ -173,18 +173,18 @@ class LanceTableIOManager(dg.IOManager):
             store_op_output(context, obj, self._settings)
             return
         output = self._output(context)
-        handler = handler_for_value(obj, where=output.where, type_handlers=self._settings.type_handlers)
+        handler = find_handler_for_value(obj, where=output.where, type_handlers=self._settings.type_handlers)
         handler, obj, output = without_change_type(output, handler, obj)
         try:
-            output = self._with_branch(replace(output, frame=handler.arrow_schema(obj)), handler, obj)
+            output = self._prepare_branch(replace(output, frame=handler.arrow_schema(obj)), handler, obj)
             outcome = self._write(output, handler, obj)
-            output = output if outcome is not None else self._skipped(output)
+            output = output if outcome is not None else self._open_newest_for_skipped(output)
         except LanceError as error:
             whole = output.keys is None and output.settings.write_mode == "overwrite"
             explained = with_remedy(error, output.location.uri, whole=whole)
             raise error_of_write(explained, output.where, output.keys, output.uri, self._settings) from error
         if outcome is None:
-            reject_to_keep(output)
+            reject_skip_over_earlier_rows(output)
             context.log.info("%s has no rows; nothing was written", output.where)
             report_skipped(output)
             move_watermarks(output)
@@ -218,20 +218,20 @@ class LanceTableIOManager(dg.IOManager):
         context, written = output.context, outcome.dataset
         _log_deferred(output, written)
         is_changed = output.existing is None or last_data_change(written) >= written.version
-        of_version = data_version_of(written, written.version) if is_changed else None
+        of_version = compute_data_version(written, written.version) if is_changed else None
         set_data_version(context, of_version or unchanged_data_version(replace(output, existing=written)))
-        entries = event_metadata(outcome, output.location, kept_attempts(output, outcome))
+        entries = build_shared_entries(outcome, output.location, kept_attempts(output, outcome))
         if output.sets_columns:
             entries |= column_entries(output, outcome)
         if written.branch is not None:
-            entries |= branch_metadata(written, output.instance, context.asset_key)
+            entries |= describe_write_to_branch(written, output.instance, context.asset_key)
         if output.changes:
             entries |= changes_entries(output.changes)
         if casts:
             entries["lance/casts"] = dg.MetadataValue.json(casts)
             context.log.info("%s: columns were cast, and every value kept: %s", output.where, casts)
         page = entries.pop("lance/branches", None)
-        entries |= lineage_metadata(
+        entries |= build_lineage_entries(
             output.metadata,
             written,
             output.where,
@@ -242,7 +242,7 @@ class LanceTableIOManager(dg.IOManager):
         )
         keys = list(context.asset_partition_keys) if output.keys is not None else []
         entries, rows = partition_entries(entries, outcome, keys), self._rows_of_partitions(output, outcome)
-        add_metadata(context, ordered_entries(entries), partition_metadata(outcome, entries, keys, rows))
+        add_metadata(context, ordered_entries(entries), build_entries_by_partition(outcome, entries, keys, rows))
 
     def _rows_of_partitions(self, output: TableOutput, outcome: lance_core.WriteResult) -> dict[str, int]:
         """The rows of the run's partitions; a failure to count them is only logged, because the write is committed."""
@@ -250,7 +250,7 @@ class LanceTableIOManager(dg.IOManager):
             return {}
         key, definition = output.context.asset_key, output.context.asset_partitions_def
         try:
-            return rows_of_partitions(
+            return count_rows_of_written_partitions(
                 outcome,
                 TableRef(key=key, metadata=output.metadata, partitions_def=definition),
                 output.keys,
@@ -322,11 +322,11 @@ class LanceTableIOManager(dg.IOManager):
             raise error_of_write(error, f"asset {asset}", None, location.uri, self._settings) from error
         if settings.write_mode != "columns":
             check_ownership(existing, context.asset_key, definition, self._settings, f"asset {asset}")
-        branch = branch_of_run(self._settings.branching, facts)
+        branch = tag_run_with_branch(self._settings.branching, facts)
         if branch is not None:
             self._reject_lost_writes(existing, branch, facts)
             if existing is not None and (settings.write_mode != "columns" or branch in existing.branches.list()):
-                existing = branch_for_writing(existing, branch)
+                existing = ensure_branch(existing, branch)
         return TableOutput(
             context=context,
             where=f"asset {asset}",
@@ -354,10 +354,10 @@ class LanceTableIOManager(dg.IOManager):
         asset = context.asset_key.to_user_string()
         settings = self._settings.output.overridden(definition, asset=asset, strict=True)
         existing = self._settings.open_uri(self._locate(context.asset_key, definition).uri)
-        branch = branch_of_run(self._settings.branching, facts)
+        branch = tag_run_with_branch(self._settings.branching, facts)
         if existing is not None and branch is not None:
             self._reject_lost_writes(existing, branch, facts)
-            existing = branch_for_writing(existing, branch)
+            existing = ensure_branch(existing, branch)
         return existing, settings.merge_key
 
     def _reject_lost_writes(self, main: lance_core.LanceDataset | None, branch: str, facts: RunFacts | None) -> None:
@@ -365,15 +365,15 @@ class LanceTableIOManager(dg.IOManager):
         if facts is not None and (main is None or branch not in main.branches.list()):
             reject_lost_writes(facts, branch, self._settings.root_uri, self._settings.storage_options)
 
-    def _with_branch(self, output: TableOutput, handler: LanceTypeHandler, obj: Any) -> TableOutput:
-        """The output with the branch to which it is written.
+    def _prepare_branch(self, output: TableOutput, handler: LanceTypeHandler, obj: Any) -> TableOutput:
+        """Create what the write needs, its table on main and its branch, and return the output with the branch.
 
         A branch is forked from a table. A missing table is created on main without rows, unless the write would be
         rejected; a table that was created so with other columns gets the columns of the value.
         """
         existing, frame = output.existing, output.frame
         if output.sets_columns:
-            return columns_on_branch(output, self._settings.open_uri(output.location.uri))
+            return prepare_branch_for_columns(output, self._settings.open_uri(output.location.uri))
         if (
             output.branch is None
             or output.attempts.versions
@@ -392,10 +392,10 @@ class LanceTableIOManager(dg.IOManager):
             main = create_empty(handler, obj, request)
         if existing is not None:
             main.branches.discard(output.branch)
-        return replace(output, existing=branch_for_writing(main, output.branch), is_created_empty=True)
+        return replace(output, existing=ensure_branch(main, output.branch), is_created_empty=True)
 
-    def _skipped(self, output: TableOutput) -> TableOutput:
-        """The output with its table as it is now, which others may have created or written since the step began.
+    def _open_newest_for_skipped(self, output: TableOutput) -> TableOutput:
+        """Open the table as it is now, for a write that is skipped: others may have created or written it.
 
         Raises:
             SupersededError: A later attempt of the write has committed.
@@ -485,7 +485,7 @@ def _log_deferred(output: TableOutput, written: lance_core.LanceDataset) -> None
     for name, recorded in input_properties(output.step).items():
         read, asset = json.loads(recorded), name.removeprefix(INPUT_PREFIX)
         if read.get("branch") == output.branch and f"dagster/input_data_version/{asset}" in tags:
-            version = data_version(read["uri"], read["version"], output.branch, read.get("table_id"))
+            version = format_data_version(read["uri"], read["version"], output.branch, read.get("table_id"))
             tags[f"dagster/input_data_version/{asset}"] = version
     entry = {
         "asset": output.context.asset_key.to_user_string(),

@@ -16,11 +16,11 @@ from lance_core.errors import DatasetExistsError, InvalidInputError
 from lance_dagster._context.steps import RunFacts, type_metadata
 from lance_dagster.branches.writing import NEUTRAL, is_created_empty
 from lance_dagster.handlers import LanceTypeHandler
-from lance_dagster.handlers.arrow_schema import known_schema, with_known_types
+from lance_dagster.handlers.arrow_schema import apply_known_types, known_schema
 from lance_dagster.handlers.base import CHANGE_TYPE, CommitMode, WriteRequest, no_columns
-from lance_dagster.handlers.columns import matched_by
+from lance_dagster.handlers.columns import choose_matching_columns
 from lance_dagster.io_manager.write_attempts import OF_RUN, EarlierAttempts, reject_late_attempt
-from lance_dagster.lineage.reader_tags import release
+from lance_dagster.lineage.reader_tags import hold_consumed_and_release_older
 from lance_dagster.lineage.step_inputs import ConsumedChanges, input_properties
 from lance_dagster.lineage.watermarks import watermark_name
 from lance_dagster.tables.location import TableLocation
@@ -245,7 +245,7 @@ def has_ended(output: TableOutput, run_id: str) -> bool:
 def new_columns(output: TableOutput, obj: Any) -> pa.Schema:
     """The columns of a new table, with types from the frame or from the metadata `lance/schema`."""
     declared_schema = known_schema(output.metadata, type_metadata(output.context), output.where)
-    return with_known_types(output.frame, declared_schema, None, without_rows=isinstance(obj, Sized) and not len(obj))
+    return apply_known_types(output.frame, declared_schema, None, without_rows=isinstance(obj, Sized) and not len(obj))
 
 
 def have_other_columns(frame: pa.Schema, table: pa.Schema) -> bool:
@@ -292,7 +292,7 @@ def casts_of(output: TableOutput, outcome: lance_core.WriteResult) -> dict[str, 
     }
 
 
-def reject_to_keep(output: TableOutput) -> None:
+def reject_skip_over_earlier_rows(output: TableOutput) -> None:
     """Reject an attempt without rows that is skipped, if the table has rows of an earlier attempt.
 
     Raises:
@@ -338,7 +338,7 @@ def without_change_type(
     if CHANGE_TYPE in table_columns or CHANGE_TYPE not in names:
         return handler, obj, output
     if output.sets_columns:
-        handler, obj, _ = handler.split_changes(obj, matched_by(names, output.settings.row_key))
+        handler, obj, _ = handler.split_changes(obj, choose_matching_columns(names, output.settings.row_key))
         return handler, obj, output
     handler, obj, deletes = handler.split_changes(obj, output.merges_on)
     return handler, obj, replace(output, deletes=deletes)
@@ -349,7 +349,7 @@ def release_consumed(output: TableOutput, written: lance_core.LanceDataset) -> N
     reader = output.context.asset_key.to_user_string()
     for consumed in output.changes:
         name = watermark_name(consumed.asset, reader, output.metadata)
-        release(consumed.dataset, written, reader, name, consumed.moves.get(reader, ()))
+        hold_consumed_and_release_older(consumed.dataset, written, reader, name, consumed.moves.get(reader, ()))
 
 
 def move_watermarks(output: TableOutput) -> None:

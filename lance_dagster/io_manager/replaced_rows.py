@@ -14,7 +14,7 @@ import lance_core
 from lance_dagster.io_manager.output import TableOutput, planned_partitions
 from lance_dagster.io_manager.write_attempts import made_by
 from lance_dagster.lineage.history import is_without_changes
-from lance_dagster.properties import ASSET_KEY, PROMOTED_FROM, properties_of, several
+from lance_dagster.properties import ASSET_KEY, PROMOTED_FROM, properties_of, split_values
 
 
 def log_replaced(output: TableOutput, outcome: lance_core.WriteResult, begun: int | None) -> None:
@@ -68,7 +68,7 @@ def _replaced(output: TableOutput, outcome: lance_core.WriteResult, since: int) 
 def _is_write_of(asset: str, transaction: lance_core.Transaction | None) -> bool:
     """Whether a run wrote a version for an asset itself; promotions are not such writes."""
     properties = properties_of(transaction)
-    return asset in several(properties.get(ASSET_KEY)) and PROMOTED_FROM not in properties
+    return asset in split_values(properties.get(ASSET_KEY)) and PROMOTED_FROM not in properties
 
 
 def _rows_written(output: TableOutput, after: lance_core.LanceDataset, before: lance_core.LanceDataset) -> int:

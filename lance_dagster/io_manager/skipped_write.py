@@ -11,11 +11,11 @@ from typing import Any
 import lance_core
 from lance_core.maintenance.routine.health import deleted_fraction
 from lance_dagster._context.steps import add_metadata, set_data_version
-from lance_dagster.branches.writing import branch_metadata
+from lance_dagster.branches.writing import describe_write_to_branch
 from lance_dagster.events.materialization import ordered_entries
-from lance_dagster.events.reporting import known_versions, partition_rows
+from lance_dagster.events.reporting import count_partition_rows, read_recorded_states
 from lance_dagster.io_manager.output import TableOutput
-from lance_dagster.lineage.history import data_version, data_version_of, last_data_change, read_history
+from lance_dagster.lineage.history import compute_data_version, format_data_version, last_data_change, read_history
 from lance_dagster.tables.refs import TableRef
 
 
@@ -35,11 +35,11 @@ def report_skipped(output: TableOutput) -> None:
         "dagster/uri": output.location.uri,
     }
     if existing.branch is not None:
-        entries |= branch_metadata(existing, output.instance, context.asset_key)
+        entries |= describe_write_to_branch(existing, output.instance, context.asset_key)
         entries.pop("lance/branches", None)
     definition = context.asset_partitions_def if output.keys is not None else None
     ref = TableRef(key=context.asset_key, metadata=output.metadata, partitions_def=definition)
-    counted = partition_rows(existing, ref, output.keys or ())
+    counted = count_partition_rows(existing, ref, output.keys or ())
     by_partition = {
         key: ordered_entries({**entries, "dagster/partition_row_count": counted[key].rows})
         for key in output.keys or ()
@@ -52,14 +52,16 @@ def unchanged_data_version(output: TableOutput) -> str:
     """The data version that Dagster knows of the output's partitions, if they have one in common; else the table's."""
     existing = output.existing
     if existing is None:
-        return data_version(lance_core.canonical_uri(output.location.uri), 0, output.branch)
+        return format_data_version(lance_core.canonical_uri(output.location.uri), 0, output.branch)
     if output.keys is not None and existing.branch is None and output.instance is not None:
-        recorded_versions = known_versions(output.instance, output.context.asset_key, output.keys, existing).values()
+        recorded_versions = read_recorded_states(
+            output.instance, output.context.asset_key, output.keys, existing
+        ).values()
         common = {recorded.data_version for recorded in recorded_versions}
         since = min((recorded.version or 0 for recorded in recorded_versions), default=0)
         if len(common) == 1 and None not in common and not _has_changed(existing, output.keys, since):
             return str(common.pop())
-    return data_version_of(existing)
+    return compute_data_version(existing)
 
 
 def _has_changed(table: lance_core.LanceDataset, partitions: Sequence[str], since: int) -> bool:

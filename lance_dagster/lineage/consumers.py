@@ -47,6 +47,6 @@ def _version(
         if isinstance(read, Mapping) and read.get("asset") == asset_key.to_user_string():
             version = read.get("version")
             return version if isinstance(version, int) and read.get("branch") is None else None
-    # hash:branch:version, see `history.data_version`
+    # hash:branch:version, see `history.format_data_version`
     branch, _, number = tags.get(_TAG + asset_key.to_user_string(), "").rpartition(":")
     return int(number) if number.isdecimal() and branch.endswith(":main") else None

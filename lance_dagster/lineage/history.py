@@ -37,7 +37,7 @@ from lance_dagster.properties import (
     UNDONE_VERSIONS,
     is_shortened,
     properties_of,
-    several,
+    split_values,
 )
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class TableVersion:
     @property
     def writers(self) -> list[str]:
         """The Dagster runs that made the changes: one, or for a promotion all runs that wrote to the branch."""
-        return several(self.properties.get(RUN_ID))
+        return split_values(self.properties.get(RUN_ID))
 
     @property
     def committed_by(self) -> str | None:
@@ -133,7 +133,7 @@ class TableVersion:
 
     def is_of(self, run_id: str) -> bool:
         """Whether a run wrote or promoted the version, or is the root run of a run that did."""
-        roots = several(self.properties.get(ROOT_RUN_ID))
+        roots = split_values(self.properties.get(ROOT_RUN_ID))
         return run_id in (*self.writers, self.committed_by, *roots)
 
     @property
@@ -144,7 +144,7 @@ class TableVersion:
     @property
     def assets(self) -> list[str]:
         """The assets for which the version was made; several for the promotion of a branch to which several wrote."""
-        return several(self.asset)
+        return split_values(self.asset)
 
     @property
     def maintenance_metadata(self) -> Any:
@@ -152,7 +152,7 @@ class TableVersion:
 
         If the promotion of a branch has joined several values, False takes precedence.
         """
-        recorded_metadata = [json.loads(text) for text in several(self.properties.get(MAINTENANCE_METADATA))]
+        recorded_metadata = [json.loads(text) for text in split_values(self.properties.get(MAINTENANCE_METADATA))]
         return (
             False if any(metadata is False for metadata in recorded_metadata) else next(iter(recorded_metadata), None)
         )
@@ -188,7 +188,7 @@ class TableVersion:
             _input(key.removeprefix(INPUT_PREFIX), value)
             for key, values in sorted(self.properties.items())
             if key.startswith(INPUT_PREFIX)
-            for value in several(values)
+            for value in split_values(values)
         ]
 
     @property
@@ -318,7 +318,7 @@ def writers_of_rows(dataset: lance_core.LanceDataset) -> Iterator[str]:
     for _, transaction in dataset.history(ahead=_AHEAD):
         properties = properties_of(transaction)
         if COLUMNS not in properties and MAINTENANCE not in properties:
-            yield from several(properties.get(ASSET_KEY))
+            yield from split_values(properties.get(ASSET_KEY))
         if transaction is not None and transaction.operation.name == "Overwrite":
             return
 
@@ -347,9 +347,9 @@ def columns_set_by(dataset: lance_core.LanceDataset, asset: str) -> list[str]:
     """The columns of the newest commit in which an asset set columns; empty if there is no such commit."""
     for _, transaction in dataset.history(ahead=_AHEAD):
         properties = properties_of(transaction)
-        if asset not in several(properties.get(ASSET_KEY)) or UNDO_RUN_ID in properties:
+        if asset not in split_values(properties.get(ASSET_KEY)) or UNDO_RUN_ID in properties:
             continue
-        columns = several(properties.get(COLUMNS))
+        columns = split_values(properties.get(COLUMNS))
         if columns:
             return columns
     return []
@@ -370,7 +370,7 @@ def undo_after(dataset: lance_core.LanceDataset, version: int) -> int | None:
     return None
 
 
-def data_version(uri: str, version: int, branch: str | None = None, table_id: str | None = None) -> str:
+def format_data_version(uri: str, version: int, branch: str | None = None, table_id: str | None = None) -> str:
     """The data version of an asset: a hash of its URI, the branch, and the version that last changed its rows.
 
     If the table has an id, it follows the hash, so that a table which is dropped and made again has another one.
@@ -413,7 +413,9 @@ def _changes_nothing(transaction: lance_core.Transaction | None) -> bool:
     return bool(lists) and not any(getattr(operation, name) for name in lists)
 
 
-def data_version_of(dataset: lance_core.LanceDataset, changed: int | None = None, table_id: str | None = None) -> str:
+def compute_data_version(
+    dataset: lance_core.LanceDataset, changed: int | None = None, table_id: str | None = None
+) -> str:
     """The data version of a table at its version.
 
     Args:
@@ -422,7 +424,7 @@ def data_version_of(dataset: lance_core.LanceDataset, changed: int | None = None
         table_id: The id of the table; None for the one that the table has recorded.
     """
     number = last_data_change(dataset) if changed is None else changed
-    return data_version(dataset.root_uri, number, dataset.branch, table_id or dataset.recorded_table_id())
+    return format_data_version(dataset.root_uri, number, dataset.branch, table_id or dataset.recorded_table_id())
 
 
 def partitions_of(versions: Sequence[TableVersion]) -> Any:

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from lance_dagster.lineage.history import TableInput, TableVersion
 
 
-def release(
+def hold_consumed_and_release_older(
     dataset: lance_core.LanceDataset,
     table: lance_core.LanceDataset,
     reader: str,
     name: str,
     moves: Iterable[lance_core.WatermarkMove] = (),
 ) -> None:
-    """Remove a reader's tags from versions of an input that no partition of the reader's table needs any more.
+    """Tag the consumed version of an input for a reader, and untag older ones that none of its partitions needs.
 
     Args:
         dataset: The input at the version that was consumed.

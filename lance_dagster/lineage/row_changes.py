@@ -1,4 +1,7 @@
-"""The number of rows that a version added and removed, from its fragments and those of the version before it."""
+"""The number of rows that a version added and removed, from its fragments and those of the version before it.
+
+`history` calls it for the events of writes; operations that only move rows are not passed to it.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,15 @@ if TYPE_CHECKING:
 def row_changes(
     handle: lance_core.LanceDataset, before: lance_core.LanceDataset | None, operation: str | None
 ) -> tuple[int | None, int | None]:
-    """The numbers of rows added and removed; None for both if the version before does not exist any more.
+    """Count the rows added and removed; None for both if the version before does not exist any more.
+
+    Version 1 added all its rows.
 
     Args:
         handle: The table at the version.
         before: The table at the next older version that exists; None if there is none.
-        operation: The operation that made the version, which may change rows.
+        operation: The operation that made the version; not one that only moves rows, such as Rewrite, which would count
+            them as removed and added.
     """
     if before is None:
         return (handle.count_rows(), 0) if handle.version == 1 else (None, None)

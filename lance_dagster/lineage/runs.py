@@ -8,7 +8,7 @@ from typing import Any, Final
 import lance_core
 from lance_core.errors import DatasetNotFoundError, LanceError
 from lance_dagster.lineage.history import TableVersion, input_record, read_history
-from lance_dagster.properties import ROOT_RUN_ID, several
+from lance_dagster.properties import ROOT_RUN_ID, split_values
 from lance_dagster.tables.names import RESERVED
 
 _SHOWN: Final = 5
@@ -56,7 +56,7 @@ def find_run(tables: Iterable[lance_core.LanceDataset], beginning: str, *, where
     for table in tables:
         for branch in open_branches(table):
             for commit in read_history(branch, count_changes=False, ahead=_AHEAD):
-                roots = several(commit.properties.get(ROOT_RUN_ID))
+                roots = split_values(commit.properties.get(ROOT_RUN_ID))
                 runs = {run for run in (*commit.writers, commit.committed_by, *roots) if run is not None}
                 if beginning in runs:
                     return beginning
@@ -132,7 +132,7 @@ def without_changes(branches: Iterable[lance_core.LanceDataset], run_id: str) ->
     reexecutions: dict[str, None] = {}
     for branch in branches:
         for commit in read_history(branch, count_changes=False, ahead=_AHEAD):
-            if commit.changes_rows and run_id in several(commit.properties.get(ROOT_RUN_ID)):
+            if commit.changes_rows and run_id in split_values(commit.properties.get(ROOT_RUN_ID)):
                 reexecutions |= dict.fromkeys([commit.run_id] if commit.run_id is not None else commit.writers)
     if reexecutions:
         return f"run {run_id} wrote nothing itself; undo run {' or '.join(reexecutions)}, which re-executed it"

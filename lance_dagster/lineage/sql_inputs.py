@@ -19,7 +19,7 @@ from lance_dagster._context.runs import running_step
 from lance_dagster._context.steps import known_assets
 from lance_dagster.lineage.check_reads import record_check_read
 from lance_dagster.lineage.step_inputs import remember_input
-from lance_dagster.tables.branch_policy import branch_of_run
+from lance_dagster.tables.branch_policy import tag_run_with_branch
 from lance_dagster.tables.refs import TableRef, TableRoot
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _record(dataset: lance_core.LanceDataset) -> None:
         return
     remember_input(running.facts.step, asset, dataset)
     if running.facts.evaluates_checks and dataset.branch in {
-        branch_of_run(root.branching, running.facts) for root in roots
+        tag_run_with_branch(root.branching, running.facts) for root in roots
     }:
         record_check_read(running.facts, dataset.branch, dataset, running.partitions)
 

@@ -98,7 +98,7 @@ def observed_table_id(instance: dg.DagsterInstance, key: dg.AssetKey, dataset: l
 
 
 def table_id_in(data_version: str | None) -> str | None:
-    """The table's id in a data version, see `history.data_version`; None without one."""
+    """The table's id in a data version, see `history.format_data_version`; None without one."""
     return (data_version or "").partition(":")[0].partition(".")[2] or None
 
 

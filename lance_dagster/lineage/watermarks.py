@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from lance_core.errors import IncompatibleConflictError, UnsupportedError, VersionNotFoundError
 from lance_dagster.lineage.history import read_history
-from lance_dagster.properties import PROMOTED_FORK, PROMOTED_FROM, PROMOTED_IDENTITY, PROMOTED_VERSION, several
+from lance_dagster.properties import PROMOTED_FORK, PROMOTED_FROM, PROMOTED_IDENTITY, PROMOTED_VERSION, split_values
 from lance_dagster.tables.location import TABLE_KEY, is_shared
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def unread_ranges(dataset: lance_core.LanceDataset, position: InputPosition | No
     if position is None:
         return [UnreadRange.up_to(dataset, 0)]
     version, branch = position.version, position.branch
-    if not _led_to(dataset, branch, version):
+    if not _is_ancestor(dataset, branch, version):
         return _ranges_after_promotion(dataset, position, where)
     consumed = _checked_out(dataset, branch, version, where)
     if consumed.identity != position.identity:
@@ -208,7 +208,7 @@ def unread_ranges(dataset: lance_core.LanceDataset, position: InputPosition | No
     return [UnreadRange.up_to(dataset, version)]
 
 
-def _led_to(dataset: lance_core.LanceDataset, branch: str | None, version: int) -> bool:
+def _is_ancestor(dataset: lance_core.LanceDataset, branch: str | None, version: int) -> bool:
     """Whether a version is in the history of a table: on its branch, or before a fork on a parent branch."""
     line, forks = dataset.branch, {} if branch == dataset.branch else dataset.branches.list()
     last = version
@@ -279,14 +279,15 @@ def _ranges_after_promotion(dataset: lance_core.LanceDataset, position: InputPos
     promotions = [
         commit
         for commit in read_history(dataset, count_changes=False)
-        if position.branch in several(commit.properties.get(PROMOTED_FROM)) and PROMOTED_IDENTITY in commit.properties
+        if position.branch in split_values(commit.properties.get(PROMOTED_FROM))
+        and PROMOTED_IDENTITY in commit.properties
     ]
     # Other promotions are of branches that were forked later by the same name, or of later versions of this branch.
     exact = [commit for commit in promotions if commit.properties[PROMOTED_IDENTITY] == position.identity]
     for commit in (exact or promotions)[:1]:
         later = _later_on_branch(dataset, position, commit.properties, where)
         promotion = _checked_out(dataset, dataset.branch, commit.version, where)
-        unread_of_others = _by_others(promotion, int(commit.properties[PROMOTED_FORK]), where)
+        unread_of_others = _find_ranges_of_others(promotion, int(commit.properties[PROMOTED_FORK]), where)
         return [*later, *unread_of_others, UnreadRange.up_to(dataset, commit.version)]
     raise _other_rows(dataset, position, where)
 
@@ -316,7 +317,7 @@ def _later_on_branch(
     )
 
 
-def _by_others(promotion: lance_core.LanceDataset, fork: int, where: str) -> list[UnreadRange]:
+def _find_ranges_of_others(promotion: lance_core.LanceDataset, fork: int, where: str) -> list[UnreadRange]:
     """The versions between a fork and its promotion that may have changed rows; versions that were cleaned up count.
 
     Raises:

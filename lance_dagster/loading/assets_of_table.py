@@ -18,7 +18,7 @@ from lance_core.errors import LanceError
 from lance_dagster._context.steps import known_assets
 from lance_dagster.events.layout import COMMIT
 from lance_dagster.handlers.arrow_schema import owners
-from lance_dagster.properties import ASSET_KEY, properties_of, several
+from lance_dagster.properties import ASSET_KEY, properties_of, split_values
 from lance_dagster.tables.refs import TableRef, TableRoot
 
 if TYPE_CHECKING:
@@ -98,4 +98,4 @@ def _named_by_table(dataset: lance_core.LanceDataset) -> set[str]:
 
 def _writers(dataset: lance_core.LanceDataset) -> Iterator[str]:
     for _, transaction in dataset.history(ahead=_AHEAD):
-        yield from several(properties_of(transaction).get(ASSET_KEY))
+        yield from split_values(properties_of(transaction).get(ASSET_KEY))

@@ -131,7 +131,7 @@ def is_full_refresh(tags: Mapping[str, str]) -> bool:
     return value == "true"
 
 
-def range_of_input(
+def plan_changes_of_input(
     context: dg.InputContext,
     facts: RunFacts | None,
     dataset: lance_core.LanceDataset,
@@ -140,7 +140,7 @@ def range_of_input(
     digest: str,
     where: str,
 ) -> ChangeRange:
-    """The changes that an input reads; a tag of the run records their last version.
+    """Plan what an input reads, record its end as a tag of the run, and hold the versions by tags of the table.
 
     Args:
         context: The context of the input.
@@ -171,7 +171,7 @@ def range_of_input(
         )
     read: dict[InputPosition | None, list[UnreadRange]] = {}
     spans = [_span(facts, dataset, reader, part, reads, read, where) for reader in readers for part in reader.parts]
-    spans = _up_to_one_end(context, facts, dataset, spans, where) if spans else []
+    spans = _fix_end_of_changes(context, facts, dataset, spans, where) if spans else []
     end = spans[0].range.dataset if spans else dataset
     consumed = max((span.range.consumed for span in spans), key=lambda dataset: dataset.version, default=dataset)
     begins = _by_begin(spans, where) or {end.version: []}
@@ -333,10 +333,10 @@ def _by_begin(spans: Iterable[_Span], where: str) -> dict[int, list[str] | None]
     return keys_by_begin
 
 
-def _up_to_one_end(
+def _fix_end_of_changes(
     context: dg.InputContext, facts: RunFacts, dataset: lance_core.LanceDataset, spans: Sequence[_Span], where: str
 ) -> list[_Span]:
-    """The changes that a run reads, all up to one version; if that is the latest, a tag of the run records it.
+    """Let all changes that a run reads end at one version; if that is the latest, record it as a tag of the run.
 
     Raises:
         IncompatibleConflictError: The changes of some partitions end at another version than those of others.
@@ -346,7 +346,7 @@ def _up_to_one_end(
         tag = (
             f"{CHANGES}.{hashed(json.dumps([facts.step_key, context.asset_key.to_user_string(), dataset.branch]))[:12]}"
         )
-        noted, begin = _noted(facts, tag), min(span.range.begin for span in spans)
+        noted, begin = _find_noted_end(facts, tag), min(span.range.begin for span in spans)
         version = noted if noted is not None and noted >= begin else dataset.version
         if noted != version:
             tag_run(context, {tag: str(version)})
@@ -371,7 +371,7 @@ def _up_to_one_end(
     return [replace(span, range=UnreadRange.up_to(end, span.range.begin)) if span.is_last else span for span in spans]
 
 
-def _noted(facts: RunFacts, tag: str) -> int | None:
+def _find_noted_end(facts: RunFacts, tag: str) -> int | None:
     """The last version to read by the tag of this run, or of a failed run that it re-executes; else None."""
     value, run = None, facts.run_id
     while value is None and (record := facts.record(run)) is not None:

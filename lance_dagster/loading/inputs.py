@@ -21,7 +21,7 @@ from lance_core.errors import (
     IncompatibleConflictError,
     VersionNotFoundError,
 )
-from lance_dagster._context.definitions import partitions_to_read
+from lance_dagster._context.definitions import list_partitions_to_read
 from lance_dagster._context.steps import (
     RunFacts,
     is_external,
@@ -30,26 +30,26 @@ from lance_dagster._context.steps import (
     is_own_upstream,
     job_of_step,
 )
-from lance_dagster.events.published import published_partitions
+from lance_dagster.events.published import find_published_partitions
 from lance_dagster.handlers import Loading
 from lance_dagster.handlers.base import ChangesPart, ChangesRequest, ReadRequest
 from lance_dagster.handlers.changes import has_changes
 from lance_dagster.handlers.input_selection import (
     MissingInputError,
+    choose_counted_columns,
     columns_of_asset,
-    counted_columns,
+    parse_columns,
+    parse_filter,
     split_key,
-    wanted_columns,
-    wanted_rows,
 )
 from lance_dagster.handlers.lance import LanceDatasetHandler
 from lance_dagster.lineage.history import undo_after
 from lance_dagster.lineage.input_parts import digest_of_rows
 from lance_dagster.lineage.step_inputs import remember_changes
 from lance_dagster.lineage.watermarks import UnreadRange
-from lance_dagster.loading.changes import CHANGES, ChangeRange, range_of_input
+from lance_dagster.loading.changes import CHANGES, ChangeRange, plan_changes_of_input
 from lance_dagster.loading.recorded_versions import equal_version, recorded_version
-from lance_dagster.tables.branch_policy import branch_of_run
+from lance_dagster.tables.branch_policy import tag_run_with_branch
 from lance_dagster.tables.location import TableLocation
 from lance_dagster.tables.partitions import plan_partitions
 from lance_dagster.tables.refs import as_moment, branch_for_reading
@@ -94,7 +94,7 @@ def read_requests(
     if (opened := _open_if_there(context, facts, location, settings, metadata, loading, where)) is None:
         return None
     dataset, columns_of = opened, partial(_columns, context, loading, metadata, upstream, where)
-    input_filter = wanted_rows(metadata.get("lance/filter"), dataset, where)
+    input_filter = parse_filter(metadata.get("lance/filter"), dataset, where)
 
     def filter_of_keys(partitions: Sequence[str] | None) -> pc.Expression | None:
         return partition_filter(context, partitions, upstream.get("partition_expr"), dataset.schema)
@@ -105,7 +105,7 @@ def read_requests(
     def reads(unread: UnreadRange, partition: str | None, key: Sequence[str], readers: Sequence[str]) -> bool:
         partitions = None if partition is None else [partition]
         schema, columns = unread.dataset.schema, columns_of(unread.dataset.schema)
-        updates_of = counted_columns(columns, split_key(key, columns, schema) or (), schema, readers)
+        updates_of = choose_counted_columns(columns, split_key(key, columns, schema) or (), schema, readers)
         return has_changes(unread.dataset, unread.begin, filter_of(partitions), updates_of)
 
     changes = None
@@ -113,8 +113,8 @@ def read_requests(
         definition = None if keys is None else context.asset_partitions_def
         digest = digest_of_rows(metadata.get("lance/filter"), upstream.get("partition_expr"), definition)
         instance = None if facts is None else facts.instance
-        keys_of = partial(partitions_to_read, job_of_step(context), instance, context.asset_key)
-        changes = range_of_input(context, facts, dataset, reads, keys_of, digest, where)
+        keys_of = partial(list_partitions_to_read, job_of_step(context), instance, context.asset_key)
+        changes = plan_changes_of_input(context, facts, dataset, reads, keys_of, digest, where)
         dataset = changes.dataset
     schema, columns = dataset.schema, columns_of(dataset.schema)
     if keys is not None and metadata.get("lance/missing") != "empty" and (changes is None or changes.is_first):
@@ -147,7 +147,7 @@ def _columns(
     schema: pa.Schema,
 ) -> list[str] | None:
     """The columns that an input loads, of a version with the given columns; None for all columns."""
-    columns = wanted_columns(metadata.get("columns"), schema, where)
+    columns = parse_columns(metadata.get("columns"), schema, where)
     if columns is None and not isinstance(loading.handler, LanceDatasetHandler):
         return columns_of_asset(context.asset_key, upstream, schema, where)
     return columns
@@ -212,7 +212,7 @@ def _changes_request(
         parts=parts,
         key=key or (),
         splits_updates=key is None,
-        updates_of=counted_columns(columns, key or (), schema, changes.readers),
+        updates_of=choose_counted_columns(columns, key or (), schema, changes.readers),
         counts=changes.consumed.counts,
     )
 
@@ -242,7 +242,7 @@ def _check_written(
     instance = None if facts is None else facts.instance
     if instance is None or ((is_own_upstream(context) or is_external(context)) and not optional):
         return
-    written = published_partitions(instance, context.asset_key, keys, branch=dataset.branch)
+    written = find_published_partitions(instance, context.asset_key, keys, branch=dataset.branch)
     if not written and not dataset.count_rows(filter=rows):
         raise MissingInputError(
             f"{where}: partition {_listed(keys)} was never materialized, and {dataset.uri} has no row of it; "
@@ -301,14 +301,14 @@ def _open(
     options = location.options(settings.storage_options)
     pins = [pin for pin in INPUT_PINS if metadata.get(pin) is not None]
     try:
-        branch = branch_of_run(settings.branching, facts)
+        branch = tag_run_with_branch(settings.branching, facts)
         if location.branch is not None:
             return _open_own_branch(location, options, metadata)
         if not pins and branch is not None:
             return branch_for_reading(location.uri, branch, facts, context.asset_key, options)
         if not pins:
             if settings.reads_materialized:
-                return _materialized(context, location, options, where)
+                return _open_materialized(context, location, options, where)
             return lance_core.dataset(location.uri, storage_options=options)
         value = metadata[pins[0]]
         if pins[0] == "lance/as_of":
@@ -335,7 +335,7 @@ def _open_own_branch(
     return opened if moment is None else opened.checkout_version(opened.version_as_of(as_moment(moment)))
 
 
-def _materialized(
+def _open_materialized(
     context: dg.InputContext, location: TableLocation, options: dict[str, str] | None, where: str
 ) -> lance_core.LanceDataset:
     """The table at the version that Dagster recorded last, or at a later undo of a change that this version has."""

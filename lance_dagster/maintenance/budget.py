@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from lance_dagster.health.policy import check_fields, parse_age
-from lance_dagster.tables.arguments import described
+from lance_dagster.tables.arguments import field_with_description
 
 if TYPE_CHECKING:
     from lance_core.maintenance import MaintenanceBudget
@@ -30,11 +30,11 @@ class LanceMaintenanceBudget:
         ValueError: A value is of the wrong type or out of range.
     """
 
-    max_bytes_rewritten: int | None = described(None, "The most bytes that all rewrites of a run read.")
-    max_duration: str | timedelta | None = described(
+    max_bytes_rewritten: int | None = field_with_description(None, "The most bytes that all rewrites of a run read.")
+    max_duration: str | timedelta | None = field_with_description(
         None, 'The time after which no rewrite or step begins, such as "2h".'
     )
-    max_tables: int | None = described(None, "The most tables that a run works on.")
+    max_tables: int | None = field_with_description(None, "The most tables that a run works on.")
 
     def __post_init__(self) -> None:
         """Reject invalid values."""

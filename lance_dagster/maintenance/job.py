@@ -18,8 +18,8 @@ from typing import Any
 
 import dagster as dg
 
-from lance_dagster._context.jobs import job_beside_resources
-from lance_dagster.health.lake import checked_lake
+from lance_dagster._context.jobs import build_job_beside_resources
+from lance_dagster.health.lake import make_lake
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.maintenance.budget import LanceMaintenanceBudget, checked_budget
 from lance_dagster.maintenance.ops import (
@@ -103,7 +103,7 @@ def build_maintenance_job(  # noqa: PLR0913 - each is a choice of its own, most 
     refs = table_refs(tables)
     for ref in refs:
         policy_of(chosen, ref.metadata, where=f"asset {ref.name}")
-    lake = checked_lake(root, include, exclude, policies, chosen)
+    lake = make_lake(root, include, exclude, policies, chosen)
     if not refs and lake is None:
         raise dg.DagsterInvalidDefinitionError(
             f"the job {name} has neither tables nor a root; pass assets, or root=True for all tables below the root of "
@@ -121,7 +121,7 @@ def build_maintenance_job(  # noqa: PLR0913 - each is a choice of its own, most 
     )
     lance_tables = [ref.name for ref in refs if not is_foreign(ref)]
     what = f"{len(lance_tables)} Lance tables" if lake is None else "all Lance tables below a root"
-    return job_beside_resources(
+    return build_job_beside_resources(
         _graph(job),
         {PAYLOADS: payload_io_manager or dg.FilesystemIOManager()},
         name=name,

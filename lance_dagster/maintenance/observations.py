@@ -75,7 +75,7 @@ def observation_of(work: TableWork) -> dg.AssetObservation:
     return dg.AssetObservation(dg.AssetKey.from_user_string(owner), metadata=entries)
 
 
-def is_last(instance: dg.DagsterInstance, observation: dg.AssetObservation) -> bool:
+def repeats_last_observation(instance: dg.DagsterInstance, observation: dg.AssetObservation) -> bool:
     """Whether the newest observation of the asset has the same entries, apart from the seconds."""
     records = instance.fetch_observations(observation.asset_key, limit=1).records
     newest = records[0].asset_observation if records else None

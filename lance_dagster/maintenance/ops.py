@@ -10,7 +10,7 @@ import dagster as dg
 from lance_dagster.health.lake import Lake
 from lance_dagster.health.policy import LanceMaintenancePolicy
 from lance_dagster.maintenance.budget import LanceMaintenanceBudget
-from lance_dagster.maintenance.observations import is_last, observation_of, summary_of
+from lance_dagster.maintenance.observations import observation_of, repeats_last_observation, summary_of
 from lance_dagster.maintenance.run_config import MaintenanceConfig
 from lance_dagster.maintenance.targets import choose_targets, in_order_of_run, survey_target, versions_in_use
 from lance_dagster.maintenance.work import Survey, TableWork
@@ -115,7 +115,7 @@ def plan_op(job: MaintenanceOps) -> dg.OpDefinition:
             else:
                 due.append(work)
         for fitting in _fit_budget(job, context, due, job.budget.changed(config.limits())):
-            work = _in_dry_run(job, context, fitting)
+            work = _foresee_dry_run(job, context, fitting)
             is_dry, report = work.report.plan.policy.dry_run, work.report
             if report.error is None and (is_dry or report.is_put_off):
                 _end_with_survey(context, work, surveyed, is_asked=bool(config.tables))
@@ -131,7 +131,9 @@ def _end_with_survey(context: dg.OpExecutionContext, work: TableWork, surveyed: 
     """Report a table that is finished with the survey: healthy, in a dry run, or with all its work put off."""
     plan, observation = work.report.plan, observation_of(work)
     is_reported = work.is_asset or plan.is_due or work.report.is_put_off
-    if is_asked or (is_reported and (plan.policy.dry_run or not is_last(context.instance, observation))):
+    if is_asked or (
+        is_reported and (plan.policy.dry_run or not repeats_last_observation(context.instance, observation))
+    ):
         context.log_event(observation)
     surveyed.finished.append(work.report)
 
@@ -154,8 +156,8 @@ def _fit_budget(
     return [replace(work_by_asset[report.plan.table], report=report) for report in reports]
 
 
-def _in_dry_run(job: MaintenanceOps, context: dg.OpExecutionContext, work: TableWork) -> TableWork:
-    """In a dry run, the report that a run would give; an error is kept in the report, as for other steps."""
+def _foresee_dry_run(job: MaintenanceOps, context: dg.OpExecutionContext, work: TableWork) -> TableWork:
+    """In a dry run, add what a run would do to the report; an error is kept in it, as for other steps."""
     from lance_core.maintenance.routine.dry_run import foresee  # noqa: PLC0415 - heavy imports at first use
 
     report, plan = work.report, work.report.plan

@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import dagster as dg
 
-from lance_dagster._context.runs import is_silent, observed_in
-from lance_dagster.health.lake import Lake, checked_lake
+from lance_dagster._context.runs import find_observations, is_silent
+from lance_dagster.health.lake import Lake, make_lake
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.maintenance.job import TABLES_KEY
 from lance_dagster.maintenance.open_runs import OpenRun, open_runs
@@ -143,7 +143,7 @@ def build_maintenance_sensor(  # noqa: PLR0913 - each is a choice of its own, mo
         'lance_maintenance_sensor'
     """
     chosen = LanceMaintenancePolicy() if policy is None else policy
-    lake = checked_lake(root, include, exclude, policies, chosen)
+    lake = make_lake(root, include, exclude, policies, chosen)
     refs = [ref for ref in table_refs(tables) if lake is not None or not is_foreign(ref)]
     _check_job(job, refs, lake, chosen)
 
@@ -171,7 +171,7 @@ def build_maintenance_sensor(  # noqa: PLR0913 - each is a choice of its own, mo
         _log(context, due, [run for run in running if run.is_silent], silent_after)
         requests = [_request(due, states)] if due else []
         reason = None if due else _reason(list(policies), left_alone=left_alone, busy=busy, waits=waits, unread=unread)
-        cursor = _written(states)
+        cursor = _format_cursor(states)
         if reason is not None and cursor == (context.cursor or "{}"):
             return dg.SkipReason(reason)
         return dg.SensorResult(run_requests=requests, cursor=cursor, skip_reason=reason)
@@ -275,7 +275,7 @@ def _read(cursor: str | None) -> dict[str, _TableRequest]:
     }
 
 
-def _written(states: dict[str, _TableRequest]) -> str:
+def _format_cursor(states: dict[str, _TableRequest]) -> str:
     records = {name: {key: value for key, value in asdict(state).items() if value} for name, state in states.items()}
     return json.dumps(records)
 
@@ -331,7 +331,7 @@ def _end(
 
 def _kinds(instance: dg.DagsterInstance, run_id: str) -> dict[str, str]:
     """The outcomes that a run reported in observations, by table."""
-    observed = observed_in(instance, run_id)
+    observed = find_observations(instance, run_id)
     return {
         name: str(observation.metadata[MAINTENANCE_KEY].value)
         for name, observation in observed.items()

@@ -23,9 +23,9 @@ import pyarrow as pa
 import lance_core
 from lance_core.errors import DatasetNotFoundError
 from lance_dagster._context.steps import run_time_metadata
-from lance_dagster.handlers import LanceTypeHandler, Loading, handler_for_value
+from lance_dagster.handlers import LanceTypeHandler, Loading, find_handler_for_value
 from lance_dagster.handlers.base import ReadRequest, WriteRequest
-from lance_dagster.handlers.input_selection import wanted_columns, wanted_rows
+from lance_dagster.handlers.input_selection import parse_columns, parse_filter
 from lance_dagster.properties import RUN_ID, STEP_KEY
 from lance_dagster.tables.location import below_root
 from lance_dagster.tables.names import RESERVED_FOLDER
@@ -53,7 +53,7 @@ def store_op_output(context: dg.OutputContext, obj: Any, settings: TableSettings
     where = f"output {context.name!r} of {context.step_key!r}"
     handler = _handler(obj, where, settings)
     if handler is None:
-        obj, handler = _pickled(obj, where), handler_for_value(_EMPTY, where=where)
+        obj, handler = _pickled(obj, where), find_handler_for_value(_EMPTY, where=where)
     uri = _uri(context, settings)
     output = _settings(context, where)
     request = WriteRequest(
@@ -92,7 +92,7 @@ _EMPTY: Final = pa.table({})
 def _handler(obj: Any, where: str, settings: TableSettings) -> LanceTypeHandler | None:
     """The handler that writes a value as rows; None if the value is not a frame."""
     try:
-        return handler_for_value(obj, where=where, type_handlers=settings.type_handlers)
+        return find_handler_for_value(obj, where=where, type_handlers=settings.type_handlers)
     except dg.DagsterInvariantViolationError:
         return None
 
@@ -162,8 +162,8 @@ def load_op_output(
     load_plan = loading()
     request = ReadRequest(
         dataset=dataset,
-        columns=wanted_columns(metadata.get("columns"), dataset.schema, where),
-        filter=wanted_rows(metadata.get("lance/filter"), dataset, where),
+        columns=parse_columns(metadata.get("columns"), dataset.schema, where),
+        filter=parse_filter(metadata.get("lance/filter"), dataset, where),
         table=settings,
         load_as=load_plan.load_as,
         filtered=metadata.get("lance/filter") is not None,

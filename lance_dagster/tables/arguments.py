@@ -87,7 +87,7 @@ def reject_unknown_arguments(model: type[BaseModel], arguments: Any) -> None:
         raise ValueError(f"{model.__name__} has no argument {name!r}; it has {', '.join(sorted(argument_names))}{hint}")
 
 
-def described(default: Any, description: str) -> Any:
+def field_with_description(default: Any, description: str) -> Any:
     """A field of a dataclass, with a description, which models derived from the dataclass show."""
     return dataclasses.field(default=default, metadata={"description": description})
 

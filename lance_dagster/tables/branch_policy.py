@@ -101,8 +101,8 @@ class BranchPolicy(dg.Config, CheckedArguments):
         return cls(kind="env", name=name)
 
 
-def branch_of_run(policy: BranchPolicy, facts: RunFacts | None) -> str | None:
-    """The branch of a run, which the run has as its tag `lance/branch` from now on; None for main.
+def tag_run_with_branch(policy: BranchPolicy, facts: RunFacts | None) -> str | None:
+    """Choose the branch of a run, record it as the run's tag `lance/branch`, and return it; None, untagged, for main.
 
     Outside of a run only a variable of the environment names a branch.
 
@@ -256,7 +256,7 @@ def named_branch(value: str | None, facts: RunFacts | None, *, where: str) -> st
     return run_branch(facts) if root.backfill_id is None else backfill_branch(root.backfill_id)
 
 
-def launch_on_branch(policy: BranchPolicy, branch: str) -> str:
+def describe_launch(policy: BranchPolicy, branch: str) -> str:
     """How to launch a run on a branch, for messages: the end of the sentence "launch the check ..."."""
     if policy.kind == "from_tag":
         return f"in a run with the tag {policy.name or BRANCH_TAG}: {branch}"

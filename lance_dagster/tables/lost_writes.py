@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
-from lance_dagster._context.roots import began, is_repeated, root_of, runs_of_root
+from lance_dagster._context.roots import find_start_of_root, is_repeated, list_runs_of_root, root_of
 from lance_dagster._context.runs import CLOCK_SKEW
 from lance_dagster._context.steps import RunFacts
-from lance_dagster.properties import PROMOTED_FROM, RUN_ID, properties_of, several
+from lance_dagster.properties import PROMOTED_FROM, RUN_ID, properties_of, split_values
 
 if TYPE_CHECKING:
     import lance_core
@@ -59,7 +59,7 @@ def reject_lost_writes(facts: RunFacts, branch: str, root_uri: str, options: Map
     """
     if facts.instance is None:
         return
-    runs = [run for run in runs_of_root(facts.instance, root_of(facts)) if run.tags.get(_BRANCH) == branch]
+    runs = [run for run in list_runs_of_root(facts.instance, root_of(facts)) if run.tags.get(_BRANCH) == branch]
     writes = [write for run in runs for write in _writes_of_run(facts.instance, run, branch)]
     tables = {uri: _main_without(uri, branch, root_uri, options) for uri in {write.uri for write in writes}}
     _reject(facts, branch, [(write, main) for write in writes if (main := tables[write.uri]) is not None])
@@ -77,14 +77,14 @@ def reject_lost_input(facts: RunFacts, branch: str, key: dg.AssetKey, main: lanc
     Raises:
         Failure: What the earlier runs wrote is lost, and not written again.
     """
-    instance, since = facts.instance, began(facts)
+    instance, since = facts.instance, find_start_of_root(facts)
     if instance is None or since is None:
         return
     newer = dg.AssetRecordsFilter(asset_key=key, after_timestamp=(since - CLOCK_SKEW).timestamp())
     events = [event for event in _materializations(instance, newer) if _is_about(event, branch)]
     if not events:
         return
-    runs = {run.run_id: run for run in runs_of_root(instance, root_of(facts))}
+    runs = {run.run_id: run for run in list_runs_of_root(instance, root_of(facts))}
     _reject(facts, branch, [(_write(event, runs[event.run_id]), main) for event in events if event.run_id in runs])
 
 
@@ -125,7 +125,7 @@ def _main_without(
 def _is_promoted(instance: dg.DagsterInstance, main: lance_core.LanceDataset, branch: str, write: _LoggedWrite) -> bool:
     """Whether main has a write, by the newest promotion of the branch or by a later event of one."""
     promotion = main.find_transaction(PROMOTED_FROM, branch)
-    if promotion is not None and write.run.run_id in several(properties_of(promotion[1]).get(RUN_ID)):
+    if promotion is not None and write.run.run_id in split_values(properties_of(promotion[1]).get(RUN_ID)):
         return True
     later = dg.AssetRecordsFilter(asset_key=write.key, after_storage_id=write.event_id)
     return any(_text(event, "lance/promoted_from") == branch for event in _materializations(instance, later))

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 from pydantic import ConfigDict, Field
 
-from lance_dagster._context.roots import began
+from lance_dagster._context.roots import find_start_of_root
 from lance_dagster._context.steps import AnyContext, RunFacts, asset_definition, is_external_asset
-from lance_dagster.tables.branch_policy import BranchPolicy, branch_of_job, branch_of_run
+from lance_dagster.tables.branch_policy import BranchPolicy, branch_of_job, tag_run_with_branch
 from lance_dagster.tables.location import TableLocation, locate_table
 from lance_dagster.tables.lost_writes import reject_lost_input
 
@@ -155,7 +155,7 @@ class TableRoot:
             table: The table.
             facts: The run; None outside of a run, where only the environment names a branch.
         """
-        branch, location = branch_of_run(self.branching, facts), self.locate(table)
+        branch, location = tag_run_with_branch(self.branching, facts), self.locate(table)
         if branch is None or location.branch is not None:
             return self.open(table)
         key = table_ref(table).key
@@ -178,16 +178,16 @@ class TableRoot:
 
     def open_or_none(self, table: TableLike) -> lance_core.LanceDataset | None:
         """The newest version of a table; None if the table does not exist."""
-        return _or_none(lambda: self.open(table))
+        return _open_if_exists(lambda: self.open(table))
 
     def open_uri(self, uri: str) -> lance_core.LanceDataset | None:
         """The newest version of the table at a URI below the root; None if there is no table."""
         import lance_core  # noqa: PLC0415 - code locations load without it
 
-        return _or_none(lambda: lance_core.dataset(uri, storage_options=self.options))
+        return _open_if_exists(lambda: lance_core.dataset(uri, storage_options=self.options))
 
 
-def _or_none(opening: Callable[[], lance_core.LanceDataset]) -> lance_core.LanceDataset | None:
+def _open_if_exists(opening: Callable[[], lance_core.LanceDataset]) -> lance_core.LanceDataset | None:
     from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - code locations load without it
 
     try:
@@ -254,7 +254,7 @@ def branch_for_reading(
     if facts is None:
         return main
     reject_lost_input(facts, branch, key, main)
-    since = began(facts)
+    since = find_start_of_root(facts)
     return main if since is None else _main_at_begin(main, since)
 
 

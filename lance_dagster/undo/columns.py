@@ -51,13 +51,13 @@ def sets_columns(versions: Sequence[TableVersion]) -> bool:
     return all(COLUMNS in version.properties and version.operation in _OPERATIONS for version in versions)
 
 
-def columns_back(
+def plan_columns_undo(
     before: lance_core.LanceDataset,
     after: lance_core.LanceDataset,
     now: lance_core.LanceDataset,
     versions: Sequence[int],
 ) -> ColumnsBack | None:
-    """Plan the undo; None if the versions changed more than columns.
+    """Plan to set the columns back; None if the versions changed more than columns.
 
     Args:
         before: The version before the run's first one.
@@ -81,7 +81,7 @@ def columns_back(
     if moved:
         return ColumnsBack(how=f"fragments {moved} with its rows, or their columns {names}, were changed since")
     holed = [key for key in changed if current[key].deletion_file != new[key].deletion_file]
-    mover = _mover(now, after.version, holed) if holed else None
+    mover = _find_row_move(now, after.version, holed) if holed else None
     if mover is not None:
         return ColumnsBack(how=f"version {mover} may have moved rows of fragments {holed}, with their columns {names}")
     goes = bool(added) and not any(_holding(fragment, added) for key, fragment in current.items() if key not in changed)
@@ -157,7 +157,7 @@ def _with_files(fragment: FragmentMetadata, old: FragmentMetadata, ids: Sequence
     return replace(fragment, files=live)
 
 
-def _mover(now: lance_core.LanceDataset, after: int, fragments: Sequence[int]) -> int | None:
+def _find_row_move(now: lance_core.LanceDataset, after: int, fragments: Sequence[int]) -> int | None:
     """The first version after `after` that may have moved rows out of fragments; None if there is none."""
     for version in range(after + 1, now.version + 1):
         try:

@@ -9,13 +9,13 @@ from typing import Final
 import dagster as dg
 
 import lance_core
-from lance_dagster.events.provenance import Origins, committed_provenance, written_provenance
+from lance_dagster.events.provenance import Origins, add_provenance_of_commits, find_written_provenance
 from lance_dagster.events.reporting import (
     TableReport,
-    known_versions,
-    materializations,
-    partition_rows,
-    partitions_of_runs,
+    build_materializations,
+    count_partition_rows,
+    list_partitions_of_runs,
+    read_recorded_states,
 )
 from lance_dagster.lineage.history import TableVersion, read_history
 from lance_dagster.lineage.runs import versions_of_run
@@ -55,7 +55,7 @@ def undo_events(
     """
     dataset = plan.dataset.checkout_version((plan.dataset.branch, version))
     partitions = _partitions(instance, ref, plan.run_versions)
-    reported_versions = known_versions(instance, ref.key, partitions, dataset)
+    reported_versions = read_recorded_states(instance, ref.key, partitions, dataset)
     if dataset.branch is not None:
         due = [partition for partition, reported in reported_versions.items() if reported.branch == dataset.branch]
         if not due:
@@ -92,7 +92,7 @@ def earlier_undo_events(
     undone = next(version for version in read_history(dataset, count_changes=False) if version.undid == run_id)
     run_versions = versions_of_run(dataset, run_id)
     partitions = _partitions(instance, ref, run_versions)
-    reported_versions = known_versions(instance, ref.key, partitions, dataset)
+    reported_versions = read_recorded_states(instance, ref.key, partitions, dataset)
     due = [
         partition
         for partition, reported in reported_versions.items()
@@ -119,7 +119,7 @@ def _partitions(instance: dg.DagsterInstance, ref: TableRef, versions: Sequence[
     if all(isinstance(keys, list) for keys in named) and not is_mixed:
         return sorted({str(key) for keys in named if isinstance(keys, list) for key in keys})
     runs = {run for version in versions for run in (*version.writers, version.committed_by) if run is not None}
-    return partitions_of_runs(instance, ref.key, sorted(runs))
+    return list_partitions_of_runs(instance, ref.key, sorted(runs))
 
 
 def _events(
@@ -145,11 +145,11 @@ def _events(
             "lance/undone_versions": dg.MetadataValue.json(list(versions)),
             INDICES_LOST: dg.MetadataValue.json(list(indices_lost)) if indices_lost else None,
         },
-        rows=partition_rows(dataset, ref, partitions),
+        rows=count_partition_rows(dataset, ref, partitions),
         provenance=_provenance(instance, ref.key, dataset, partitions, versions),
         ui_url=ui_url,
     )
-    return list(materializations(report, context))
+    return list(build_materializations(report, context))
 
 
 def _provenance(
@@ -164,11 +164,11 @@ def _provenance(
     if branch is not None:  # which began with the rows that main had then
         fork = dataset.branches.list()[branch]["parent_version"]
         without = range(fork + 1, sys.maxsize)
-    before = known_versions(instance, key, partitions, dataset, without=without)
+    before = read_recorded_states(instance, key, partitions, dataset, without=without)
     origins: Origins = {partition: (state.version or 0, dict(state.provenance)) for partition, state in before.items()}
     if branch is None:
-        committed_provenance(instance, key, dataset, origins, without=undone)
+        add_provenance_of_commits(instance, key, dataset, origins, without=undone)
     else:
         runs = {run for version in read_history(dataset, count_changes=False) for run in version.writers}
-        origins |= written_provenance(instance, key, branch, runs, head=dataset, without=undone)
+        origins |= find_written_provenance(instance, key, branch, runs, head=dataset, without=undone)
     return {partition: tags for partition, (_, tags) in origins.items()}

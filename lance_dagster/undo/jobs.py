@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from lance_dagster._context.jobs import job_of_one_op
+from lance_dagster._context.jobs import build_job_of_one_op
 from lance_dagster.tables.branch_policy import BRANCH_TAG, NO_RETRIES, PUBLISHES_TAG
 from lance_dagster.tables.names import checked_job_name
 from lance_dagster.tables.refs import ChosenTables, TableLike, TableRef, chosen_refs, is_tagged, table_refs, table_root
@@ -99,7 +99,7 @@ def build_undo_job(
     def run(context: dg.OpExecutionContext, config: UndoConfig) -> None:
         _undo(context, refs, getattr(context.resources, io_manager_key), config)
 
-    return job_of_one_op(
+    return build_job_of_one_op(
         run,
         name=name,
         description=description,
@@ -241,7 +241,7 @@ def _planned(refs: Sequence[TableRef], versions: "Sequence[TableVersion]", **fac
 
 
 def _report(context: dg.OpExecutionContext, root: Any, planned: _Planned, run_id: str) -> None:
-    from lance_dagster.events.reporting import observation_of_table, record  # noqa: PLC0415 - heavy imports
+    from lance_dagster.events.reporting import build_observation, record  # noqa: PLC0415 - heavy imports
     from lance_dagster.undo.events import UNDO_ENTRY, earlier_undo_events, undo_events  # noqa: PLC0415 - heavy imports
 
     undone = None if planned.plan is None else planned.plan.commit(root.options)
@@ -262,4 +262,4 @@ def _report(context: dg.OpExecutionContext, root: Any, planned: _Planned, run_id
         record(context, events)
     if planned.branch is None and is_reported:
         for ref in planned.other_refs:
-            context.log_event(observation_of_table(ref, root.open(ref), {UNDO_ENTRY: run_id}))
+            context.log_event(build_observation(ref, root.open(ref), {UNDO_ENTRY: run_id}))

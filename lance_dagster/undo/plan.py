@@ -36,11 +36,11 @@ from lance_dagster.properties import (
     TAKES_BACK,
     UNDO_RUN_ID,
     UNDONE_VERSIONS,
-    joined,
+    join_values,
     listed_keys,
-    several,
+    split_values,
 )
-from lance_dagster.undo.columns import ColumnsBack, columns_back, sets_columns
+from lance_dagster.undo.columns import ColumnsBack, plan_columns_undo, sets_columns
 
 _log = logging.getLogger(__name__)
 _PLAIN: Final = ("Append", "Update", "Delete")
@@ -118,7 +118,7 @@ class Undo:
             UNDO_RUN_ID: self.run_id,
             UNDONE_VERSIONS: json.dumps(self.versions),
             TAKES_BACK: ",".join(map(str, self.versions)),
-            **({ASSET_KEY: joined(self.assets)} if self.assets else {}),
+            **({ASSET_KEY: join_values(self.assets)} if self.assets else {}),
             **_partition_properties(self.run_versions),
             **lance_core.WatermarkMove.properties(self.moves),
             **_column_properties(self.run_versions),
@@ -151,24 +151,24 @@ def plan_undo(dataset: lance_core.LanceDataset, run_id: str) -> Undo | None:
         return None
     for version in run_versions:
         if run_id != version.committed_by and len(version.writers) > 1:
-            raise _rejected(dataset, run_id, _of_several(version))
+            raise _make_rejection(dataset, run_id, _explain_joined_runs(version))
     versions = tuple(version.version for version in run_versions)
     later = list(read_history(dataset, after=versions[0] - 1, count_changes=False))[::-1]
     other_versions = [version for version in later if version.version not in versions]
     if any(version.undid == run_id for version in later):
-        raise AlreadyUndoneError(str(_rejected(dataset, run_id, "it was undone before")))
+        raise AlreadyUndoneError(str(_make_rejection(dataset, run_id, "it was undone before")))
     before = _before(dataset, run_id, versions[0])
     if not all(version.is_maintenance for version in _remaining_versions(other_versions)):
-        return _reversed(dataset, run_id, run_versions, before, other_versions)
+        return _plan_by_fragments(dataset, run_id, run_versions, before, other_versions)
     lost = _built_since(dataset, before)
     if lost:
         with contextlib.suppress(CannotUndoError):  # an undo by fragments keeps the indices
-            return _reversed(dataset, run_id, run_versions, before, other_versions)
+            return _plan_by_fragments(dataset, run_id, run_versions, before, other_versions)
     return Undo(
         dataset=dataset,
         run_id=run_id,
         run_versions=tuple(run_versions),
-        how=f"version {before.version} is restored{_said_of(lost)}",
+        how=f"version {before.version} is restored{_describe_lost_indices(lost)}",
         operation=lance_core.LanceOperation.Restore(version=before.version),
         rows=dataset.count_rows(),
         rows_after=before.count_rows(),
@@ -193,8 +193,8 @@ def _check_recorded(dataset: lance_core.LanceDataset, run_id: str, run_versions:
         return
     first = min([*missing, *(version.version for version in run_versions)])
     if any(version.undid == run_id for version in read_history(dataset, after=first, count_changes=False)):
-        raise AlreadyUndoneError(str(_rejected(dataset, run_id, "it was undone before")))
-    raise _rejected(dataset, run_id, f"its version {max(missing)} was cleaned up")
+        raise AlreadyUndoneError(str(_make_rejection(dataset, run_id, "it was undone before")))
+    raise _make_rejection(dataset, run_id, f"its version {max(missing)} was cleaned up")
 
 
 def _built_since(dataset: lance_core.LanceDataset, before: lance_core.LanceDataset) -> dict[str, str]:
@@ -209,7 +209,7 @@ def _built_since(dataset: lance_core.LanceDataset, before: lance_core.LanceDatas
     }
 
 
-def _said_of(lost: Mapping[str, str]) -> str:
+def _describe_lost_indices(lost: Mapping[str, str]) -> str:
     """The indices that a restore loses, and the remedy, for the description of an undo."""
     if not lost:
         return ""
@@ -217,7 +217,7 @@ def _said_of(lost: Mapping[str, str]) -> str:
     return f", without the indices that were built since: {names}; build them again, by create_scalar_index or pylance"
 
 
-def _of_several(version: TableVersion) -> str:
+def _explain_joined_runs(version: TableVersion) -> str:
     """The reason for which one of several runs that a promotion joins cannot be undone by itself, and the remedy."""
     reason = f"version {version.version} is the promotion of a branch to which {len(version.writers)} runs wrote"
     if version.committed_by:
@@ -230,14 +230,14 @@ def _of_several(version: TableVersion) -> str:
 
 def _before(dataset: lance_core.LanceDataset, run_id: str, first: int) -> lance_core.LanceDataset:
     if first == 1:
-        raise _rejected(dataset, run_id, "it created the table; drop the table instead")
+        raise _make_rejection(dataset, run_id, "it created the table; drop the table instead")
     try:
         return dataset.checkout_version(first - 1)
     except VersionNotFoundError as error:
-        raise _rejected(dataset, run_id, f"version {first - 1}, which it changed, was cleaned up") from error
+        raise _make_rejection(dataset, run_id, f"version {first - 1}, which it changed, was cleaned up") from error
 
 
-def _reversed(
+def _plan_by_fragments(
     dataset: lance_core.LanceDataset,
     run_id: str,
     run_versions: Sequence[TableVersion],
@@ -252,15 +252,15 @@ def _reversed(
     last = run_versions[-1].version
     between = [version.version for version in other_versions if version.version < last and not version.is_maintenance]
     if between:
-        raise _rejected(dataset, run_id, f"versions {between} of others are between its own")
+        raise _make_rejection(dataset, run_id, f"versions {between} of others are between its own")
     if sets_columns(run_versions):
         versions = [version.version for version in run_versions]
-        columns = columns_back(before, dataset.checkout_version((dataset.branch, last)), dataset, versions)
+        columns = plan_columns_undo(before, dataset.checkout_version((dataset.branch, last)), dataset, versions)
         if columns is not None:
-            return _of_columns(dataset, run_id, run_versions, columns)
+            return _plan_by_columns(dataset, run_id, run_versions, columns)
     odd = [f"{version.version} ({version.operation})" for version in run_versions if version.operation not in _PLAIN]
     if odd:
-        raise _rejected(
+        raise _make_rejection(
             dataset, run_id, f"others wrote after version {', '.join(odd)}, which cannot be undone by fragments"
         )
     _check_partitions(
@@ -271,7 +271,7 @@ def _reversed(
     )
     after = dataset.checkout_version(last)
     if not before.lance_schema_bytes == after.lance_schema_bytes == dataset.lance_schema_bytes:
-        raise _rejected(dataset, run_id, "the columns have changed")
+        raise _make_rejection(dataset, run_id, "the columns have changed")
     operation = _inverse(dataset, run_id, before, after)
     change = before.count_rows() - after.count_rows()
     return Undo(
@@ -287,11 +287,11 @@ def _reversed(
     )
 
 
-def _of_columns(
+def _plan_by_columns(
     dataset: lance_core.LanceDataset, run_id: str, run_versions: Sequence[TableVersion], columns: ColumnsBack
 ) -> Undo:
     if columns.operation is None:
-        raise _rejected(dataset, run_id, columns.how)
+        raise _make_rejection(dataset, run_id, columns.how)
     rows = dataset.count_rows()
     return Undo(
         dataset=dataset,
@@ -322,7 +322,7 @@ def _watermarks_back(
     for (name, part), (before, after) in ends.items():
         now = dataset.watermarks(name).get(part)
         if (None if now is None else now.position) != after:
-            raise _rejected(
+            raise _make_rejection(
                 dataset,
                 run_id,
                 f"a later run has consumed later changes of {name}; undo that run first",
@@ -356,15 +356,19 @@ def _check_partitions(
     partition_keys: set[str] = set()
     for keys in partition_lists:
         if not isinstance(keys, list):
-            raise _rejected(dataset, run_id, "it wrote too many partitions for the table to name them all")
+            raise _make_rejection(dataset, run_id, "it wrote too many partitions for the table to name them all")
         partition_keys |= set(keys)
     for version in other_versions:
         keys = _changed_partitions(dataset, version)
         if not isinstance(keys, list):
-            raise _rejected(dataset, run_id, f"version {version.version} does not name the partitions that it wrote")
+            raise _make_rejection(
+                dataset, run_id, f"version {version.version} does not name the partitions that it wrote"
+            )
         common = sorted(partition_keys & set(keys))
         if common:
-            raise _rejected(dataset, run_id, f"version {version.version} wrote to partition {common[0]!r} as well")
+            raise _make_rejection(
+                dataset, run_id, f"version {version.version} wrote to partition {common[0]!r} as well"
+            )
 
 
 def _changed_partitions(dataset: lance_core.LanceDataset, entry: TableVersion) -> Any:
@@ -393,7 +397,7 @@ def _partition_properties(versions: Sequence[TableVersion]) -> dict[str, str]:
 def _column_properties(versions: Sequence[TableVersion]) -> dict[str, str]:
     """The property with the columns that an undo changes, if it changes only columns: then it is no write of rows."""
     named = [version.properties.get(COLUMNS) for version in versions]
-    columns = {column for names in named for column in several(names)}
+    columns = {column for names in named for column in split_values(names)}
     return {} if None in named else {COLUMNS: json.dumps(sorted(columns))}
 
 
@@ -407,16 +411,16 @@ def _inverse(
     changed = sorted(key for key in old.keys() & new.keys() if old[key] != new[key])
     touched = [key for key in (*added, *changed) if now.get(key) != new[key]]
     if touched:
-        raise _rejected(dataset, run_id, f"fragments {touched} with its rows were changed since")
+        raise _make_rejection(dataset, run_id, f"fragments {touched} with its rows were changed since")
     if removed and dataset.has_stable_row_ids:
-        raise _rejected(dataset, run_id, "rows that it removed would get other stable row ids")
+        raise _make_rejection(dataset, run_id, "rows that it removed would get other stable row ids")
     with_deletions = [key for key in removed if old[key].deletion_file is not None]
     if with_deletions:
-        raise _rejected(
+        raise _make_rejection(
             dataset, run_id, f"fragments {with_deletions}, which it removed, have deletion files, bound to their ids"
         )
     if changed and dataset.has_index:
-        raise _rejected(dataset, run_id, f"indices may lack rows that would be restored in fragments {changed}")
+        raise _make_rejection(dataset, run_id, f"indices may lack rows that would be restored in fragments {changed}")
     return lance_core.LanceOperation.Update(
         removed_fragment_ids=added,
         updated_fragments=[old[key] for key in changed],
@@ -424,5 +428,5 @@ def _inverse(
     )
 
 
-def _rejected(dataset: lance_core.LanceDataset, run_id: str, reason: str) -> CannotUndoError:
+def _make_rejection(dataset: lance_core.LanceDataset, run_id: str, reason: str) -> CannotUndoError:
     return CannotUndoError(f"run {run_id} cannot be undone exactly in {dataset.uri}: {reason}")

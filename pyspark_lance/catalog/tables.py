@@ -127,7 +127,7 @@ class TableFinder:
         catalog = self._catalogs.get(part.lower())
         return catalog if catalog is not None and self._is(part, catalog.name) else None
 
-    def find(self, name: TableName) -> CatalogTable:
+    def locate(self, name: TableName) -> CatalogTable:
         """The location of an existing table, or the location at which a table of that name would be created.
 
         Raises:
@@ -156,13 +156,13 @@ class TableFinder:
                 )
         return self._listed(catalog, path) or _named(catalog, "/".join(path) + _SUFFIX)
 
-    def to_create(self, name: TableName) -> tuple[CatalogTable, bool]:
+    def locate_new_table(self, name: TableName) -> tuple[CatalogTable, bool]:
         """The location of a table that a statement creates, and whether a table already exists there.
 
         Raises:
             DatasetExistsError: The name is that of a namespace, or of a table that was deregistered.
         """
-        location = self.find(name)
+        location = self.locate(name)
         if location.catalog is not None and location.listing_id in self._manifest(location.catalog).namespaces:
             raise DatasetExistsError(f"{name} is a namespace in the manifest table of {location.catalog.root}")
         try:
@@ -181,15 +181,15 @@ class TableFinder:
             message += "; its catalog does not list it: CREATE TABLE IF NOT EXISTS lists it"
         return DatasetExistsError(message)
 
-    def to_drop(self, name: TableName) -> CatalogTable:
+    def locate_table_to_drop(self, name: TableName) -> CatalogTable:
         """The location of a table to drop, which exists or is listed in the manifest table.
 
         Raises:
             DatasetNotFoundError: There is no table of the name, or it was deregistered.
         """
-        location = self.find(name)
+        location = self.locate(name)
         if location.object_id is None:
-            _opened(name, location)
+            _open_listed(name, location)
         return location
 
     def _at_path(self, name: TableName) -> CatalogTable:
@@ -271,8 +271,8 @@ class TableFinder:
             DatasetNotFoundError: There is no table of the name.
             InvalidInputError: The name is that of a tag or a version.
         """
-        location = self.find(name)
-        dataset = _opened(name, location)
+        location = self.locate(name)
+        dataset = _open_listed(name, location)
         if name.ref in (None, "main"):
             return dataset, location
         if name.ref not in dataset.branches.list():
@@ -281,7 +281,7 @@ class TableFinder:
 
     def latest(self, name: TableName) -> LanceDataset:
         """The latest version of the main branch of a table."""
-        return _opened(name, self.find(name), default_scan_options={"blob_handling": "blobs_descriptions"})
+        return _open_listed(name, self.locate(name), default_scan_options={"blob_handling": "blobs_descriptions"})
 
 
 def _named(catalog: Catalog, path: str, object_id: str | None = None) -> CatalogTable:
@@ -295,7 +295,7 @@ def _named(catalog: Catalog, path: str, object_id: str | None = None) -> Catalog
     )
 
 
-def _opened(name: TableName, location: CatalogTable, **options: Any) -> LanceDataset:
+def _open_listed(name: TableName, location: CatalogTable, **options: Any) -> LanceDataset:
     """The latest version of a table that its catalog lists.
 
     Raises:

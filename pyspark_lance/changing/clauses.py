@@ -107,12 +107,12 @@ def parse_merge_clauses(clauses: Mapping[str, Any]) -> tuple[MergeClause, ...]:
     for name, (side, actions) in _SIDES.items():
         side_clauses = clauses.get(name, [])
         every = side_clauses if isinstance(side_clauses, list | tuple) else [side_clauses]
-        merge_clauses += [_parsed(name, clause, side, actions) for clause in every]
+        merge_clauses += [_parse_clause(name, clause, side, actions) for clause in every]
     check_clauses(merge_clauses)
     return tuple(merge_clauses)
 
 
-def _parsed(name: str, clause_form: Any, side: Side, actions: Sequence[str]) -> MergeClause:
+def _parse_clause(name: str, clause_form: Any, side: Side, actions: Sequence[str]) -> MergeClause:
     clause = {"then": clause_form} if isinstance(clause_form, str) else clause_form
     if not isinstance(clause, Mapping):
         raise InvalidInputError(f"merge: {name}: {clause_form!r} is not a clause; {_FORM}")

@@ -111,7 +111,7 @@ class ColumnsTask:
             self._write(batches, written, reported)
         except DATA_ERRORS as error:
             for batch in batches:
-                reported += _reported(batch)[0]
+                reported += _read_reports(batch)[0]
             delete_written(self.uri, [*written, *reported], self.storage_options)
             return ColumnsReport.of(error).to_bytes()
         except BaseException:
@@ -137,11 +137,11 @@ class ColumnsTask:
         dataset, convert = self.open(), self.converter()
         fragment, parts = -1, list[pa.RecordBatch]()
         for batch in batches:
-            found_files, errors = _reported(batch)
+            found_files, errors = _read_reports(batch)
             reported += found_files
             for report in errors:
                 report.reject()
-            rows = _without_reports(batch)
+            rows = _drop_reports(batch)
             self._check(rows)
             for part_fragment, part in runs(rows):
                 if part_fragment != fragment:
@@ -196,7 +196,7 @@ class ColumnsTask:
         return f"the key {', '.join(key_values)}" if key_values else "a null row address"
 
 
-def _reported(batch: pa.RecordBatch) -> tuple[list[WrittenColumns], list[ColumnsReport]]:
+def _read_reports(batch: pa.RecordBatch) -> tuple[list[WrittenColumns], list[ColumnsReport]]:
     """What the first pass has written, and the reports of its errors."""
     if REPORT not in batch.schema.names:
         return [], []
@@ -205,7 +205,7 @@ def _reported(batch: pa.RecordBatch) -> tuple[list[WrittenColumns], list[Columns
     return [columns for report in reports for columns in report.written], errors
 
 
-def _without_reports(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _drop_reports(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The rows with values."""
     if REPORT not in batch.schema.names:
         return batch

@@ -20,7 +20,7 @@ from pyspark_lance.changing.job import ChangeOptions, ChangeResult, RowLevelChan
 from pyspark_lance.changing.merge_frames import kind_column, renamed, row_id_columns, rows_of
 from pyspark_lance.changing.struct_values import Value, as_column
 from pyspark_lance.changing.task import ADDRESS, DELETE, UPDATE
-from pyspark_lance.changing.update_values import assigned, is_column, spelled_values
+from pyspark_lance.changing.update_values import build_assigned_values, is_column, respell_values
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.lexing import has_usual_settings
 from pyspark_lance.engine.spark_internals import names_of_column
@@ -55,7 +55,7 @@ class RowCondition:
 
     def rows(self, base: LanceDataset, columns: list[str], storage_options: Mapping[str, str] | None) -> DataFrame:
         """The rows of a version, with these columns and the ones that the condition needs."""
-        named = [*mentioned([self.condition], base), *row_columns([self.condition], base)]
+        named = [*find_mentioned_columns([self.condition], base), *row_columns([self.condition], base)]
         needed = [name for name in named if name not in columns]
         is_pushed = isinstance(self.condition, str) and has_usual_settings(self.session)
         pushed = pushed_filter(str(self.condition), base.schema, self.alias) if is_pushed else None
@@ -66,7 +66,7 @@ class RowCondition:
             return rows
         return rows.where(as_column(self.condition))
 
-    def checked(self, verb: str, base: LanceDataset) -> RowCondition:
+    def check_in_spark(self, verb: str, base: LanceDataset) -> RowCondition:
         """Let Spark check the condition, before anything runs; a NULL, which no row meets, becomes `false`.
 
         Raises:
@@ -93,7 +93,7 @@ class RowCondition:
         return self
 
 
-def mentioned(expressions: list[Value | None], base: LanceDataset) -> list[str]:
+def find_mentioned_columns(expressions: list[Value | None], base: LanceDataset) -> list[str]:
     """The columns of a version that some expressions name; all columns if the names of an expression are unknown."""
     names = list(base.schema.names)
     texts: list[str] = []
@@ -128,7 +128,7 @@ def delete_where(dataset: LanceDataset, where: RowCondition, options: ChangeOpti
         InvalidInputError: The condition does not fit the table.
         RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
     """
-    where = where.checked("delete", dataset)
+    where = where.check_in_spark("delete", dataset)
 
     def change(base: LanceDataset) -> RowLevelChange:
         with short_errors(f"delete: {where.condition}"):
@@ -150,8 +150,8 @@ def update_where(
         RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
     """
     exact = case_sensitive(where.session)
-    where = where.checked("update", dataset)
-    column_values = spelled_values(values, dataset.schema, "update", alias=where.alias, exact=exact)
+    where = where.check_in_spark("update", dataset)
+    column_values = respell_values(values, dataset.schema, "update", alias=where.alias, exact=exact)
 
     def change(base: LanceDataset) -> RowLevelChange:
         from pyspark.sql import functions
@@ -163,7 +163,7 @@ def update_where(
             further = [name for name in row_columns(list(column_values.values()), base) if name not in ids]
             rows = where.rows(base, [*names, *ids, *further], options.storage_options)
             check_spellings(rows, names)
-            new_values = assigned(rows, column_values, base.schema, kinds)
+            new_values = build_assigned_values(rows, column_values, base.schema, kinds)
             cells = [new_values[name] if name in new_values else functions.col(quoted(name)) for name in names]
             frame = rows.select(*cells, *[renamed(*pair) for pair in ids.items()], kind_column(UPDATE))
             return RowLevelChange.writing(base, frame, (), options)

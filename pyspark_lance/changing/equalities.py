@@ -53,7 +53,7 @@ class Equality:
     is_null_safe: bool
 
 
-def equalities(
+def find_equalities(
     condition: Value, source: DataFrame, target: DataFrame, names: Sequence[str], *, alias: str, exact: bool
 ) -> list[Equality]:
     """The equalities that a condition requires.
@@ -68,8 +68,8 @@ def equalities(
     """
     sides = _Sides(source, target, alias, exact=exact)
     pairs = []
-    for part in conjuncts(condition):
-        for left, right, is_null_safe in _compared(part):
+    for part in split_conjuncts(condition):
+        for left, right, is_null_safe in _split_comparisons(part):
             kinds = sides.of(left), sides.of(right)
             if set(kinds) != {"source", "target"}:
                 continue
@@ -82,15 +82,15 @@ def equalities(
     return pairs
 
 
-def conjuncts(condition: Value) -> list[Value]:
+def split_conjuncts(condition: Value) -> list[Value]:
     """The conditions that AND joins into a condition."""
     if isinstance(condition, str):
         return list(_split(condition))
     text = expression_text(condition)
     if text is not None:
-        return conjuncts(text)
+        return split_conjuncts(text)
     name, arguments = called_function(condition) or ("", ())
-    return [conjunct for part in arguments for conjunct in conjuncts(part)] if name == "and" else [condition]
+    return [conjunct for part in arguments for conjunct in split_conjuncts(part)] if name == "and" else [condition]
 
 
 def path_of(value: Value) -> tuple[str, ...] | None:
@@ -106,7 +106,7 @@ def path_of(value: Value) -> tuple[str, ...] | None:
     return tuple(token.name for token in names)
 
 
-def _compared(part: Value) -> Iterator[tuple[Value, Value, bool]]:
+def _split_comparisons(part: Value) -> Iterator[tuple[Value, Value, bool]]:
     """Yield both sides of a comparison, and whether a null equals a null."""
     if not isinstance(part, str):
         name, arguments = called_function(part) or ("", ())
@@ -114,7 +114,7 @@ def _compared(part: Value) -> Iterator[tuple[Value, Value, bool]]:
             yield arguments[0], arguments[1], _EQUAL[name]
         return
     tokens = _tokens(part)
-    plain = [token for token, depth in _with_depth(tokens) if not depth]
+    plain = [token for token, depth in _measure_depths(tokens) if not depth]
     signs = [token for token in plain if token.word in _EQUAL]
     if len(signs) == 1 and not any(token.word in _LOOSER for token in plain):
         sign = signs[0]
@@ -235,7 +235,7 @@ def _tokens(text: str) -> list[_Lexeme]:
     ]
 
 
-def _with_depth(tokens: Sequence[_Lexeme]) -> Iterator[tuple[_Lexeme, int]]:
+def _measure_depths(tokens: Sequence[_Lexeme]) -> Iterator[tuple[_Lexeme, int]]:
     """Yield each token with its depth in parentheses and CASEs; a closing token has the depth of the inside."""
     open_: list[str] = []
     before = ""
@@ -252,11 +252,11 @@ def _with_depth(tokens: Sequence[_Lexeme]) -> Iterator[tuple[_Lexeme, int]]:
 def _split(text: str) -> Iterator[str]:
     """Yield the parts of a condition that AND joins, without parentheses around them."""
     tokens = _tokens(text)
-    depths = [depth for _, depth in _with_depth(tokens)]
+    depths = [depth for _, depth in _measure_depths(tokens)]
     if len(tokens) > 2 and tokens[0].word == "(" and tokens[-1].word == ")" and min(depths[1:]) > 0:
         yield from _split(text[tokens[1].start : tokens[-2].end])
         return
-    ands = list(_joining(tokens, depths))
+    ands = list(_find_joining_ands(tokens, depths))
     if not ands:
         yield text
         return
@@ -265,7 +265,7 @@ def _split(text: str) -> Iterator[str]:
             yield from _split(text[tokens[start + 1].start : tokens[end - 1].end])
 
 
-def _joining(tokens: Sequence[_Lexeme], depths: Sequence[int]) -> Iterator[int]:
+def _find_joining_ands(tokens: Sequence[_Lexeme], depths: Sequence[int]) -> Iterator[int]:
     """Yield the position of each AND that joins the conditions; none if an OR joins some of them."""
     plain = [index for index, depth in enumerate(depths) if not depth and (not index or tokens[index - 1].word != ".")]
     if any(tokens[index].word == "OR" for index in plain):

@@ -59,7 +59,7 @@ class FinerColumns:
         )
         for name in self.plan.columns:
             column_arrays = (batch.column(name) for batch in (after, before, seen_after, seen_before))
-            columns[name] = _unchanged(*column_arrays)
+            columns[name] = _keep_unchanged(*column_arrays)
         return pa.RecordBatch.from_arrays(list(columns.values()), schema=rows.schema)
 
 
@@ -70,14 +70,16 @@ def _is_finer(kind: pa.DataType) -> bool:
     return any(_is_finer(kind.field(i).type) for i in range(kind.num_fields))
 
 
-def _unchanged(after: pa.Array, before: pa.Array, seen_after: pa.Array, seen_before: pa.Array) -> pa.Array:
+def _keep_unchanged(after: pa.Array, before: pa.Array, seen_after: pa.Array, seen_before: pa.Array) -> pa.Array:
     """New values, or the old ones where Spark sees no difference; structs field by field."""
     if not _is_finer(after.type):
         return after
     if pa.types.is_struct(after.type):
         children = zip(*(array.flatten() for array in (after, before, seen_after, seen_before)), strict=True)
         fields = [after.type.field(i) for i in range(after.type.num_fields)]
-        return pa.StructArray.from_arrays([_unchanged(*each) for each in children], fields=fields, mask=after.is_null())
+        return pa.StructArray.from_arrays(
+            [_keep_unchanged(*each) for each in children], fields=fields, mask=after.is_null()
+        )
     places = np.arange(len(after))
     same = _equal(seen_after, seen_before)
     return pa.concat_arrays([after, before]).take(pa.array(np.where(same, places + len(after), places)))

@@ -40,7 +40,7 @@ from pyspark_lance.writing.options import JobOptions
 from pyspark_lance.writing.orphan_files import committed_fragments, delete_orphan_files
 from pyspark_lance.writing.row_checks import all_hashes
 from pyspark_lance.writing.schema_plan import plan_write
-from pyspark_lance.writing.update_commit import commit_update, lost_each_time
+from pyspark_lance.writing.update_commit import commit_update, make_conflict_error
 
 if TYPE_CHECKING:
     from pyroaring import BitMap
@@ -142,14 +142,16 @@ class RowLevelChange:
         try:
             reports = [ChangeReport.from_bytes(answer.message) for answer in answers]
             new_fragments = [fragment for report in reports for fragment in report.fragments]
-            deleted = rows_deleted_by(reports, self.on)
+            deleted = collect_deleted_rows(reports, self.on)
             self._check_within(deleted)
             done = commit_update(
                 self.dataset,
                 new_fragments,
                 deleted,
                 self.options.commit,
-                inserted=inserted_keys(self.dataset, reports, self.on, repeats=self.repeats, is_exact=self.is_exact),
+                inserted=build_inserted_keys_filter(
+                    self.dataset, reports, self.on, repeats=self.repeats, is_exact=self.is_exact
+                ),
                 checked_through=self.checked_through,
             )
         except StoreError:
@@ -237,11 +239,11 @@ def run_change(
         attempt,
         lambda base, _: lance_core.dataset(base.uri, storage_options=options.storage_options),
         conflict_retries=options.conflict_retries,
-        exhausted=lost_each_time(dataset.uri),
+        exhausted=make_conflict_error(dataset.uri),
     )
 
 
-def rows_deleted_by(reports: Iterable[ChangeReport], on: Sequence[str]) -> dict[int, BitMap]:
+def collect_deleted_rows(reports: Iterable[ChangeReport], on: Sequence[str]) -> dict[int, BitMap]:
     """The deleted rows of all tasks.
 
     Raises:
@@ -259,7 +261,7 @@ def rows_deleted_by(reports: Iterable[ChangeReport], on: Sequence[str]) -> dict[
     return deleted_rows
 
 
-def inserted_keys(
+def build_inserted_keys_filter(
     dataset: LanceDataset,
     reports: Sequence[ChangeReport],
     on: Sequence[str],

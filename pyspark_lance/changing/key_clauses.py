@@ -20,9 +20,9 @@ from pyspark_lance.changing.conditional import names_in_text
 from pyspark_lance.changing.job import ChangeOptions, ChangeResult
 from pyspark_lance.changing.merge_clauses import ClauseMerge
 from pyspark_lance.changing.merge_frames import MergeFrames
-from pyspark_lance.changing.struct_values import Value, as_column, completed, lacks_fields
+from pyspark_lance.changing.struct_values import Value, as_column, fill_lacking_fields, lacks_fields
 from pyspark_lance.changing.task import DELETE, INSERT, UPDATE
-from pyspark_lance.changing.update_values import unqualified
+from pyspark_lance.changing.update_values import strip_alias
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.types.column_names import case_sensitive, check_spellings, matched_names, quoted
 from pyspark_lance.types.spark_types import spark_schema
@@ -61,10 +61,10 @@ def merge_by_clauses(
         RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
     """
     # Types, collations and spelling of the key are those of a merge without clauses.
-    fitted = MergeFrames(source=source, keys=tuple(on), matched=DELETE, inserts=False).fitting(dataset)
+    fitted = MergeFrames(source=source, keys=tuple(on), matched=DELETE, inserts=False).fit_to_table(dataset)
     shared = [name for name in fitted.source.columns if name in dataset.schema.names]
     _check_others(fitted.source, shared, clauses, dataset)
-    copied = {action: _copied(fitted.source, dataset, shared, action) for action in (UPDATE, INSERT)}
+    copied = {action: _copy_columns(fitted.source, dataset, shared, action) for action in (UPDATE, INSERT)}
     merge = ClauseMerge(
         source=fitted.source.alias(_SOURCE),
         condition=" AND ".join(f"{_TARGET}.{quoted(name)} = {_SOURCE}.{quoted(name)}" for name in fitted.keys),
@@ -81,7 +81,7 @@ def merge_by_clauses(
     return merge.run(dataset, options, checked_through)
 
 
-def _copied(source: DataFrame, dataset: LanceDataset, shared: Sequence[str], action: int) -> dict[str, Value]:
+def _copy_columns(source: DataFrame, dataset: LanceDataset, shared: Sequence[str], action: int) -> dict[str, Value]:
     """The source's values of some columns; fields that its structs lack are those of the table's row, or null."""
     from pyspark.sql import functions
 
@@ -93,7 +93,7 @@ def _copied(source: DataFrame, dataset: LanceDataset, shared: Sequence[str], act
         if lacks_fields(source_type, kinds[name].dataType, exact=exact):
             old = functions.col(f"{_TARGET}.{quoted(name)}") if action == UPDATE else None
             value = functions.col(f"{_SOURCE}.{quoted(name)}")
-            copied_values[name] = completed(value, source_type, kinds[name].dataType, old, exact=exact)
+            copied_values[name] = fill_lacking_fields(value, source_type, kinds[name].dataType, old, exact=exact)
     return copied_values
 
 
@@ -142,7 +142,7 @@ def inserted_rows(source: DataFrame, on: Sequence[str], clauses: Sequence[MergeC
             rows.where(holds).schema  # noqa: B018 - Spark checks the condition
         chosen = functions.when(functions.coalesce(holds, functions.lit(False)), index).otherwise(chosen)
     copied = {name: f"{_SOURCE}.{quoted(name)}" for name in source.columns}
-    values = _in_one_spelling(
+    values = _unify_spelling(
         [copied if clause.values is None else clause.values for clause in inserts],
         on,
         exact=case_sensitive(source.sparkSession),
@@ -166,12 +166,12 @@ def inserted_rows(source: DataFrame, on: Sequence[str], clauses: Sequence[MergeC
     return new_rows
 
 
-def _in_one_spelling(values: Sequence[Mapping[str, Any]], on: Sequence[str], *, exact: bool) -> list[Mapping[str, Any]]:
+def _unify_spelling(values: Sequence[Mapping[str, Any]], on: Sequence[str], *, exact: bool) -> list[Mapping[str, Any]]:
     """Values with one spelling of each column: that of the key, or of the first clause that names the column."""
     known_names = list(on)
     by_clause: list[Mapping[str, Any]] = []
     for clause in values:
-        columns = [unqualified(name, known_names, _TARGET, exact=exact) for name in clause]
+        columns = [strip_alias(name, known_names, _TARGET, exact=exact) for name in clause]
         names = matched_names(columns, known_names, exact=exact)
         if len(set(columns)) < len(columns):
             raise SchemaError(f"merge: a column has two values: {list(clause)}")

@@ -72,10 +72,10 @@ class KeyMergeTask:
 
     def _changes(self, batches: Iterator[pa.RecordBatch], aside: IO[bytes]) -> Iterator[pa.RecordBatch]:
         """Yield the changes; a generator that `change` runs, which reports errors in the keys like those in columns."""
-        keys = self._keep(batches, aside)
-        yield from self._with_addresses(aside, self._look_up(keys))
+        keys = self._spill_rows(batches, aside)
+        yield from self._add_addresses(aside, self._look_up(keys))
 
-    def _keep(self, batches: Iterable[pa.RecordBatch], aside: IO[bytes]) -> pa.Table:
+    def _spill_rows(self, batches: Iterable[pa.RecordBatch], aside: IO[bytes]) -> pa.Table:
         """Buffer the rows in a file; returns their keys, in the table's types."""
         stored, on = self.change.stored, list(self.change.on)
         schema = pa.schema([stored.field(name) for name in on])
@@ -114,7 +114,7 @@ class KeyMergeTask:
             ids=np.concatenate([ids[0], np.zeros(len(new), np.int64)])[order] if ids else None,
         )
 
-    def _with_addresses(self, aside: IO[bytes], matches: _Matches) -> Iterator[pa.RecordBatch]:
+    def _add_addresses(self, aside: IO[bytes], matches: _Matches) -> Iterator[pa.RecordBatch]:
         """The buffered rows, with the columns of `changing/task.py`."""
         if not len(matches.rows):
             return

@@ -22,7 +22,7 @@ import lance_core
 from lance_core import CommitResult, FragmentMetadata, LanceDataset
 from lance_core.errors import InvalidInputError, LanceError, StoreError
 from pyspark_lance.changing.finer_values import FinerColumns
-from pyspark_lance.changing.job import inserted_keys, rows_deleted_by
+from pyspark_lance.changing.job import build_inserted_keys_filter, collect_deleted_rows
 from pyspark_lance.changing.key_lookup import KeyLookup, KeyMergeTask
 from pyspark_lance.changing.task import ChangeReport, RowLevelTask
 from pyspark_lance.writing.job import WriteJob
@@ -30,7 +30,7 @@ from pyspark_lance.writing.orphan_files import committed_fragments
 from pyspark_lance.writing.row_checks import hashes_of_keys
 from pyspark_lance.writing.row_lookup import rows_with_keys
 from pyspark_lance.writing.task import PartitionTask
-from pyspark_lance.writing.update_commit import commit_update, lost_each_time
+from pyspark_lance.writing.update_commit import commit_update, make_conflict_error
 
 _ATTEMPTS: Final = 10
 
@@ -97,9 +97,12 @@ class KeyMergeJob:
         options = self.write.options
         base = self.write.base()
         try:
-            deleted, inserted = rows_deleted_by(reports, self._on), inserted_keys(base, reports, self._on)
+            deleted, inserted = (
+                collect_deleted_rows(reports, self._on),
+                build_inserted_keys_filter(base, reports, self._on),
+            )
         except InvalidInputError:
-            hashes_of_keys(self._written_keys(new_fragments))  # raises an error that names the key
+            hashes_of_keys(self._read_written_keys(new_fragments))  # raises an error that names the key
             raise
 
         def attempt(begin: tuple[LanceDataset, dict[int, BitMap]], _: int) -> CommitResult:
@@ -114,7 +117,7 @@ class KeyMergeJob:
 
         def following(_begin: object, _conflict: object) -> tuple[LanceDataset, dict[int, BitMap]]:
             latest = lance_core.dataset(self.write.uri, storage_options=options.storage_options)
-            return latest, rows_with_keys(latest, self._written_keys(new_fragments))
+            return latest, rows_with_keys(latest, self._read_written_keys(new_fragments))
 
         return lance_core.retrying(
             (base, deleted),
@@ -122,10 +125,10 @@ class KeyMergeJob:
             following,
             # With stable ids the new rows already carry the ids of the rows that they replace.
             conflict_retries=0 if self.stable else _ATTEMPTS - 1,
-            exhausted=lost_each_time(self.write.uri),
+            exhausted=make_conflict_error(self.write.uri),
         )
 
-    def _written_keys(self, fragments: Iterable[FragmentMetadata]) -> pa.Table:
+    def _read_written_keys(self, fragments: Iterable[FragmentMetadata]) -> pa.Table:
         """The keys of the rows of new files."""
         tables = [
             lance_core.file.LanceFileReader(

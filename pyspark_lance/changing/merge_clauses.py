@@ -25,25 +25,25 @@ import pyarrow as pa
 from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.changing.clauses import MergeClause, Side, check_clauses
-from pyspark_lance.changing.conditional import mentioned
-from pyspark_lance.changing.equalities import equalities
+from pyspark_lance.changing.conditional import find_mentioned_columns
+from pyspark_lance.changing.equalities import find_equalities
 from pyspark_lance.changing.job import ChangeOptions, ChangeResult, RowLevelChange, run_change
 from pyspark_lance.changing.key_lookup import KeyLookup
 from pyspark_lance.changing.merge_frames import (
     MergeFrames,
-    by_key,
     can_look_up,
+    find_repeated_key,
+    partition_by_key,
     reject_duplicate_keys,
-    repeated_key,
     row_id_columns,
     rows_of,
     tasks_of,
 )
 from pyspark_lance.changing.merge_keys import MergeKeys
-from pyspark_lance.changing.stored_values import FieldOrder, stored_as
-from pyspark_lance.changing.struct_values import Value, as_column, completed, lacks_fields
+from pyspark_lance.changing.stored_values import FieldOrder, cast_to_stored
+from pyspark_lance.changing.struct_values import Value, as_column, fill_lacking_fields, lacks_fields
 from pyspark_lance.changing.task import ADDRESS, DELETE, INSERT, KIND, UPDATE
-from pyspark_lance.changing.update_values import spelled_values
+from pyspark_lance.changing.update_values import respell_values
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.keys.narrowing import few_keys
 from pyspark_lance.reading.plan import table_schema
@@ -107,7 +107,7 @@ class ClauseMerge:
             InvalidInputError: A condition or a clause cannot be used, or several rows of the source change one row.
             RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
         """
-        merge = self._checked(dataset)
+        merge = self._find_keys(dataset)
         with merge._cache_source(dataset) as cached_merge:  # noqa: SLF001 - of the same class
             change = cached_merge._change  # noqa: SLF001 - of the same class
             return run_change(dataset, lambda base: change(base, options), options, checked_through)
@@ -123,7 +123,7 @@ class ClauseMerge:
     def _writes(self) -> bool:
         return any(clause.action != DELETE for clause in self.clauses)
 
-    def _checked(self, base: LanceDataset) -> ClauseMerge:
+    def _find_keys(self, base: LanceDataset) -> ClauseMerge:
         """This merge with the keys of its condition; no job is run."""
         check_clauses(self.clauses)
         check_spellings(self.source, self.source.columns)
@@ -131,7 +131,7 @@ class ClauseMerge:
             self._frame(base, None, has_rows=False).schema  # noqa: B018 - Spark checks all expressions
         target = self._empty(base, base.schema.names).alias(self._alias)
         exact = case_sensitive(self.source.sparkSession)
-        keys = equalities(self.condition, self.source, target, base.schema.names, alias=self._alias, exact=exact)
+        keys = find_equalities(self.condition, self.source, target, base.schema.names, alias=self._alias, exact=exact)
         if not keys:
             raise InvalidInputError(
                 f"merge: the condition {self.condition!r} has no equality of an expression of the table and an"
@@ -144,8 +144,8 @@ class ClauseMerge:
         """This merge with a source that is computed once and cached by Spark."""
         cached_source = self.source.persist()
         try:
-            has_repeats = bool(self.unique) and repeated_key(cached_source, self.unique) is not None
-            if (whole := self._whole_rows(base)) is not None and can_look_up(base, *whole):
+            has_repeats = bool(self.unique) and find_repeated_key(cached_source, self.unique) is not None
+            if (whole := self._build_whole_rows(base)) is not None and can_look_up(base, *whole):
                 tasks = tasks_of(cached_source.count())
                 if can_look_up(base, *whole, tasks) and not has_repeats:
                     yield replace(self, source=cached_source, tasks=tasks, looks_up=True)
@@ -156,33 +156,33 @@ class ClauseMerge:
         finally:
             cached_source.unpersist()
 
-    def _whole_rows(self, base: LanceDataset) -> tuple[DataFrame, list[str]] | None:
+    def _build_whole_rows(self, base: LanceDataset) -> tuple[DataFrame, list[str]] | None:
         """The rows of an upsert and their key, if rows of the table are only replaced by whole rows of the source."""
         from pyspark.sql import functions
 
         exact = case_sensitive(self.source.sparkSession)
         is_plain = all(c.condition is None and c.values is None and c.action != DELETE for c in self.clauses)
         places = matched_names(base.schema.names, self.source.columns, exact=exact)
-        keys = self.keys.whole(self.source, self.condition, exact=exact)
+        keys = self.keys.find_exact_key(self.source, self.condition, exact=exact)
         if not is_plain or not keys or self.deleting is not None or len(places) < len(base.schema.names):
             return None
         rows = self.source.select(*[functions.col(quoted(places[name])).alias(name) for name in base.schema.names])
-        guarded, is_exact = self.keys.guarded(base, self.source, self.clauses)
+        guarded, is_exact = self.keys.find_conflict_key(base, self.source, self.clauses)
         is_same = [field.dataType for field in rows.schema] == [field.dataType for field in spark_schema(base.schema)]
         return (rows, keys) if is_same and is_exact and set(guarded) == set(keys) else None
 
-    def _upsert(self, base: LanceDataset, options: ChangeOptions) -> RowLevelChange | None:
+    def _plan_upsert(self, base: LanceDataset, options: ChangeOptions) -> RowLevelChange | None:
         """The change whose tasks look up the keys of the source; None if a concurrent commit changed the columns."""
-        whole = self._whole_rows(base)
+        whole = self._build_whole_rows(base)
         if whole is None:
             return None
         rows, keys = whole
-        source = by_key(rows, self.tasks or 1, keys)
+        source = partition_by_key(rows, self.tasks or 1, keys)
         lookup = KeyLookup(matched=UPDATE if self._sides(_BOTH) else None, inserts=bool(self._sides(_NEW)))
         return RowLevelChange.writing(base, source, keys, options, repeats=True, lookup=lookup)
 
     def _change(self, base: LanceDataset, options: ChangeOptions) -> RowLevelChange:
-        if self.looks_up and (upsert := self._upsert(base, options)) is not None:
+        if self.looks_up and (upsert := self._plan_upsert(base, options)) is not None:
             return upsert
         frame = self._frame(base, options.storage_options, has_rows=True)
         if self.deleting is not None:
@@ -190,7 +190,7 @@ class ClauseMerge:
             frame = frame.unionByName(deleted, allowMissingColumns=True)
         if not self._writes:
             return RowLevelChange(dataset=base, frame=frame, on=self.unique, options=options)
-        names, is_exact = self.keys.guarded(base, self.source, self.clauses)
+        names, is_exact = self.keys.find_conflict_key(base, self.source, self.clauses)
         change = RowLevelChange.writing(base, frame, names, options, repeats=True)
         return replace(change, is_exact=is_exact)
 
@@ -198,29 +198,35 @@ class ClauseMerge:
         """The rows that change, with their new values."""
         from pyspark.sql import functions
 
-        rows, table_columns = self._joined(base, storage_options, has_rows=has_rows)
+        rows, table_columns = self._join_sides(base, storage_options, has_rows=has_rows)
         in_source, in_target = functions.col(_SOURCE).isNotNull(), functions.col(ADDRESS).isNotNull()
         is_side: dict[Side, Column] = {_BOTH: in_source & in_target, _NEW: ~in_target, _OTHERS: ~in_source}
         sides = [side for side in is_side if self._sides(side)]
         for number, side in enumerate(sides):
-            rows = self._stage(self._seeing(side, rows, base, table_columns), side, number, is_side[side], base)
+            rows = self._stage(
+                self._select_visible_columns(side, rows, base, table_columns), side, number, is_side[side], base
+            )
         clauses = [functions.col(f"{_CLAUSE}{number}") for number in range(len(sides))]
-        kinds = [self._by_clause(number, [c.action for c in self._sides(side)]) for number, side in enumerate(sides)]
+        kinds = [
+            self._choose_by_clause(number, [c.action for c in self._sides(side)]) for number, side in enumerate(sides)
+        ]
         values = []
         for index, name in enumerate(base.schema.names if self._writes else ()):
             cells = [functions.col(f"{_CELL}{number}_{index}") for number in range(len(sides))]
-            values.append(_first_of(clauses, cells).alias(name))
+            values.append(_choose_by_side(clauses, cells).alias(name))
         changed_rows = rows.where(functions.coalesce(*clauses).isNotNull())
         if has_rows and self.has_repeats and _NEW in sides:
             places = [self.source.columns.index(name) for name in self.unique]
             keys = [functions.col(f"{_SOURCE}{i}").alias(name) for i, name in zip(places, self.unique, strict=True)]
             reject_duplicate_keys(changed_rows.where(clauses[sides.index(_NEW)].isNotNull()).select(*keys), self.unique)
         frame = changed_rows.select(
-            *values, *row_id_columns(base).values(), _first_of(clauses, kinds).cast("tinyint").alias(KIND)
+            *values, *row_id_columns(base).values(), _choose_by_side(clauses, kinds).cast("tinyint").alias(KIND)
         )
-        return self._without_repeats(frame) if has_rows else frame
+        return self._drop_repeated_deletes(frame) if has_rows else frame
 
-    def _seeing(self, side: Side, rows: DataFrame, base: LanceDataset, table_columns: Sequence[str]) -> DataFrame:
+    def _select_visible_columns(
+        self, side: Side, rows: DataFrame, base: LanceDataset, table_columns: Sequence[str]
+    ) -> DataFrame:
         """The joined rows with only those columns that the clauses of a side may refer to."""
         from pyspark.sql import functions
 
@@ -248,7 +254,7 @@ class ClauseMerge:
         if not self._writes:
             return staged_rows
         kinds = {field.name: field.dataType for field in spark_schema(base.schema)}
-        values = [self._stored(clause, base, rows, kinds) for clause in clauses]
+        values = [self._cast_to_stored(clause, base, rows, kinds) for clause in clauses]
         cells = []
         for index, name in enumerate(base.schema.names):
             null = null_column(kinds[name])
@@ -256,10 +262,10 @@ class ClauseMerge:
                 clause_values.get(name, functions.col(f"{_TARGET}{index}") if clause.action == UPDATE else null)
                 for clause, clause_values in zip(clauses, values, strict=True)
             ]
-            cells.append(self._by_clause(number, clause_cells).alias(f"{_CELL}{number}_{index}"))
+            cells.append(self._choose_by_clause(number, clause_cells).alias(f"{_CELL}{number}_{index}"))
         return staged_rows.select("*", *cells)
 
-    def _without_repeats(self, frame: DataFrame) -> DataFrame:
+    def _drop_repeated_deletes(self, frame: DataFrame) -> DataFrame:
         """The rows of the frame, each deleted row once where several rows of the source may delete it."""
         from pyspark.sql import functions
 
@@ -271,7 +277,7 @@ class ClauseMerge:
         by_source = self._sides(_OTHERS)
         return frame if self.tasks is None or by_source else frame.coalesce(self.tasks)
 
-    def _joined(
+    def _join_sides(
         self, base: LanceDataset, storage_options: Mapping[str, str] | None, *, has_rows: bool
     ) -> tuple[DataFrame, list[str]]:
         """The pairs and the rows without a partner, and the columns of the table that they have."""
@@ -282,7 +288,7 @@ class ClauseMerge:
         if has_rows:
             within = None
             if not self._sides(_OTHERS):
-                within = self.keys.within(base, self.source, self.condition, self.few)
+                within = self.keys.narrow_target(base, self.source, self.condition, self.few)
             rows = rows_of(self.source.sparkSession, base, [*table_columns, *ids], within, storage_options)
         else:
             rows = self._empty(base, [*table_columns, *ids])
@@ -306,10 +312,14 @@ class ClauseMerge:
 
     def _columns(self, base: LanceDataset) -> list[str]:
         """The columns of the table that the merge needs: those of expressions, and those that keep their values."""
-        needed_names = set(mentioned([self.condition, *(clause.condition for clause in self.clauses)], base))
+        needed_names = set(
+            find_mentioned_columns([self.condition, *(clause.condition for clause in self.clauses)], base)
+        )
         for clause in self.clauses:
             values = self._own_values(clause, base) if clause.values is not None or clause.action == UPDATE else {}
-            needed_names |= set(mentioned(list(values.values()), base)) | self._partial(clause, base)
+            needed_names |= set(find_mentioned_columns(list(values.values()), base)) | self._find_partial_columns(
+                clause, base
+            )
             if clause.action == UPDATE:
                 needed_names |= set(base.schema.names) - set(values)
         return [name for name in base.schema.names if name in needed_names]
@@ -321,7 +331,7 @@ class ClauseMerge:
         exact = case_sensitive(self.source.sparkSession)
         if clause.values is not None:
             has_rows = clause.action != INSERT
-            return spelled_values(
+            return respell_values(
                 clause.values, base.schema, str(clause), alias=self._alias, exact=exact, has_rows=has_rows
             )
         places = {name: i for i, name in enumerate(self.source.columns)}
@@ -334,10 +344,10 @@ class ClauseMerge:
             value = functions.col(f"{_SOURCE}{places[source_names[table_field.name]]}")
             old = functions.col(f"{_TARGET}{index}") if clause.action == UPDATE else None
             source_type = self.source.schema[source_names[table_field.name]].dataType
-            values[table_field.name] = completed(value, source_type, table_field.dataType, old, exact=exact)
+            values[table_field.name] = fill_lacking_fields(value, source_type, table_field.dataType, old, exact=exact)
         return values
 
-    def _partial(self, clause: MergeClause, base: LanceDataset) -> set[str]:
+    def _find_partial_columns(self, clause: MergeClause, base: LanceDataset) -> set[str]:
         """The columns of the table whose structs lack fields in the source, which keep their values."""
         if clause.values is not None or clause.action != UPDATE:
             return set()
@@ -362,7 +372,7 @@ class ClauseMerge:
         rows = self._empty(base, base.schema.names)
         return rows if self.alias is None else rows.alias(self.alias)
 
-    def _stored(
+    def _cast_to_stored(
         self, clause: MergeClause, base: LanceDataset, joined: DataFrame, kinds: Mapping[str, Any]
     ) -> dict[str, Column]:
         """The values of a clause, in the types of the columns."""
@@ -378,7 +388,7 @@ class ClauseMerge:
             types = self._side(clause, joined, base).select(*[c.alias(f"v{i}") for i, c in enumerate(columns.values())])
             schema = types.schema
         return {
-            name: stored_as(
+            name: cast_to_stored(
                 column,
                 name if clause.values is None else str(clause_values[name]),
                 field.dataType,
@@ -390,7 +400,7 @@ class ClauseMerge:
             for (name, column), field in zip(columns.items(), schema, strict=True)
         }
 
-    def _by_clause(self, number: int, cells: Sequence[Any]) -> Column:
+    def _choose_by_clause(self, number: int, cells: Sequence[Any]) -> Column:
         from pyspark.sql import functions
 
         chain: Any = functions
@@ -399,7 +409,7 @@ class ClauseMerge:
         return chain  # type: ignore[no-any-return]  # there is a clause
 
 
-def _first_of(clauses: Sequence[Column], cells: Sequence[Column]) -> Column:
+def _choose_by_side(clauses: Sequence[Column], cells: Sequence[Column]) -> Column:
     """The cell of the side that has a clause for the row."""
     from pyspark.sql import functions
 

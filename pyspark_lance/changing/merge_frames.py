@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError, SchemaError
-from pyspark_lance.changing.stored_values import with_blobs
+from pyspark_lance.changing.stored_values import wrap_blobs
 from pyspark_lance.changing.task import ADDRESS, DELETE, INSERT, KIND, ROW_ID, UPDATE
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.keys.equality import check_keys_of, has_bytes
@@ -106,7 +106,7 @@ class MergeFrames:
                 rows = cached_source.count() if few is None else few.num_rows
             tasks = tasks_of(rows)
             # From here on one task has all rows of a key, and detects duplicates.
-            source = by_key(cached_source, tasks, self.keys)
+            source = partition_by_key(cached_source, tasks, self.keys)
             yield replace(self, source=source, num_rows=rows, tasks=tasks, few=few, looks_up=looks_up)
         finally:
             cached_source.unpersist()
@@ -117,12 +117,12 @@ class MergeFrames:
 
     def _can_look_up(self, base: LanceDataset) -> bool:
         """Whether tasks can do the merge: one of whole rows, without a condition."""
-        if not self.writes or self.deletes_others or self.condition is not None or self._lacking(base):
+        if not self.writes or self.deletes_others or self.condition is not None or self._missing_columns(base):
             return False
         return can_look_up(base, self.source, self.keys)
 
-    def fitting(self, base: LanceDataset) -> MergeFrames:
-        """A copy whose source has the table's spelling of columns and collations of keys; no job is run.
+    def fit_to_table(self, base: LanceDataset) -> MergeFrames:
+        """Return a copy whose source has the table's spelling of columns and collations of keys; no job is run.
 
         Args:
             base: The version that is changed first.
@@ -139,11 +139,11 @@ class MergeFrames:
             raise SchemaError(f"on: {base.uri} has no columns {missing}; it has {base.schema.names}")
         keys = [base.schema.field(names[name]) for name in self.keys]
         check_keys_of("on", keys)
-        source = collated(source, keys)
+        source = apply_collations(source, keys)
         if self.writes:
-            source = with_blobs(source, base.schema)
+            source = wrap_blobs(source, base.schema)
         fitted_merge = replace(self, source=source, keys=tuple(field.name for field in keys))
-        fields = fitted_merge._fields_of_source(base) if self.writes else keys  # noqa: SLF001 - of the same class
+        fields = fitted_merge._check_and_list_fields(base) if self.writes else keys  # noqa: SLF001 - of the same class
         schema = batch_schema(source.select(*[quoted(field.name) for field in fields]).schema)
         plan_write(schema, pa.schema(fields), case_sensitive=True, has_schema_mode=False)
         if self.condition is not None:
@@ -153,8 +153,8 @@ class MergeFrames:
                 both.where(self.condition).schema  # noqa: B018 - Spark checks the condition
         return fitted_merge
 
-    def _fields_of_source(self, base: LanceDataset) -> list[pa.Field]:
-        self._lacking(base)
+    def _check_and_list_fields(self, base: LanceDataset) -> list[pa.Field]:
+        self._missing_columns(base)  # rejects columns that the table lacks
         schema = base.schema
         return [schema.field(name) for name in self.source.columns]
 
@@ -165,7 +165,7 @@ class MergeFrames:
             SchemaError: The source has a column that the table lacks, or lacks a column that inserted rows need.
         """
         names: list[str] = base.schema.names if self.writes else []
-        old = self._lacking(base) if self.writes else []
+        old = self._missing_columns(base) if self.writes else []
         check_spellings(self.source, base.schema.names)
         about = row_id_columns(base)
         columns = [*self.keys, *about, *(base.schema.names if self.condition is not None else old)]
@@ -183,18 +183,22 @@ class MergeFrames:
         frames = []
         if self.inserts or self.matched is not None:
             if self.writes and self.condition is not None:
-                changes = self._changes_if(target, base, old, about)
+                changes = self._build_conditional_changes(target, base, old, about)
             else:
-                pairs = self._pairs(target, old, about, has_all=within.is_exact)
-                changes = self._changes(pairs, base, old, about) if self.writes else _deleted_rows(pairs, about)
+                pairs = self._build_pairs(target, old, about, has_all=within.is_exact)
+                changes = self._build_changes(pairs, base, old, about) if self.writes else _deleted_rows(pairs, about)
             # A join that shuffles leaves the session's number of partitions, each of which would become a file.
             frames.append(changes if self.tasks is None else changes.coalesce(self.tasks))
         if self.deletes_others:
-            frames.append(self._table_only_rows(target, names, frames, base, about))
+            frames.append(self._build_table_only_rows(target, names, frames, base, about))
         return reduce(lambda left, right: left.unionByName(right), frames)
 
-    def _lacking(self, base: LanceDataset) -> list[str]:
-        """Columns of the table that the source lacks."""
+    def _missing_columns(self, base: LanceDataset) -> list[str]:
+        """Check the columns of the source, and return those of the table that it lacks.
+
+        Raises:
+            SchemaError: The source has a column that the table lacks, or lacks one that inserted rows need.
+        """
         schema, source_columns = base.schema, dict.fromkeys(self.source.columns)
         table_columns = set(schema.names)
         unknown = [name for name in source_columns if name not in table_columns]
@@ -206,7 +210,7 @@ class MergeFrames:
             raise SchemaError(f"merge: rows cannot be inserted without values for the columns {strict}")
         return lacking
 
-    def _pairs(self, target: DataFrame, old: list[str], about: Mapping[str, str], *, has_all: bool) -> DataFrame:
+    def _build_pairs(self, target: DataFrame, old: list[str], about: Mapping[str, str], *, has_all: bool) -> DataFrame:
         """Rows in both: the key, the row's address, old values, and whether the condition holds.
 
         Args:
@@ -226,10 +230,10 @@ class MergeFrames:
             return target.select(
                 *[functions.col(n).alias(to) for n, to in plain.items()], functions.lit(True).alias(KIND)
             )
-        both = self._both(target, "inner")
+        both = self._join_target(target, "inner")
         return both.select(*[functions.col(name).alias(to) for name, to in columns.items()], self._holds().alias(KIND))
 
-    def _both(self, target: DataFrame, how: str) -> DataFrame:
+    def _join_target(self, target: DataFrame, how: str) -> DataFrame:
         """The join of the source and the table."""
         ends = [(f"source.{quoted(name)}", f"target.{quoted(name)}") for name in self.keys]
         return self.source.alias("source").join(target.alias("target"), self._equal(ends, target.schema), how)
@@ -241,7 +245,9 @@ class MergeFrames:
         no = functions.lit(False)
         return functions.lit(True) if self.condition is None else functions.coalesce(functions.expr(self.condition), no)
 
-    def _changes_if(self, target: DataFrame, base: LanceDataset, old: list[str], about: Mapping[str, str]) -> DataFrame:
+    def _build_conditional_changes(
+        self, target: DataFrame, base: LanceDataset, old: list[str], about: Mapping[str, str]
+    ) -> DataFrame:
         """Rows of the source, each with its kind of change, if a condition decides about each pair.
 
         Two rows of the source may have one key, of which the condition holds for one.
@@ -260,14 +266,16 @@ class MergeFrames:
                 value = null_column(kinds[name])
             values.append(value.alias(name))
         kind = functions.when(is_new, functions.lit(INSERT)).when(self._holds(), functions.lit(self.matched))
-        both = self._both(target, "left" if self.inserts else "inner")
+        both = self._join_target(target, "left" if self.inserts else "inner")
         ids = [functions.col(f"target.{name}").alias(to) for name, to in about.items()]
         changes = both.select(*values, *ids, kind.cast("tinyint").alias(KIND)).where(functions.col(KIND).isNotNull())
         if self._inserts_unseen_keys(base):
             reject_duplicate_keys(changes.where(functions.col(KIND) == INSERT), self.keys)
         return changes
 
-    def _changes(self, pairs: DataFrame, base: LanceDataset, old: list[str], about: Mapping[str, str]) -> DataFrame:
+    def _build_changes(
+        self, pairs: DataFrame, base: LanceDataset, old: list[str], about: Mapping[str, str]
+    ) -> DataFrame:
         """Rows of the source, each with its kind of change."""
         from pyspark.sql import functions
 
@@ -294,7 +302,7 @@ class MergeFrames:
         changes = joined.select(*values, *about.values(), kind.cast("tinyint").alias(KIND))
         return changes.where(functions.col(KIND).isNotNull())
 
-    def _table_only_rows(
+    def _build_table_only_rows(
         self,
         target: DataFrame,
         names: list[str],
@@ -321,7 +329,7 @@ def tasks_of(rows: int) -> int:
     return max(1, -(-rows // TASK_ROWS))
 
 
-def by_key(source: DataFrame, tasks: int, keys: Sequence[str]) -> DataFrame:
+def partition_by_key(source: DataFrame, tasks: int, keys: Sequence[str]) -> DataFrame:
     """The source, divided among tasks so that one has all rows of a key."""
     return source.coalesce(1) if tasks == 1 else source.repartition(tasks, *map(quoted, keys))
 
@@ -339,7 +347,7 @@ def _deleted_rows(pairs: DataFrame, about: Mapping[str, str]) -> DataFrame:
     return pairs.where(functions.col(KIND)).select(*about.values(), kind_column(DELETE))
 
 
-def collated(source: DataFrame, keys: Sequence[pa.Field]) -> DataFrame:
+def apply_collations(source: DataFrame, keys: Sequence[pa.Field]) -> DataFrame:
     """The source with the collations that the table has for the columns of the key."""
     from pyspark.sql import functions
 
@@ -364,13 +372,13 @@ def reject_duplicate_keys(source: DataFrame, keys: Sequence[str]) -> None:
     Raises:
         InvalidInputError: The source has a key twice; the message names the key.
     """
-    twice = repeated_key(source, keys)
+    twice = find_repeated_key(source, keys)
     if twice is not None:
         key = ", ".join(f"{name} = {twice[name]!r}" for name in keys)
         raise InvalidInputError(f"{AMBIGUOUS} {key}")
 
 
-def repeated_key(source: DataFrame, keys: Sequence[str]) -> Row | None:
+def find_repeated_key(source: DataFrame, keys: Sequence[str]) -> Row | None:
     """A key that a source has several times; None if there is none."""
     from pyspark.sql import functions
 

@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 from lance_core import LanceDataset
 from lance_core.errors import SchemaError
 from pyspark_lance.changing.clauses import MergeClause
-from pyspark_lance.changing.conditional import mentioned
-from pyspark_lance.changing.equalities import Equality, conjuncts, path_of
+from pyspark_lance.changing.conditional import find_mentioned_columns
+from pyspark_lance.changing.equalities import Equality, path_of, split_conjuncts
 from pyspark_lance.changing.struct_values import Value, as_column
 from pyspark_lance.changing.task import INSERT
 from pyspark_lance.keys.equality import check_keys_of
@@ -63,7 +63,7 @@ class MergeKeys:
         names = [name for name in column_equalities if name not in strings or strings[name] == kinds[name]]
         return names, keys
 
-    def within(
+    def narrow_target(
         self, base: LanceDataset, source: DataFrame, condition: Value, few: pa.Table | None
     ) -> pc.Expression | None:
         """A condition that is true for each table row that a source row can match; None if no condition is known.
@@ -75,7 +75,7 @@ class MergeKeys:
             few: The result of `few_keys` for the source.
         """
         names, keys = self.frame(source, base)
-        parts = [self._pushed(base, condition, exact=case_sensitive(source.sparkSession))]
+        parts = [self._translate_target_part(base, condition, exact=case_sensitive(source.sparkSession))]
         null_safe = [name for name in names if self._of_columns[name].is_null_safe]
         for group in ([name for name in names if name not in null_safe], *([name] for name in null_safe)):
             group_keys = None if few is None or not set(group) <= set(few.column_names) else few.select(group)
@@ -85,16 +85,16 @@ class MergeKeys:
         conditions = [part for part in parts if part is not None]
         return reduce(and_, conditions) if conditions else None
 
-    def _pushed(self, base: LanceDataset, condition: Value, *, exact: bool) -> pc.Expression | None:
+    def _translate_target_part(self, base: LanceDataset, condition: Value, *, exact: bool) -> pc.Expression | None:
         """The parts of the condition that concern the table alone, as far as they can be pushed."""
         if self.alias is None:
             return None  # a name without qualifier may be the source's
-        trees = [_own_tree(part, self.alias, exact=exact) for part in conjuncts(condition)]
+        trees = [_own_tree(part, self.alias, exact=exact) for part in split_conjuncts(condition)]
         pushed = [pushed_filter_of_tree(tree, base.schema, exact=exact) for tree in trees if tree is not None]
         filters = [pushed_part.filter for pushed_part in pushed if pushed_part is not None]
         return reduce(and_, filters) if filters else None
 
-    def whole(self, source: DataFrame, condition: Value, *, exact: bool) -> list[str]:
+    def find_exact_key(self, source: DataFrame, condition: Value, *, exact: bool) -> list[str]:
         """The columns of the table that equal source columns of the same names; none if the condition requires more.
 
         Args:
@@ -102,7 +102,7 @@ class MergeKeys:
             condition: The condition of the merge.
             exact: Whether case matters.
         """
-        if len(conjuncts(condition)) != len(self.equalities):
+        if len(split_conjuncts(condition)) != len(self.equalities):
             return []
         structs = [field.name.lower() for field in source.schema if field.dataType.typeName() == "struct"]
         columns = []
@@ -115,7 +115,9 @@ class MergeKeys:
             columns.append(pair.column)
         return list(dict.fromkeys(columns))
 
-    def guarded(self, base: LanceDataset, source: DataFrame, clauses: Sequence[MergeClause]) -> tuple[list[str], bool]:
+    def find_conflict_key(
+        self, base: LanceDataset, source: DataFrame, clauses: Sequence[MergeClause]
+    ) -> tuple[list[str], bool]:
         """The columns by which concurrent inserts are detected, and whether equal inserted rows are equal in them.
 
         Args:
@@ -138,7 +140,7 @@ class MergeKeys:
         ]
         if exact:
             return exact, True
-        return mentioned([equality.target for equality in self.equalities], base), False
+        return find_mentioned_columns([equality.target for equality in self.equalities], base), False
 
 
 def _own_tree(part: Value, alias: str, *, exact: bool) -> Any:

@@ -58,7 +58,7 @@ class FieldOrder:
         return [fields[field.name] for field in column_type] if len(fields) == len(column_type) else None
 
 
-def stored_as(
+def cast_to_stored(
     column: Column,
     expression: str,
     value_type: Any,
@@ -88,16 +88,16 @@ def stored_as(
     if value_type.simpleString() == column_type.simpleString():  # the types may differ in nullability
         return column
     if not _can_be_stored(value_type, column_type, order):
-        path, inner, kind = _misfit((stored.names[0],), value_type, column_type, order)
+        path, inner, kind = _find_misfit((stored.names[0],), value_type, column_type, order)
         value = repr(expression) if len(path) == 1 else "its value"
         raise SchemaError(
             f"{what}: column {'.'.join(path)!r} is of type {kind.simpleString()}, {value} of type"
             f" {inner.simpleString()}: {_remedy(expression if len(path) == 1 else 'value', inner, kind)}"
         )
-    return _converted(column, value_type, column_type, stored.field(0), order)
+    return _convert_value(column, value_type, column_type, stored.field(0), order)
 
 
-def with_blobs(source: DataFrame, table: pa.Schema) -> DataFrame:
+def wrap_blobs(source: DataFrame, table: pa.Schema) -> DataFrame:
     """A frame in which bytes for blob columns of 2.2 are the structs as which Spark reads these columns.
 
     Args:
@@ -133,7 +133,7 @@ def _blob(column: Column, value_type: Any, column_type: Any) -> Column | None:
     return functions.when(column.isNotNull(), functions.struct(*fields))
 
 
-def _misfit(
+def _find_misfit(
     path: tuple[str, ...], value_type: Any, column_type: Any, order: FieldOrder
 ) -> tuple[tuple[str, ...], Any, Any]:
     """The first value in a value that cannot be stored: its path, its type, and the type of the field."""
@@ -142,7 +142,7 @@ def _misfit(
     if isinstance(value_type, types.StructType) and isinstance(column_type, types.StructType):
         for value_field, field in zip(order.of(value_type, column_type) or [], column_type, strict=False):
             if not _can_be_stored(value_field.dataType, field.dataType, order):
-                return _misfit((*path, field.name), value_field.dataType, field.dataType, order)
+                return _find_misfit((*path, field.name), value_field.dataType, field.dataType, order)
     return path, value_type, column_type
 
 
@@ -184,7 +184,7 @@ def _can_be_stored(value_type: Any, column_type: Any, order: FieldOrder) -> bool
     return isinstance(value_type, times) and isinstance(column_type, times)
 
 
-def _converted(column: Column, value_type: Any, column_type: Any, stored: pa.Field, order: FieldOrder) -> Column:
+def _convert_value(column: Column, value_type: Any, column_type: Any, stored: pa.Field, order: FieldOrder) -> Column:
     """A value of a type that can be stored, value by value: a cast of the whole would wrap numbers without ANSI."""
     from pyspark.sql import functions, types
 
@@ -194,23 +194,25 @@ def _converted(column: Column, value_type: Any, column_type: Any, stored: pa.Fie
         items, item = (value_type.elementType, column_type.elementType), stored.type.value_field
         if isinstance(column_type.elementType, types.FloatType | types.DoubleType):
             return column.cast(types.ArrayType(column_type.elementType))
-        return functions.transform(column, lambda element: _converted(element, *items, item, order))
+        return functions.transform(column, lambda element: _convert_value(element, *items, item, order))
     if isinstance(value_type, types.MapType):
         keys, key = (value_type.keyType, column_type.keyType), stored.type.key_field
         values, value = (value_type.valueType, column_type.valueType), stored.type.item_field
-        column = functions.transform_keys(column, lambda map_key, _: _converted(map_key, *keys, key, order))
-        return functions.transform_values(column, lambda _, map_value: _converted(map_value, *values, value, order))
+        column = functions.transform_keys(column, lambda map_key, _: _convert_value(map_key, *keys, key, order))
+        return functions.transform_values(column, lambda _, map_value: _convert_value(map_value, *values, value, order))
     if isinstance(value_type, types.StructType):
         fields = order.of(value_type, column_type) or []
         parts = [
-            _converted(column.getField(value_field.name), value_field.dataType, w.dataType, child, order).alias(w.name)
+            _convert_value(column.getField(value_field.name), value_field.dataType, w.dataType, child, order).alias(
+                w.name
+            )
             for value_field, w, child in zip(fields, column_type, stored.type, strict=True)
         ]
         return functions.when(column.isNotNull(), functions.struct(*parts))
-    return _converted_scalar(column, value_type, column_type, stored)
+    return _convert_scalar(column, value_type, column_type, stored)
 
 
-def _converted_scalar(column: Column, value_type: Any, column_type: Any, stored: pa.Field) -> Column:
+def _convert_scalar(column: Column, value_type: Any, column_type: Any, stored: pa.Field) -> Column:
     from pyspark.sql import functions, types
 
     if isinstance(value_type, types.NullType):

@@ -30,7 +30,7 @@ def as_column(value: Value) -> Column:
     return functions.expr(value) if isinstance(value, str) else value
 
 
-def whole_values(
+def collect_whole_values(
     values: Mapping[str, Value],
     fields: Sequence[pa.Field],
     what: str,
@@ -79,7 +79,9 @@ def whole_values(
                 f" inserted row lacks: give {column!r} a value, named_struct('name', value, ...)"
             )
         below = (*path, column)
-        parts = whole_values(field_values, list(by_name[column].type), f"{what}: struct {column!r}", below, exact=exact)
+        parts = collect_whole_values(
+            field_values, list(by_name[column].type), f"{what}: struct {column!r}", below, exact=exact
+        )
         old = {field.name: functions.col(".".join(map(quoted, (*below, field.name)))) for field in by_name[column].type}
         column_values[column] = functions.struct(
             *[as_column(parts.get(name, old_field)).alias(name) for name, old_field in old.items()]
@@ -106,7 +108,9 @@ def lacks_fields(value_type: DataType, stored: DataType, *, exact: bool) -> bool
     return len(names) < len(stored.names) or any(inner)
 
 
-def completed(value: Column, value_type: DataType, stored: DataType, old: Column | None, *, exact: bool) -> Column:
+def fill_lacking_fields(
+    value: Column, value_type: DataType, stored: DataType, old: Column | None, *, exact: bool
+) -> Column:
     """A value with the fields that its struct lacks: those of the old value, or nulls; other values as they are.
 
     Args:
@@ -129,7 +133,9 @@ def completed(value: Column, value_type: DataType, stored: DataType, old: Column
         before = None if old is None else old.getField(field.name)
         if field.name in names:
             source = value_type[names[field.name]]
-            part = completed(value.getField(source.name), source.dataType, field.dataType, before, exact=exact)
+            part = fill_lacking_fields(
+                value.getField(source.name), source.dataType, field.dataType, before, exact=exact
+            )
         else:
             part = functions.lit(None).cast(field.dataType) if before is None else before
         parts.append(part.alias(field.name))

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError, SchemaError
-from pyspark_lance.changing.stored_values import FieldOrder, stored_as
-from pyspark_lance.changing.struct_values import Value, as_column, whole_values
+from pyspark_lance.changing.stored_values import FieldOrder, cast_to_stored
+from pyspark_lance.changing.struct_values import Value, as_column, collect_whole_values
 from pyspark_lance.types.column_names import case_sensitive, unquoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-def spelled_values(
+def respell_values(
     values: Mapping[str, Value], table: pa.Schema, what: str, *, alias: str | None, exact: bool, has_rows: bool = True
 ) -> dict[str, Value]:
     """Values by the table's own column names; values of fields of structs become values of the whole columns.
@@ -36,13 +36,15 @@ def spelled_values(
     _check_values(values, what)
     plain: dict[str, Value] = {}
     for name, value in values.items():
-        plain[name if name in table.names else unqualified(name, table.names, alias, exact=exact)] = value
+        plain[name if name in table.names else strip_alias(name, table.names, alias, exact=exact)] = value
     if len(plain) < len(values):
         raise SchemaError(f"{what}: a column has two values: {list(values)}")
-    return whole_values(plain, list(table), what, () if alias is None else (alias,), exact=exact, has_rows=has_rows)
+    return collect_whole_values(
+        plain, list(table), what, () if alias is None else (alias,), exact=exact, has_rows=has_rows
+    )
 
 
-def unqualified(written_name: str, column_names: Sequence[str], alias: str | None, *, exact: bool) -> str:
+def strip_alias(written_name: str, column_names: Sequence[str], alias: str | None, *, exact: bool) -> str:
     """The name of a column or the path of a field without the alias before it, and without backticks around it.
 
     Args:
@@ -79,7 +81,7 @@ def is_column(value: Any) -> bool:
     return isinstance(value, Column)
 
 
-def assigned(
+def build_assigned_values(
     rows: DataFrame, values: Mapping[str, Value], stored: pa.Schema, kinds: Mapping[str, Any]
 ) -> dict[str, Column]:
     """The new values of an update, each in the type of its column.
@@ -99,7 +101,7 @@ def assigned(
         column = as_column(expression).alias(name)
         value_type = rows.select(column).schema[0].dataType
         column_schema = pa.schema([stored.field(name)])
-        new_values[name] = stored_as(
+        new_values[name] = cast_to_stored(
             column, str(expression), value_type, kinds[name], column_schema, what="update", order=order
         ).alias(name)
     return new_values

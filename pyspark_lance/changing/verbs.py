@@ -38,7 +38,7 @@ from pyspark_lance.changing.merge_frames import (
 )
 from pyspark_lance.changing.struct_values import lacks_fields
 from pyspark_lance.changing.task import ADDRESS, DELETE, UPDATE
-from pyspark_lance.changing.update_values import assigned, spelled_values
+from pyspark_lance.changing.update_values import build_assigned_values, respell_values
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.lexing import has_escapes, in_lance_sql
 from pyspark_lance.engine.sessions import check_frame, is_utc, reject_memory, session_of, session_zone
@@ -147,24 +147,26 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         4
     """
     check_frame("merge: df must be", df)
-    keys = _spelled(on, df)
+    keys = _respell_keys(on, df)
     _check_clauses(keys, when_matched, when_not_matched, when_not_matched_by_source)
-    parsed = _parsed(clauses, (when_matched, when_not_matched, when_not_matched_by_source, condition))
+    parsed = _parse_clauses(clauses, (when_matched, when_not_matched, when_not_matched_by_source, condition))
     options = ChangeOptions.of(locals())
     _check_source(df, keys, "merge")
     reject_memory(uri)
     table = open_version(uri, read_version, storage_options, identity)
     if table is None:
         first = df if parsed is None else inserted_rows(df, keys, parsed)
-        if (creation := _created(first if when_not_matched else None, uri, keys, options)) is not None:
+        if (creation := _create_table(first if when_not_matched else None, uri, keys, options)) is not None:
             return creation
     dataset = table if table is not None else lance_core.dataset(uri, storage_options=storage_options)
-    if parsed is None and _lacks_fields(df, dataset):
+    if parsed is None and _lacks_fields(df, dataset):  # clauses keep the values of fields that the structs lack
         parsed = _as_clauses(when_matched, when_not_matched, when_not_matched_by_source, condition)
     matched = {"update": UPDATE, "delete": DELETE, None: None}[when_matched]
     merged = MergeFrames(source=df, keys=tuple(keys), matched=matched, inserts=when_not_matched is not None)
     merged = replace(merged, deletes_others=when_not_matched_by_source is not None, condition=condition)
-    return _run(merged, parsed, dataset, options, _deleting(deletes, keys, dataset), None if table is not None else 0)
+    return _run(
+        merged, parsed, dataset, options, _plan_deletes(deletes, keys, dataset), None if table is not None else 0
+    )
 
 
 def _run(
@@ -175,7 +177,11 @@ def _run(
     deleting: MergeFrames | None,
     checked_through: int | None,
 ) -> ChangeResult:
-    """Run a merge by a key; `clauses` replace the actions of `merged`, unless they are None."""
+    """Run a merge by a key; `clauses` replace the actions of `merged`, unless they are None.
+
+    `checked_through` is the version up to which the history was searched for other attempts: 0 if there was no table as
+    the call began; None for the version of `dataset`.
+    """
     if options.within is not None:
         options.within.check(dataset.schema)
         check_columns("within", map(dataset.schema.field, options.within.columns), PLAIN_SLICES)
@@ -183,11 +189,13 @@ def _run(
         return merge_by_clauses(
             merged.source, dataset, merged.keys, clauses, options, deleting=deleting, checked_through=checked_through
         )
-    with merged.fitting(dataset).cache_source(dataset, is_alone=deleting is None) as counted:
-        return run_change(dataset, partial(_merged, counted, options, deleting=deleting), options, checked_through)
+    with merged.fit_to_table(dataset).cache_source(dataset, is_alone=deleting is None) as counted:
+        return run_change(dataset, partial(_plan_merge, counted, options, deleting=deleting), options, checked_through)
 
 
-def _parsed(clauses: Mapping[str, Any] | None, arguments: tuple[str | None, ...]) -> tuple[MergeClause, ...] | None:
+def _parse_clauses(
+    clauses: Mapping[str, Any] | None, arguments: tuple[str | None, ...]
+) -> tuple[MergeClause, ...] | None:
     """The clauses of a merge; None if the arguments `when_...` and `condition` are used instead."""
     if clauses is None:
         return None
@@ -216,7 +224,7 @@ def _as_clauses(
     return parse_merge_clauses(clauses)
 
 
-def _spelled(on: str | Sequence[str] | None, df: DataFrame) -> list[str]:
+def _respell_keys(on: str | Sequence[str] | None, df: DataFrame) -> list[str]:
     """The columns of the key in the spelling of a DataFrame; unknown names stay as they are."""
     names = names_of("on", () if on is None else on)
     frame_names = matched_names(names, df.columns, exact=case_sensitive(df.sparkSession))
@@ -232,7 +240,7 @@ def _check_source(df: DataFrame, keys: list[str], verb: str) -> None:
     check_spellings(df, df.columns)
 
 
-def _merged(
+def _plan_merge(
     clauses: MergeFrames, options: ChangeOptions, base: LanceDataset, *, deleting: MergeFrames | None = None
 ) -> RowLevelChange:
     """A merge into a version, together with deletes of other rows."""
@@ -249,14 +257,14 @@ def _merged(
     return RowLevelChange(dataset=base, frame=frame, on=clauses.keys, options=options)
 
 
-def _deleting(rows: DataFrame | None, keys: Sequence[str], dataset: LanceDataset) -> MergeFrames | None:
+def _plan_deletes(rows: DataFrame | None, keys: Sequence[str], dataset: LanceDataset) -> MergeFrames | None:
     """The clauses that delete the rows whose keys a frame has; None without a frame."""
     if rows is None:
         return None
-    frame_keys = _spelled(keys, rows)
+    frame_keys = _respell_keys(keys, rows)
     _check_source(rows, frame_keys, "merge")
     source = rows.select(*[renamed(*pair) for pair in zip(frame_keys, keys, strict=True)])
-    clauses = MergeFrames(source=source, keys=tuple(keys), matched=DELETE, inserts=False).fitting(dataset)
+    clauses = MergeFrames(source=source, keys=tuple(keys), matched=DELETE, inserts=False).fit_to_table(dataset)
     return replace(clauses, source=clauses.source.distinct())
 
 
@@ -302,16 +310,16 @@ def delete(
     dataset = lance_core.dataset(uri, storage_options=storage_options)
     if not isinstance(where, str):
         check_frame("delete: where must be a condition in Lance's SQL, or", where)
-        keys = _spelled(on, where)
+        keys = _respell_keys(on, where)
         _check_clauses(keys, "delete", None, None)
         _check_source(where, keys, "delete")
-        clauses = _deleting(where, keys, dataset)
+        clauses = _plan_deletes(where, keys, dataset)
         assert clauses is not None
-        return run_change(dataset, partial(_merged, clauses, options), options)
+        return run_change(dataset, partial(_plan_merge, clauses, options), options)
     if on is not None:
         raise InvalidInputError("delete: on names the key of a DataFrame, and where is a condition: leave on out")
     session = session_of(spark)
-    condition = _checked_where("delete", dataset, where, session, _DELETE_BY_KEY)
+    condition = _translate_where("delete", dataset, where, session, _DELETE_BY_KEY)
 
     def change(base: LanceDataset) -> RowLevelChange:
         rows = rows_of(session, base, ["_rowaddr"], condition, storage_options)
@@ -363,8 +371,8 @@ def update(
     reject_memory(uri)
     dataset = lance_core.dataset(uri, storage_options=storage_options)
     session = session_of(spark)
-    expressions = spelled_values(set, dataset.schema, "update", alias=None, exact=case_sensitive(session))
-    condition = _checked_where("update", dataset, where, session, _UPDATE_BY_KEY)
+    expressions = respell_values(set, dataset.schema, "update", alias=None, exact=case_sensitive(session))
+    condition = _translate_where("update", dataset, where, session, _UPDATE_BY_KEY)
 
     def change(base: LanceDataset) -> RowLevelChange:
         from pyspark.sql import functions
@@ -374,7 +382,7 @@ def update(
         check_spellings(rows, names)
         kinds = {field.name: field.dataType for field in spark_schema(base.schema)}
         with short_errors(f"update: set {dict(set)}"):
-            new_values = assigned(rows, expressions, base.schema, kinds)
+            new_values = build_assigned_values(rows, expressions, base.schema, kinds)
             values = [new_values[name] if name in new_values else functions.col(quoted(name)) for name in names]
             frame = rows.select(
                 *values, *[renamed(*pair) for pair in row_id_columns(base).items()], kind_column(UPDATE)
@@ -384,7 +392,7 @@ def update(
     return run_change(dataset, change, options)
 
 
-def _checked_where(
+def _translate_where(
     verb: str, dataset: LanceDataset, where: str | None, session: SparkSession, remedy: str
 ) -> str | None:
     """A condition with strings as Lance's SQL writes them, checked before anything runs: it means what Spark means."""
@@ -407,10 +415,10 @@ def _check_clauses(
         if action is not None and action not in get_args(action_type):
             raise InvalidInputError(f"{name} {action!r} is none of {', '.join(get_args(action_type))} and None")
     if matched is None and not_matched is None and by_source is None:
-        raise InvalidInputError("The merge insert job is not configured to change the data in any way")
+        raise InvalidInputError("merge: each of the arguments when_... is None, so that nothing would change")
 
 
-def _created(
+def _create_table(
     df: DataFrame | None, uri: str | PathLike[str], keys: list[str], options: ChangeOptions
 ) -> ChangeResult | None:
     """Create the table of a merge from the rows that are inserted; returns None if another writer has just created it.

@@ -53,7 +53,7 @@ def _first_pass(task: ColumnsTask, batches: Iterator[pa.RecordBatch]) -> Iterato
     writer = _Writer(task, task.open(), task.converter(), written)
     try:
         with plain_errors():
-            yield from writer.passed_on(batches)
+            yield from writer.write_and_pass_on(batches)
     except BaseException:
         delete_written(task.uri, written, task.storage_options)
         raise
@@ -104,7 +104,7 @@ class _Writer:
     convert: ConverterTo
     written: list[WrittenColumns]
 
-    def passed_on(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def write_and_pass_on(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write whole fragments; yield their reports and all other rows."""
         rows = _Rows.of(-1, None)
         for batch in batches:
@@ -112,13 +112,13 @@ class _Writer:
                 if fragment != rows.fragment:
                     yield from self._end(rows)
                     rows = _Rows.of(fragment, self.task.tasks.get(fragment))
-                yield from map(_with_report, rows.take(part))
+                yield from map(_add_report, rows.take(part))
         yield from self._end(rows)
 
     def _end(self, rows: _Rows) -> Iterator[pa.RecordBatch]:
         """Yield the report of a whole fragment, or the rows that are held."""
         if not rows.is_whole:
-            yield from map(_with_report, rows.held)
+            yield from map(_add_report, rows.held)
             return
         try:
             written_columns = self.task.files(self.dataset, rows.fragment, [self.convert(part) for part in rows.held])
@@ -126,10 +126,10 @@ class _Writer:
         except DATA_ERRORS as error:
             report = ColumnsReport.of(error)
         self.written.extend(report.written)
-        yield _with_report(rows.held[0].slice(0, 1), report)
+        yield _add_report(rows.held[0].slice(0, 1), report)
 
 
-def _with_report(rows: pa.RecordBatch, report: ColumnsReport | None = None) -> pa.RecordBatch:
+def _add_report(rows: pa.RecordBatch, report: ColumnsReport | None = None) -> pa.RecordBatch:
     """Rows with a column of reports; a row that has one keeps its address, and no value."""
     if report is None:
         return rows.append_column(REPORT, pa.nulls(rows.num_rows, pa.binary()))

@@ -30,7 +30,7 @@ from lance_core.errors import (
 )
 from lance_core.extension_types import empty_table
 from pyspark_lance.changing.columns_task import COUNT, KEY, ROW_ADDRESS, ColumnsReport, ColumnsTask, delete_written
-from pyspark_lance.changing.merge_frames import collated, is_same_value, renamed, rows_of
+from pyspark_lance.changing.merge_frames import apply_collations, is_same_value, renamed, rows_of
 from pyspark_lance.changing.task import ADDRESS
 from pyspark_lance.changing.whole_fragments import write_whole_fragments
 from pyspark_lance.engine.lexing import has_escapes
@@ -135,9 +135,9 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
     df = df.withColumnsRenamed(_ROW_NAMES)
     df = in_case_of_table(df, batch_schema(df.schema), dataset.schema)
     keys = _keys(dataset, names_of("on", () if on is None else on), df)
-    df = collated(df, [field for field in dataset.schema if field.name in keys])
-    stored = _stored(dataset, df, keys, vector_columns, field_metadata)
-    scope = _scope(dataset, df, where)
+    df = apply_collations(df, [field for field in dataset.schema if field.name in keys])
+    stored = _plan_stored_columns(dataset, df, keys, vector_columns, field_metadata)
+    scope = _translate_scope(dataset, df, where)
     blobs = {"allow_external_blob_outside_bases": allow_external_blob_outside_bases}
     plan = dataset.plan_columns(stored, where=scope, missing=missing, **blobs)
     task = ColumnsTask(
@@ -148,15 +148,15 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
         tasks={column_task.fragment_id: column_task for column_task in plan.tasks},
         storage_options=storage_options,
     )
-    frame = _addressed(df, dataset, keys, stored.names, scope, storage_options)
-    reports = _written(frame, plan, task)
+    frame = _find_addresses(df, dataset, keys, stored.names, scope, storage_options)
+    reports = _write_fragments(frame, plan, task)
     return _commit(dataset, plan, task, reports, commit)
 
 
-def _written(frame: DataFrame, plan: ColumnPlan, task: ColumnsTask) -> list[ColumnsReport]:
+def _write_fragments(frame: DataFrame, plan: ColumnPlan, task: ColumnsTask) -> list[ColumnsReport]:
     """Write the files of all fragments with rows in the frame."""
     passed_on = frame if task.keys else write_whole_fragments(frame, task)
-    answers = run_on_partitions(_by_fragment(passed_on, plan), task, task.stored)
+    answers = run_on_partitions(_sort_by_fragment(passed_on, plan), task, task.stored)
     return [ColumnsReport.from_bytes(answer.message) for answer in answers]
 
 
@@ -172,7 +172,7 @@ def _commit(
     try:
         for report in reports:
             report.reject()
-        written += _without_rows(dataset, plan, written, task.stored)
+        written += _write_fragments_without_rows(dataset, plan, written, task.stored)
         return dataset.commit_columns(plan, written, commit)
     except StoreError:
         raise  # the commit may have taken effect, or may still do so
@@ -206,7 +206,7 @@ def _keys(dataset: LanceDataset, on: Sequence[str], df: DataFrame) -> list[str]:
     return keys
 
 
-def _stored(
+def _plan_stored_columns(
     dataset: LanceDataset,
     df: DataFrame,
     keys: Sequence[str],
@@ -247,14 +247,14 @@ def _large_blob(field: pa.Field) -> pa.Field:
     return field.with_type(pa.large_binary()) if is_marked and pa.types.is_binary(field.type) else field
 
 
-def _scope(dataset: LanceDataset, df: DataFrame, where: str | pc.Expression | None) -> pc.Expression | None:
+def _translate_scope(dataset: LanceDataset, df: DataFrame, where: str | pc.Expression | None) -> pc.Expression | None:
     """The scope as an expression; a time without a zone is rejected in SQL, unless the session's zone is UTC."""
     session = df.sparkSession
     in_utc, escapes = is_utc(session_zone(session)), has_escapes(session)
     return comparable_filter("where", where, dataset, assume_utc=in_utc, escapes=escapes, remedy=_BY_ROWS)
 
 
-def _addressed(
+def _find_addresses(
     df: DataFrame,
     dataset: LanceDataset,
     keys: Sequence[str],
@@ -289,7 +289,7 @@ def _addressed(
     return joined.select(ADDRESS, COUNT, *key_strings, *[functions.col(f"source.{quoted(name)}") for name in values])
 
 
-def _by_fragment(frame: DataFrame, plan: ColumnPlan) -> DataFrame:
+def _sort_by_fragment(frame: DataFrame, plan: ColumnPlan) -> DataFrame:
     """The frame, with all rows of a fragment in one task, in order."""
     from pyspark.sql import functions
 
@@ -298,7 +298,7 @@ def _by_fragment(frame: DataFrame, plan: ColumnPlan) -> DataFrame:
     return frame.repartition(tasks, fragment).sortWithinPartitions(ADDRESS)
 
 
-def _without_rows(
+def _write_fragments_without_rows(
     dataset: LanceDataset, plan: ColumnPlan, written: Sequence[WrittenColumns], stored: pa.Schema
 ) -> list[WrittenColumns]:
     """Write the files of fragments of which the DataFrame has no row."""

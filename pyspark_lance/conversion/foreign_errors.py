@@ -18,7 +18,7 @@ from typing import Final
 
 from lance_core import errors
 from lance_core.errors import LanceError
-from pyspark_lance.engine.errors import own_error, short_errors, spark_lost
+from pyspark_lance.engine.errors import find_lost_spark_error, short_errors, unwrap_lance_error
 
 _BY_CLASS: Final[dict[str, type[LanceError]]] = {
     "TableNotFoundError": errors.DatasetNotFoundError,
@@ -57,10 +57,10 @@ def foreign_errors(what: str, remedy: str, session: object) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__module__ != _PANIC:
             raise
-        lance_error = own_error(error)
+        lance_error = unwrap_lance_error(error)
         if lance_error is not error:
             raise lance_error from error
-        lost = spark_lost(error, session)
+        lost = find_lost_spark_error(error, session)
         if lost is not None:
             raise lost from error
         raise _kind(error)(f"{what} cannot be used: {_summary(error)}. {remedy}") from error

@@ -62,14 +62,14 @@ def deep_clone(
             return
         most = TASKS_PER_CORE * parallelism_of(spark)
         groups = tuple(tuple(copies[start::most]) for start in range(min(most, len(copies))))
-        run_all_tasks(spark, _Copies(groups=groups), len(groups), progress)
+        run_all_tasks(spark, _CopyTask(groups=groups), len(groups), progress)
 
     reference = dataset.version if version is None else version
     return dataset.deep_clone(target, reference, target_storage_options or storage_options, copier=copy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Copies:
+class _CopyTask:
     """The groups of copies, run by number. It is pickled together with the options of the stores."""
 
     groups: Sequence[Sequence[FileCopy]] = field(repr=False)

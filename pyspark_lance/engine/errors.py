@@ -128,7 +128,7 @@ _LOST: Final = re.compile(
 )
 
 
-def spark_lost(error: BaseException, session: object) -> SparkLostError | None:
+def find_lost_spark_error(error: BaseException, session: object) -> SparkLostError | None:
     """The error to raise if a job failed because its Spark went away; None for other failures.
 
     Args:
@@ -150,7 +150,7 @@ def spark_lost(error: BaseException, session: object) -> SparkLostError | None:
     )
 
 
-def own_error(error: BaseException) -> BaseException:
+def unwrap_lance_error(error: BaseException) -> BaseException:
     """The exception of this package that made a job fail, with Spark's report logged; else the given error."""
     if isinstance(error, LanceError) or not isinstance(error, Exception):
         return error

@@ -75,7 +75,7 @@ def run_tasks(
     """
     answer = _Answers(task)
     frame = spark.range(0, count, 1, count).mapInArrow(answer, "task long not null, result binary, error string")
-    with contextlib.nullcontext() if progress is None else _watched(spark, count, progress):
+    with contextlib.nullcontext() if progress is None else _watch_progress(spark, count, progress):
         answers = {row.task: row for row in run_job(spark, frame.collect)}
     if progress is not None:
         progress(count, count)
@@ -128,7 +128,7 @@ class _Answers(Generic[_Result]):
 
 
 @contextlib.contextmanager
-def _watched(spark: SparkSession, count: int, progress: Progress) -> Iterator[None]:
+def _watch_progress(spark: SparkSession, count: int, progress: Progress) -> Iterator[None]:
     """Report the number of finished tasks while the job of this thread runs, each number once."""
     reported = 0
 
@@ -138,13 +138,13 @@ def _watched(spark: SparkSession, count: int, progress: Progress) -> Iterator[No
             reported = done
             progress(done, count)
 
-    watch = _watched_connect if is_connect(spark) else _watched_classic
+    watch = _watch_connect if is_connect(spark) else _watch_classic
     with watch(spark, count, report):
         yield
 
 
 @contextlib.contextmanager
-def _watched_classic(spark: SparkSession, count: int, report: Callable[[int], None]) -> Iterator[None]:
+def _watch_classic(spark: SparkSession, count: int, report: Callable[[int], None]) -> Iterator[None]:
     """Poll the status tracker for a new job with `count` tasks."""
     tracker, over = spark.sparkContext.statusTracker(), threading.Event()
     earlier = set(tracker.getActiveJobsIds())
@@ -165,7 +165,7 @@ def _watched_classic(spark: SparkSession, count: int, report: Callable[[int], No
 
 
 @contextlib.contextmanager
-def _watched_connect(spark: SparkSession, count: int, report: Callable[[int], None]) -> Iterator[None]:
+def _watch_connect(spark: SparkSession, count: int, report: Callable[[int], None]) -> Iterator[None]:
     """Watch the server's progress messages for stages with `count` tasks."""
 
     def handle(stages: Iterable[Any] | None, **_: object) -> None:

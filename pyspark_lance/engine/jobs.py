@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from pyspark_lance.engine.errors import own_error, spark_lost
+from pyspark_lance.engine.errors import find_lost_spark_error, unwrap_lance_error
 from pyspark_lance.engine.sessions import is_connect
 
 if TYPE_CHECKING:
@@ -60,11 +60,11 @@ def run_job(session: SparkSession, call: Callable[[], _Result]) -> _Result:
         job.wait_for_tasks()
         raise
     if job.error is not None:
-        lost = spark_lost(job.error, session)
+        lost = find_lost_spark_error(job.error, session)
         if lost is not None:
             raise lost from job.error
         job.wait_for_tasks()
-        raised_error = own_error(job.error)
+        raised_error = unwrap_lance_error(job.error)
         if raised_error is not job.error:
             raise raised_error from None  # Spark's report is in the log
         raise job.error

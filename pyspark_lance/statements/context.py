@@ -43,7 +43,7 @@ class Context:
 
     def expression(self, piece: Piece | None, target: TableName, alias: str) -> str | None:
         """A piece as a Spark expression; None without a piece."""
-        return None if piece is None else self.sources.expression(piece, target, alias)
+        return None if piece is None else self.sources.register_views_and_build_expression(piece, target, alias)
 
     def answer(self, schema: str, rows: Iterable[tuple[Any, ...]] = ()) -> DataFrame:
         """A frame with the rows of the answer to a statement."""

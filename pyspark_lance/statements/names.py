@@ -104,7 +104,7 @@ def read_mention(cursor: Cursor) -> Mention:
     version = timestamp = None
     at = 1 if cursor.sees("FOR") else 0
     if cursor.peek(at).upper in _TRAVELS and cursor.peek(at + 1).upper == "AS" and cursor.peek(at + 2).upper == "OF":
-        cursor.takes("FOR")
+        cursor.take_if("FOR")
         is_version = cursor.token().upper in ("VERSION", "SYSTEM_VERSION")
         cursor.expect("AS OF")
         operand = _operand(cursor)
@@ -142,30 +142,30 @@ def _operand(cursor: Cursor) -> Piece:
 
 
 def _primary(cursor: Cursor) -> None:
-    if cursor.takes(":"):
+    if cursor.take_if(":"):
         cursor.identifier("the name of a parameter")
-    elif cursor.takes("INTERVAL"):
+    elif cursor.take_if("INTERVAL"):
         cursor.token()
         cursor.identifier("a unit of time")
-    elif cursor.takes("TIMESTAMP", "DATE", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ") and not cursor.sees("("):
+    elif cursor.take_if("TIMESTAMP", "DATE", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ") and not cursor.sees("("):
         cursor.string()
     elif not cursor.sees("("):
         cursor.token()
-    if cursor.takes("("):
+    if cursor.take_if("("):
         if not cursor.sees(")"):
             cursor.piece()
         cursor.expect(")")
 
 
 def _behind_sample(cursor: Cursor, end: int) -> int:
-    if not cursor.takes("TABLESAMPLE"):
+    if not cursor.take_if("TABLESAMPLE"):
         return end
     for _ in range(2):
         cursor.expect("(")
         cursor.piece()
         cursor.expect(")")
         end = cursor.peek(-1).end
-        if not cursor.takes("REPEATABLE"):
+        if not cursor.take_if("REPEATABLE"):
             break
     return end
 

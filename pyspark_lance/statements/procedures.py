@@ -71,7 +71,7 @@ _OLD_FORMS: Final = {
 """How Delta, Iceberg and others begin statements, also as clauses of ALTER TABLE, and the verbs that do the same."""
 
 
-def call(cursor: Cursor) -> Statement:
+def parse_call(cursor: Cursor) -> Statement:
     """Read a CALL."""
     cursor.expect("CALL")
     start = cursor.peek()
@@ -81,7 +81,7 @@ def call(cursor: Cursor) -> Statement:
         cursor.fail(f"{parts[0]}.system.<verb>(table => '...', ...), with one of the verbs {', '.join(_VERBS)}", start)
     cursor.expect("(")
     pieces: dict[Any, Piece] = {}
-    while cursor.takes(",") if pieces else not cursor.sees(")"):
+    while cursor.take_if(",") if pieces else not cursor.sees(")"):
         token = cursor.peek()
         name: Any = len(pieces)
         if token.is_name and cursor.peek(1).text + cursor.peek(2).text == "=>":
@@ -117,7 +117,7 @@ def run(context: Context, *, catalog: str, verb: str, table: Piece, pieces: Mapp
     else:
         name, *values = _evaluate(context, [table, *pieces.values()])
     mention = _read_table_name(context, name, catalog)
-    dataset, location = _open(context, verb, mention, context.sources.at(table.start))
+    dataset, location = _open(context, verb, mention, context.sources.describe_position(table.start))
     supplied: dict[str, Any] = {}
     if verb in _CLONES:
         supplied[_CLONES[verb][1]] = (dataset.branch, dataset.version)
@@ -180,7 +180,7 @@ def _evaluate(context: Context, pieces: Iterable[Piece]) -> list[Any]:
     """The values of arguments, which Spark evaluates, as Python has them."""
     from pyspark.sql import Row, functions
 
-    columns = [functions.expr(context.sources.expression(piece) or "") for piece in pieces]
+    columns = [functions.expr(context.sources.register_views_and_build_expression(piece) or "") for piece in pieces]
     if not columns:
         return []
     with short_errors("CALL"):
@@ -226,7 +226,7 @@ def _open(context: Context, verb: str, mention: Mention, at: str) -> tuple[Lance
             f"{at}: {mention.name} is restored to a version of its own, and this one is of branch"
             f" {dataset.branch or 'main'}. Nothing was done"
         )
-    return dataset, context.finder.find(mention.name)
+    return dataset, context.finder.locate(mention.name)
 
 
 def _report(context: Context, dataset: LanceDataset, report: Any) -> DataFrame:

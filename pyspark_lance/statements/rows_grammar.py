@@ -16,13 +16,13 @@ _NO_ALIAS: Final = frozenset(
 )
 
 
-def insert(cursor: Cursor) -> Statement:
+def parse_insert(cursor: Cursor) -> Statement:
     """Read an INSERT."""
     cursor.expect("INSERT")
-    overwrites = cursor.takes("OVERWRITE")
+    overwrites = cursor.take_if("OVERWRITE")
     if not overwrites:
         cursor.expect("INTO")
-    cursor.takes("TABLE")
+    cursor.take_if("TABLE")
     table = cursor.table()
     if cursor.sees("PARTITION"):
         cursor.fail("a query: PARTITION (...) is written as INSERT INTO ... REPLACE WHERE column = value")
@@ -31,9 +31,9 @@ def insert(cursor: Cursor) -> Statement:
     columns = None
     if cursor.sees("(") and cursor.peek(1).upper not in ("SELECT", "WITH", "VALUES", "FROM", "TABLE", "("):
         columns = cursor.read_list(cursor.path)
-    by_name = cursor.takes("BY NAME")
+    by_name = cursor.take_if("BY NAME")
     condition = None
-    if not overwrites and cursor.takes("REPLACE WHERE"):
+    if not overwrites and cursor.take_if("REPLACE WHERE"):
         condition = cursor.piece("SELECT", "VALUES", "WITH", "FROM", "TABLE")
     if cursor.sees("REPLACE"):
         cursor.fail("REPLACE WHERE condition, or MERGE INTO", cursor.peek(1))
@@ -51,33 +51,33 @@ def insert(cursor: Cursor) -> Statement:
     )
 
 
-def update(cursor: Cursor) -> Statement:
+def parse_update(cursor: Cursor) -> Statement:
     """Read an UPDATE."""
     cursor.expect("UPDATE")
     table = cursor.table()
     alias = _alias(cursor)
     cursor.expect("SET")
     values = _values(cursor, "WHERE")
-    where = cursor.piece() if cursor.takes("WHERE") else None
+    where = cursor.piece() if cursor.take_if("WHERE") else None
     return partial(run_rows.update, table=table, alias=alias, values=values, where=where)
 
 
-def delete(cursor: Cursor) -> Statement:
+def parse_delete(cursor: Cursor) -> Statement:
     """Read a DELETE."""
     cursor.expect("DELETE FROM")
     table = cursor.table()
     alias = _alias(cursor)
-    where = cursor.piece() if cursor.takes("WHERE") else None
+    where = cursor.piece() if cursor.take_if("WHERE") else None
     return partial(run_rows.delete, table=table, alias=alias, where=where)
 
 
-def truncate(cursor: Cursor) -> Statement:
+def parse_truncate(cursor: Cursor) -> Statement:
     """Read a TRUNCATE TABLE."""
     cursor.expect("TRUNCATE TABLE")
     return partial(run_rows.truncate, table=cursor.table())
 
 
-def merge(cursor: Cursor) -> Statement:
+def parse_merge(cursor: Cursor) -> Statement:
     """Read a MERGE INTO."""
     cursor.expect("MERGE")
     if cursor.sees("WITH SCHEMA"):
@@ -100,7 +100,7 @@ def merge(cursor: Cursor) -> Statement:
     cursor.expect("ON")
     on = cursor.piece("WHEN")
     clauses = []
-    while cursor.takes("WHEN"):
+    while cursor.take_if("WHEN"):
         clauses.append(_when(cursor))
     if not clauses:
         cursor.fail("WHEN")
@@ -109,7 +109,7 @@ def merge(cursor: Cursor) -> Statement:
 
 
 def _alias(cursor: Cursor) -> str | None:
-    if cursor.takes("AS"):
+    if cursor.take_if("AS"):
         return cursor.identifier("an alias")
     if cursor.peek().is_name and cursor.peek().upper not in _NO_ALIAS:
         return cursor.identifier()
@@ -124,11 +124,11 @@ def _values(cursor: Cursor, *stops: str) -> dict[str, Piece]:
         name = cursor.path()
         if name in assignments:
             cursor.fail("each column once", start)
-        if not cursor.takes("= ="):
+        if not cursor.take_if("= ="):
             cursor.expect("=")
         piece = _value(cursor, *stops)
         assignments[name] = Assignment(piece.text, piece.start, column=start.start)
-        if not cursor.takes(","):
+        if not cursor.take_if(","):
             return assignments
 
 
@@ -156,19 +156,19 @@ def _reject_defaults(cursor: Cursor) -> None:
 
 def _when(cursor: Cursor) -> MergeWhen:
     side = "not matched"
-    if cursor.takes("NOT MATCHED BY SOURCE"):
+    if cursor.take_if("NOT MATCHED BY SOURCE"):
         side = "not matched by source"
-    elif not cursor.takes("NOT MATCHED BY TARGET", "NOT MATCHED"):
+    elif not cursor.take_if("NOT MATCHED BY TARGET", "NOT MATCHED"):
         side = "matched"
         cursor.expect("MATCHED")
-    condition = cursor.piece("THEN") if cursor.takes("AND") else None
+    condition = cursor.piece("THEN") if cursor.take_if("AND") else None
     cursor.expect("THEN")
-    if cursor.takes("DELETE"):
+    if cursor.take_if("DELETE"):
         action, values = "DELETE", None
-    elif cursor.takes("UPDATE SET"):
-        action, values = "UPDATE", None if cursor.takes("*") else _values(cursor, "WHEN")
-    elif cursor.takes("INSERT"):
-        action, values = "INSERT", None if cursor.takes("*") else _inserted(cursor)
+    elif cursor.take_if("UPDATE SET"):
+        action, values = "UPDATE", None if cursor.take_if("*") else _values(cursor, "WHEN")
+    elif cursor.take_if("INSERT"):
+        action, values = "INSERT", None if cursor.take_if("*") else _inserted(cursor)
     else:
         cursor.fail("UPDATE SET, DELETE or INSERT")
     if side == "not matched" and action != "INSERT":

@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from pyspark_lance.catalog.tables import TableFinder
 
 _FORMS: Final[dict[str, Callable[[Cursor], Statement]]] = {
-    "INSERT": rows.insert,
-    "UPDATE": rows.update,
-    "DELETE": rows.delete,
-    "MERGE": rows.merge,
-    "TRUNCATE": rows.truncate,
-    "CREATE TABLE": tables.create_table,
-    "CREATE OR REPLACE TABLE": tables.create_table,
-    "REPLACE TABLE": tables.create_table,
-    "DROP TABLE": tables.drop_table,
-    "ALTER TABLE": tables.alter,
-    "DESCRIBE": tables.describe,
-    "DESC": tables.describe,
-    "SHOW": tables.show,
-    "COMMENT ON": tables.comment,
-    "CALL": procedures.call,
+    "INSERT": rows.parse_insert,
+    "UPDATE": rows.parse_update,
+    "DELETE": rows.parse_delete,
+    "MERGE": rows.parse_merge,
+    "TRUNCATE": rows.parse_truncate,
+    "CREATE TABLE": tables.parse_create_table,
+    "CREATE OR REPLACE TABLE": tables.parse_create_table,
+    "REPLACE TABLE": tables.parse_create_table,
+    "DROP TABLE": tables.parse_drop_table,
+    "ALTER TABLE": tables.parse_alter,
+    "DESCRIBE": tables.parse_describe,
+    "DESC": tables.parse_describe,
+    "SHOW": tables.parse_show,
+    "COMMENT ON": tables.parse_comment,
+    "CALL": procedures.parse_call,
 }
 """The statements whose target may be a Lance table, by the words with which they begin."""
 _BETWEEN: Final = frozenset({
@@ -95,14 +95,14 @@ def sql(spark: SparkSession, statement: str, **params: Any) -> DataFrame:
         [Row(x=6)]
     """
     sources = Sources(spark, statement, params)
-    run = read(statement, sources.finder)
+    run = parse_statement(statement, sources.finder)
     if run is None:
         return spark.sql(statement, args=params or None)
-    with in_words_of_sql(sources), sources.views():
+    with in_words_of_sql(sources), sources.drop_views_at_end():
         return run(Context(spark=spark, sources=sources))
 
 
-def read(statement: str, finder: TableFinder) -> Statement | None:
+def parse_statement(statement: str, finder: TableFinder) -> Statement | None:
     """Read a whole statement; None if it names no Lance table. Nothing is opened or looked up.
 
     Raises:
@@ -121,16 +121,16 @@ def read(statement: str, finder: TableFinder) -> Statement | None:
     if not mentions:
         return None
     procedures.reject_old_form(cursor, mentions[0].name.parts[0])
-    return tables.create_view(cursor) if any(cursor.sees(words) for words in _VIEWS) else _query(cursor)
+    return tables.parse_create_view(cursor) if any(cursor.sees(words) for words in _VIEWS) else _query(cursor)
 
 
 def _begins(cursor: Cursor, words: str, finder: TableFinder) -> bool:
     """Whether a statement begins with words, and its target is a Lance table or a catalog of Lance tables."""
-    if not cursor.takes(words):
+    if not cursor.take_if(words):
         return False
     if words == "CALL":
         return cursor.peek().is_name and finder.names_catalog(cursor.peek().value)
-    if words == "SHOW" and cursor.takes(*_LISTED) and cursor.peek().is_name and finder.catalog(cursor.peek().value):
+    if words == "SHOW" and cursor.take_if(*_LISTED) and cursor.peek().is_name and finder.catalog(cursor.peek().value):
         return True
     while cursor.peek().upper in _BETWEEN and cursor.peek(1).text != ".":
         cursor.token()
@@ -140,8 +140,8 @@ def _begins(cursor: Cursor, words: str, finder: TableFinder) -> bool:
 def _query(cursor: Cursor) -> Statement:
     start = cursor.peek().start
     prefix = 0
-    if cursor.takes("EXPLAIN"):
-        cursor.takes(*_EXPLAINS)
+    if cursor.take_if("EXPLAIN"):
+        cursor.take_if(*_EXPLAINS)
         prefix = cursor.peek().start - start
     if cursor.sees("CREATE") and cursor.peek(1).upper in ("SCHEMA", "DATABASE", "NAMESPACE"):
         cursor.fail("CREATE TABLE: a namespace is there once it has a table", cursor.peek(1))

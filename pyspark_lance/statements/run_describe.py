@@ -20,7 +20,7 @@ from pyspark_lance.statements.context import Context
 from pyspark_lance.statements.table_properties import COMMENT, format_properties, properties_of
 from pyspark_lance.types.column_names import case_sensitive, quoted
 from pyspark_lance.types.spark_types import spark_schema
-from pyspark_lance.writing.partitioning import partition_by
+from pyspark_lance.writing.partitioning import existing_partition_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,7 +39,7 @@ def describe(context: Context, *, table: TableName, is_extended: bool) -> DataFr
             "Location": dataset.uri,
             "Provider": "lance",
             "Version": dataset.version,
-            "Partitioned by": ", ".join(partition_by(dataset) or ()),
+            "Partitioned by": ", ".join(existing_partition_columns(dataset) or ()),
             "Table Properties": properties_of(dataset),
         }
         rows += [("", "", ""), ("# Detailed Table Information", "", "")]
@@ -68,7 +68,7 @@ def describe_detail(context: Context, *, table: TableName) -> DataFrame:
         "lance",
         str(table),
         dataset.uri,
-        partition_by(dataset) or [],
+        existing_partition_columns(dataset) or [],
         len(dataset.get_fragments()),
         dataset.count_rows(),
         properties_of(dataset),
@@ -184,7 +184,7 @@ def create_statement(name: TableName, dataset: LanceDataset, config: Mapping[str
     """
     columns = [f"  {field_text}" for field_text in _fields(spark_schema(dataset.schema), list(dataset.schema), " ")]
     lines = [f"CREATE TABLE {'.'.join(map(_plain, name.parts))} (\n" + ",\n".join(columns) + ")", "USING lance"]
-    partitions = partition_by(dataset)
+    partitions = existing_partition_columns(dataset)
     if partitions:
         lines.append(f"PARTITIONED BY ({', '.join(map(quoted, partitions))})")
     properties = {**config, **format_properties(dataset)}

@@ -15,9 +15,9 @@ from pyspark_lance.catalog.tables import TableName
 from pyspark_lance.changing.clauses import MergeClause
 from pyspark_lance.changing.conditional import RowCondition, delete_where, update_where
 from pyspark_lance.changing.merge_clauses import ClauseMerge
-from pyspark_lance.changing.stored_values import FieldOrder, stored_as
+from pyspark_lance.changing.stored_values import FieldOrder, cast_to_stored
 from pyspark_lance.changing.task import DELETE, INSERT, UPDATE
-from pyspark_lance.changing.update_values import spelled_values
+from pyspark_lance.changing.update_values import respell_values
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.lexing import has_escapes, has_usual_settings
 from pyspark_lance.engine.sessions import has_times_without_zone, session_zone
@@ -28,7 +28,7 @@ from pyspark_lance.statements.tokens import Assignment, Piece
 from pyspark_lance.types.column_names import case_sensitive, matched_names
 from pyspark_lance.types.null_columns import null_column
 from pyspark_lance.types.spark_types import spark_schema
-from pyspark_lance.writing.partitioning import partition_by
+from pyspark_lance.writing.partitioning import existing_partition_columns
 from pyspark_lance.writing.write import write
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def insert(
         dataset.uri,
         mode="overwrite" if overwrites or replace_where is not None else "append",
         replace_where=replace_where,
-        partition_by=partition_by(dataset),
+        partition_by=existing_partition_columns(dataset),
         storage_options=location.storage_options,
     )
     written = 0 if done is None else done.rows_written
@@ -141,7 +141,7 @@ def _in_columns(
         name_given = rows.columns[places[name]]
         value = functions.col(field.name)
         what = f"INSERT INTO {table}"
-        value = stored_as(value, name_given, field.dataType, kinds[name], stored, what=what, order=order)
+        value = cast_to_stored(value, name_given, field.dataType, kinds[name], stored, what=what, order=order)
         values.append(value.alias(name))
     return plain.select(*values)
 
@@ -154,7 +154,7 @@ def update(
     alias = alias or table.last
     _check_assignments(context, values, table, alias, dataset)
     expressions = {
-        _unqualified_name(name, table): context.sources.expression(piece, table, alias)
+        _unqualified_name(name, table): context.sources.register_views_and_build_expression(piece, table, alias)
         for name, piece in values.items()
     }
     condition = context.expression(where, table, alias)
@@ -176,11 +176,11 @@ def _check_assignments(
         if not isinstance(piece, Assignment):
             continue
         try:
-            spelled_values(
+            respell_values(
                 {_unqualified_name(name, table): piece.text}, dataset.schema, "SET", alias=alias, exact=exact
             )
         except SchemaError as error:
-            raise SchemaError(f"{context.sources.at(piece.column)}: {error}. Nothing was done") from None
+            raise SchemaError(f"{context.sources.describe_position(piece.column)}: {error}. Nothing was done") from None
 
 
 def delete(context: Context, *, table: TableName, alias: str | None, where: Piece | None) -> DataFrame:
@@ -257,7 +257,7 @@ def _source_rows(context: Context, source: UsingClause) -> tuple[DataFrame, str 
         frame = context.sources.frame(mentions[0], source.piece.start)
         alias = alias or mentions[0].name.last
     else:
-        with short_errors(context.sources.at(source.piece.start)):
+        with short_errors(context.sources.describe_position(source.piece.start)):
             frame = context.spark.table(source.piece.text)
             frame.columns  # noqa: B018 - Spark looks for the table
     if source.columns:

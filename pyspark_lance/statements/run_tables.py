@@ -28,7 +28,7 @@ from pyspark_lance.statements.tokens import Piece
 from pyspark_lance.types.arrow_types import SPARK_TYPE
 from pyspark_lance.types.column_names import case_sensitive, check_spellings, matched_names, spelled_path
 from pyspark_lance.types.spark_types import batch_schema
-from pyspark_lance.writing.partitioning import PARTITIONED_BY, partitioned_by
+from pyspark_lance.writing.partitioning import PARTITIONED_BY, configured_partition_columns
 from pyspark_lance.writing.schema_plan import plan_write
 from pyspark_lance.writing.write import write
 
@@ -76,8 +76,8 @@ def create_table(
         check_spellings(rows, rows.columns)
     names = [column.name for column in columns or ()] if rows is None else rows.columns
     partitions = _partitions(context, partitioned_by, names)
-    table_properties = TableProperties(properties, partitions, is_filled=rows is not None)
-    old = table_properties.replaced(location.open().config()) if exists else []
+    table_properties = TableProperties(properties, partitions, has_query=rows is not None)
+    old = table_properties.find_dropped_keys(location.open().config()) if exists else []
     if PARTITIONED_BY in old:  # no later version of the table has the partitions of the old one
         table_properties.config[PARTITIONED_BY] = ""
     mode: Literal["overwrite", "create"] = "overwrite" if replaces else "create"
@@ -165,7 +165,7 @@ def new_table(context: Context, name: TableName) -> tuple[CatalogTable, bool]:
     """The location of a table that a statement creates, and whether it already exists."""
     if name.ref is not None:
         raise InvalidInputError(f"{name}: a table has no branches before it exists: leave out @{name.ref}")
-    return context.finder.to_create(name)
+    return context.finder.locate_new_table(name)
 
 
 def list_table(location: CatalogTable, *, is_new: bool) -> None:
@@ -191,7 +191,7 @@ def list_table(location: CatalogTable, *, is_new: bool) -> None:
 def _type(context: Context, column: str, piece: Piece) -> DataType:
     from pyspark.sql.types import StructField, StructType
 
-    at = context.sources.at(piece.start)
+    at = context.sources.describe_position(piece.start)
     with short_errors(f"{at}: the type of column {column!r}, {piece}"):
         row: Any = StructType.fromDDL(f"`c` {piece}")  # alone, `a INT` would be a struct
     spark_type: DataType = row[0].dataType
@@ -254,7 +254,7 @@ def drop_table(context: Context, *, table: TableName, if_exists: bool) -> DataFr
     if table.ref is not None:
         raise InvalidInputError(f"{table}: CALL {table.parts[0]}.system.delete_branch(...) drops a branch")
     try:
-        location = context.finder.to_drop(table)
+        location = context.finder.locate_table_to_drop(table)
     except DatasetNotFoundError:
         if if_exists:
             return context.nothing()
@@ -322,7 +322,7 @@ def _check_not_partitioned_by(table: TableName, dataset: LanceDataset, names: It
     Raises:
         InvalidInputError: The table is partitioned by one of them, so that a dynamic overwrite would replace all rows.
     """
-    partition_columns = sorted(set(names) & set(partitioned_by(dataset)))
+    partition_columns = sorted(set(names) & set(configured_partition_columns(dataset)))
     if partition_columns:
         raise InvalidInputError(
             f"{table} is PARTITIONED BY {', '.join(partition_columns)}: to drop or rename the column, first run"

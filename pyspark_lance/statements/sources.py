@@ -41,7 +41,7 @@ class Sources:
         finder: Finds tables by name.
         spark: The session.
         params: Values of parameters, by name.
-        spelled: The tables' names in the statement, by what Spark gets in their place.
+        spelled: What the statement calls a table, by what Spark's messages call it: its URI, or the name of a view.
         columns: The columns of the tables that were read.
     """
 
@@ -56,7 +56,7 @@ class Sources:
         self.columns: list[str] = []
 
     @contextmanager
-    def views(self) -> Iterator[None]:
+    def drop_views_at_end(self) -> Iterator[None]:
         """Drop the temporary views of the statement when it is over."""
         try:
             yield
@@ -64,8 +64,8 @@ class Sources:
             while self._views:
                 self.spark.catalog.dropTempView(self._views.pop())
 
-    def at(self, start: int) -> str:
-        """A position in the statement, as messages name it."""
+    def describe_position(self, start: int) -> str:
+        """Return "line 3, column 7" of an offset in the statement, for messages."""
         return position(self._statement, start)
 
     def query(self, piece: Piece, *, parsed_from: int = 0) -> DataFrame:
@@ -79,13 +79,17 @@ class Sources:
             InvalidInputError: The query is not understood, or Spark rejects it.
         """
         piece = Piece(_without_table(piece.text, self.finder), piece.start)
-        changes, frames = self._tables(piece, parsed_from)
+        changes, frames = self._replace_tables(piece, parsed_from)
         text = replaced(piece.text, changes, escape=bool(frames))
         with short_errors(f"{position(self._statement, piece.start)}"):
             return self.spark.sql(text, args=dict(self.params) or None, **frames)
 
-    def expression(self, piece: Piece, target: TableName | None = None, alias: str | None = None) -> str:
-        """A condition or a value for `pyspark.sql.functions.expr`, with its parameters bound.
+    def register_views_and_build_expression(
+        self, piece: Piece, target: TableName | None = None, alias: str | None = None
+    ) -> str:
+        """Build a condition or a value for `pyspark.sql.functions.expr`, with its parameters bound.
+
+        The tables of its subqueries become temporary views of the session, which `drop_views_at_end` drops.
 
         Args:
             piece: The expression.
@@ -97,10 +101,11 @@ class Sources:
         """
         if "${" in piece.text:
             raise InvalidInputError(
-                f"{self.at(piece.start + piece.text.index('${'))}: Spark puts the value of a setting for ${{...}} into"
-                " queries, and not into conditions and values: put it into a parameter, :name. Nothing was done"
+                f"{self.describe_position(piece.start + piece.text.index('${'))}: Spark puts the value of a setting for"
+                " ${...} into queries, and not into conditions and values: put it into a parameter, :name. Nothing was"
+                " done"
             )
-        changes, frames = self._tables(piece, 0, target, alias)
+        changes, frames = self._replace_tables(piece, 0, target, alias)
         for name, frame in frames.items():
             frame.createOrReplaceTempView(name)
             self._views.append(name)
@@ -114,7 +119,7 @@ class Sources:
 
     def dataset(self, mention: Mention, start: int) -> LanceDataset:
         """The version that a name stands for, the same for each mention in a statement."""
-        dataset = self.version_of(mention, self.at(start))
+        dataset = self.version_of(mention, self.describe_position(start))
         report_read(dataset)
         return dataset
 
@@ -160,13 +165,18 @@ class Sources:
     def frame(self, mention: Mention, start: int) -> DataFrame:
         """A frame with all columns and rows of a table."""
         dataset = self.dataset(mention, start)
-        options = self.finder.find(mention.name).storage_options
+        options = self.finder.locate(mention.name).storage_options
         return read_version(self.spark, dataset, storage_options=options)
 
-    def _tables(
+    def _replace_tables(
         self, piece: Piece, parsed_from: int, target: TableName | None = None, alias: str | None = None
     ) -> tuple[list[Any], dict[str, DataFrame]]:
-        """The replacements of names in a piece, and the frames that they stand for."""
+        """Find the replacements of names in a piece, and the frames that they stand for.
+
+        Returns:
+            The replacements, each as start and end in the piece, new text, and name of the frame (empty without one);
+            and the frames by name.
+        """
         mentions = mentions_of(piece.text, self.finder)
         if not mentions:
             return [], {}
@@ -199,7 +209,7 @@ class Sources:
             self.spelled[name] = str(mention.name)
         for mention in mentions:
             if piece.start + mention.start not in needs:
-                changes += self._qualifier(mention, aliases)
+                changes += self._replace_qualifier(mention, aliases)
         return changes, frames
 
     def _frame(self, mention: Mention, need: Need, words: set[str], start: int) -> DataFrame:
@@ -209,7 +219,7 @@ class Sources:
         if not need.has_all:
             column_names = [*dataset.schema.names, *_ROW_COLUMNS]
             columns = [name for name in column_names if name.lower() in words] or ["_rowaddr"]
-        options = self.finder.find(mention.name).storage_options
+        options = self.finder.locate(mention.name).storage_options
         return read_version(
             self.spark, dataset, columns=columns, filter=need.filter(dataset.schema), storage_options=options
         )
@@ -220,7 +230,7 @@ class Sources:
             raise InvalidInputError(f"{where}: two tables are called {short}: give each an alias, ... AS other")
         seen.add((scope, short.lower()))
 
-    def _qualifier(self, mention: Mention, aliases: Sequence[tuple[TableName, str]]) -> list[Any]:
+    def _replace_qualifier(self, mention: Mention, aliases: Sequence[tuple[TableName, str]]) -> list[Any]:
         """The replacement of a table's full name before a column."""
         exact = case_sensitive(self.spark)
         parts = mention.name.parts
@@ -252,7 +262,7 @@ def _without_table(text: str, finder: TableFinder) -> str:
         if word.upper != "TABLE":
             continue
         before, outer, name = cursor.peek(-2), cursor.peek(-3), cursor.copy()
-        in_parentheses = name.takes("(")
+        in_parentheses = name.take_if("(")
         if not names_lance(name, finder):
             continue
         is_argument = before.text in _ARGUMENTS or (before.text == "(" and outer.upper not in _QUERIES)
@@ -260,7 +270,7 @@ def _without_table(text: str, finder: TableFinder) -> str:
             start = name.peek().start
             name.table()
             end = name.peek(-1).end
-            if not in_parentheses or name.takes(")"):
+            if not in_parentheses or name.take_if(")"):
                 changes.append((word.start, name.peek(-1).end, f"TABLE(SELECT * FROM {text[start:end]})"))  # noqa: S608 - a name of the statement
         elif before.upper not in _NO_QUERIES:
             changes.append((word.start, word.end, "FROM "))

@@ -63,10 +63,10 @@ class TableProperties:
     Args:
         properties: What the statement says.
         partitioned_by: The columns of PARTITIONED BY.
-        is_filled: Whether the statement has a query.
+        has_query: Whether the statement has a query.
     """
 
-    def __init__(self, properties: Mapping[str, str], partitioned_by: Sequence[str], *, is_filled: bool) -> None:
+    def __init__(self, properties: Mapping[str, str], partitioned_by: Sequence[str], *, has_query: bool) -> None:
         properties = dict(properties)
         self.widths: dict[str, int] = {}
         for key in [key for key in properties if key.endswith(_VECTOR)]:
@@ -89,14 +89,14 @@ class TableProperties:
         if stable.lower() not in ("true", "false"):
             raise InvalidInputError(f"TBLPROPERTIES: {_STABLE} is {stable!r}, and must be true or false")
         self.stable = stable.lower() == "true"
-        if self.stable and is_filled:
+        if self.stable and has_query:
             raise InvalidInputError(f"TBLPROPERTIES: {_STABLE} needs a table that is created with columns, then filled")
         if partitioned_by:
             properties[PARTITIONED_BY] = stored_partition_by(partitioned_by)
         self.config = properties
 
-    def replaced(self, config: Mapping[str, str]) -> list[str]:
-        """The keys of a table's configuration that a statement which replaces the table does not give it."""
+    def find_dropped_keys(self, config: Mapping[str, str]) -> list[str]:
+        """Find the keys of a table's configuration that a statement which replaces the table does not give again."""
         new_keys = self.config.keys()
         return [key for key in config if (_is_own(key) or key == PARTITIONED_BY) and key not in new_keys]
 

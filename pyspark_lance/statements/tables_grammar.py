@@ -31,14 +31,14 @@ _CLAUSES: Final = {
 """Clauses that tables of Spark may have, and what is expected instead."""
 
 
-def create_table(cursor: Cursor) -> Statement:
+def parse_create_table(cursor: Cursor) -> Statement:
     """Read a CREATE TABLE."""
-    must_exist = cursor.takes("REPLACE")
+    must_exist = cursor.take_if("REPLACE")
     if not must_exist:
         cursor.expect("CREATE")
-    replaces = must_exist or cursor.takes("OR REPLACE")
+    replaces = must_exist or cursor.take_if("OR REPLACE")
     cursor.expect("TABLE")
-    if_not_exists = not must_exist and cursor.takes("IF NOT EXISTS")
+    if_not_exists = not must_exist and cursor.take_if("IF NOT EXISTS")
     table = cursor.table()
     reject_old_form(cursor, table.parts[0])
     columns = cursor.read_list(partial(_column, cursor)) if cursor.sees("(") else None
@@ -50,18 +50,18 @@ def create_table(cursor: Cursor) -> Statement:
         if start.upper in clauses:
             cursor.fail("each clause once")
         clauses.add(start.upper)
-        if cursor.takes("USING"):
+        if cursor.take_if("USING"):
             if cursor.identifier("lance").lower() != "lance":
                 cursor.fail("USING lance, for a table of a Lance catalog", start)
-        elif cursor.takes("PARTITIONED BY"):
+        elif cursor.take_if("PARTITIONED BY"):
             partitioned_by = _partitions(cursor)
-        elif cursor.takes("TBLPROPERTIES", "OPTIONS"):
+        elif cursor.take_if("TBLPROPERTIES", "OPTIONS"):
             properties |= cursor.properties()
-        elif cursor.takes("COMMENT"):
+        elif cursor.take_if("COMMENT"):
             properties[COMMENT] = cursor.string("the comment")
         else:
             cursor.fail(_CLAUSES.get(start.upper, "columns in parentheses, a clause, or AS and a query"))
-    query = cursor.query() if cursor.takes("AS") or not cursor.is_done else None
+    query = cursor.query() if cursor.take_if("AS") or not cursor.is_done else None
     if (columns is None) == (query is None):
         cursor.fail("columns in parentheses, or AS and a query" if query is None else "no columns: the query has them")
     return partial(
@@ -124,9 +124,9 @@ def _column(cursor: Cursor) -> Column:
     kind = cursor.piece(",", "NOT NULL", "COMMENT", *_NOT_IN_COLUMNS, angles=True)
     nullable, comment = True, None
     while True:
-        if nullable and cursor.takes("NOT NULL"):
+        if nullable and cursor.take_if("NOT NULL"):
             nullable = False
-        elif comment is None and cursor.takes("COMMENT"):
+        elif comment is None and cursor.take_if("COMMENT"):
             comment = cursor.string("the comment")
         else:
             break
@@ -135,12 +135,12 @@ def _column(cursor: Cursor) -> Column:
     return Column(name=name, type=kind, nullable=nullable, comment=comment)
 
 
-def create_view(cursor: Cursor) -> Statement:
+def parse_create_view(cursor: Cursor) -> Statement:
     """Read a CREATE TEMPORARY VIEW."""
     cursor.expect("CREATE")
-    replaces = cursor.takes("OR REPLACE")
-    is_global = cursor.takes("GLOBAL")
-    if not cursor.takes("TEMPORARY VIEW", "TEMP VIEW"):
+    replaces = cursor.take_if("OR REPLACE")
+    is_global = cursor.take_if("GLOBAL")
+    if not cursor.take_if("TEMPORARY VIEW", "TEMP VIEW"):
         cursor.fail("TEMPORARY VIEW: views that outlive the session cannot read Lance tables")
     name = cursor.identifier("the name of the view")
     columns = cursor.read_list(cursor.path) if cursor.sees("(") else ()
@@ -151,40 +151,40 @@ def create_view(cursor: Cursor) -> Statement:
     )
 
 
-def drop_table(cursor: Cursor) -> Statement:
+def parse_drop_table(cursor: Cursor) -> Statement:
     """Read a DROP TABLE."""
     cursor.expect("DROP TABLE")
-    if_exists = cursor.takes("IF EXISTS")
+    if_exists = cursor.take_if("IF EXISTS")
     table = cursor.table()
-    cursor.takes("PURGE")
+    cursor.take_if("PURGE")
     return partial(run_tables.drop_table, table=table, if_exists=if_exists)
 
 
 _CHANGES: Final = "ADD COLUMNS, DROP COLUMNS, RENAME COLUMN, ALTER COLUMN, SET or UNSET TBLPROPERTIES"
 
 
-def alter(cursor: Cursor) -> Statement:
+def parse_alter(cursor: Cursor) -> Statement:
     """Read an ALTER TABLE that changes columns or properties."""
     cursor.expect("ALTER TABLE")
     table = cursor.table()
     reject_old_form(cursor, table.parts[0])
     if cursor.sees("RENAME TO"):
         cursor.fail(f"{_CHANGES}; a table keeps its name, and CALL {table.parts[0]}.system.deep_clone(...) copies it")
-    if cursor.takes("ADD COLUMNS", "ADD COLUMN", "ADD"):
+    if cursor.take_if("ADD COLUMNS", "ADD COLUMN", "ADD"):
         return partial(run_tables.add_columns, table=table, columns=cursor.read_list(partial(_column, cursor)))
-    if cursor.takes("DROP COLUMNS", "DROP COLUMN"):
-        if_exists = cursor.takes("IF EXISTS")
+    if cursor.take_if("DROP COLUMNS", "DROP COLUMN"):
+        if_exists = cursor.take_if("IF EXISTS")
         return partial(run_tables.drop_columns, table=table, columns=cursor.read_list(cursor.path), if_exists=if_exists)
-    if cursor.takes("RENAME COLUMN"):
+    if cursor.take_if("RENAME COLUMN"):
         column = cursor.path()
         cursor.expect("TO")
         return partial(run_tables.rename_column, table=table, column=column, to=cursor.identifier("the new name"))
-    if cursor.takes("ALTER COLUMN", "CHANGE COLUMN", "ALTER", "CHANGE"):
+    if cursor.take_if("ALTER COLUMN", "CHANGE COLUMN", "ALTER", "CHANGE"):
         return partial(run_tables.alter_column, table=table, column=cursor.path(), **_change_of_column(cursor))
-    if cursor.takes("SET TBLPROPERTIES"):
+    if cursor.take_if("SET TBLPROPERTIES"):
         return partial(run_tables.set_properties, table=table, properties=cursor.properties())
-    if cursor.takes("UNSET TBLPROPERTIES"):
-        if_exists = cursor.takes("IF EXISTS")
+    if cursor.take_if("UNSET TBLPROPERTIES"):
+        if_exists = cursor.take_if("IF EXISTS")
         if not cursor.sees("("):
             cursor.fail("(")
         return partial(run_tables.unset_properties, table=table, keys=cursor.read_list(cursor.key), if_exists=if_exists)
@@ -192,14 +192,14 @@ def alter(cursor: Cursor) -> Statement:
 
 
 def _change_of_column(cursor: Cursor) -> dict[str, Any]:
-    if cursor.takes("TYPE", "SET DATA TYPE"):
+    if cursor.take_if("TYPE", "SET DATA TYPE"):
         return {"kind": cursor.rest()}
-    if cursor.takes("SET NOT NULL"):
+    if cursor.take_if("SET NOT NULL"):
         return {"nullable": False}
-    if cursor.takes("DROP NOT NULL"):
+    if cursor.take_if("DROP NOT NULL"):
         return {"nullable": True}
-    if cursor.takes("COMMENT"):
-        return {"comment": cursor.string("the comment")}
+    if cursor.take_if("COMMENT"):
+        return {"parse_comment": cursor.string("the comment")}
     remedy = "TYPE, COMMENT, SET NOT NULL or DROP NOT NULL"
     if cursor.sees("FIRST") or cursor.sees("AFTER"):
         remedy += ": columns keep their order; a query names them in the order that it needs"
@@ -208,49 +208,49 @@ def _change_of_column(cursor: Cursor) -> dict[str, Any]:
     return cursor.fail(remedy)
 
 
-def comment(cursor: Cursor) -> Statement:
+def parse_comment(cursor: Cursor) -> Statement:
     """Read a COMMENT ON TABLE, which is the property `comment`."""
     cursor.expect("COMMENT ON TABLE")
     table = cursor.table()
     cursor.expect("IS")
-    if cursor.takes("NULL"):
+    if cursor.take_if("NULL"):
         return partial(run_tables.unset_properties, table=table, keys=(COMMENT,), if_exists=True)
     return partial(run_tables.set_properties, table=table, properties={COMMENT: cursor.string("the comment")})
 
 
-def describe(cursor: Cursor) -> Statement:
+def parse_describe(cursor: Cursor) -> Statement:
     """Read a DESCRIBE of a table."""
-    if not cursor.takes("DESCRIBE"):
+    if not cursor.take_if("DESCRIBE"):
         cursor.expect("DESC")
-    if cursor.takes("HISTORY"):
+    if cursor.take_if("HISTORY"):
         table = cursor.table()
-        limit = cursor.whole_number() if cursor.takes("LIMIT") else None
+        limit = cursor.whole_number() if cursor.take_if("LIMIT") else None
         return partial(run_describe.describe_history, table=table, limit=limit)
-    if cursor.takes("DETAIL"):
+    if cursor.take_if("DETAIL"):
         return partial(run_describe.describe_detail, table=cursor.table())
-    cursor.takes("TABLE")
-    is_extended = cursor.takes("EXTENDED", "FORMATTED")
+    cursor.take_if("TABLE")
+    is_extended = cursor.take_if("EXTENDED", "FORMATTED")
     return partial(run_describe.describe, table=cursor.table(), is_extended=is_extended)
 
 
-def show(cursor: Cursor) -> Statement:
+def parse_show(cursor: Cursor) -> Statement:
     """Read a SHOW."""
     cursor.expect("SHOW")
-    if cursor.takes("TABLES", "NAMESPACES", "SCHEMAS", "DATABASES"):
+    if cursor.take_if("TABLES", "NAMESPACES", "SCHEMAS", "DATABASES"):
         what = "TABLES" if cursor.peek(-1).upper == "TABLES" else "NAMESPACES"
-        if not cursor.takes("IN", "FROM"):
+        if not cursor.take_if("IN", "FROM"):
             cursor.fail("IN and a catalog")
         space = cursor.table()
         if space.ref is not None:
             cursor.fail(f"a catalog or a namespace, which has no branches: leave out @{space.ref}", cursor.peek(-1))
-        cursor.takes("LIKE")
+        cursor.take_if("LIKE")
         pattern = None if cursor.is_done else cursor.string("a pattern")
         return partial(run_describe.show_tables, parts=space.parts, what=what, pattern=pattern)
-    if cursor.takes("CREATE TABLE"):
+    if cursor.take_if("CREATE TABLE"):
         return partial(run_describe.show_create_table, table=cursor.table())
-    if cursor.takes("TBLPROPERTIES"):
+    if cursor.take_if("TBLPROPERTIES"):
         table, key = cursor.table(), None
-        if cursor.takes("("):
+        if cursor.take_if("("):
             key = cursor.key()
             cursor.expect(")")
         return partial(run_describe.show_properties, table=table, key=key)
@@ -258,6 +258,6 @@ def show(cursor: Cursor) -> Statement:
     if shown is None:
         cursor.fail("TABLES, NAMESPACES, CREATE TABLE, TBLPROPERTIES, COLUMNS, INDEXES, BRANCHES or TAGS")
     cursor.token()
-    if not cursor.takes("IN", "FROM", "ON"):
+    if not cursor.take_if("IN", "FROM", "ON"):
         cursor.fail("IN or FROM, and a table")
     return partial(shown, table=cursor.table())

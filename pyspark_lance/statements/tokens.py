@@ -140,7 +140,7 @@ class Cursor:
         """Whether these words, or signs, come next."""
         return all(self.peek(i).upper == word for i, word in enumerate(words.split()))
 
-    def takes(self, *choices: str) -> bool:
+    def take_if(self, *choices: str) -> bool:
         """Read one of these sequences of words if it comes next."""
         for words in choices:
             if self.sees(words):
@@ -154,7 +154,7 @@ class Cursor:
         Raises:
             InvalidInputError: Something else comes next.
         """
-        if not self.takes(words):
+        if not self.take_if(words):
             self.fail(words)
 
     def fail(self, expected: str, at: Token | None = None) -> NoReturn:
@@ -205,9 +205,9 @@ class Cursor:
 
     def read_list(self, read: Callable[[], _Item]) -> tuple[_Item, ...]:
         """Read a list, in parentheses if one comes next, of what `read` reads."""
-        is_enclosed = self.takes("(")
+        is_enclosed = self.take_if("(")
         items = [read()]
-        while self.takes(","):
+        while self.take_if(","):
             items.append(read())
         if is_enclosed:
             self.expect(")")
@@ -216,14 +216,14 @@ class Cursor:
     def path(self) -> str:
         """Read the name of a column, or a dotted path to a field."""
         parts = [self.identifier("a column")]
-        while self.takes("."):
+        while self.take_if("."):
             parts.append(self.identifier("a field"))
         return ".".join(parts)
 
     def table(self) -> TableName:
         """Read the name of a table."""
         parts = [self.identifier("a table")]
-        while self.takes("."):
+        while self.take_if("."):
             parts.append(self.identifier("a part of a name"))
         ref = None
         if self.peek().text == "@" and self.peek().start == self.peek(-1).end:
@@ -285,7 +285,7 @@ class Cursor:
         """Read `('key' = 'value', key.part = 5)`."""
         self.expect("(")
         properties: dict[str, str] = {}
-        while not properties or self.takes(","):
+        while not properties or self.take_if(","):
             start = self.peek()
             key = self.key()
             if key in properties:

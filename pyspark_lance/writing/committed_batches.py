@@ -1,8 +1,10 @@
 """Detects micro-batches that were committed before: Spark may repeat a batch after a crash.
 
 The table's own state keeps the last batch of each query, even after versions are cleaned up. The properties of commits,
-`spark.streaming.query` and `spark.streaming.batch`, record the same as long as their versions exist. The properties
-decide if another library restored an older state.
+`spark.streaming.query` and `spark.streaming.batch`, record the same as long as their versions exist. If another
+library restored an older state, the properties decide.
+
+Streams of the data source write `QUERY` and `BATCH`; `STREAM_BATCH` is for conversions.
 
     the state or a commit records this batch or a later one of the query        committed
     a commit of the query is known, but no commit of this batch                 not committed

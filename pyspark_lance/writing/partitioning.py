@@ -26,13 +26,13 @@ OVERWRITE_MODE: Final = "spark.sql.sources.partitionOverwriteMode"
 """The setting of a session that says what an overwrite replaces."""
 
 
-def partition_by(dataset: LanceDataset) -> list[str] | None:
+def existing_partition_columns(dataset: LanceDataset) -> list[str] | None:
     """The columns of PARTITIONED BY, as far as the table still has them; None if there are none."""
-    return [name for name in partitioned_by(dataset) if name in dataset.schema.names] or None
+    return [name for name in configured_partition_columns(dataset) if name in dataset.schema.names] or None
 
 
-def partitioned_by(dataset: LanceDataset) -> list[str]:
-    """The columns of PARTITIONED BY, which other writers may have dropped or renamed."""
+def configured_partition_columns(dataset: LanceDataset) -> list[str]:
+    """The columns of PARTITIONED BY as the configuration names them: other writers may have dropped or renamed some."""
     stored = dataset.config().get(PARTITIONED_BY, "")
     names: list[str] = json.loads(stored) if stored.startswith("[") else [name for name in stored.split(",") if name]
     return names
@@ -61,7 +61,7 @@ def with_overwrite_mode(options: WriteArguments, base: LanceDataset | None) -> W
         return replace(options, partition_overwrite=options.partition_overwrite or "static")
     if options.partition_overwrite is not None and options.partition_by is not None:
         return options
-    declared = [] if base is None else partitioned_by(base)
+    declared = [] if base is None else configured_partition_columns(base)
     columns = options.partition_by or tuple(declared)
     lacking = [] if base is None else [name for name in declared if name not in base.schema.names]
     if base is not None and lacking and set(columns) <= set(declared):

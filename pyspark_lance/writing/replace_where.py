@@ -31,7 +31,7 @@ from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.writing.options import WriteArguments
 from pyspark_lance.writing.row_checks import RowRules
 from pyspark_lance.writing.row_lookup import rows_where
-from pyspark_lance.writing.update_commit import commit_update, lost_each_time
+from pyspark_lance.writing.update_commit import commit_update, make_conflict_error
 
 _ATTEMPTS: Final = 10
 _DYNAMIC: Final = "partitionOverwriteMode dynamic"
@@ -117,5 +117,5 @@ def replace_rows(
         following,
         is_retryable=lambda error: isinstance(error, RetryableConflictError | HistoryGapError),
         conflict_retries=_ATTEMPTS - 1,
-        exhausted=lost_each_time(dataset.uri),
+        exhausted=make_conflict_error(dataset.uri),
     )

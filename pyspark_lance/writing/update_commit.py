@@ -44,7 +44,7 @@ def commit_update(
     return lance_core.commit_transaction(dataset, transaction, replace(commit, checked_through=checked_through))
 
 
-def lost_each_time(uri: str) -> Callable[[int, CommitConflictError], RetryableConflictError]:
+def make_conflict_error(uri: str) -> Callable[[int, CommitConflictError], RetryableConflictError]:
     """The error of a change of a table after a conflict in each attempt; for `lance_core.retrying`."""
 
     def error(attempts: int, last: CommitConflictError) -> RetryableConflictError:

@@ -6,7 +6,7 @@ import pytest
 
 import lance_core
 from lance_dagster import BranchPolicy, build_branch_jobs, build_undo_job
-from lance_dagster.lineage.history import data_version_of
+from lance_dagster.lineage.history import compute_data_version
 from lance_dagster.undo.plan import plan_undo
 from tests.lance_dagster.lake import QUIET, errors
 
@@ -103,7 +103,7 @@ class Story:
                 continue
             opened = main.checkout_version(said["lance/version"])
             assert said["dagster/row_count"] == opened.count_rows()
-            assert event.tags["dagster/data_version"] == data_version_of(opened)
+            assert event.tags["dagster/data_version"] == compute_data_version(opened)
             if partition is not None:
                 found = main.count_rows(filter=f"k = '{partition}'")
                 assert found == opened.count_rows(filter=f"k = '{partition}'"), partition

@@ -160,7 +160,7 @@ class TestLake:
         assert outcomes(maintain_lake(tmp_path, NOW, include="sea/*")) == {"sea/ships": "healthy"}
 
     def test_what_was_done_is_in_the_log_that_the_plugin_reads(self, tmp_path):
-        from lance_dagster.health.log import last_maintained, open_log
+        from lance_dagster.health.log import find_last_maintenance, open_log
 
         fill(tmp_path / "a.lance")
         for _ in range(3):
@@ -172,7 +172,7 @@ class TestLake:
             ("a", "maintain_lake", outcome) for outcome in ("done", "healthy", "healthy")
         ]
         assert len(log.versions()) <= 2
-        assert last_maintained(open_log(str(tmp_path), None), str(tmp_path / "a.lance")) == rows[-1]["time"]
+        assert find_last_maintenance(open_log(str(tmp_path), None), str(tmp_path / "a.lance")) == rows[-1]["time"]
 
     def test_a_dry_run_logs_nothing(self, tmp_path):
         fill(tmp_path / "a.lance")

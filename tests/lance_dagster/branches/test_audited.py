@@ -134,15 +134,15 @@ def test_downstream_is_woken_by_the_publication_alone(lake):
 
 
 def test_a_publication_that_dies_is_finished_by_another_attempt(lake, monkeypatch):
-    real = promotion.materializations
+    real = promotion.build_materializations
 
     def dying(*args, **options):
         raise StoreError("the process dies")
 
-    monkeypatch.setattr(promotion, "materializations", dying)
+    monkeypatch.setattr(promotion, "build_materializations", dying)
     failed = run(lake, partition="2024-01-01", n="5", fails=True)
     assert (lake.rows("events"), reported(lake)) == ([("2024-01-01", 5)], [])
-    monkeypatch.setattr(promotion, "materializations", real)
+    monkeypatch.setattr(promotion, "build_materializations", real)
     job = build_audited_job([events, positive], name="audited")
     again = (
         location(lake, job)

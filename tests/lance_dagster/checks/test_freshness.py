@@ -9,7 +9,7 @@ import pytest
 
 from lance_dagster import BranchPolicy, build_branch_jobs, build_lance_freshness_checks, build_undo_job
 from lance_dagster.checks import freshness
-from lance_dagster.events.published import published_partitions
+from lance_dagster.events.published import find_published_partitions
 from tests.lance_dagster.lake import QUIET, errors
 
 PARTS = dg.StaticPartitionsDefinition(["a", "b"])
@@ -150,11 +150,11 @@ def test_a_partition_of_a_branch_alone_is_missing_on_main(lake):
     assert "partition 'b' was never materialized" in errors(read(fails=True, **TAGGED))
     read(**WORK)
     assert got == [1]
-    assert published_partitions(lake.instance, parts.key, ["a", "b"]) == {"a"}
-    assert published_partitions(lake.instance, parts.key, ["a", "b"], branch="work") == {"a", "b"}
+    assert find_published_partitions(lake.instance, parts.key, ["a", "b"]) == {"a"}
+    assert find_published_partitions(lake.instance, parts.key, ["a", "b"], branch="work") == {"a", "b"}
     run_job(lake, build_branch_jobs([parts])[1], parts, **{"lance/branch": "work"})
     assert "partition 'b' was never materialized" in errors(read(fails=True, **TAGGED))
-    assert published_partitions(lake.instance, parts.key, ["a", "b"]) == {"a"}
+    assert find_published_partitions(lake.instance, parts.key, ["a", "b"]) == {"a"}
     (newest,) = lake.instance.fetch_materializations(
         dg.AssetRecordsFilter(asset_key=parts.key, asset_partitions=["b"]), limit=1
     ).records
@@ -162,13 +162,13 @@ def test_a_partition_of_a_branch_alone_is_missing_on_main(lake):
     assert (metadata["lance/published"].value, metadata["dagster/partition_row_count"].value) == (False, 0)
     lake.run(parts, partition="b", **TAGGED)
     read(**TAGGED)
-    assert published_partitions(lake.instance, parts.key, ["a", "b"]) == {"a", "b"}
+    assert find_published_partitions(lake.instance, parts.key, ["a", "b"]) == {"a", "b"}
 
 
 def test_a_discard_of_a_partition_that_main_has(lake):
     lake.run(parts, partition="a", **TAGGED)
     lake.run(parts, partition="a", **WORK)
     run_job(lake, build_branch_jobs([parts])[1], parts, **{"lance/branch": "work"})
-    assert published_partitions(lake.instance, parts.key, ["a"]) == {"a"}
+    assert find_published_partitions(lake.instance, parts.key, ["a"]) == {"a"}
     newest = lake.instance.get_latest_materialization_event(parts.key).asset_materialization
     assert "lance/published" not in newest.metadata

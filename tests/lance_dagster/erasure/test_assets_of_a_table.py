@@ -136,7 +136,7 @@ def test_a_run_that_ended_before_its_events_is_reported_by_the_next_one(lake, mo
         raise RuntimeError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("lance_dagster.erasure.events.erasure_events", killed)
+        patch.setattr("lance_dagster.erasure.events.log_erasure", killed)
         erase(lake, [people], of=[people], where="id = 2", success=False)
     assert lake.table("people").count_rows() == 2
     assert load(lake, labels, fails=True)

@@ -8,7 +8,7 @@ import pytest
 
 import lance_core
 from lance_dagster import LanceIOManager
-from lance_dagster.events.reporting import known_versions
+from lance_dagster.events.reporting import read_recorded_states
 from lance_dagster.loading.recorded_versions import recorded_versions
 from tests.lance_dagster.lake import errors
 
@@ -79,7 +79,7 @@ def test_maintenance_and_reports_know_the_newest_recorded_version(lake, out_of_o
     events = events_of(partitioned=False)
     out_of_order(events, None, None)
     assert recorded_versions(lake.instance, events.key) == {"Dagster's last materialization": 2}
-    (state,) = known_versions(lake.instance, events.key, [], lake.table("events")).values()
+    (state,) = read_recorded_states(lake.instance, events.key, [], lake.table("events")).values()
     assert (state.version, state.data_version.rpartition(":")[2]) == (2, "2")
 
 

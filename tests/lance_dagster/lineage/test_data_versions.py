@@ -10,7 +10,7 @@ import pytest
 import lance_core
 from lance_core.errors import CorruptFileError
 from lance_dagster import BranchPolicy
-from lance_dagster.lineage.history import data_version_of, last_data_change
+from lance_dagster.lineage.history import compute_data_version, last_data_change
 
 NOTHING = timedelta(0)
 
@@ -89,7 +89,7 @@ def test_it_stays_when_the_version_of_the_change_is_cleaned_up(tagged, maintenan
     table = lance_core.dataset(uri)
     assert [one["version"] for one in table.versions()] == [1, 2, table.version]
     assert before == last_data_change(table) == change
-    assert data_version_of(table).endswith(f":main:{change}")
+    assert compute_data_version(table).endswith(f":main:{change}")
     lance.write_dataset(pa.table({"n": ["y"]}), uri, mode="append")
     assert last_data_change(lance_core.dataset(uri)) == table.version + 1
     lance_core.dataset(uri).delete("true")

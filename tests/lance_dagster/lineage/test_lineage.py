@@ -11,8 +11,8 @@ import pytest
 
 import lance_core
 from lance_dagster import BranchPolicy, LanceTableResource, build_undo_job
-from lance_dagster.branches.page import branches_page
-from lance_dagster.events.table_log import cell, history_page, recent, run_link, table_log
+from lance_dagster.branches.page import render_branches_page
+from lance_dagster.events.table_log import cell, read_recent_versions, render_history, render_table_log, run_link
 from lance_dagster.io_manager.column_types import change_column_type
 from lance_dagster.lineage.history import read_history
 from lance_dagster.undo.plan import plan_undo
@@ -176,7 +176,11 @@ class TestEvents:
         )
         begun = table.create_branch("trial")
         begun.insert(pa.table({COLUMN: ["x"]}), transaction_properties=properties)
-        pages = [history_page(recent(table)), table_log(table, recent(table), {HOSTILE: 1}), branches_page(table)]
+        pages = [
+            render_history(read_recent_versions(table)),
+            render_table_log(table, read_recent_versions(table), {HOSTILE: 1}),
+            render_branches_page(table),
+        ]
         for page in pages:
             assert HIDDEN.search(page) is None
             assert not re.search(r"(?<!\\)(\[x\]|<img|<b>|\$)", page), page

@@ -15,8 +15,8 @@ from lance_dagster import (
     build_lance_observation_sensor,
     observable_lance_asset,
 )
-from lance_dagster.events.reporting import known_versions
-from lance_dagster.lineage.history import data_version, data_version_of
+from lance_dagster.events.reporting import read_recorded_states
+from lance_dagster.lineage.history import compute_data_version, format_data_version
 from tests.lance_dagster.lake import errors
 
 pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
@@ -70,19 +70,19 @@ class TestDataVersion:
         else:
             table.insert(pa.table({"n": [1]}))
             table.optimize.compact_files()
-            before = data_version_of(lake.table("orders"))
+            before = compute_data_version(lake.table("orders"))
             table.cleanup_old_versions(timedelta(0), delete_unverified=True)
-            assert data_version_of(lake.table("orders")) == before
+            assert compute_data_version(lake.table("orders")) == before
         assert table_id is not None
         assert lake.table("orders").recorded_table_id() == table_id
 
     def test_of_a_table_without_an_id_stays_as_it_was(self, lake):
         made_by_others(lake.uri("orders"), 3)
         table = lake.table("orders")
-        assert data_version_of(table) == data_version(table.uri, 1)
+        assert compute_data_version(table) == format_data_version(table.uri, 1)
         result = lake.run(asset_of(0, **{"lance/empty_output": "skip"}))
-        assert tag(result) == data_version(table.uri, 1)
-        assert tag(lake.run(asset_of(1))) == data_version(
+        assert tag(result) == format_data_version(table.uri, 1)
+        assert tag(lake.run(asset_of(1))) == format_data_version(
             table.uri, 2, table_id=lake.table("orders").recorded_table_id()
         )
 
@@ -136,7 +136,7 @@ class TestObservedTable:
     def test_its_data_version_changes_once_it_is_made_again(self, lake, observe):
         made_by_others(lake.uri("orders"), 1)
         first = observe()
-        assert observe() == first == data_version(lake.uri("orders"), 1)
+        assert observe() == first == format_data_version(lake.uri("orders"), 1)
         made_by_others(lake.uri("orders"), 5)
         again = observe()
         assert again != first
@@ -209,9 +209,9 @@ def test_known_versions_are_those_of_the_table(lake):
     for _ in range(3):
         lake.run(orders)
     made_by_others(lake.uri("orders"), 1, 4)
-    assert known_versions(lake.instance, orders.key, [], lake.table("orders"))[None].version is None
+    assert read_recorded_states(lake.instance, orders.key, [], lake.table("orders"))[None].version is None
     lake.run(orders)
-    assert known_versions(lake.instance, orders.key, [], lake.table("orders"))[None].version == 6
+    assert read_recorded_states(lake.instance, orders.key, [], lake.table("orders"))[None].version == 6
 
 
 def test_the_integrity_check_names_a_table_that_was_made_again(lake):

@@ -19,7 +19,7 @@ from lance_core.maintenance.routine.log import tables_put_off
 from lance_dagster import LanceMaintenancePolicy, build_lance_overdue_checks, build_maintenance_job
 from lance_dagster.cli.app import cli
 from lance_dagster.cli.maintenance import maintenance_command
-from lance_dagster.health.log import trends
+from lance_dagster.health.log import render_trends
 from tests.lance_dagster.lake import QUIET
 from tests.lance_dagster.maintenance.test_lake import fill_foreign
 from tests.lance_dagster.maintenance.test_maintenance import NOW, failures, fill, flights, observations, run
@@ -225,7 +225,7 @@ class TestCommand:
 
 def test_trends_are_sparklines():
     row = {"table": "t", "uri": "/t.lance", "rows": 10, "bytes": 100, "deleted_rows": 0, "unindexed": None}
-    page = trends([{**row, "fragments": number, "deleted_rows": number} for number in (1, 8, 4)])
+    page = render_trends([{**row, "fragments": number, "deleted_rows": number} for number in (1, 8, 4)])
     assert page.splitlines()[-1] == "| t | ▁█▄ 4 | ▁▁▁ 10 | ▁█▅ 0.2857 | ▁▁▁ 0 |"
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from lance_core.maintenance.routine.log import tables_put_off
 from lance_dagster import build_lance_overdue_checks, build_maintenance_job
-from lance_dagster.health.log import open_log, trends
+from lance_dagster.health.log import open_log, render_trends
 from tests.lance_dagster.lake import QUIET
 from tests.lance_dagster.maintenance.test_lake import fill_foreign
 from tests.lance_dagster.maintenance.test_log import command, record, rows
@@ -86,5 +86,7 @@ def test_a_table_of_two_names_is_one_table_of_command_and_trends(lake):
     assert run(lake, build_maintenance_job([orders]), assets=[orders]).success
     assert [row["table"] for row in json.loads(command(lake.root, "--tables", "--json"))] == ["orders"]
     numbers = {"fragments": 1, "rows": 1, "bytes": 1, "deleted_rows": 0}
-    page = trends([record(1, timedelta(days=2 - day), **numbers, table=name) for day, name in enumerate(("p/t", "t"))])
+    page = render_trends(
+        [record(1, timedelta(days=2 - day), **numbers, table=name) for day, name in enumerate(("p/t", "t"))]
+    )
     assert page.splitlines()[-1].startswith("| t | ▁▁ 1")

@@ -6,7 +6,7 @@ import pytest
 
 import lance_core
 from lance_dagster import LanceMaintenancePolicy, build_maintenance_job, build_maintenance_sensor
-from lance_dagster._context.runs import observed_in
+from lance_dagster._context.runs import find_observations
 from tests.lance_dagster.lake import errors
 from tests.lance_dagster.maintenance.test_lake import fill_foreign
 from tests.lance_dagster.maintenance.test_maintenance import NOW, failures, observations, run
@@ -119,7 +119,7 @@ def test_a_sensor_does_not_ask_for_a_table_whose_owner_wants_it_left_alone(lake)
 def test_what_a_run_finished_is_known_by_the_name_of_the_table(lake):
     write(lake, asset("events"))
     result = run(lake, build_maintenance_job(root=True))
-    assert set(observed_in(lake.instance, result.run_id)) == {"public/events"}
+    assert set(find_observations(lake.instance, result.run_id)) == {"public/events"}
 
 
 @pytest.mark.parametrize("read", ["latest", "materialized"])

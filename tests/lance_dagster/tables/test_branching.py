@@ -18,7 +18,7 @@ from lance_dagster import (
     build_lance_primary_key_check,
 )
 from lance_dagster._context.steps import RunFacts
-from lance_dagster.tables.branch_policy import branch_of_run
+from lance_dagster.tables.branch_policy import tag_run_with_branch
 from tests.lance_dagster.lake import QUIET, errors
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
@@ -97,7 +97,7 @@ class TestWhichBranch:
         monkeypatch.setenv("MY_BRANCH", value)
         for policy, tags in ((BranchPolicy.env("MY_BRANCH"), {}), (BranchPolicy.from_tag(), {"lance/branch": value})):
             with pytest.raises(dg.DagsterInvalidDefinitionError, match=r"MY_BRANCH: .* write|lance/branch: .* write"):
-                branch_of_run(policy, RunFacts(run_id="r", root_run_id="r", tags=tags))
+                tag_run_with_branch(policy, RunFacts(run_id="r", root_run_id="r", tags=tags))
 
     @pytest.mark.parametrize("value", [None, "", " "])
     def test_production_is_asked_for_by_name(self, lake, monkeypatch, value):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyspark_lance.changing.equalities import conjuncts, equalities, path_of
+from pyspark_lance.changing.equalities import find_equalities, path_of, split_conjuncts
 
 NAMES = ["id", "x", "name", "a b", "st", "s"]
 
@@ -15,7 +15,7 @@ def frames(spark):
 
 
 def found(frames, condition):
-    every = equalities(condition, *frames, NAMES, alias="t", exact=False)
+    every = find_equalities(condition, *frames, NAMES, alias="t", exact=False)
     return [(str(one.target), str(one.source), one.column, one.is_null_safe) for one in every]
 
 
@@ -53,13 +53,13 @@ def test_equalities_of_columns(frames):
 
     col, expr = functions.col, functions.expr
     one = (col("t.id") == col("s.id")) & (col("t.x") > 1) & expr("lower(t.name) <=> s.word and t.x = s.id")
-    every = equalities(one, *frames, NAMES, alias="t", exact=False)
+    every = find_equalities(one, *frames, NAMES, alias="t", exact=False)
     assert [(each.column, each.is_null_safe) for each in every] == [("id", False), (None, True), ("x", False)]
     assert path_of(every[0].source) == ("s", "id")
     safe = functions.equal_null(col("s.word"), col("`t`.`a b`"))
-    assert [(each.column, each.is_null_safe) for each in equalities(safe, *frames, NAMES, alias="t", exact=False)] == [
-        ("a b", True)
-    ]
+    assert [
+        (each.column, each.is_null_safe) for each in find_equalities(safe, *frames, NAMES, alias="t", exact=False)
+    ] == [("a b", True)]
     for other in (col("t.id") > col("s.id"), (col("t.id") == col("s.id")) | (col("t.x") == 1), col("t.id") == 5):
-        assert equalities(other, *frames, NAMES, alias="t", exact=False) == []
-    assert len(conjuncts(one)) == 4
+        assert find_equalities(other, *frames, NAMES, alias="t", exact=False) == []
+    assert len(split_conjuncts(one)) == 4

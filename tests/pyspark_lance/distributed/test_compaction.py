@@ -190,7 +190,7 @@ def test_storage_options_are_not_shown():
 
 
 def test_progress_is_reported_while_tasks_run(spark):
-    from pyspark_lance.engine.executor_tasks import _watched
+    from pyspark_lance.engine.executor_tasks import _watch_progress
 
     def sleeps(batches):
         import time
@@ -202,7 +202,7 @@ def test_progress_is_reported_while_tasks_run(spark):
             yield batch
 
     calls = []
-    with _watched(spark, 3, lambda done, total: calls.append((done, total))):
+    with _watch_progress(spark, 3, lambda done, total: calls.append((done, total))):
         spark.range(0, 3, 1, 3).mapInArrow(sleeps, "id long").collect()
     assert calls
     assert set(calls) <= {(1, 3), (2, 3)}

@@ -8,7 +8,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import InvalidInputError
-from pyspark_lance.engine.errors import SparkLostError, spark_lost
+from pyspark_lance.engine.errors import SparkLostError, find_lost_spark_error
 from tests import processes
 
 PROGRAM = """
@@ -63,8 +63,8 @@ def test_errors_that_report_that_spark_went_away():
 
     lost = Py4JNetworkError("x"), ConnectionRefusedError(111, "Connection refused"), Py4JError("Answer from Java side is empty")  # fmt: skip
     for error in lost:
-        found = spark_lost(error, object())
+        found = find_lost_spark_error(error, object())
         assert isinstance(found, SparkLostError)
         assert str(error).splitlines()[0] in str(found)
     for error in (RuntimeError("a user's function: Connection refused"), InvalidInputError("option UNAVAILABLE")):
-        assert spark_lost(error, object()) is None
+        assert find_lost_spark_error(error, object()) is None

@@ -9,7 +9,7 @@ import lance_core
 import pyspark_lance
 from lance_core import Equals, Slice, Slices
 from lance_core.errors import CorruptFileError, InvalidInputError
-from pyspark_lance.engine.errors import own_error, plain_errors
+from pyspark_lance.engine.errors import plain_errors, unwrap_lance_error
 
 ACCOUNT = """An error occurred while calling o53.withNewExecutionId.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times
@@ -23,11 +23,11 @@ has 2 bytes
 
 
 def test_the_error_of_a_task_is_found_in_sparks_report():
-    found = own_error(RuntimeError(ACCOUNT.format("CorruptFileError")))
+    found = unwrap_lance_error(RuntimeError(ACCOUNT.format("CorruptFileError")))
     assert type(found) is CorruptFileError
     assert str(found) == "data/a.lance: the file\nhas 2 bytes"
     for other in (RuntimeError(ACCOUNT.format("NoSuchError")), RuntimeError("else"), KeyboardInterrupt()):
-        assert own_error(other) is other
+        assert unwrap_lance_error(other) is other
 
 
 def test_the_traceback_is_hidden_in_workers_only(monkeypatch, caplog):

@@ -24,7 +24,7 @@ class Finder:
 
 
 def read(statement):
-    return run.read(statement, Finder())
+    return run.parse_statement(statement, Finder())
 
 
 def test_tokens_are_the_user_s_characters():
@@ -258,4 +258,4 @@ def test_what_is_not_understood_is_rejected_by_name_and_position(statement, mess
 def test_pieces_end_at_words_outside_of_parentheses_and_case():
     cursor = Cursor("case when a then (b when c) end when x")
     assert cursor.piece("WHEN").text == "case when a then (b when c) end"
-    assert cursor.takes("WHEN")
+    assert cursor.take_if("WHEN")
